@@ -1,0 +1,37 @@
+"""Vitrine: the Vision Transformer as complete, practical software.
+
+The public names below are imported when first used, so that `import vitrine` costs next to nothing and
+imports no torch.
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from vitrine.commands.demo import demo as demo
+    from vitrine.commands.models import list_models as list_models
+    from vitrine.commands.plan import plan as plan
+    from vitrine.errors import VitrineError as VitrineError
+    from vitrine.models import create_model as create_model
+
+_HOME = {
+    "VitrineError": "vitrine.errors",
+    "create_model": "vitrine.models",
+    "demo": "vitrine.commands.demo",
+    "list_models": "vitrine.commands.models",
+    "plan": "vitrine.commands.plan",
+}
+
+__all__ = ["VitrineError", "__version__", "create_model", "demo", "list_models", "plan"]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOME:
+        return getattr(importlib.import_module(_HOME[name]), name)
+    raise AttributeError(f"module 'vitrine' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

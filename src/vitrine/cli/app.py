@@ -1,0 +1,126 @@
+"""The command line, derived from the functions in `vitrine.commands`.
+
+Every keyword of a verb's function becomes an option with the same name, its `Doc` the help text. What the
+function returns is shown by the verb's view (`vitrine.cli.views`) or, with `--json`, printed for machines.
+
+Exit codes: 0 done, 1 a check failed, 2 the user's mistake, 3 training stopped, 130 interrupted.
+"""
+
+import dataclasses
+import importlib
+import inspect
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any, get_args, get_origin
+
+import typer
+from annotated_doc import Doc
+
+from vitrine.cli import views
+from vitrine.commands import VERBS, Verb
+from vitrine.errors import VitrineError
+
+INTERRUPTED = 130
+
+
+def main() -> None:
+    """Run the command line on the arguments of this process."""
+    app = build()
+    try:
+        app(prog_name="vitrine")
+    except VitrineError as error:
+        print(f"vitrine: {error}", file=sys.stderr)
+        sys.exit(error.exit_code)
+    except KeyboardInterrupt:
+        print("vitrine: interrupted", file=sys.stderr)
+        sys.exit(INTERRUPTED)
+
+
+def build() -> typer.Typer:
+    """Make the Typer application with every verb; imports no torch."""
+    app = typer.Typer(
+        name="vitrine",
+        help="The Vision Transformer as complete, practical software.",
+        no_args_is_help=True,
+        pretty_exceptions_enable=False,  # a bug shows Python's own traceback; a user's mistake, one sentence
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+
+    @app.callback(invoke_without_command=True)
+    def root(
+        version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False,
+    ) -> None:
+        if version:
+            import vitrine
+
+            print(f"vitrine {vitrine.__version__}")
+            raise typer.Exit
+
+    for verb in VERBS:
+        app.command(verb.name)(as_command(verb))
+    return app
+
+
+def as_command(verb: Verb) -> Callable[..., None]:
+    """Wrap a verb's function so that it reads options, shows its result and returns its exit code."""
+    function: Callable[..., Any] = getattr(importlib.import_module(verb.module), verb.function)
+    parameters = [option_of(p) for p in inspect.signature(function).parameters.values()]
+    parameters.append(
+        inspect.Parameter(
+            "json",
+            inspect.Parameter.KEYWORD_ONLY,
+            annotation=Annotated[bool, typer.Option("--json", help="Print the result for machines.")],
+            default=False,
+        )
+    )
+
+    def command(**options: Any) -> None:
+        from vitrine.cli.live import LiveLine
+        from vitrine.runtime.progress import listening
+
+        as_json = options.pop("json")
+        with LiveLine() as line, listening(line):
+            result = function(**options)
+        if as_json:
+            print(json.dumps(plain(result), indent=2))
+        else:
+            views.show(verb.name, result)
+        if getattr(result, "exit_code", 0):
+            raise typer.Exit(result.exit_code)
+
+    command.__name__ = verb.name
+    command.__doc__ = inspect.getdoc(function)
+    command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    command.__annotations__ = {p.name: p.annotation for p in parameters}
+    return command
+
+
+def option_of(parameter: inspect.Parameter) -> inspect.Parameter:
+    """Turn one parameter of a library function into an argument (positional) or an option (keyword)."""
+    annotation = parameter.annotation
+    text = ""
+    if get_origin(annotation) is Annotated:
+        annotation, *notes = get_args(annotation)
+        text = next((note.documentation for note in notes if isinstance(note, Doc)), "")
+    if parameter.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD:
+        mark: Any = typer.Argument(help=text, show_default=parameter.default not in (None, ()))
+    else:
+        mark = typer.Option("--" + parameter.name.replace("_", "-"), help=text)
+        if annotation is bool and parameter.default:
+            mark = typer.Option(help=text)  # a switch that is on needs its --no- form
+    return parameter.replace(annotation=Annotated[annotation, mark])
+
+
+def plain(result: Any) -> Any:
+    """Turn records, paths and containers into what JSON can hold."""
+    if dataclasses.is_dataclass(result) and not isinstance(result, type):
+        return {field.name: plain(getattr(result, field.name)) for field in dataclasses.fields(result)}
+    if isinstance(result, dict):
+        return {str(key): plain(value) for key, value in result.items()}
+    if isinstance(result, (list, tuple)):
+        return [plain(item) for item in result]
+    if isinstance(result, Path):
+        return str(result)
+    return result

@@ -1,0 +1,81 @@
+"""One live line on a terminal (what, done, rate, time left); plain lines, now and then, elsewhere."""
+
+import sys
+import time
+from types import TracebackType
+from typing import Self
+
+PLAIN_EVERY_SECONDS = 10.0
+
+
+class LiveLine:
+    """Listen to progress and show it on standard error, so that standard output stays for results."""
+
+    def __init__(self) -> None:
+        self._on_terminal = sys.stderr.isatty()
+        self._bar: object | None = None
+        self._what, self._total, self._done = "", None, 0  # type: tuple[str, int | None, int]
+        self._began = self._last_plain = 0.0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.finish()
+
+    def start(self, what: str, total: int | None) -> None:
+        """Begin a new line."""
+        self.finish()
+        self._what, self._total, self._done = what, total, 0
+        self._began = self._last_plain = time.monotonic()
+        if self._on_terminal:
+            from rich.console import Console
+            from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+            bar = Progress(
+                TextColumn("{task.description}"),
+                BarColumn(),
+                MofNCompleteColumn(),
+                TextColumn("{task.fields[rate]}"),
+                TimeRemainingColumn(),
+                console=Console(stderr=True),
+                transient=True,
+            )
+            bar.add_task(what, total=total, rate="")
+            bar.start()
+            self._bar = bar
+
+    def advance(self, steps: int) -> None:
+        """Move on; on a terminal at once, elsewhere a line every ten seconds."""
+        self._done += steps
+        now = time.monotonic()
+        rate = self._done / max(now - self._began, 1e-9)
+        if self._bar is not None:
+            from rich.progress import Progress
+
+            assert isinstance(self._bar, Progress)
+            self._bar.update(self._bar.task_ids[0], advance=steps, rate=f"{rate:,.1f}/s")
+        elif not self._on_terminal and now - self._last_plain > PLAIN_EVERY_SECONDS:
+            self._last_plain = now
+            left = f", {(self._total - self._done) / rate:,.0f} s left" if self._total else ""
+            of = f"/{self._total:,}" if self._total else ""
+            print(f"{self._what}: {self._done:,}{of}, {rate:,.1f}/s{left}", file=sys.stderr, flush=True)
+
+    def finish(self) -> None:
+        """Take the line away."""
+        if self._bar is not None:
+            from rich.progress import Progress
+
+            assert isinstance(self._bar, Progress)
+            self._bar.stop()
+            self._bar = None
+
+    def remark(self, text: str) -> None:
+        """Print a sentence above the line."""
+        if self._bar is not None:
+            from rich.progress import Progress
+
+            assert isinstance(self._bar, Progress)
+            self._bar.console.print(text, markup=False, highlight=False)
+        else:
+            print(text, file=sys.stderr, flush=True)

@@ -1,0 +1,1 @@
+"""From images to named features and logits: no I/O, no logging, no device moves."""

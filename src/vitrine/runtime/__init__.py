@@ -1,0 +1,1 @@
+"""Facts about this machine and this run: device, precision, seeds, ranks, progress."""
