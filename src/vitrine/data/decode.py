@@ -1,0 +1,290 @@
+"""From an encoded image to pixels: (H, W, C) uint8, upright, whatever the file holds.
+
+Rotation by EXIF is applied, alpha is laid over white, 16-bit samples are scaled (not clipped), CMYK, palette
+and grey images are converted, and of an animation the first frame is taken. JPEG is decoded by simplejpeg
+where that is installed, everything else by Pillow. Both use libjpeg-turbo: full-size pixels are equal within
+`DECODER_TOLERANCE`. The header is read first, so that a bomb is refused before it is unpacked.
+"""
+
+import io
+import struct
+import warnings
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from PIL import Image, ImageMode
+
+from vitrine.data.source import Pixels, printable
+from vitrine.errors import DataError
+
+try:
+    import simplejpeg
+except ImportError:  # the extra `fast`; Pillow decodes everything without it
+    simplejpeg = None
+
+# Most pixels of one image: 178 million is where Pillow itself speaks of a bomb (about 512 MiB of RGB).
+MAX_PIXELS = 178_956_970
+# Longest side of one image.
+MAX_SIDE = 65_535
+# Largest difference of a sample between the two JPEG decoders (they may be built with different versions).
+DECODER_TOLERANCE = 2
+JPEG_MAGIC = b"\xff\xd8\xff"
+ORIENTATION_TAG = 0x0112
+# How an EXIF orientation is undone on an (H, W, C) array: transposed first, then flipped up-down, left-right.
+_TURNS = {
+    2: (False, False, True),
+    3: (False, True, True),
+    4: (False, True, False),
+    5: (True, False, False),
+    6: (True, False, True),
+    7: (True, True, True),
+    8: (True, True, False),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImageFacts:
+    """What an image's header says: its size once upright, and how it is stored."""
+
+    height: int
+    width: int
+    format: str
+    mode: str
+    orientation: int = 1
+    num_frames: int = 1
+    has_alpha: bool = False
+    bits: int = 8
+
+    @property
+    def is_turned(self) -> bool:
+        """Whether height and width change places when the image is made upright."""
+        return self.orientation >= 5
+
+
+def decode(
+    data: bytes | Pixels,
+    *,
+    name: str = "image",
+    channels: int = 3,
+    min_size: tuple[int, int] | None = None,
+    max_pixels: int = MAX_PIXELS,
+) -> Pixels:
+    """Decode to (H, W, channels) uint8; a `DataError` names the file and why it cannot be.
+
+    With `min_size` (height, width) a JPEG may come out smaller by 2, 4 or 8, but never below that size: its
+    scaled inverse transform then costs a part of the full one.
+    """
+    if isinstance(data, np.ndarray):
+        return to_channels(_as_pixels(data, name), channels)
+    if data[:3] == JPEG_MAGIC and simplejpeg is not None:
+        pixels = _decode_jpeg(data, name=name, min_size=min_size, max_pixels=max_pixels)
+        if pixels is not None:
+            return to_channels(pixels, channels)
+    with _opened(data, name=name, max_pixels=max_pixels) as image:
+        return to_channels(_load(image, name=name, min_size=min_size), channels)
+
+
+def read_facts(data: bytes | Pixels, *, name: str = "image", max_pixels: int = MAX_PIXELS) -> ImageFacts:
+    """Read the header only: size, format, mode, orientation, frames."""
+    if isinstance(data, np.ndarray):
+        pixels = _as_pixels(data, name)
+        mode = {1: "L", 3: "RGB", 4: "RGBA"}.get(pixels.shape[2], f"{pixels.shape[2]} channels")
+        return ImageFacts(height=pixels.shape[0], width=pixels.shape[1], format="array", mode=mode)
+    with _opened(data, name=name, max_pixels=max_pixels) as image:
+        orientation = _orientation(image)
+        width, height = image.size
+        if orientation >= 5:
+            height, width = width, height
+        return ImageFacts(
+            height=height,
+            width=width,
+            format=image.format or "",
+            mode=image.mode,
+            orientation=orientation,
+            num_frames=int(getattr(image, "n_frames", 1)),
+            has_alpha=image.has_transparency_data,
+            bits=16 if image.mode.startswith("I") else 32 if image.mode == "F" else 8,
+        )
+
+
+def to_channels(pixels: Pixels, channels: int) -> Pixels:
+    """Turn (H, W, C) into (H, W, channels): grey is repeated, colour becomes grey by ITU-R 601 luma."""
+    if pixels.shape[2] == channels:
+        return pixels
+    if pixels.shape[2] == 1:
+        return np.repeat(pixels, channels, axis=2)
+    if channels == 1 and pixels.shape[2] == 3:
+        return np.asarray(Image.fromarray(pixels).convert("L"))[:, :, None]
+    raise DataError(f"an image of {pixels.shape[2]} channels cannot be made one of {channels}")
+
+
+def upright(pixels: Pixels, orientation: int) -> Pixels:
+    """Undo an EXIF orientation (1 to 8)."""
+    if orientation not in _TURNS:
+        return pixels
+    is_transposed, is_flipped, is_mirrored = _TURNS[orientation]
+    if is_transposed:
+        pixels = pixels.transpose(1, 0, 2)
+    if is_flipped:
+        pixels = pixels[::-1]
+    if is_mirrored:
+        pixels = pixels[:, ::-1]
+    return np.ascontiguousarray(pixels)
+
+
+def jpeg_orientation(data: bytes) -> int:
+    """Find the EXIF orientation of a JPEG without a decoder; 1 where none is given."""
+    position, end = 2, len(data) - 10
+    while position < end and data[position] == 0xFF:
+        marker = data[position + 1]
+        if marker == 0xE1 and data[position + 4 : position + 10] == b"Exif\0\0":
+            try:
+                return _orientation_in_tiff(data, position + 10)
+            except struct.error:
+                return 1
+        if marker == 0xDA:  # the scan: no more headers
+            break
+        position += 2 + int.from_bytes(data[position + 2 : position + 4], "big")
+    return 1
+
+
+def check_size(height: int, width: int, *, name: str, max_pixels: int = MAX_PIXELS) -> None:
+    """Refuse an image that would not fit in memory, by its header alone."""
+    if height * width > max_pixels or max(height, width) > MAX_SIDE:
+        raise DataError(
+            f"{printable(name)} says it is {height} x {width} pixels (height x width), more than the "
+            f"limit of {max_pixels} pixels and {MAX_SIDE} a side; make it smaller or leave it out"
+        )
+    if height < 1 or width < 1:
+        raise DataError(f"{printable(name)} says it is {height} x {width} pixels; it holds no picture")
+
+
+def _decode_jpeg(
+    data: bytes, *, name: str, min_size: tuple[int, int] | None, max_pixels: int
+) -> Pixels | None:
+    try:
+        height, width, space, _ = simplejpeg.decode_jpeg_header(data)
+    except ValueError:
+        return None  # Pillow knows more kinds of JPEG, and names what is wrong with the rest
+    check_size(height, width, name=name, max_pixels=max_pixels)
+    if space not in ("YCbCr", "RGB", "Gray"):
+        return None  # CMYK in Adobe's ways: Pillow's conversion is the one that is tested
+    orientation = jpeg_orientation(data)
+    options: dict[str, Any] = {"colorspace": "GRAY" if space == "Gray" else "RGB"}
+    if min_size is not None:
+        rows, columns = min_size if orientation < 5 else min_size[::-1]
+        # Factors below 2 have no fast transform and gain nothing.
+        if height >= 2 * rows and width >= 2 * columns:
+            options |= {"min_height": rows, "min_width": columns, "min_factor": 2}
+    try:
+        pixels: Pixels = simplejpeg.decode_jpeg(data, **options)
+    except ValueError as error:
+        raise DataError(f"{printable(name)} is a damaged JPEG: {str(error).strip().rstrip('.')}") from error
+    return upright(pixels, orientation)
+
+
+def _opened(data: bytes, *, name: str, max_pixels: int) -> Image.Image:
+    if not data:
+        raise DataError(f"{printable(name)} is empty (0 bytes)")
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # our own limit below is stricter than Pillow's warning
+            image = Image.open(io.BytesIO(data))
+    except Image.DecompressionBombError as error:
+        raise DataError(
+            f"{printable(name)} is too large: {str(error).rstrip('.')}; make it smaller or leave it out"
+        ) from error
+    except (OSError, SyntaxError, ValueError, struct.error, EOFError) as error:
+        if data[:3] == JPEG_MAGIC:
+            raise DataError(f"{printable(name)} is a damaged JPEG: its header cannot be read") from error
+        raise DataError(
+            f"{printable(name)} is not an image that can be read ({_looks_like(data)})"
+        ) from error
+    check_size(image.height, image.width, name=name, max_pixels=max_pixels)
+    return image
+
+
+def _load(image: Image.Image, *, name: str, min_size: tuple[int, int] | None) -> Pixels:
+    """Load the first frame upright as (H, W, 1) or (H, W, 3)."""
+    orientation = _orientation(image)
+    if min_size is not None and image.format == "JPEG":
+        rows, columns = min_size if orientation < 5 else min_size[::-1]
+        image.draft(None, (columns, rows))
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            pixels = _as_uint8(image)
+    except (OSError, SyntaxError, ValueError, struct.error, EOFError, MemoryError) as error:
+        reason = str(error).strip().rstrip(".") or type(error).__name__
+        raise DataError(f"{printable(name)} is a damaged {image.format}: {reason}") from error
+    return upright(pixels, orientation)
+
+
+def _as_uint8(image: Image.Image) -> Pixels:
+    if image.mode.startswith("I") or image.mode == "F":
+        return _scaled(np.asarray(image), is_float=image.mode == "F")
+    if image.has_transparency_data:
+        layered = image.convert("RGBA")
+        canvas = Image.new("RGBA", layered.size, (255, 255, 255, 255))
+        return np.asarray(Image.alpha_composite(canvas, layered).convert("RGB"))
+    if ImageMode.getmode(image.mode).basemode == "L" and image.mode != "P":
+        return np.asarray(image.convert("L"))[:, :, None]
+    return np.asarray(image.convert("RGB"))
+
+
+def _scaled(samples: np.ndarray, *, is_float: bool) -> Pixels:
+    """Scale 16-bit samples by 257 (65535 becomes 255); floats from 0..1, or from their own range."""
+    values = samples.astype(np.float64)
+    if is_float:
+        low, high = (0.0, 1.0) if values.min() >= 0 and values.max() <= 1 else (values.min(), values.max())
+        values = (values - low) / max(high - low, np.finfo(np.float64).tiny) * 255
+    elif values.max() > 65_535 or values.min() < 0:  # true 32-bit samples have no agreed white
+        low, high = values.min(), values.max()
+        values = (values - low) / max(high - low, 1.0) * 255
+    else:
+        values = values / 257
+    return np.rint(values).astype(np.uint8)[:, :, None]
+
+
+def _orientation(image: Image.Image) -> int:
+    try:
+        value = image.getexif().get(ORIENTATION_TAG, 1)
+    except Exception:  # Pillow raises anything at all on damaged EXIF; the picture itself may be fine
+        return 1
+    return value if value in range(1, 9) else 1
+
+
+def _orientation_in_tiff(data: bytes, base: int) -> int:
+    order = {b"II": "<", b"MM": ">"}.get(data[base : base + 2])
+    if order is None:
+        return 1
+    (offset,) = struct.unpack_from(order + "I", data, base + 4)
+    (count,) = struct.unpack_from(order + "H", data, base + offset)
+    for number in range(count):
+        tag, _, _, value = struct.unpack_from(order + "HHIH", data, base + offset + 2 + 12 * number)
+        if tag == ORIENTATION_TAG:
+            return value if value in range(1, 9) else 1
+    return 1
+
+
+def _as_pixels(array: np.ndarray, name: str) -> Pixels:
+    if array.dtype != np.uint8 or array.ndim not in (2, 3):
+        raise DataError(
+            f"{printable(name)} is an array of {array.dtype} with shape {array.shape}; "
+            "uint8 of (H, W, C) is needed"
+        )
+    return array[:, :, None] if array.ndim == 2 else array
+
+
+def _looks_like(data: bytes) -> str:
+    start = data[:512]
+    if not start.strip(b"\0"):
+        return "only zero bytes"
+    if start.lstrip()[:1] == b"<":
+        return "it looks like HTML or XML"
+    try:
+        start[:-4].decode("utf-8")
+    except UnicodeDecodeError:
+        return "unknown format"
+    return "it looks like text"

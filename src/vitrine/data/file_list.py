@@ -1,0 +1,142 @@
+"""Images that are files of their own under one folder: what class folders, manifests and lists share."""
+
+import difflib
+import os
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from pathlib import Path
+
+from vitrine.data.source import Example, Labels, Source, Strings, printable
+from vitrine.errors import DataError
+from vitrine.runtime.progress import remark
+
+# What is listed as an image; whether it is one is found by reading it. Other files are passed over.
+_SUFFIXES = "jpg jpeg jpe jfif png bmp gif webp tif tiff ppm pgm pbm pnm avif jp2 ico tga"
+IMAGE_SUFFIXES = frozenset("." + name for name in _SUFFIXES.split())
+
+
+class FileList(Source):
+    """Files under `root` by relative path, with labels."""
+
+    def __init__(
+        self, root: Path, paths: Iterable[str], *, labels: Labels, classes: Sequence[str], address: str = ""
+    ) -> None:
+        self.root = root
+        self.paths = paths if isinstance(paths, Strings) else Strings(paths)
+        self.labels = labels
+        self.classes = tuple(classes)
+        self.address = address or str(root)
+        assert len(self.paths) == len(self.labels)
+
+    def name(self, index: int) -> str:
+        """Path of file `index` relative to the root."""
+        name: str = self.paths[index]
+        return name
+
+    def path(self, index: int) -> Path:
+        """Return the file that is example `index`."""
+        assert self.root is not None
+        return self.root / self.name(index)
+
+    def read(self, index: int) -> Example:
+        """Read the bytes of file `index`."""
+        name = self.name(index)
+        return Example(data=read_file(f"{self.root}/{name}"), label=self.label(index), name=name)
+
+    def size(self, index: int) -> int:
+        """Bytes of file `index`, 0 where it cannot be read."""
+        try:
+            return os.stat(f"{self.root}/{self.name(index)}").st_size  # noqa: PTH116 (called a million times)
+        except OSError:
+            return 0
+
+
+def read_file(path: str) -> bytes:
+    """Read a whole file, or say in one sentence why it cannot be read."""
+    try:
+        with open(path, "rb", buffering=0) as file:  # noqa: PTH123 (the fastest way, called for every image)
+            return file.read()
+    except OSError as error:
+        raise DataError(f"cannot read {printable(path)}: {error.strerror}") from error
+
+
+def list_images(folder: Path) -> Iterator[str]:
+    """Yield every image file below `folder` as a path relative to it, folders and names sorted.
+
+    Links to folders are followed, except those that lead back up to a folder they are in. Hidden files are
+    passed over.
+    """
+    yield from _walk(str(folder), "", above=frozenset([_identity(str(folder))]))
+
+
+def subfolders(folder: Path) -> list[str]:
+    """Names of the folders directly in `folder`, sorted, without hidden ones."""
+    return sorted(
+        entry.name for entry in scan(str(folder)) if not entry.name.startswith(".") and entry.is_dir()
+    )
+
+
+def scan(folder: str) -> list[os.DirEntry[str]]:
+    """List a folder, or say in one sentence why it cannot be listed."""
+    try:
+        with os.scandir(folder) as entries:
+            return list(entries)
+    except OSError as error:
+        raise DataError(f"cannot list the folder {printable(folder)}: {error.strerror}") from error
+
+
+def require_path(path: Path) -> Path:
+    """Return `path` if it exists, else say what does that is spelt like it."""
+    if os.path.lexists(path) and not path.exists():
+        raise DataError(f"{printable(str(path))} is a broken link; it leads to {os.readlink(path)}")  # noqa: PTH115
+    if path.exists():
+        return path
+    raise DataError(no_such(path, kind="file" if path.suffix else "folder"))
+
+
+def no_such(path: Path, *, kind: str) -> str:
+    """Say that `path` does not exist, with the nearest one that does."""
+    parent = path.parent
+    while not parent.is_dir() and parent != parent.parent:
+        path, parent = parent, parent.parent
+    text = f"no such {kind} {printable(str(path))}"
+    try:
+        names = os.listdir(parent)  # noqa: PTH208
+    except OSError:
+        names = []
+    close = nearest(path.name, names)
+    return f"{text}; did you mean {printable(str(parent / close))}?" if close else text
+
+
+def nearest(name: str, names: Collection[str]) -> str | None:
+    """Return the one of `names` that is spelt most like `name`, or None if none is near."""
+    lower = {candidate.lower(): candidate for candidate in names}
+    found = difflib.get_close_matches(name.lower(), list(lower), n=1, cutoff=0.6)
+    return lower[found[0]] if found else None
+
+
+def _walk(folder: str, prefix: str, *, above: frozenset[tuple[int, int]]) -> Iterator[str]:
+    for entry in sorted(scan(folder), key=lambda entry: entry.name):
+        if entry.name.startswith("."):
+            continue
+        if _is_folder(entry):
+            identity = _identity(entry.path)
+            if identity in above:
+                remark(
+                    f"{printable(entry.path)} is a link back to a folder that it is in; it is not followed"
+                )
+                continue
+            yield from _walk(entry.path, f"{prefix}{entry.name}/", above=above | {identity})
+        elif os.path.splitext(entry.name)[1].lower() in IMAGE_SUFFIXES:  # noqa: PTH122
+            yield prefix + entry.name
+
+
+def _is_folder(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_dir()
+    except OSError:  # a link that leads to itself: reading it as an image will say so
+        return False
+
+
+def _identity(folder: str) -> tuple[int, int]:
+    facts = os.stat(folder)  # noqa: PTH116
+    return facts.st_dev, facts.st_ino

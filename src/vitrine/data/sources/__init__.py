@@ -1,0 +1,174 @@
+"""Every kind of data set, one file each, and the one way to open any of them.
+
+A kind is a module with `recognises(address)` and `open_all(address)`, which returns the splits by name; a set
+that is not split has the one split `all`. A new kind is one new file and one line in `KINDS`.
+"""
+
+import importlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Protocol, cast
+
+import numpy as np
+
+from vitrine.data.file_list import nearest, require_path
+from vitrine.data.source import Source, Subset, printable
+from vitrine.data.split import held_out_split, stored_split
+from vitrine.errors import DataError
+
+ALL = "all"
+# The names that a split may have on disk, and what we call it.
+SPLIT_NAMES = {
+    "train": "train",
+    "training": "train",
+    "val": "val",
+    "valid": "val",
+    "validation": "val",
+    "dev": "val",
+    "test": "test",
+    "testing": "test",
+}
+
+
+class Kind(Protocol):
+    """What a module of this folder offers."""
+
+    def recognises(self, address: str) -> bool:
+        """Whether `address` is of this kind, by looking at what is there."""
+
+    def open_all(self, address: str) -> dict[str, Source]:
+        """Open every split of the set at `address`."""
+
+
+# In the order in which they are asked: the class folders take any folder, so they come last.
+KINDS = ("class_folders",)
+
+
+def open_source(
+    address: str | Path,
+    *,
+    split: str = ALL,
+    seed: int = 0,
+    val_fraction: float | None = None,
+    split_file: Path | None = None,
+    allow_empty_class: bool = False,
+    is_labelled: bool = True,
+) -> Source:
+    """Open one split, or all, of the data set at `address`: a folder, a file, a built-in name, a web address.
+
+    Equal to `open_splits(...)[split]`. With `is_labelled=False`, every image below a folder, without labels.
+    """
+    if not is_labelled:
+        from vitrine.data.sources import unlabelled
+
+        return unlabelled.open_folder(str(address))
+    if split == ALL:
+        whole = _joined(list(open_kind(address).values()))
+        return check_classes({ALL: whole}, allow_empty_class=allow_empty_class)[ALL]
+    splits = open_splits(
+        address,
+        seed=seed,
+        val_fraction=val_fraction,
+        split_file=split_file,
+        allow_empty_class=allow_empty_class,
+    )
+    if split not in splits:
+        close = nearest(split, splits)
+        hint = f"; did you mean {close}?" if close else ""
+        raise DataError(f"{printable(str(address))} has no split {split}, only {', '.join(splits)}{hint}")
+    return splits[split]
+
+
+def open_splits(
+    address: str | Path,
+    *,
+    seed: int = 0,
+    val_fraction: float | None = None,
+    split_file: Path | None = None,
+    allow_empty_class: bool = False,
+) -> dict[str, Source]:
+    """Open all splits of the data set at `address`, with one class map, `train` first.
+
+    A set without `val` is given one: a seeded, stratified part of `train`, or of everything, with exact
+    duplicates kept together. `val_fraction` is a tenth, or what the paper held out of this set; 0 holds out
+    nothing. With `split_file` the choice is read from there, or made and written there.
+    """
+    splits = open_kind(address)
+    base = splits.pop(ALL, None) or splits.get("train")
+    if base is not None and "val" not in splits:
+        fraction = base.val_fraction if val_fraction is None else val_fraction
+        splits = _hold_out(base, fraction, seed=seed, split_file=split_file) | {
+            name: source for name, source in splits.items() if name != "train"
+        }
+    return check_classes(splits, allow_empty_class=allow_empty_class)
+
+
+def list_splits(address: str | Path) -> tuple[str, ...]:
+    """Names of the splits that the set itself has; empty if it is not split."""
+    return tuple(name for name in open_kind(address) if name != ALL)
+
+
+def open_kind(address: str | Path) -> dict[str, Source]:
+    """Open the set as it is on disk, without a split of ours and without checking its classes."""
+    text = str(address)
+    for name in KINDS:
+        kind = cast(Kind, importlib.import_module(f"vitrine.data.sources.{name}"))
+        if kind.recognises(text):
+            return kind.open_all(text)
+    path = require_path(Path(text))
+    raise DataError(
+        f"{printable(str(path))} is not a data set that can be read; give a folder with one folder a class, "
+        "a .csv, .jsonl, .parquet or .tar file, or a built-in name"
+    )
+
+
+def check_classes(splits: Mapping[str, Source], *, allow_empty_class: bool = False) -> dict[str, Source]:
+    """Refuse a set whose first split lacks images of some class, with the table of counts."""
+    sources = dict(splits)
+    names = list(sources)
+    first = sources[names[0]]
+    if not allow_empty_class and first.is_labelled and bool((first.counts() == 0).any()):
+        empty = [name for name, count in zip(first.classes, first.counts(), strict=True) if count == 0]
+        raise DataError(
+            f"{names[0]} has no images of {_some(empty)}; add some, remove the class or allow it with "
+            f"allow_empty_class\n{count_table(sources)}"
+        )
+    return sources
+
+
+def count_table(splits: Mapping[str, Source], *, most: int = 40) -> str:
+    """Write the number of images by class and split as a table, classes with the fewest first."""
+    classes = next(iter(splits.values())).classes
+    counts = np.stack([source.counts() for source in splits.values()], axis=1)  # (classes, splits)
+    order = np.argsort(counts[:, 0], kind="stable")
+    width = max([len("class"), *(len(printable(name)) for name in classes)])
+    lines = ["  " + "class".ljust(width) + "".join(name.rjust(9) for name in splits)]
+    for index in order[:most]:
+        cells = "".join(str(count).rjust(9) for count in counts[index])
+        lines.append("  " + printable(classes[index]).ljust(width) + cells)
+    if len(order) > most:
+        lines.append(f"  and {len(order) - most} more classes")
+    return "\n".join(lines)
+
+
+def _hold_out(base: Source, fraction: float, *, seed: int, split_file: Path | None) -> dict[str, Source]:
+    if split_file is not None:
+        parts = stored_split(base, split_file, seed=seed, val_fraction=fraction)
+    elif fraction == 0:
+        return {"train": base}
+    else:
+        parts = held_out_split(base, seed=seed, val_fraction=fraction)
+    return {name: Subset(base, indices) for name, indices in parts.items()}
+
+
+def _joined(sources: list[Source]) -> Source:
+    if len(sources) == 1:
+        return sources[0]
+    from vitrine.data.joined import Joined
+
+    return Joined(sources)
+
+
+def _some(names: list[str]) -> str:
+    shown = ", ".join(printable(name) for name in names[:5])
+    return shown if len(names) <= 5 else f"{shown} and {len(names) - 5} more"

@@ -1,0 +1,83 @@
+"""Class folders: one folder a class, under `train`, `val`, `test` or directly under the root."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+
+from vitrine.data.file_list import FileList, list_images, no_such, require_path, subfolders
+from vitrine.data.source import Labels, Source, Strings, printable
+from vitrine.data.sources import ALL, SPLIT_NAMES
+from vitrine.errors import DataError
+
+
+def recognises(address: str) -> bool:
+    """Take any folder: this kind is asked last."""
+    return Path(address).is_dir()
+
+
+def open_all(address: str) -> dict[str, Source]:
+    """List the images of each split; classes are the folder names of all splits together, sorted."""
+    root = require_path(Path(address))
+    names = subfolders(root)
+    split_folders = find_splits(names)
+    if not split_folders:
+        if not names:
+            raise DataError(_nothing_in(root))
+        return {ALL: list_class_folders(root, classes=names, address=address)}
+    extra = [name for name in names if name not in split_folders.values()]
+    if extra and "train" not in split_folders:
+        # A class may well be called `test`: without `train` these are no splits.
+        return {ALL: list_class_folders(root, classes=names, address=address)}
+    classes = sorted({name for folder in split_folders.values() for name in subfolders(root / folder)})
+    if not classes:
+        raise DataError(_nothing_in(root))
+    return {
+        split: list_class_folders(root, classes=classes, under=folder, address=address)
+        for split, folder in split_folders.items()
+    }
+
+
+def find_splits(names: list[str]) -> dict[str, str]:
+    """Which of the folder names are splits: our name of the split to the folder's name, train first."""
+    found: dict[str, str] = {}
+    for name in names:
+        split = SPLIT_NAMES.get(name.lower())
+        if split is None:
+            continue
+        if split in found:
+            raise DataError(f"both {found[split]} and {name} could be the {split} split; rename one of them")
+        found[split] = name
+    return {split: found[split] for split in ("train", "val", "test") if split in found}
+
+
+def list_class_folders(root: Path, *, classes: list[str], under: str = "", address: str = "") -> FileList:
+    """List `root/under/<class>/**` for every class that has a folder there."""
+    labels: list[Labels] = []
+
+    def paths() -> Iterator[str]:
+        for number, name in enumerate(classes):
+            folder = root / under / name
+            count = 0
+            if folder.is_dir():
+                for path in list_images(folder):
+                    count += 1
+                    yield f"{under}/{name}/{path}" if under else f"{name}/{path}"
+            labels.append(np.full(count, number, dtype=np.int32))
+
+    listed = Strings(paths())
+    if len(listed) == 0:
+        raise DataError(_nothing_in(root / under))
+    return FileList(root, listed, labels=np.concatenate(labels), classes=classes, address=address)
+
+
+def _nothing_in(folder: Path) -> str:
+    if not folder.exists():
+        return no_such(folder, kind="folder")
+    loose = sum(1 for _ in list_images(folder))
+    if loose:
+        return (
+            f"{printable(str(folder))} holds {loose} images but no class folders; put the images of each "
+            "class into a folder with the class's name, or give a .csv with path,label"
+        )
+    return f"{printable(str(folder))} holds no images"
