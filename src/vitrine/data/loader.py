@@ -19,7 +19,7 @@ from vitrine.data.order import Rows, check_batch, evaluation_rows, training_rows
 from vitrine.data.randomness import uniforms
 from vitrine.data.source import NO_LABEL, Source
 from vitrine.data.view import View
-from vitrine.data.workers import Failures, ProcessWorkers, Task, ThreadWorkers, fill
+from vitrine.data.workers import Failures, ProcessWorkers, Task, ThreadWorkers, fill, one_thread
 from vitrine.errors import ConfigError, DataError
 
 WorkerKind = Literal["threads", "processes"]
@@ -217,8 +217,9 @@ class _Pending:
             return
         self._images = torch.empty(shape, dtype=torch.uint8, pin_memory=pin_memory)
         self._failures: Failures = {}
-        for task in tasks:
-            self._failures |= fill(self._images, task, source=loader.source, view=loader.view)
+        with one_thread():
+            for task in tasks:
+                self._failures |= fill(self._images, task, source=loader.source, view=loader.view)
 
     def result(self) -> tuple[torch.Tensor, Failures]:
         return self._ticket.result() if self._ticket is not None else (self._images, self._failures)

@@ -1,8 +1,8 @@
 """The one record of how a picture becomes the model's input; it goes with the weights everywhere.
 
 Test-time rules: `squash` resizes straight to the size (the official fine-tuning rule), `shorter` resizes the
-shorter side and cuts out the centre (big_vision's pre-training, timm). Resampling is Pillow's, with antialias,
-on uint8, so that training, evaluation, export and serving see the same numbers.
+shorter side and cuts out the centre (big_vision's pre-training, timm). Resampling is Pillow's, with
+antialias, on uint8, so that training, evaluation, export and serving see the same numbers.
 """
 
 import dataclasses
@@ -106,7 +106,7 @@ class Preprocess:
         return torch.from_numpy(np.ascontiguousarray(image.transpose(2, 0, 1)))
 
     def normalise(self, images: torch.Tensor, *, dtype: torch.dtype = torch.float32) -> torch.Tensor:
-        """Turn uint8 pixels (..., C, H, W), or floats from 0 to 255, into the model's input on their device."""
+        """Turn pixels (..., C, H, W) from 0 to 255 into the model's input, on their own device."""
         mean = torch.tensor(self.mean, device=images.device).view(-1, 1, 1) * 255
         std = torch.tensor(self.std, device=images.device).view(-1, 1, 1) * 255
         return ((images.float() - mean) / std).to(dtype)
@@ -138,9 +138,7 @@ class Preprocess:
         unknown = sorted(set(values) - known)
         if unknown:
             raise ConfigError(f"preprocess has no {unknown[0]!r}, only {', '.join(sorted(known))}")
-        return cls(
-            **{key: tuple(value) if isinstance(value, list) else value for key, value in values.items()}
-        )
+        return cls(**dict(values))
 
     def to_hf(self) -> dict[str, Any]:
         """Return the record as Hugging Face's preprocessor_config.json."""
@@ -157,7 +155,7 @@ class Preprocess:
 
 
 def target_size(height: int, width: int, *, size: tuple[int, int], rule: Rule) -> tuple[int, int]:
-    """Size to which an image of height x width is resized: exactly `size`, or covering it in its own shape."""
+    """Size to which an image is resized: exactly `size`, or covering it in its own shape."""
     if rule == "squash":
         return size
     rows, columns = size

@@ -1,4 +1,4 @@
-"""Random numbers that are a pure function of seed, stream, epoch and position: no state, any order, any process.
+"""Random numbers that are a pure function of seed, stream, epoch and position: no state, any order.
 
 Philox 4x32-10 (Salmon et al., 2011, "Parallel random numbers: as easy as 1, 2, 3"), vectorised over images.
 """
@@ -64,7 +64,8 @@ def beta_from_uniforms(numbers: NDArray[np.float64], alpha: float) -> NDArray[np
     """Turn rows of uniforms (B, `BETA_UNIFORMS`) into draws of Beta(alpha, alpha): (B,)."""
     half = BETA_UNIFORMS // 2
     first, second = _gamma(numbers[:, :half], alpha), _gamma(numbers[:, half:], alpha)
-    return first / np.maximum(first + second, np.finfo(np.float64).tiny)
+    draws: NDArray[np.float64] = first / np.maximum(first + second, np.finfo(np.float64).tiny)
+    return draws
 
 
 # Two gamma draws, each of eight attempts with three uniforms and one uniform more.

@@ -97,7 +97,7 @@ class TrainView:
                 data, layout, rows=box[0] + box[2], name=name, min_size=self._needed(height, width, box)
             )
             scale = round(width / pixels.shape[1])
-            box = tuple(side // scale for side in box)  # type: ignore[assignment]
+            box = tuple(side // scale for side in box)
         else:
             pixels = decode(data, name=name, channels=self.channels)
             box = inception_box(numbers, *pixels.shape[:2], area=self.area, aspect=self.aspect)

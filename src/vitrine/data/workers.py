@@ -1,11 +1,12 @@
 """Pools that fill batches with decoded images: threads, or processes through shared memory."""
 
 import multiprocessing
-import os
 import queue
 import threading
 import weakref
+from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -45,6 +46,17 @@ def fill(images: torch.Tensor, task: Task, *, source: Source, view: View) -> Fai
             out.zero_()
             failures[task.start + offset] = str(error)
     return failures
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Keep torch from sharing one small image among cores inside the block."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 class ThreadWorkers:
@@ -103,7 +115,7 @@ class ProcessWorkers:
         # Not fork: threads and CUDA do not survive it.
         context = multiprocessing.get_context("spawn")
         shape = (num_slots, rows, view.channels, *view.size)
-        self._slots = torch.empty(shape, dtype=torch.uint8).share_memory_()
+        self._slots = torch.empty(shape, dtype=torch.uint8).share_memory_()  # type: ignore[no-untyped-call]
         self._free = list(range(num_slots))
         self._tasks: Any = context.SimpleQueue()
         self._done: Any = context.Queue()
@@ -112,7 +124,7 @@ class ProcessWorkers:
         self._processes = [
             context.Process(
                 target=_serve,
-                args=(source, view, self._slots, self._tasks, self._done, os.getpid()),
+                args=(source, view, self._slots, self._tasks, self._done),
                 daemon=True,
                 name=f"vitrine-data-{number}",
             )
@@ -126,7 +138,14 @@ class ProcessWorkers:
         """Begin to fill a batch of `shape` in a free slot."""
         while not self._free:
             self._receive()
-        ticket = _ProcessTicket(self, self._next, self._free.pop(), shape[0], len(tasks), pin_memory)
+        ticket = _ProcessTicket(
+            self,
+            number=self._next,
+            slot=self._free.pop(),
+            rows=shape[0],
+            left=len(tasks),
+            pin_memory=pin_memory,
+        )
         self._tickets[self._next] = ticket
         self._next += 1
         for task in tasks:
@@ -161,7 +180,7 @@ class ProcessWorkers:
 
 class _ProcessTicket:
     def __init__(
-        self, workers: ProcessWorkers, number: int, slot: int, rows: int, left: int, pin_memory: bool
+        self, workers: ProcessWorkers, *, number: int, slot: int, rows: int, left: int, pin_memory: bool
     ) -> None:
         self.workers, self.number, self.slot = workers, number, slot
         self.rows, self.left, self.pin_memory = rows, left, pin_memory
@@ -183,11 +202,11 @@ class _ProcessTicket:
             self.workers._free.append(self.slot)
 
 
-def _serve(source: Source, view: View, slots: torch.Tensor, tasks: Any, done: Any, parent: int) -> None:
+def _serve(source: Source, view: View, slots: torch.Tensor, tasks: Any, done: Any) -> None:
     """Fill rows until told to stop, in a process of its own."""
     torch.set_num_threads(1)
     try:
-        while (message := tasks.get()) is not None and os.getppid() == parent:
+        while (message := tasks.get()) is not None:
             number, slot, task = message
             done.put((number, fill(slots[slot], task, source=source, view=view)))
     except KeyboardInterrupt:
