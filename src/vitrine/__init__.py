@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from vitrine.commands.demo import demo as demo
     from vitrine.commands.models import list_models as list_models
     from vitrine.commands.plan import plan as plan
+    from vitrine.commands.shard import shard as shard
     from vitrine.errors import VitrineError as VitrineError
     from vitrine.models import create_model as create_model
 
@@ -22,9 +23,10 @@ _HOME = {
     "demo": "vitrine.commands.demo",
     "list_models": "vitrine.commands.models",
     "plan": "vitrine.commands.plan",
+    "shard": "vitrine.commands.shard",
 }
 
-__all__ = ["VitrineError", "__version__", "create_model", "demo", "list_models", "plan"]
+__all__ = ["VitrineError", "__version__", "create_model", "demo", "list_models", "plan", "shard"]
 
 
 def __getattr__(name: str) -> Any:
