@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from PIL import Image, ImageMode
 
+from vitrine.data.jpeg import JpegLayout, read_layout, scale_factor, upper_rows
 from vitrine.data.source import Pixels, printable
 from vitrine.errors import DataError
 
@@ -73,7 +74,8 @@ def decode(
     """Decode to (H, W, channels) uint8; a `DataError` names the file and why it cannot be.
 
     With `min_size` (height, width) a JPEG may come out smaller by 2, 4 or 8, but never below that size: its
-    scaled inverse transform then costs a part of the full one.
+    scaled inverse transform then costs a part of the full one. See `vitrine.data.jpeg` for decoding the upper
+    rows only.
     """
     if isinstance(data, np.ndarray):
         return to_channels(_as_pixels(data, name), channels)
@@ -83,6 +85,34 @@ def decode(
             return to_channels(pixels, channels)
     with _opened(data, name=name, max_pixels=max_pixels) as image:
         return to_channels(_load(image, name=name, min_size=min_size), channels)
+
+
+def decode_upper_rows(
+    data: bytes,
+    layout: JpegLayout,
+    *,
+    rows: int,
+    name: str = "image",
+    min_size: tuple[int, int] | None = None,
+    max_pixels: int = MAX_PIXELS,
+) -> Pixels:
+    """Decode at least the first `rows` rows of a JPEG whose layout `can_stop`; the rest may be missing.
+
+    `min_size` is of the whole image, as in `decode`. The result is grey (H, W, 1) or colour (H, W, 3).
+    """
+    check_size(layout.height, layout.width, name=name, max_pixels=max_pixels)
+    factor = scale_factor(layout.height, layout.width, min_size=min_size)
+    upper = upper_rows(data, layout, rows=rows)
+    data, height = (upper[0], upper[1]) if upper else (data, layout.height)
+    smaller = (height // factor, layout.width // factor) if factor > 1 else None
+    if simplejpeg is not None:
+        pixels = _decode_jpeg(
+            data, name=name, min_size=smaller, max_pixels=max_pixels, is_strict=upper is None
+        )
+        if pixels is not None:
+            return pixels
+    with _opened(data, name=name, max_pixels=max_pixels) as image:
+        return _load(image, name=name, min_size=smaller)
 
 
 def read_facts(data: bytes | Pixels, *, name: str = "image", max_pixels: int = MAX_PIXELS) -> ImageFacts:
@@ -133,22 +163,6 @@ def upright(pixels: Pixels, orientation: int) -> Pixels:
     return np.ascontiguousarray(pixels)
 
 
-def jpeg_orientation(data: bytes) -> int:
-    """Find the EXIF orientation of a JPEG without a decoder; 1 where none is given."""
-    position, end = 2, len(data) - 10
-    while position < end and data[position] == 0xFF:
-        marker = data[position + 1]
-        if marker == 0xE1 and data[position + 4 : position + 10] == b"Exif\0\0":
-            try:
-                return _orientation_in_tiff(data, position + 10)
-            except struct.error:
-                return 1
-        if marker == 0xDA:  # the scan: no more headers
-            break
-        position += 2 + int.from_bytes(data[position + 2 : position + 4], "big")
-    return 1
-
-
 def check_size(height: int, width: int, *, name: str, max_pixels: int = MAX_PIXELS) -> None:
     """Refuse an image that would not fit in memory, by its header alone."""
     if height * width > max_pixels or max(height, width) > MAX_SIDE:
@@ -161,7 +175,7 @@ def check_size(height: int, width: int, *, name: str, max_pixels: int = MAX_PIXE
 
 
 def _decode_jpeg(
-    data: bytes, *, name: str, min_size: tuple[int, int] | None, max_pixels: int
+    data: bytes, *, name: str, min_size: tuple[int, int] | None, max_pixels: int, is_strict: bool = True
 ) -> Pixels | None:
     try:
         height, width, space, _ = simplejpeg.decode_jpeg_header(data)
@@ -170,15 +184,17 @@ def _decode_jpeg(
     check_size(height, width, name=name, max_pixels=max_pixels)
     if space not in ("YCbCr", "RGB", "Gray"):
         return None  # CMYK in Adobe's ways: Pillow's conversion is the one that is tested
-    orientation = jpeg_orientation(data)
+    orientation = read_layout(data).orientation
     options: dict[str, Any] = {"colorspace": "GRAY" if space == "Gray" else "RGB"}
-    if min_size is not None:
-        rows, columns = min_size if orientation < 5 else min_size[::-1]
-        # Factors below 2 have no fast transform and gain nothing.
-        if height >= 2 * rows and width >= 2 * columns:
-            options |= {"min_height": rows, "min_width": columns, "min_factor": 2}
+    factor = scale_factor(height, width, min_size=min_size, orientation=orientation)
+    if factor > 1:
+        options |= {
+            "min_height": -(-height // factor),
+            "min_width": -(-width // factor),
+            "min_factor": factor,
+        }
     try:
-        pixels: Pixels = simplejpeg.decode_jpeg(data, **options)
+        pixels: Pixels = simplejpeg.decode_jpeg(data, strict=is_strict, **options)
     except ValueError as error:
         raise DataError(f"{printable(name)} is a damaged JPEG: {str(error).strip().rstrip('.')}") from error
     return upright(pixels, orientation)
@@ -209,8 +225,10 @@ def _load(image: Image.Image, *, name: str, min_size: tuple[int, int] | None) ->
     """Load the first frame upright as (H, W, 1) or (H, W, 3)."""
     orientation = _orientation(image)
     if min_size is not None and image.format == "JPEG":
-        rows, columns = min_size if orientation < 5 else min_size[::-1]
-        image.draft(None, (columns, rows))
+        width, height = image.size
+        factor = scale_factor(height, width, min_size=min_size, orientation=orientation)
+        if factor > 1:
+            image.draft(None, (width // factor, height // factor))
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -253,19 +271,6 @@ def _orientation(image: Image.Image) -> int:
     except Exception:  # Pillow raises anything at all on damaged EXIF; the picture itself may be fine
         return 1
     return value if value in range(1, 9) else 1
-
-
-def _orientation_in_tiff(data: bytes, base: int) -> int:
-    order = {b"II": "<", b"MM": ">"}.get(data[base : base + 2])
-    if order is None:
-        return 1
-    (offset,) = struct.unpack_from(order + "I", data, base + 4)
-    (count,) = struct.unpack_from(order + "H", data, base + offset)
-    for number in range(count):
-        tag, _, _, value = struct.unpack_from(order + "HHIH", data, base + offset + 2 + 12 * number)
-        if tag == ORIENTATION_TAG:
-            return value if value in range(1, 9) else 1
-    return 1
 
 
 def _as_pixels(array: np.ndarray, name: str) -> Pixels:

@@ -1,0 +1,87 @@
+"""What a JPEG's header tells without decoding: its turn, its frame, and how to decode less of it.
+
+Two ways to decode less, both exact in what they keep. Scaled: the inverse transform makes 4x4, 2x2 or 1x1
+pixels of a block of 8x8. Upper rows only: a baseline file with one scan stores its rows from top to bottom,
+so that lowering the height in its header makes every decoder stop there; for a crop that ends at 60 % of the
+height this saves 40 % of the time.
+"""
+
+import struct
+from dataclasses import dataclass
+
+MAGIC = b"\xff\xd8\xff"
+_EXIF, _SCAN = 0xE1, 0xDA
+_BASELINE = (0xC0, 0xC1)
+_FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
+_ORIENTATION_TAG = 0x0112
+# A crop may need one more row of chroma blocks than it covers, for smooth upsampling at its lower edge.
+_MARGIN_ROWS = 32
+
+
+@dataclass(frozen=True, slots=True)
+class JpegLayout:
+    """Where the frame header stands and what it says; `can_stop` if rows follow each other in one scan."""
+
+    orientation: int = 1
+    height: int = 0
+    width: int = 0
+    height_at: int = 0
+    can_stop: bool = False
+
+
+def read_layout(data: bytes) -> JpegLayout:
+    """Walk the header segments up to the first scan; a header that makes no sense gives an empty layout."""
+    orientation, height, width, height_at, components = 1, 0, 0, 0, 0
+    is_baseline = False
+    position, end = 2, len(data) - 10
+    while position < end and data[position] == 0xFF:
+        marker = data[position + 1]
+        if marker == _SCAN:
+            # One scan with all components, and a proper end, so that a cut file is not taken for whole.
+            can_stop = is_baseline and data[position + 4] == components and data[-2:] == b"\xff\xd9"
+            return JpegLayout(orientation, height, width, height_at, can_stop)
+        if marker == _EXIF and data[position + 4 : position + 10] == b"Exif\0\0":
+            orientation = _orientation_in_tiff(data, position + 10)
+        elif marker in _FRAMES:
+            is_baseline, height_at = marker in _BASELINE, position + 5
+            height = int.from_bytes(data[position + 5 : position + 7], "big")
+            width = int.from_bytes(data[position + 7 : position + 9], "big")
+            components = data[position + 9]
+        position += 2 + int.from_bytes(data[position + 2 : position + 4], "big")
+    return JpegLayout(orientation)
+
+
+def upper_rows(data: bytes, layout: JpegLayout, *, rows: int) -> tuple[bytes, int] | None:
+    """Lower the file's height so that it holds `rows` exactly as they are; None if that gains nothing.
+
+    Returns the file and its new height.
+    """
+    kept = (rows + _MARGIN_ROWS + 15) // 16 * 16
+    if not layout.can_stop or layout.orientation != 1 or kept >= layout.height:
+        return None
+    at = layout.height_at
+    return b"".join((data[:at], kept.to_bytes(2, "big"), data[at + 2 :])), kept
+
+
+def scale_factor(height: int, width: int, *, min_size: tuple[int, int] | None, orientation: int = 1) -> int:
+    """Largest of 8, 4, 2, 1 by which a stored height x width may shrink and still hold `min_size` upright."""
+    if min_size is None:
+        return 1
+    rows, columns = min_size if orientation < 5 else min_size[::-1]
+    return next((f for f in (8, 4, 2) if height // f >= rows and width // f >= columns), 1)
+
+
+def _orientation_in_tiff(data: bytes, base: int) -> int:
+    order = {b"II": "<", b"MM": ">"}.get(data[base : base + 2])
+    if order is None:
+        return 1
+    try:
+        (offset,) = struct.unpack_from(order + "I", data, base + 4)
+        (count,) = struct.unpack_from(order + "H", data, base + offset)
+        for number in range(count):
+            tag, _, _, value = struct.unpack_from(order + "HHIH", data, base + offset + 2 + 12 * number)
+            if tag == _ORIENTATION_TAG:
+                return value if value in range(1, 9) else 1
+    except struct.error:  # damaged EXIF; the picture itself may be fine
+        pass
+    return 1
