@@ -5,7 +5,7 @@ the command line listens with a live line, a notebook may listen with anything, 
 costs nothing.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sized
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Protocol, TypeVar
@@ -48,7 +48,7 @@ def track(items: Iterable[Item], what: str, *, total: int | None = None, weight:
     if listener is None:
         yield from items
         return
-    if total is None and hasattr(items, "__len__"):
+    if total is None and isinstance(items, Sized):
         total = len(items) * weight
     listener.start(what, total)
     try:
