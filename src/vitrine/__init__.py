@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from vitrine.commands.check import check as check
+    from vitrine.commands.dedup import dedup as dedup
     from vitrine.commands.demo import demo as demo
     from vitrine.commands.models import list_models as list_models
     from vitrine.commands.plan import plan as plan
@@ -19,12 +21,14 @@ if TYPE_CHECKING:
 _HOME = {
     "VitrineError": "vitrine.errors",
     "create_model": "vitrine.models",
+    "check": "vitrine.commands.check",
+    "dedup": "vitrine.commands.dedup",
     "demo": "vitrine.commands.demo",
     "list_models": "vitrine.commands.models",
     "plan": "vitrine.commands.plan",
 }
 
-__all__ = ["VitrineError", "__version__", "create_model", "demo", "list_models", "plan"]
+__all__ = ["VitrineError", "__version__", "check", "create_model", "dedup", "demo", "list_models", "plan"]
 
 
 def __getattr__(name: str) -> Any:

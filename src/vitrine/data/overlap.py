@@ -1,4 +1,4 @@
-"""Training images that are copies of test images: found as in the paper (section 4.1), so they can be left out.
+"""Training images that are copies of test images: found as in the paper (section 4.1), to be left out.
 
 Pre-training data is cleaned of the test sets of all downstream tasks before anything is measured.
 """
@@ -12,10 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vitrine.data.duplicates import Duplicate, refer
-from vitrine.data.file_list import nearest
 from vitrine.data.neighbours import LEAST_FEATURE, Pairs, feature_pairs, near_pairs
 from vitrine.data.readings import Readings, read_all
-from vitrine.data.source import Source, printable
+from vitrine.data.source import Source, nearest, printable
 from vitrine.errors import ConfigError
 from vitrine.runtime.files import write_atomically
 
