@@ -48,7 +48,9 @@ class CheckResult:
             f"median {self.median_size[0]} x {self.median_size[1]} (height x width)",
             *self._class_table(),
         ]
-        lines += [f"{count:,} images are {words}" for words, count in self.converted.items()]
+        if self.converted:
+            how = "; ".join(f"{words} {count:,}" for words, count in self.converted.items())
+            lines.append(f"Converted when decoded: {how}")
         if not self.issues:
             lines.append("No problems found")
         else:

@@ -151,7 +151,8 @@ def problem_of(reason: str) -> str:
 def _file_issues(splits: Mapping[str, Source], readings: Mapping[str, Readings]) -> Iterator[Issue]:
     for split, reading in readings.items():
         for index, reason in sorted(reading.reasons.items()):
-            yield Issue(splits[split].name(index), problem_of(reason), reason)
+            name = splits[split].name(index)
+            yield Issue(name, problem_of(reason), reason.removeprefix(printable(name)).strip())
 
 
 def _class_issues(splits: Mapping[str, Source]) -> Iterator[Issue]:
@@ -171,11 +172,10 @@ def _class_issues(splits: Mapping[str, Source]) -> Iterator[Issue]:
                 )
         first, count = next(iter(held.items()))
         if 0 < count < TINY_CLASS:
-            yield Issue(
-                name,
-                "tiny class",
-                f"{first} has only {count} images of {printable(name)}; {TINY_CLASS} or more",
+            words = (
+                f"{first} has {count} of {printable(name)}; fewer than {TINY_CLASS} are too few to learn from"
             )
+            yield Issue(name, "tiny class", words)
 
 
 def _copy_issues(duplicates: tuple[Duplicate, ...]) -> Iterator[Issue]:
