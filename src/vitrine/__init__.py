@@ -15,20 +15,32 @@ if TYPE_CHECKING:
     from vitrine.commands.demo import demo as demo
     from vitrine.commands.models import list_models as list_models
     from vitrine.commands.plan import plan as plan
+    from vitrine.commands.shard import shard as shard
     from vitrine.errors import VitrineError as VitrineError
     from vitrine.models import create_model as create_model
 
 _HOME = {
     "VitrineError": "vitrine.errors",
-    "create_model": "vitrine.models",
     "check": "vitrine.commands.check",
+    "create_model": "vitrine.models",
     "dedup": "vitrine.commands.dedup",
     "demo": "vitrine.commands.demo",
     "list_models": "vitrine.commands.models",
     "plan": "vitrine.commands.plan",
+    "shard": "vitrine.commands.shard",
 }
 
-__all__ = ["VitrineError", "__version__", "check", "create_model", "dedup", "demo", "list_models", "plan"]
+__all__ = [
+    "VitrineError",
+    "__version__",
+    "check",
+    "create_model",
+    "dedup",
+    "demo",
+    "list_models",
+    "plan",
+    "shard",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -27,4 +27,5 @@ VERBS = (
     Verb("dedup", "dedup"),
     Verb("models", "list_models"),  # `vitrine.models` is the room
     Verb("plan", "plan"),
+    Verb("shard", "shard"),
 )

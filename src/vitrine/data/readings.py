@@ -171,12 +171,22 @@ def _without_size(facts: ImageFacts) -> ImageFacts:
 
 def _key(source: Source) -> str:
     digest = hashlib.blake2b(f"{_VERSION} {source.fingerprint()}".encode(), digest_size=16)
+    for path in _files(source):
+        with contextlib.suppress(OSError):
+            facts = path.stat()
+            digest.update(f"{facts.st_mtime_ns} {facts.st_size} ".encode())
+    return digest.hexdigest()
+
+
+def _files(source: Source) -> Iterator[Path]:
+    """Yield the files that the examples are, or else those that they are packed into."""
+    if len(source) and source.path(0) is None and source.root is not None:
+        yield from sorted(source.root.iterdir()) if source.root.is_dir() else [source.root]
+        return
     for index in range(len(source)):
         path = source.path(index)
         if path is not None:
-            with contextlib.suppress(OSError):
-                digest.update(path.stat().st_mtime_ns.to_bytes(8, "little", signed=True))
-    return digest.hexdigest()
+            yield path
 
 
 def _recall(folder: Path) -> Readings | None:

@@ -14,7 +14,9 @@ import numpy as np
 from vitrine.data.decode import ImageFacts
 from vitrine.data.duplicates import Duplicate, find_duplicates
 from vitrine.data.readings import Readings, read_all
+from vitrine.data.shard import verify_shards
 from vitrine.data.source import Source, Subset, printable
+from vitrine.data.sources.shards import LISTING
 from vitrine.runtime.files import write_atomically
 from vitrine.runtime.progress import remark
 
@@ -27,6 +29,7 @@ PROBLEMS = (
     "damaged",
     "too large",
     "unreadable",
+    "damaged shard",
     "empty class",
     "missing class",
     "leak",
@@ -100,7 +103,12 @@ def scan(
     }
     duplicates = find_duplicates(splits, readings, is_near=is_near)
     first = next(iter(splits.values()))
-    issues = [*_file_issues(splits, readings), *_class_issues(splits), *_copy_issues(duplicates)]
+    issues = [
+        *_file_issues(splits, readings),
+        *_shard_issues(first.root),
+        *_class_issues(splits),
+        *_copy_issues(duplicates),
+    ]
     facts = Counter[ImageFacts]()
     for reading in readings.values():
         for kind, count in enumerate(np.bincount(reading.kind_of[reading.kind_of >= 0])):
@@ -153,6 +161,12 @@ def _file_issues(splits: Mapping[str, Source], readings: Mapping[str, Readings])
         for index, reason in sorted(reading.reasons.items()):
             name = splits[split].name(index)
             yield Issue(name, problem_of(reason), reason.removeprefix(printable(name)).strip())
+
+
+def _shard_issues(root: Path | None) -> Iterator[Issue]:
+    if root is not None and (root / LISTING).is_file():
+        for found in verify_shards(root):
+            yield Issue(found.path, "damaged shard", f"{found.problem}: {found.detail}")
 
 
 def _class_issues(splits: Mapping[str, Source]) -> Iterator[Issue]:
