@@ -45,7 +45,7 @@ class Member:
 
 
 def walk_tar(file: IO[bytes], *, name: str, size: int) -> list[Member]:
-    """List the images of a tar with their labels by reading its headers; a tar that is cut short is refused."""
+    """List the images of a tar with their labels by its headers; a tar that is cut short is refused."""
     images: dict[str, tuple[int, int, str]] = {}
     labels: dict[str, tuple[tuple[str, ...], bool]] = {}
     end = 0
@@ -71,7 +71,8 @@ def walk_tar(file: IO[bytes], *, name: str, size: int) -> list[Member]:
     # A whole tar ends with two empty blocks; one that ends with its last member may have lost some.
     if end + BLOCK > size:
         raise DataError(
-            f"{printable(name)} is cut short: it ends at byte {size}, before the end mark that should stand at {end}"
+            f"{printable(name)} is cut short: it ends at byte {size}, before the end mark that should "
+            f"stand at {end}"
         )
     return [
         Member(

@@ -91,8 +91,8 @@ class ShardSource(Source):
         data = self._read_at(tar, offset, size)
         if len(data) != size:
             raise DataError(
-                f"{printable(tar)} is cut short: {printable(self.name(index))} should stand at bytes {offset} "
-                f"to {offset + size}"
+                f"{printable(tar)} is cut short: {printable(self.name(index))} should stand at bytes "
+                f"{offset} to {offset + size}"
             )
         return Example(data=data, label=self.label(index), name=self.name(index))
 
@@ -202,8 +202,8 @@ def _walked(tars: list[str], *, address: str, root: Path | None) -> dict[str, So
     )
     if unlabelled:
         raise DataError(
-            f"{printable(unlabelled)} in {printable(address)} has no label: beside each image there must be a "
-            ".cls or .json file with the same name"
+            f"{printable(unlabelled)} in {printable(address)} has no label: beside each image there must be "
+            "a .cls or .json file with the same name"
         )
     names = _class_list(root)
     classes = names or sorted_classes(label for member in members for label in member.labels)
