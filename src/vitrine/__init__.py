@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from vitrine.commands.check import check as check
+    from vitrine.commands.dedup import dedup as dedup
     from vitrine.commands.demo import demo as demo
     from vitrine.commands.models import list_models as list_models
     from vitrine.commands.plan import plan as plan
@@ -19,14 +21,26 @@ if TYPE_CHECKING:
 
 _HOME = {
     "VitrineError": "vitrine.errors",
+    "check": "vitrine.commands.check",
     "create_model": "vitrine.models",
+    "dedup": "vitrine.commands.dedup",
     "demo": "vitrine.commands.demo",
     "list_models": "vitrine.commands.models",
     "plan": "vitrine.commands.plan",
     "shard": "vitrine.commands.shard",
 }
 
-__all__ = ["VitrineError", "__version__", "create_model", "demo", "list_models", "plan", "shard"]
+__all__ = [
+    "VitrineError",
+    "__version__",
+    "check",
+    "create_model",
+    "dedup",
+    "demo",
+    "list_models",
+    "plan",
+    "shard",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -23,6 +23,8 @@ class Verb:
 # In the order in which a newcomer meets them.
 VERBS = (
     Verb("demo", "demo"),
+    Verb("check", "check"),
+    Verb("dedup", "dedup"),
     Verb("models", "list_models"),  # `vitrine.models` is the room
     Verb("plan", "plan"),
     Verb("shard", "shard"),

@@ -1,1 +1,45 @@
 """From images to named features and logits: no I/O, no logging, no device moves."""
+
+from typing import Any
+
+from vitrine.models.bit import BiT
+from vitrine.models.config import BiTConfig, ModelConfig, ViTConfig
+from vitrine.models.variants import configure
+from vitrine.models.vit import ViT
+
+Model = ViT | BiT
+
+__all__ = [
+    "BiT",
+    "BiTConfig",
+    "Model",
+    "ModelConfig",
+    "ViT",
+    "ViTConfig",
+    "build",
+    "configure",
+    "create_model",
+]
+
+
+def create_model(
+    name: str,
+    *,
+    num_classes: int | None = 1000,
+    image_size: int | tuple[int, int] | None = None,
+    channels: int = 3,
+    **options: Any,
+) -> Model:
+    """Create a freshly initialised model by name; it maps images (B, channels, height, width) to logits.
+
+    Names are the paper's (`ViT-B/16`, `R50+ViT-B/16`, `BiT-R50x1`), timm's (`vit_base_patch16_224`) or
+    torchvision's (`vit_b_16`). Options are the fields of `ViTConfig` or `BiTConfig`.
+    """
+    return build(
+        configure(name, num_classes=num_classes, image_size=image_size, channels=channels, **options)
+    )
+
+
+def build(config: ModelConfig) -> Model:
+    """Create a freshly initialised model from its config."""
+    return ViT(config) if isinstance(config, ViTConfig) else BiT(config)

@@ -1,0 +1,1 @@
+"""`vitrine demo`: the main job once, small, on this machine."""

@@ -1,0 +1,51 @@
+"""`vitrine models`: every variant with what it costs."""
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from annotated_doc import Doc
+
+JFT_IMAGES = 303e6  # section 4.1
+DEFAULT_EPOCHS = 7  # the shortest of Table 6
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelCost:
+    """One line of the table."""
+
+    name: str
+    params: int
+    image_size: int
+    tokens: int | None
+    gmacs: float
+    exaflops: float
+
+
+def list_models(
+    *,
+    size: Annotated[int | None, Doc("Image height and width in pixels; by default 224.")] = None,
+    num_classes: Annotated[int, Doc("Classes of the head.")] = 1000,
+    images: Annotated[float, Doc("Images in the training set (303e6 is JFT).")] = JFT_IMAGES,
+    epochs: Annotated[float, Doc("Passes over the training set.")] = DEFAULT_EPOCHS,
+) -> list[ModelCost]:
+    """List every variant with its parameters, tokens and compute."""
+    from vitrine.errors import ConfigError
+    from vitrine.models.cost import cost_of, training_exaflops
+    from vitrine.models.variants import VARIANTS, configure
+
+    if images <= 0 or epochs <= 0:
+        raise ConfigError(f"images and epochs must be above 0, got {images:g} and {epochs:g}")
+    lines = []
+    for name in VARIANTS:
+        cost = cost_of(configure(name, image_size=size, num_classes=num_classes))
+        lines.append(
+            ModelCost(
+                name=name,
+                params=cost.params,
+                image_size=size or 224,
+                tokens=cost.tokens,
+                gmacs=cost.macs / 1e9,
+                exaflops=training_exaflops(cost.macs, images=images, epochs=epochs),
+            )
+        )
+    return lines

@@ -1,0 +1,86 @@
+"""Multi-head self-attention, as in ViT (arXiv:2010.11929), appendix A.
+
+Shapes: B images, N tokens, D width, H heads, K = D / H channels a head.
+"""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+
+class SelfAttention(nn.Module):
+    """Mix tokens by attention; fused, or written out where the weights themselves are wanted."""
+
+    def __init__(
+        self,
+        width: int,
+        *,
+        num_heads: int,
+        qkv_bias: bool = True,
+        qk_norm: bool = False,
+        norm_eps: float = 1e-6,
+    ) -> None:
+        super().__init__()
+        self.num_heads = num_heads
+        self.to_qkv = nn.Linear(width, 3 * width, bias=qkv_bias)  # U_qkv of eq. 5
+        self.to_out = nn.Linear(width, width)  # U_msa of eq. 8
+        head_width = width // num_heads
+        self.q_norm = nn.LayerNorm(head_width, eps=norm_eps) if qk_norm else nn.Identity()
+        self.k_norm = nn.LayerNorm(head_width, eps=norm_eps) if qk_norm else nn.Identity()
+
+    def forward(self, tokens: Tensor, relative_keys: Tensor | None = None) -> Tensor:
+        """Map tokens (B, N, D) to mixed tokens (B, N, D); `relative_keys` (2 N - 1, D) as in appendix D.4."""
+        B, N, D = tokens.shape
+        q, k, v = self.project(tokens)
+        bias = None if relative_keys is None else self.relative_logits(q, relative_keys)
+        mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=bias)  # (B, H, N, K), eqs. 6-7
+        return self.to_out(mixed.transpose(1, 2).reshape(B, N, D))  # (B, N, D), eq. 8
+
+    def weights(self, tokens: Tensor, relative_keys: Tensor | None = None) -> Tensor:
+        """Return the attention matrix A (B, H, N, N) that `forward` uses; each row sums to one (eq. 6)."""
+        q, k, _ = self.project(tokens)
+        logits = q @ k.transpose(-2, -1) * q.shape[-1] ** -0.5
+        if relative_keys is not None:
+            logits = logits + self.relative_logits(q, relative_keys)
+        return logits.softmax(dim=-1)
+
+    def project(self, tokens: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return queries, keys and values, each (B, H, N, K) (eq. 5)."""
+        B, N, _ = tokens.shape
+        q, k, v = (
+            self.to_qkv(tokens).view(B, N, 3, self.num_heads, -1).permute(2, 0, 3, 1, 4)
+        )  # 3 x (B, H, N, K)
+        return self.q_norm(q), self.k_norm(k), v
+
+    def relative_logits(self, q: Tensor, relative_keys: Tensor) -> Tensor:
+        """Return content queries times the keys of their offsets, scaled like content logits: (B, H, N, N)."""
+        N, K = q.shape[-2:]
+        keys = relative_keys.view(-1, self.num_heads, K).permute(1, 2, 0)  # (H, K, 2 N - 1)
+        by_offset = q @ keys.to(q.dtype) * K**-0.5  # (B, H, N, 2 N - 1)
+        position = torch.arange(N, device=q.device)
+        offset = (
+            position[:, None] - position[None, :] + N - 1
+        )  # p_q - p_k, counted from the first row of keys
+        return by_offset.gather(-1, offset.expand(*q.shape[:-2], N, N))
+
+
+class AttentionPooling(nn.Module):
+    """Pool tokens by one learned query, then a residual MLP (multi-head attention pooling)."""
+
+    def __init__(self, width: int, *, num_heads: int, mlp: nn.Module, norm_eps: float) -> None:
+        super().__init__()
+        self.num_heads = num_heads
+        self.probe = nn.Parameter(torch.empty(1, 1, width))
+        self.to_q = nn.Linear(width, width)
+        self.to_kv = nn.Linear(width, 2 * width)
+        self.to_out = nn.Linear(width, width)
+        self.norm = nn.LayerNorm(width, eps=norm_eps)
+        self.mlp = mlp
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """Map tokens (B, N, D) to one vector an image (B, D)."""
+        B, N, D = tokens.shape
+        q = self.to_q(self.probe).view(1, 1, self.num_heads, -1).transpose(1, 2).expand(B, -1, -1, -1)
+        k, v = self.to_kv(tokens).view(B, N, 2, self.num_heads, -1).permute(2, 0, 3, 1, 4)  # 2 x (B, H, N, K)
+        pooled = self.to_out(F.scaled_dot_product_attention(q, k, v).reshape(B, D))
+        return pooled + self.mlp(self.norm(pooled))

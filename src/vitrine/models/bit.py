@@ -1,0 +1,141 @@
+"""BiT ResNets (arXiv:1912.11370): ResNet-v2 with group norm and weight standardisation, the paper's baseline.
+
+Shapes: B images, C channels, rows x columns, K classes.
+"""
+
+from collections.abc import Iterable, Iterator
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from vitrine.errors import ConfigError
+from vitrine.models.config import BiTConfig
+from vitrine.models.initialisation import initialise_bit
+from vitrine.models.standardised_conv import NUM_GROUPS, StandardisedConv2d
+
+
+class BiT(nn.Module):
+    """Map images (B, C, height, width) to logits (B, K), or to the representation where there is no head."""
+
+    def __init__(self, config: BiTConfig) -> None:
+        super().__init__()
+        self.config = config
+        width = 64 * config.width_factor
+        self.root_conv = conv(config, config.channels, width, kernel_size=7, stride=2, padding=3)
+        stages, in_channels = [], width
+        for i, num_units in enumerate(config.units):
+            mid = width * 2**i
+            units = []
+            for unit in range(num_units):
+                stride = 2 if i > 0 and unit == 0 else 1
+                units.append(PreActivationUnit(config, in_channels, mid, stride=stride))
+                in_channels = 4 * mid
+            stages.append(nn.ModuleList(units))
+        self.stages = nn.ModuleList(stages)
+        self.norm = nn.GroupNorm(NUM_GROUPS, in_channels, eps=config.norm_eps)
+        self.head = nn.Linear(in_channels, config.num_classes) if config.num_classes else None
+        initialise_bit(self)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Map normalised images (B, C, height, width) to logits (B, K)."""
+        hidden = self.root(images)
+        for stage in range(len(self.stages)):
+            hidden = self.run_stage(hidden, stage=stage)
+        return self.classify(self.pool(hidden))
+
+    def root(self, images: Tensor) -> Tensor:
+        """Convolve 7x7 and pool to a quarter of the size a side."""
+        if images.ndim != 4 or images.shape[1] != self.config.channels:
+            raise ConfigError(
+                f"images must be (batch, {self.config.channels}, height, width), got {tuple(images.shape)}"
+            )
+        # BiT pads the maximum with zeros, not with -inf.
+        return F.max_pool2d(F.pad(self.root_conv(images), (1, 1, 1, 1)), kernel_size=3, stride=2)
+
+    def run_stage(self, hidden: Tensor, *, stage: int) -> Tensor:
+        """Run the units of one stage (the first keeps the size, each other halves it)."""
+        units = self.stages[stage]
+        assert isinstance(units, nn.ModuleList)
+        for unit in units:
+            if self.config.activation_checkpointing and self.training:
+                hidden = checkpoint(unit, hidden, use_reentrant=False)
+            else:
+                hidden = unit(hidden)
+        return hidden
+
+    def pool(self, hidden: Tensor) -> Tensor:
+        """Reduce the last feature map to one vector an image: norm, ReLU, mean."""
+        return F.relu(self.norm(hidden)).mean(dim=(2, 3))
+
+    def classify(self, pooled: Tensor) -> Tensor:
+        """Map the representation (B, 2048 x width factor) to logits (B, K)."""
+        return pooled if self.head is None else self.head(pooled)
+
+    def features(self, images: Tensor) -> dict[str, Tensor]:
+        """Return every intermediate by name.
+
+        `root`, `stage_1` to `stage_4` (feature maps), `pooled` and `representation` (the same here), `logits`.
+        """
+        hidden = self.root(images)
+        found = {"root": hidden}
+        for stage in range(len(self.stages)):
+            hidden = found[f"stage_{stage + 1}"] = self.run_stage(hidden, stage=stage)
+        found["pooled"] = found["representation"] = self.pool(hidden)
+        if self.head is not None:
+            found["logits"] = self.classify(found["pooled"])
+        return found
+
+    def attention(
+        self, images: Tensor, *, layers: Iterable[int] | None = None
+    ) -> Iterator[tuple[int, Tensor]]:
+        """Refuse: a ResNet has no attention to show."""
+        raise ConfigError("a BiT ResNet has no attention; use a ViT or a hybrid")
+
+
+class PreActivationUnit(nn.Module):
+    """Group norm and ReLU before each of the convolutions 1x1, 3x3 (the stride is here) and 1x1."""
+
+    def __init__(self, config: BiTConfig, in_channels: int, mid: int, *, stride: int) -> None:
+        super().__init__()
+
+        def norm(channels: int) -> nn.GroupNorm:
+            return nn.GroupNorm(NUM_GROUPS, channels, eps=config.norm_eps)
+
+        self.norm_1, self.conv_1 = norm(in_channels), conv(config, in_channels, mid, kernel_size=1)
+        self.norm_2, self.conv_2 = norm(mid), conv(config, mid, mid, kernel_size=3, stride=stride, padding=1)
+        self.norm_3, self.conv_3 = norm(mid), conv(config, mid, 4 * mid, kernel_size=1)
+        self.projection = (
+            conv(config, in_channels, 4 * mid, kernel_size=1, stride=stride)
+            if in_channels != 4 * mid or stride > 1
+            else None
+        )
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        """Map a feature map to the next."""
+        branch = F.relu(self.norm_1(hidden))
+        shortcut = hidden if self.projection is None else self.projection(branch)
+        branch = F.relu(self.norm_2(self.conv_1(branch)))
+        branch = F.relu(self.norm_3(self.conv_2(branch)))
+        return self.conv_3(branch) + shortcut
+
+
+def conv(
+    config: BiTConfig,
+    in_channels: int,
+    out_channels: int,
+    *,
+    kernel_size: int,
+    stride: int = 1,
+    padding: int = 0,
+) -> StandardisedConv2d:
+    """Make a convolution with BiT's standardisation."""
+    return StandardisedConv2d(
+        in_channels,
+        out_channels,
+        kernel_size=kernel_size,
+        stride=stride,
+        padding=padding,
+        std_eps=config.standardisation_std_eps,
+        variance_eps=config.standardisation_variance_eps,
+    )

@@ -1,0 +1,268 @@
+"""The shape and numerics of every model, as frozen records that refuse nonsense at birth.
+
+Sizes are (height, width). Defaults are the paper's (arXiv:2010.11929).
+"""
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any, Literal, TypeVar, get_args
+
+from vitrine.errors import ConfigError
+from vitrine.spelling import nearest
+
+Pooling = Literal["class_token", "average", "attention"]
+Positions = Literal["none", "learned_1d", "learned_2d", "relative", "sincos_2d"]
+Placement = Literal["stem", "every_layer", "shared"]
+Resampling = Literal[
+    "linear_aligned",
+    "bilinear",
+    "bicubic",
+    "bicubic_aligned",
+    "bicubic_antialias",
+    "bicubic_offset",
+    "bilinear_offset",
+]
+Gelu = Literal["tanh", "erf"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResNetStemConfig:
+    """The convolutional half of a hybrid (section 4.1): a root and post-activation bottleneck stages."""
+
+    units: tuple[int, ...] = (3, 4, 9)
+    """Bottleneck units in each stage; empty for the root alone."""
+    width: int = 64
+    norm_eps: float = 1e-6
+    standardisation_std_eps: float = 1e-5
+    standardisation_variance_eps: float = 0.0
+
+    def __post_init__(self) -> None:
+        for count in self.units:
+            require_positive("stem units", count)
+        require_positive("stem width", self.width)
+
+    @property
+    def stride(self) -> int:
+        """Pixels a side for one cell of the feature map: 4 after the root, doubled by every further stage."""
+        return 4 * 2 ** max(len(self.units) - 1, 0)
+
+    @property
+    def out_channels(self) -> int:
+        """Channels of the feature map that the transformer sees."""
+        return 4 * self.width * 2 ** (len(self.units) - 1) if self.units else self.width
+
+
+@dataclass(frozen=True, kw_only=True)
+class ViTConfig:
+    """A Vision Transformer or, with a stem, a hybrid."""
+
+    image_size: tuple[int, int] = (224, 224)
+    patch_size: tuple[int, int] = (16, 16)
+    """Pixels of the image or, in a hybrid, cells of the feature map."""
+    channels: int = 3
+    width: int = 768
+    depth: int = 12
+    num_heads: int = 12
+    mlp_width: int = 3072
+    stem: ResNetStemConfig | None = None
+
+    num_classes: int | None = 1000
+    """None leaves the head away: the model answers with its representation."""
+    pooling: Pooling = "class_token"
+    has_class_token: bool | None = None
+    """None: just when pooling reads it."""
+    representation_width: int | None = None
+    """Hidden width of the pre-training head (dense and tanh); None for a linear head (section 3.1)."""
+    head_bias: float = 0.0
+    """Initial bias of the head; -10 in the authors' I21k and JFT runs with sigmoid loss."""
+
+    positions: Positions = "learned_1d"
+    position_placement: Placement = "stem"
+    position_resampling: Resampling = "linear_aligned"
+    has_prefix_positions: bool = True
+    """Whether class (and distillation) token have position slots of their own."""
+
+    num_registers: int = 0
+    has_distillation_token: bool = False
+    gelu: Gelu = "tanh"
+    norm_eps: float = 1e-6
+    norm_after_pooling: bool = False
+    """Normalise the pooled vector instead of every token (timm's average pooling)."""
+    layer_scale: float | None = None
+    qkv_bias: bool = True
+    qk_norm: bool = False
+    dropout: float = 0.0
+    stochastic_depth: float = 0.0
+    """Drop rate of the last block's branches; earlier blocks less, in a line from 0."""
+    activation_checkpointing: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("channels", "width", "depth", "num_heads", "mlp_width"):
+            require_positive(name, getattr(self, name))
+        require_choices(self)
+        if self.num_classes is not None:
+            require_classes(self.num_classes)
+        if self.representation_width is not None:
+            require_positive("representation_width", self.representation_width)
+        if self.width % self.num_heads:
+            fits = [heads for heads in range(1, self.width + 1) if self.width % heads == 0]
+            below = max(heads for heads in fits if heads < self.num_heads)
+            above = min((heads for heads in fits if heads > self.num_heads), default=self.width)
+            raise ConfigError(
+                f"width must be a multiple of num_heads, got {self.width} and {self.num_heads}; "
+                f"nearest num_heads that fit: {below} and {above}"
+            )
+        require_tiling(self.image_size, self.token_stride)
+        if self.positions == "sincos_2d" and self.width % 4:
+            raise ConfigError(f"sincos_2d positions need a width that is a multiple of 4, got {self.width}")
+        if self.positions == "learned_2d" and self.width % 2:
+            raise ConfigError(f"learned_2d positions need an even width, got {self.width}")
+        if self.pooling == "class_token" and self.has_class_token is False:
+            raise ConfigError(
+                "pooling='class_token' needs a class token, got has_class_token=False; use 'average'"
+            )
+        if self.has_distillation_token and self.pooling != "class_token":
+            raise ConfigError(f"a distillation token goes with pooling='class_token', got {self.pooling!r}")
+        if self.num_registers < 0:
+            raise ConfigError(f"num_registers must be 0 or more, got {self.num_registers}")
+        for name in ("dropout", "stochastic_depth"):
+            if not 0 <= getattr(self, name) < 1:
+                raise ConfigError(f"{name} must be at least 0 and below 1, got {getattr(self, name)}")
+
+    @property
+    def token_stride(self) -> tuple[int, int]:
+        """Pixels (down, across) from one token to the next."""
+        stride = self.stem.stride if self.stem else 1
+        return self.patch_size[0] * stride, self.patch_size[1] * stride
+
+    @property
+    def grid_size(self) -> tuple[int, int]:
+        """Tokens (down, across) at the built image size."""
+        return self.image_size[0] // self.token_stride[0], self.image_size[1] // self.token_stride[1]
+
+    @property
+    def reads_class_token(self) -> bool:
+        """Whether the sequence begins with a class token."""
+        return self.pooling == "class_token" if self.has_class_token is None else self.has_class_token
+
+    @property
+    def num_prefix_tokens(self) -> int:
+        """Class and distillation token, as far as they exist."""
+        return int(self.reads_class_token) + int(self.has_distillation_token)
+
+    @property
+    def num_position_slots(self) -> int:
+        """Position slots before those of the patches."""
+        return self.num_prefix_tokens if self.has_prefix_positions else 0
+
+    @property
+    def num_tokens(self) -> int:
+        """Length of the sequence that the encoder sees at the built image size."""
+        return self.num_prefix_tokens + self.num_registers + self.grid_size[0] * self.grid_size[1]
+
+
+@dataclass(frozen=True, kw_only=True)
+class BiTConfig:
+    """A BiT ResNet (v2, pre-activation, group norm, weight standardisation): the paper's baseline."""
+
+    image_size: tuple[int, int] = (224, 224)
+    channels: int = 3
+    units: tuple[int, int, int, int] = (3, 4, 6, 3)
+    width_factor: int = 1
+    num_classes: int | None = 1000
+    norm_eps: float = 1e-5
+    standardisation_std_eps: float = 0.0
+    standardisation_variance_eps: float = 1e-10
+    head_bias: float = 0.0
+    activation_checkpointing: bool = False
+
+    def __post_init__(self) -> None:
+        for count in self.units:
+            require_positive("units", count)
+        for name in ("channels", "width_factor"):
+            require_positive(name, getattr(self, name))
+        if self.num_classes is not None:
+            require_classes(self.num_classes)
+        # The root and three strides leave one cell for 32 pixels; below that the map is padding alone.
+        if min(self.image_size) < 32:
+            raise ConfigError(
+                f"image_size must be at least 32 for a BiT ResNet, got {shown(self.image_size)}"
+            )
+
+    @property
+    def representation_width(self) -> int:
+        """Channels of the last stage, the input of the head."""
+        return 2048 * self.width_factor
+
+
+ModelConfig = ViTConfig | BiTConfig
+Config = TypeVar("Config", bound=ModelConfig)
+
+
+def require_positive(name: str, value: int) -> None:
+    """Refuse a count below one."""
+    if value < 1:
+        raise ConfigError(f"{name} must be at least 1, got {value}")
+
+
+def require_classes(num_classes: int) -> None:
+    """Refuse a head without classes."""
+    if num_classes < 1:
+        raise ConfigError(
+            f"num_classes must be at least 1, got {num_classes}; None leaves the head away and answers with features"
+        )
+
+
+def require_tiling(image_size: tuple[int, int], stride: tuple[int, int]) -> None:
+    """Refuse an image that patches cannot tile, naming the nearest sizes that they can."""
+    if all(size >= step and size % step == 0 for size, step in zip(image_size, stride, strict=True)):
+        return
+    below = tuple(max(size // step, 1) * step for size, step in zip(image_size, stride, strict=True))
+    above = tuple(
+        size if size and size % step == 0 else (max(size, 0) // step + 1) * step
+        for size, step in zip(image_size, stride, strict=True)
+    )
+    fits = shown(below) if below == above else f"{shown(below)} and {shown(above)}"
+    raise ConfigError(
+        f"image_size must be a multiple of the patch stride {shown(stride)}, got {shown(image_size)}; "
+        f"nearest that fit: {fits}"
+    )
+
+
+def require_choices(config: ViTConfig) -> None:
+    """Refuse a word that is not one of a field's choices, with the nearest one."""
+    for name, kind in (
+        ("pooling", Pooling),
+        ("positions", Positions),
+        ("position_placement", Placement),
+        ("position_resampling", Resampling),
+        ("gelu", Gelu),
+    ):
+        given, choices = getattr(config, name), get_args(kind)
+        if given not in choices:
+            raise ConfigError(
+                f"{name} must be one of {', '.join(choices)}, got {given!r}; nearest: {nearest(given, choices)[0]}"
+            )
+
+
+def with_options(config: Config, options: dict[str, Any]) -> Config:
+    """Return the config with `options` changed; an unknown option is refused with the nearest name."""
+    known = [field.name for field in dataclasses.fields(config)]
+    for name in options:
+        if name not in known:
+            raise ConfigError(
+                f"a {type(config).__name__.removesuffix('Config')} model has no option {name!r}; "
+                f"did you mean {nearest(name, known)[0]!r}?"
+            )
+    return dataclasses.replace(config, **options)
+
+
+def as_size(size: int | tuple[int, int]) -> tuple[int, int]:
+    """Read one number as a square."""
+    height, width = (size, size) if isinstance(size, int) else size
+    return height, width
+
+
+def shown(size: tuple[int, ...]) -> str:
+    """Write a size for people: 224, or 224x160 (height by width)."""
+    return str(size[0]) if len(set(size)) == 1 else "x".join(map(str, size))

@@ -1,0 +1,106 @@
+"""How fresh models begin, as in the authors' JAX code.
+
+Patch kernel: lecun normal. Attention and MLP kernels: xavier uniform, each of q, k, v on its own; attention
+biases 0, MLP biases normal 1e-6. Positions: normal .02. Class token and head: zeros.
+"""
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, nn
+
+from vitrine.models.attention import AttentionPooling, SelfAttention
+from vitrine.models.encoder import LayerScale, Mlp
+from vitrine.models.positions import Learned1D, Learned2D, Relative1D
+
+if TYPE_CHECKING:
+    from vitrine.models.bit import BiT
+    from vitrine.models.vit import ViT
+
+POSITION_STD = 0.02
+MLP_BIAS_STD = 1e-6
+# DINOv2's registers start as a class token does there: almost zero, but apart from each other.
+REGISTER_STD = 1e-6
+# A normal cut at two deviations has this deviation; dividing by it restores the wanted one (as JAX does).
+TRUNCATED_NORMAL_STD = 0.87962566103423978
+
+
+@torch.no_grad()
+def initialise_vit(model: "ViT") -> None:
+    """Fill every parameter of a ViT or hybrid."""
+    for module in model.modules():
+        initialise_layer(module)
+    for table in model.positions:
+        if isinstance(table, (Learned1D, Learned2D, Relative1D)):
+            for parameter in table.parameters():
+                nn.init.normal_(parameter, std=POSITION_STD)
+    for token in (model.class_token, model.distillation_token):
+        if token is not None:
+            nn.init.zeros_(token)
+    if model.registers is not None:
+        nn.init.normal_(model.registers, std=REGISTER_STD)
+    if model.representation is not None:
+        lecun_normal_(model.representation.weight)
+        nn.init.zeros_(model.representation.bias)
+    for head in (model.head, model.distillation_head):
+        initialise_head(head, bias=model.config.head_bias)
+    if model.config.stem:
+        for name, module in model.stem.named_modules():
+            # A residual branch that starts at zero lets every unit start as its shortcut.
+            if name.endswith("norm_3"):
+                assert isinstance(module, nn.GroupNorm)
+                nn.init.zeros_(module.weight)
+
+
+@torch.no_grad()
+def initialise_bit(model: "BiT") -> None:
+    """Fill every parameter of a BiT ResNet."""
+    for module in model.modules():
+        initialise_layer(module)
+    initialise_head(model.head, bias=model.config.head_bias)
+
+
+def initialise_layer(module: nn.Module) -> None:
+    """Fill the parameters that `module` itself owns; layers inside it are met on their own."""
+    if isinstance(module, nn.Conv2d):
+        lecun_normal_(module.weight)
+        if module.bias is not None:
+            nn.init.zeros_(module.bias)
+    elif isinstance(module, (nn.LayerNorm, nn.GroupNorm)):
+        nn.init.ones_(module.weight)
+        nn.init.zeros_(module.bias)
+    elif isinstance(module, SelfAttention):
+        xavier_each_(module.to_qkv, parts=3)
+        xavier_each_(module.to_out)
+    elif isinstance(module, AttentionPooling):
+        nn.init.xavier_uniform_(module.probe)
+        xavier_each_(module.to_q)
+        xavier_each_(module.to_kv, parts=2)
+        xavier_each_(module.to_out)
+    elif isinstance(module, Mlp):
+        for layer in (module.expand, module.contract):
+            nn.init.xavier_uniform_(layer.weight)
+            nn.init.normal_(layer.bias, std=MLP_BIAS_STD)
+    elif isinstance(module, LayerScale):
+        nn.init.constant_(module.gain, module.initial)
+
+
+def initialise_head(head: nn.Linear | None, *, bias: float) -> None:
+    """Start a head at zero, so that a fresh model is undecided; `bias` as in sigmoid pre-training."""
+    if head is not None:
+        nn.init.zeros_(head.weight)
+        nn.init.constant_(head.bias, bias)
+
+
+def xavier_each_(layer: nn.Linear, *, parts: int = 1) -> None:
+    """Fill a fused layer as if each part were a layer of its own; a fused fan-out would shrink them."""
+    for part in layer.weight.chunk(parts):
+        nn.init.xavier_uniform_(part)
+    if layer.bias is not None:
+        nn.init.zeros_(layer.bias)
+
+
+def lecun_normal_(weight: Tensor) -> None:
+    """Fill with a truncated normal of variance 1 / fan-in."""
+    std = weight[0].numel() ** -0.5 / TRUNCATED_NORMAL_STD
+    nn.init.trunc_normal_(weight, std=std, a=-2 * std, b=2 * std)

@@ -1,0 +1,121 @@
+"""How much memory a training step needs on each device, by part, and what makes it fit. Arithmetic, no torch."""
+
+from dataclasses import dataclass
+
+from vitrine.models.cost import Cost
+
+GIB = 1024**3
+FP32 = 4
+# What an allocator cannot use and what the libraries keep: measured 4 to 9 % on one H200 (docs/experiments.md).
+SLACK = 1.08
+
+
+@dataclass(frozen=True, kw_only=True)
+class MemoryParts:
+    """Bytes on one device."""
+
+    weights: float
+    gradients: float
+    optimizer: float
+    activations: float
+
+    @property
+    def total(self) -> float:
+        """All parts, and what allocation loses."""
+        return SLACK * (self.weights + self.gradients + self.optimizer + self.activations)
+
+    def in_gib(self) -> dict[str, float]:
+        """Return every part and the total in GiB."""
+        parts = ("weights", "gradients", "optimizer", "activations", "total")
+        return {part: getattr(self, part) / GIB for part in parts}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Demand:
+    """What the memory of a step follows from."""
+
+    cost: Cost
+    states: int
+    """Numbers that the optimizer keeps for each weight."""
+    bytes_kept: int
+    """Bytes for each number kept for the backward pass."""
+
+    def memory(self, *, micro_batch: int, shards: int = 1, checkpointing: bool = False) -> MemoryParts:
+        """Predict one device's memory for `micro_batch` images; `shards` divides what belongs to the weights."""
+        kept = self.cost.checkpointed_activations if checkpointing else self.cost.activations
+        held = FP32 * self.cost.params / shards
+        # Low precision computes with a copy of the weights, cast once a step.
+        copy = 0 if self.bytes_kept == FP32 else self.bytes_kept * self.cost.params
+        return MemoryParts(
+            weights=held + copy,
+            gradients=held,
+            optimizer=self.states * held,
+            activations=micro_batch * kept * self.bytes_kept,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Choice:
+    """The mildest way to fit, or the closest one."""
+
+    fits: bool
+    micro_batch: int
+    shard: bool
+    activation_checkpointing: bool
+    memory: MemoryParts
+    advice: str
+
+
+def fit(demand: Demand, *, per_device: int, devices: int, limit: float) -> Choice:
+    """Find the mildest change that fits `limit` bytes: none, smaller micro-batches, recomputation, sharding.
+
+    Micro-batches cost nothing but launch overhead; recomputation about a third more time; sharding needs several
+    devices and a fast link. A micro-batch below eight images leaves a device idle, so recomputation comes first.
+    """
+    closest = None
+    for least in (min(8, per_device), 1):
+        for shard in (False, True) if devices > 1 else (False,):
+            for checkpointing in (False, True):
+                size = per_device
+                while True:
+                    memory = demand.memory(
+                        micro_batch=size, shards=devices if shard else 1, checkpointing=checkpointing
+                    )
+                    if memory.total <= limit:
+                        advice = advise(size, per_device, shard=shard, checkpointing=checkpointing)
+                        return Choice(
+                            fits=True,
+                            micro_batch=size,
+                            shard=shard,
+                            activation_checkpointing=checkpointing,
+                            memory=memory,
+                            advice=advice,
+                        )
+                    if closest is None or memory.total < closest[0].total:
+                        closest = (memory, size, shard, checkpointing)
+                    if size // 2 < least:
+                        break
+                    size //= 2
+    assert closest is not None
+    memory, size, shard, checkpointing = closest
+    return Choice(
+        fits=False,
+        micro_batch=size,
+        shard=shard,
+        activation_checkpointing=checkpointing,
+        memory=memory,
+        advice=f"even {advise(size, per_device, shard=shard, checkpointing=checkpointing)} needs "
+        f"{memory.total / GIB:.1f} GiB on each device; more devices (with sharding) or larger ones would do",
+    )
+
+
+def advise(size: int, per_device: int, *, shard: bool, checkpointing: bool) -> str:
+    """Say what was chosen, as a person would type it."""
+    parts = []
+    if size < per_device:
+        parts.append(f"micro-batches of {size} ({-(-per_device // size)} a step)")
+    if checkpointing:
+        parts.append("activation checkpointing")
+    if shard:
+        parts.append("sharding the weights over the devices")
+    return " with ".join(parts) if parts else "as it is"

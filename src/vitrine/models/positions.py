@@ -1,0 +1,127 @@
+"""Position embeddings of appendix D.4, each of them for any grid of patches.
+
+Shapes: N = GH x GW patches on a grid of GH rows and GW columns, P slots for class and distillation token,
+D width. Every absolute kind is a module that maps a grid to a table (1, P + N, D).
+"""
+
+import math
+from typing import cast
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from vitrine.models.config import Resampling
+
+Grid = tuple[int, int]
+DINOV2_OFFSET = 0.1
+
+
+class Learned1D(nn.Module):
+    """One learned vector a token, in raster order (the paper's default)."""
+
+    def __init__(self, grid: Grid, *, width: int, num_slots: int, resampling: Resampling) -> None:
+        super().__init__()
+        self.grid, self.num_slots, self.resampling = grid, num_slots, resampling
+        self.table = nn.Parameter(torch.empty(1, num_slots + grid[0] * grid[1], width))  # E_pos of eq. 1
+
+    def forward(self, grid: Grid) -> Tensor:
+        """Return the table for `grid`, resampled in 2-D where it is not the built one (section 3.2)."""
+        if grid == self.grid:
+            return self.table
+        slots, patches = self.table[:, : self.num_slots], self.table[:, self.num_slots :]
+        return torch.cat([slots, resample_grid(patches, self.grid, grid, how=self.resampling)], dim=1)
+
+
+class Learned2D(nn.Module):
+    """A learned half vector for each row and one for each column, concatenated."""
+
+    def __init__(self, grid: Grid, *, width: int, num_slots: int, resampling: Resampling) -> None:
+        super().__init__()
+        self.grid, self.resampling = grid, resampling
+        self.slots = nn.Parameter(torch.empty(1, num_slots, width))
+        self.columns = nn.Parameter(torch.empty(1, grid[1], width // 2))  # the X-embedding
+        self.rows = nn.Parameter(torch.empty(1, grid[0], width // 2))  # the Y-embedding
+
+    def forward(self, grid: Grid) -> Tensor:
+        """Return the table for `grid`; rows and columns are resampled each along its own line."""
+        (GH, GW), how = grid, self.resampling
+        columns = resample_grid(self.columns, (1, self.grid[1]), (1, GW), how=how)
+        rows = resample_grid(self.rows, (self.grid[0], 1), (GH, 1), how=how)
+        half = columns.shape[-1]
+        patches = torch.cat(
+            [columns[:, None].expand(1, GH, GW, half), rows[:, :, None].expand(1, GH, GW, half)], dim=-1
+        )
+        return torch.cat([self.slots, patches.flatten(1, 2)], dim=1)
+
+
+class SinCos2D(nn.Module):
+    """Fixed sines and cosines of column and row; exact for every grid, nothing to learn or to resample."""
+
+    def __init__(self, *, width: int, num_slots: int) -> None:
+        super().__init__()
+        self.num_slots = num_slots
+        # 10 000 is the longest wavelength of "Attention is all you need"; a quarter of the width for each of
+        # sin x, cos x, sin y, cos y.
+        quarter = width // 4
+        frequency = 10_000.0 ** (-torch.arange(quarter, dtype=torch.float64) / max(quarter - 1, 1))
+        self.register_buffer("frequency", frequency.float(), persistent=False)
+
+    def forward(self, grid: Grid) -> Tensor:
+        """Return the table for `grid`; the slots of class and distillation token are zero."""
+        frequency = cast(Tensor, self.frequency)
+        rows, columns = torch.meshgrid(
+            torch.arange(grid[0], device=frequency.device, dtype=frequency.dtype),
+            torch.arange(grid[1], device=frequency.device, dtype=frequency.dtype),
+            indexing="ij",
+        )
+        x, y = columns.flatten()[:, None] * frequency, rows.flatten()[:, None] * frequency  # (N, D / 4)
+        patches = torch.cat([x.sin(), x.cos(), y.sin(), y.cos()], dim=-1)  # (N, D)
+        return F.pad(patches, (0, 0, self.num_slots, 0))[None]
+
+
+class Relative1D(nn.Module):
+    """One learned vector for each offset p_q - p_k along the sequence, used as an extra key.
+
+    Tokens before the patches count as positions too. The paper gives no rule for another grid; the offsets are
+    resampled along their line, the ends aligned, so that offset 0 stays offset 0.
+    """
+
+    def __init__(self, *, num_tokens: int, width: int) -> None:
+        super().__init__()
+        self.table = nn.Parameter(torch.empty(2 * num_tokens - 1, width))
+
+    def forward(self, num_tokens: int) -> Tensor:
+        """Return the keys for every offset of a sequence, -(T - 1) first: (2 T - 1, D)."""
+        if self.table.shape[0] == 2 * num_tokens - 1:
+            return self.table
+        line = self.table.T[None].float()  # (1, D, offsets)
+        line = F.interpolate(line, size=2 * num_tokens - 1, mode="linear", align_corners=True)
+        return line[0].T.to(self.table.dtype)
+
+
+def resample_grid(table: Tensor, old: Grid, new: Grid, *, how: Resampling = "linear_aligned") -> Tensor:
+    """Resample a table (1, N, D) from an old grid to a new one: (1, N', D).
+
+    `linear_aligned` is the paper's (section 3.2, in the authors' code an order-1 zoom with the corner patches
+    kept in place); the other rules are those of other libraries, for checkpoints that were made with them.
+    """
+    if old == new:
+        return table
+    mode, align_corners, antialias = {
+        "linear_aligned": ("bilinear", True, False),
+        "bilinear": ("bilinear", False, False),
+        "bicubic": ("bicubic", False, False),
+        "bicubic_aligned": ("bicubic", True, False),
+        "bicubic_antialias": ("bicubic", False, True),
+        "bicubic_offset": ("bicubic", False, False),
+        "bilinear_offset": ("bilinear", False, False),
+    }[how]
+    image = table.reshape(1, *old, -1).permute(0, 3, 1, 2).float()  # (1, D, GH, GW)
+    if how.endswith("_offset"):
+        # DINOv2 asks for a factor a little above new / old, and that factor, not the sizes, places the samples.
+        factor = tuple((after + DINOV2_OFFSET) / before for before, after in zip(old, new, strict=True))
+        image = F.interpolate(image, scale_factor=factor, mode=mode, align_corners=align_corners)
+    else:
+        image = F.interpolate(image, size=new, mode=mode, align_corners=align_corners, antialias=antialias)
+    return image.permute(0, 2, 3, 1).reshape(1, math.prod(new), -1).to(table.dtype)

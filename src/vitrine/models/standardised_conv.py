@@ -1,0 +1,40 @@
+"""Weight standardisation (arXiv:1903.10520): a kernel of zero mean and unit variance for every output channel."""
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+NUM_GROUPS = 32  # of every group norm in BiT and in the hybrids
+
+
+class StandardisedConv2d(nn.Conv2d):
+    """Convolve with (w - mean) / (sqrt(var + variance_eps) + std_eps), over input channels, rows and columns.
+
+    Two epsilons, since the references differ: the hybrids add 1e-5 to the deviation, BiT 1e-10 to the variance.
+    """
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        *,
+        kernel_size: int,
+        stride: int = 1,
+        padding: int = 0,
+        std_eps: float,
+        variance_eps: float,
+    ) -> None:
+        super().__init__(in_channels, out_channels, kernel_size, stride=stride, padding=padding, bias=False)
+        self.std_eps, self.variance_eps = std_eps, variance_eps
+
+    def standardised_weight(self) -> Tensor:
+        """Return the kernel that is convolved with, (out, in, rows, columns)."""
+        weight = (
+            self.weight.float() if self.weight.dtype.itemsize < 4 else self.weight
+        )  # bf16 cannot hold the sums
+        centred = weight - weight.mean(dim=(1, 2, 3), keepdim=True)
+        variance = centred.square().mean(dim=(1, 2, 3), keepdim=True)
+        return (centred / ((variance + self.variance_eps).sqrt() + self.std_eps)).to(self.weight.dtype)
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        """Convolve (B, in, rows, columns) with the standardised kernel."""
+        return F.conv2d(hidden, self.standardised_weight(), None, self.stride, self.padding)

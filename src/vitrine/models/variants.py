@@ -1,0 +1,185 @@
+"""Every model of the paper by name, in the paper's spelling, timm's and torchvision's.
+
+A name fixes the shape; numerics are the paper's whatever the spelling (weights bring their own).
+"""
+
+import re
+from typing import Any
+
+from vitrine.errors import ConfigError
+from vitrine.models.config import BiTConfig, ModelConfig, ResNetStemConfig, ViTConfig, as_size, with_options
+from vitrine.spelling import nearest
+
+# Table 1, and the two smaller ones of the authors' later work: width, depth, heads, MLP width.
+SHAPES: dict[str, dict[str, Any]] = {
+    "Ti": {"width": 192, "depth": 12, "num_heads": 3, "mlp_width": 768},
+    "S": {"width": 384, "depth": 12, "num_heads": 6, "mlp_width": 1536},
+    "B": {"width": 768, "depth": 12, "num_heads": 12, "mlp_width": 3072},
+    "L": {"width": 1024, "depth": 24, "num_heads": 16, "mlp_width": 4096},
+    "H": {"width": 1280, "depth": 32, "num_heads": 16, "mlp_width": 5120},
+}
+RESNET_UNITS: dict[str, tuple[int, int, int, int]] = {
+    "R26": (2, 2, 2, 2),
+    "R50": (3, 4, 6, 3),
+    "R101": (3, 4, 23, 3),
+    "R152": (3, 8, 36, 3),
+    "R200": (3, 24, 36, 3),
+}
+TIMM_SIZES = {"tiny": "Ti", "small": "S", "base": "B", "large": "L", "huge": "H"}
+
+# What `vitrine models` lists. Any other patch size, and any other pairing, can be named as well.
+VARIANTS = (
+    "ViT-Ti/16",
+    "ViT-S/32",
+    "ViT-S/16",
+    "ViT-B/32",
+    "ViT-B/16",
+    "ViT-B/8",
+    "ViT-L/32",
+    "ViT-L/16",
+    "ViT-H/14",
+    "R+ViT-Ti/16",
+    "R26+ViT-S/32",
+    "R50+ViT-B/32",
+    "R50+ViT-B/16",
+    "R50+ViT-L/32",
+    "R50+ViT-L/16",
+    "BiT-R50x1",
+    "BiT-R50x2",
+    "BiT-R50x3",
+    "BiT-R101x1",
+    "BiT-R101x3",
+    "BiT-R152x1",
+    "BiT-R152x2",
+    "BiT-R152x4",
+    "BiT-R200x3",
+)
+
+
+def configure(
+    name: str,
+    *,
+    num_classes: int | None = 1000,
+    image_size: int | tuple[int, int] | None = None,
+    channels: int = 3,
+    **options: Any,
+) -> ModelConfig:
+    """Return the config that `name` stands for, with `options` changed.
+
+    `image_size` is the name's own (`vit_base_patch16_384`) or 224 where it is not given.
+    """
+    config, named_size = resolve(name)
+    if "patch_size" in options:
+        options["patch_size"] = as_size(options["patch_size"])
+    size = as_size(image_size if image_size is not None else named_size or 224)
+    return with_options(
+        config, {"num_classes": num_classes, "image_size": size, "channels": channels, **options}
+    )
+
+
+def resolve(name: str) -> tuple[ModelConfig, int | None]:
+    """Return the config of a name, built for a size that its patches tile, and the size in the name, if any."""
+    for read in (read_vit, read_hybrid, read_bit, read_timm_vit, read_timm_hybrid, read_torchvision):
+        found = read(name.strip())
+        if found is not None:
+            return found
+    raise ConfigError(
+        f"no model is called {name!r}; nearest: {', '.join(nearest(name, VARIANTS, 3))} (see: vitrine models)"
+    )
+
+
+Found = tuple[ModelConfig, int | None]
+
+
+def read_vit(name: str) -> Found | None:
+    """Read ViT-B/16, ViT-B/16x8 (height x width) or plain ViT (a B/16 whose every number can be given)."""
+    if name.lower() == "vit":
+        return ViTConfig(), None
+    match = re.fullmatch(r"(?:ViT[-_])?(Ti|S|B|L|H)/(\d+)(?:x(\d+))?", name, re.IGNORECASE)
+    if match is None:
+        return None
+    return vit(shape(match[1]), patch_size=(int(match[2]), int(match[3] or match[2]))), None
+
+
+def read_hybrid(name: str) -> Found | None:
+    """Read R50+ViT-B/16 (any ResNet, stride 16 or 32) and the authors' R+ViT-Ti/16."""
+    match = re.fullmatch(r"(R\d*)\+ViT-(Ti|S|B|L|H)/(16|32)", name, re.IGNORECASE)
+    if match is None:
+        return None
+    stem, size, stride = match[1].upper(), shape(match[2]), int(match[3])
+    if stem == "R":  # the root alone and patches of 8 cells: 32 pixels a token, whatever the name says
+        return (vit(size, patch_size=(8, 8), stem=ResNetStemConfig(units=())), None) if stride == 16 else None
+    if stem not in RESNET_UNITS:
+        return None
+    return hybrid(size, stem, stride), None
+
+
+def read_bit(name: str) -> Found | None:
+    """Read BiT-R50x1, BiT-M-R50x1, R50x1 and timm's resnetv2_50x1_bit."""
+    match = re.fullmatch(r"(?:BiT-(?:[SML]-)?)?(R\d+)x(\d)", name, re.IGNORECASE)
+    if match is None:
+        timm = re.fullmatch(r"resnetv2_(\d+)x(\d)_bit(?:m|\..*)?", name)
+        units = timm and RESNET_UNITS.get(f"R{timm[1]}")
+        return (BiTConfig(units=units, width_factor=int(timm[2])), None) if timm and units else None
+    units = RESNET_UNITS.get(match[1].upper())
+    return (BiTConfig(units=units, width_factor=int(match[2])), None) if units else None
+
+
+def read_timm_vit(name: str) -> Found | None:
+    """Read vit_base_patch16_224, deit_small_patch16_224 and their like, with any tag after a dot."""
+    match = re.fullmatch(
+        r"(vit|deit)_(tiny|small|base|large|huge)_(distilled_)?patch(\d+)(_gap)?(?:_(\d+))?(?:\..*)?", name
+    )
+    if match is None:
+        return None
+    patch = int(match[4])
+    config = vit(SHAPES[TIMM_SIZES[match[2]]], patch_size=(patch, patch))
+    if match[3]:
+        config = with_options(config, {"has_distillation_token": True})
+    if match[5]:
+        config = with_options(config, {"pooling": "average"})
+    return config, int(match[6]) if match[6] else None
+
+
+def read_timm_hybrid(name: str) -> Found | None:
+    """Read vit_base_r50_s16_224 and its like."""
+    match = re.fullmatch(r"vit_(tiny|small|base|large|huge)_r(\d+)_s(16|32)(?:_(\d+))?(?:\..*)?", name)
+    if match is None or f"R{match[2]}" not in RESNET_UNITS:
+        return None
+    return hybrid(SHAPES[TIMM_SIZES[match[1]]], f"R{match[2]}", int(match[3])), int(match[4]) if match[
+        4
+    ] else None
+
+
+def read_torchvision(name: str) -> Found | None:
+    """Read vit_b_16 and its like."""
+    match = re.fullmatch(r"vit_([bslh]|ti)_(\d+)", name)
+    if match is None:
+        return None
+    return vit(shape(match[1]), patch_size=(int(match[2]), int(match[2]))), None
+
+
+def shape(letters: str) -> dict[str, Any]:
+    """Return the shape that goes by these letters, in any case."""
+    return SHAPES[letters.capitalize()]
+
+
+def vit(size: dict[str, Any], **options: Any) -> ViTConfig:
+    """Make a config whose image is a whole number of patches; the caller then asks for the size it wants."""
+    stem, patch = options.get("stem"), options["patch_size"]
+    stride = stem.stride if stem else 1
+    for side in patch:
+        if side < 1:
+            raise ConfigError(f"patch size must be at least 1, got {side}")
+    return ViTConfig(image_size=(patch[0] * stride * 7, patch[1] * stride * 7), **size, **options)
+
+
+def hybrid(size: dict[str, Any], stem: str, stride: int) -> ViTConfig:
+    """Make a hybrid of section 4.1 with patches of one cell.
+
+    Stride 32 is option (i): the output of stage 4 of the regular ResNet. Stride 16 is option (ii): stage 4 is
+    taken away and its units are moved to stage 3, which gives four times as many tokens.
+    """
+    first, second, third, fourth = RESNET_UNITS[stem]
+    units = (first, second, third, fourth) if stride == 32 else (first, second, third + fourth)
+    return vit(size, patch_size=(1, 1), stem=ResNetStemConfig(units=units))

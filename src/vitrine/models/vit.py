@@ -1,0 +1,234 @@
+"""The Vision Transformer and its hybrids (arXiv:2010.11929, section 3.1), top to bottom as in the paper.
+
+Shapes: B images of C channels, N patches on a grid of GH x GW, T tokens (class, distillation, registers,
+patches, in this order), D width, L layers, K classes.
+"""
+
+from collections.abc import Iterable, Iterator
+
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from vitrine.errors import ConfigError
+from vitrine.models.attention import AttentionPooling
+from vitrine.models.config import ViTConfig, require_tiling
+from vitrine.models.encoder import Block, Mlp
+from vitrine.models.initialisation import initialise_vit
+from vitrine.models.positions import Grid, Learned1D, Learned2D, Relative1D, SinCos2D
+from vitrine.models.resnet_stem import ResNetStem
+
+
+class ViT(nn.Module):
+    """Map images (B, C, height, width) to logits (B, K), or to the representation where there is no head."""
+
+    def __init__(self, config: ViTConfig) -> None:
+        super().__init__()
+        self.config = config
+        D = config.width
+        self.stem = ResNetStem(config.stem, channels=config.channels) if config.stem else nn.Identity()
+        self.patch_projection = nn.Conv2d(  # E of eq. 1: a convolution whose stride is its kernel
+            config.stem.out_channels if config.stem else config.channels,
+            D,
+            kernel_size=config.patch_size,
+            stride=config.patch_size,
+        )
+        self.class_token = nn.Parameter(torch.empty(1, 1, D)) if config.reads_class_token else None
+        self.distillation_token = (
+            nn.Parameter(torch.empty(1, 1, D)) if config.has_distillation_token else None
+        )
+        self.registers = (
+            nn.Parameter(torch.empty(1, config.num_registers, D)) if config.num_registers else None
+        )
+        self.positions = nn.ModuleList(position_tables(config))
+        self.dropout = nn.Dropout(config.dropout)
+        steps = max(config.depth - 1, 1)
+        self.blocks = nn.ModuleList(
+            Block(config, drop_rate=config.stochastic_depth * i / steps) for i in range(config.depth)
+        )
+        self.norm = nn.LayerNorm(D, eps=config.norm_eps)
+        self.attention_pooling = (
+            AttentionPooling(
+                D,
+                num_heads=config.num_heads,
+                mlp=Mlp(D, hidden_width=config.mlp_width, gelu=config.gelu),
+                norm_eps=config.norm_eps,
+            )
+            if config.pooling == "attention"
+            else None
+        )
+        R = config.representation_width
+        self.representation = nn.Linear(D, R) if R else None
+        K = config.num_classes
+        self.head = nn.Linear(R or D, K) if K else None
+        self.distillation_head = nn.Linear(D, K) if K and config.has_distillation_token else None
+        initialise_vit(self)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Map normalised images (B, C, height, width) to logits (B, K)."""
+        patches, grid = self.embed_patches(images)
+        tokens = self.encode(self.assemble(patches, grid), grid)
+        return self.classify(tokens)
+
+    def embed_patches(self, images: Tensor) -> tuple[Tensor, Grid]:
+        """Cut images into patches and project each: x_p E of eq. 1, (B, N, D), and their grid."""
+        if images.ndim != 4 or images.shape[1] != self.config.channels:
+            raise ConfigError(
+                f"images must be (batch, {self.config.channels}, height, width), got {tuple(images.shape)}"
+            )
+        require_tiling((images.shape[2], images.shape[3]), self.config.token_stride)
+        feature_map = self.patch_projection(self.stem(images))  # (B, D, GH, GW)
+        return feature_map.flatten(2).transpose(1, 2), (feature_map.shape[2], feature_map.shape[3])
+
+    def assemble(self, patches: Tensor, grid: Grid) -> Tensor:
+        """Put class token and its like before the patches and add positions: z_0 of eq. 1, (B, T, D)."""
+        B = patches.shape[0]
+        prefix = [self.class_token, self.distillation_token, self.registers]
+        tokens = torch.cat([*(p.expand(B, -1, -1) for p in prefix if p is not None), patches], dim=1)
+        if self.config.position_placement == "stem":
+            tokens = self.add_positions(tokens, grid, layer=0)
+        return self.dropout(tokens)
+
+    def encode(self, tokens: Tensor, grid: Grid) -> Tensor:
+        """Run the encoder on z_0 (B, T, D) and normalise: LN(z_L), (B, T, D)."""
+        for layer in range(self.config.depth):
+            tokens = self.run_block(tokens, grid, layer=layer)
+        return tokens if self.config.norm_after_pooling else self.norm(tokens)
+
+    def run_block(self, tokens: Tensor, grid: Grid, *, layer: int) -> Tensor:
+        """Run one block on z_(l-1), positions of this layer included: z_l of eqs. 2 and 3."""
+        tokens, keys = self.block_input(tokens, grid, layer=layer)
+        if self.config.activation_checkpointing and self.training and torch.is_grad_enabled():
+            recomputed: Tensor = checkpoint(self.blocks[layer], tokens, keys, use_reentrant=False)
+            return recomputed
+        return self.blocks[layer](tokens, keys)
+
+    def block_input(self, tokens: Tensor, grid: Grid, *, layer: int) -> tuple[Tensor, Tensor | None]:
+        """Return what block `layer` reads: tokens with this layer's positions, and its relative keys."""
+        if self.config.positions == "relative":
+            table = self.positions[layer if self.config.position_placement == "every_layer" else 0]
+            return tokens, table(tokens.shape[1])
+        if self.config.position_placement != "stem":
+            tokens = self.add_positions(tokens, grid, layer=layer)
+        return tokens, None
+
+    def add_positions(self, tokens: Tensor, grid: Grid, *, layer: int) -> Tensor:
+        """Add the absolute positions of `layer`; registers, and tokens without a slot, get none."""
+        if self.config.positions in ("none", "relative"):
+            return tokens
+        table = self.positions[layer if self.config.position_placement == "every_layer" else 0](grid)
+        slots = self.config.num_position_slots
+        gap = tokens.shape[1] - table.shape[1]  # tokens between the slots and the patches
+        if gap:
+            empty = table.new_zeros(1, gap, table.shape[2])
+            table = torch.cat([table[:, :slots], empty, table[:, slots:]], dim=1)
+        return tokens + table
+
+    def pool(self, tokens: Tensor) -> Tensor:
+        """Reduce encoded tokens (B, T, D) to one vector an image (B, D): y of eq. 4."""
+        if self.config.pooling == "class_token":
+            pooled = tokens[:, 0]
+        elif self.config.pooling == "average":
+            pooled = tokens[:, self.num_leading_tokens :].mean(dim=1)
+        else:
+            assert self.attention_pooling is not None
+            pooled = self.attention_pooling(tokens)
+        return self.norm(pooled) if self.config.norm_after_pooling else pooled
+
+    def represent(self, pooled: Tensor) -> Tensor:
+        """Apply the hidden layer of the pre-training head, where there is one: (B, D) to (B, R)."""
+        return pooled if self.representation is None else torch.tanh(self.representation(pooled))
+
+    def classify(self, tokens: Tensor) -> Tensor:
+        """Map encoded tokens (B, T, D) to logits (B, K); with a distillation token, the mean of both heads'."""
+        representation = self.represent(self.pool(tokens))
+        if self.head is None:
+            return representation
+        logits = self.head(representation)
+        if self.distillation_head is not None:
+            return (logits + self.distillation_head(tokens[:, 1])) / 2
+        return logits
+
+    @property
+    def num_leading_tokens(self) -> int:
+        """Tokens before the first patch."""
+        return self.config.num_prefix_tokens + self.config.num_registers
+
+    def features(self, images: Tensor) -> dict[str, Tensor]:
+        """Return every intermediate by name, the logits last.
+
+        `patches` (B, N, D), `embedded` (B, T, D), `block_00`... (B, T, D), `encoded` (B, T, D), `class_token`
+        (B, D), `patch_tokens` (B, N, D), `pooled` (B, D), `representation` (B, R), `logits` (B, K); in a hybrid
+        `stem` (B, channels, rows, columns) first; `registers`, `distillation_token`, `distillation_logits` where
+        they exist.
+        """
+        found: dict[str, Tensor] = {}
+        if self.config.stem:
+            found["stem"] = self.stem(images)
+        patches, grid = self.embed_patches(images)
+        found["patches"] = patches
+        tokens = found["embedded"] = self.assemble(patches, grid)
+        for layer in range(self.config.depth):
+            tokens = found[f"block_{layer:02d}"] = self.run_block(tokens, grid, layer=layer)
+        tokens = found["encoded"] = tokens if self.config.norm_after_pooling else self.norm(tokens)
+        if self.config.reads_class_token:
+            found["class_token"] = tokens[:, 0]
+        if self.config.has_distillation_token:
+            found["distillation_token"] = tokens[:, self.config.num_prefix_tokens - 1]
+        if self.config.num_registers:
+            found["registers"] = tokens[:, self.config.num_prefix_tokens : self.num_leading_tokens]
+        found["patch_tokens"] = tokens[:, self.num_leading_tokens :]
+        found["pooled"] = self.pool(tokens)
+        found["representation"] = self.represent(found["pooled"])
+        if self.distillation_head is not None:
+            found["distillation_logits"] = self.distillation_head(found["distillation_token"])
+        if self.head is not None:
+            found["logits"] = self.classify(tokens)
+        return found
+
+    def attention(
+        self, images: Tensor, *, layers: Iterable[int] | None = None
+    ) -> Iterator[tuple[int, Tensor]]:
+        """Yield (layer, weights (B, H, T, T)) in order of depth, one layer in memory at a time, no gradients.
+
+        The weights are those of the fused path, written out. `layers` counts from 0; negative from the end.
+        """
+        depth = self.config.depth
+        wanted = set(range(depth)) if layers is None else {checked_layer(layer, depth) for layer in layers}
+        with torch.no_grad():
+            patches, grid = self.embed_patches(images)
+            tokens = self.assemble(patches, grid)
+        for layer in range(max(wanted, default=-1) + 1):
+            if layer in wanted:
+                with torch.no_grad():
+                    block = self.blocks[layer]
+                    assert isinstance(block, Block)
+                    weights = block.attention_weights(*self.block_input(tokens, grid, layer=layer))
+                yield layer, weights
+            with torch.no_grad():
+                tokens = self.run_block(tokens, grid, layer=layer)
+
+
+def checked_layer(layer: int, depth: int) -> int:
+    """Turn a layer counted from either end into one counted from 0."""
+    if not -depth <= layer < depth:
+        raise ConfigError(f"layers go from 0 to {depth - 1} (or -{depth} to -1), got {layer}")
+    return layer % depth
+
+
+def position_tables(config: ViTConfig) -> list[nn.Module]:
+    """Make the position modules: none, one, or one a layer (appendix D.4)."""
+    if config.positions == "none":
+        return []
+    count = config.depth if config.position_placement == "every_layer" else 1
+
+    def table() -> nn.Module:
+        D, slots, how = config.width, config.num_position_slots, config.position_resampling
+        if config.positions == "relative":
+            return Relative1D(num_tokens=config.num_tokens, width=D)
+        if config.positions == "sincos_2d":
+            return SinCos2D(width=D, num_slots=slots)
+        kind = Learned1D if config.positions == "learned_1d" else Learned2D
+        return kind(config.grid_size, width=D, num_slots=slots, resampling=how)
+
+    return [table() for _ in range(count)]

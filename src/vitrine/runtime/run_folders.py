@@ -1,0 +1,57 @@
+"""Where a command writes: a new dated folder under ./runs, or the one that the user names; never into data."""
+
+import os
+from collections.abc import Iterable
+from datetime import datetime
+from pathlib import Path
+
+from vitrine.errors import ConfigError
+
+
+def new_run_folder(
+    named: Path | None,
+    *,
+    verb: str,
+    files: Iterable[str],
+    never_in: Iterable[Path] = (),
+    is_overwriting: bool = False,
+) -> Path:
+    """Choose and make the folder for the results of `verb`, which will write `files` there.
+
+    Refuses a folder inside any of `never_in`, and one that already holds one of the files.
+    """
+    folder = named if named is not None else _dated(verb)
+    for data in never_in:
+        if is_inside(folder, data):
+            raise ConfigError(
+                f"{folder} lies in the data set {data}, where nothing is ever written; "
+                "name a folder outside it with --out"
+            )
+    present = [name for name in files if (folder / name).exists()]
+    if present and not is_overwriting:
+        raise ConfigError(
+            f"{folder} already holds {present[0]}; name another folder with --out, or give --overwrite"
+        )
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(
+            f"cannot make the folder {folder}: {error.strerror}; name another with --out"
+        ) from error
+    return folder
+
+
+def is_inside(path: Path, folder: Path) -> bool:
+    """Whether `path` is `folder` or below it (for a file: below the folder it is in), links followed."""
+    root = os.path.realpath(folder if folder.is_dir() else folder.parent)
+    return os.path.commonpath([root, os.path.realpath(path)]) == root
+
+
+def _dated(verb: str) -> Path:
+    stamp = datetime.now().strftime("%Y-%m-%d-%H%M%S")
+    folder = Path("runs") / f"{stamp}-{verb}"
+    number = 2
+    while folder.exists():
+        folder = Path("runs") / f"{stamp}-{verb}-{number}"
+        number += 1
+    return folder
