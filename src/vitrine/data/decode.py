@@ -8,6 +8,7 @@ where that is installed, everything else by Pillow. Both use libjpeg-turbo: full
 
 import io
 import struct
+import threading
 import warnings
 from dataclasses import dataclass
 from typing import Any
@@ -30,6 +31,7 @@ MAX_PIXELS = 178_956_970
 MAX_SIDE = 65_535
 # Largest difference of a sample between the two JPEG decoders (they may be built with different versions).
 DECODER_TOLERANCE = 2
+_MOST_SCRATCH_BYTES = 2**24
 JPEG_MAGIC = b"\xff\xd8\xff"
 ORIENTATION_TAG = 0x0112
 # How an EXIF orientation is undone on an (H, W, C) array: transposed first, then flipped up-down, left-right.
@@ -98,7 +100,8 @@ def decode_upper_rows(
 ) -> Pixels:
     """Decode at least the first `rows` rows of a JPEG whose layout `can_stop`; the rest may be missing.
 
-    `min_size` is of the whole image, as in `decode`. The result is grey (H, W, 1) or colour (H, W, 3).
+    `min_size` is of the whole image, as in `decode`. The result is grey (H, W, 1) or colour (H, W, 3), and
+    may lie in memory that the next call in the same thread uses again: copy what is to be kept.
     """
     check_size(layout.height, layout.width, name=name, max_pixels=max_pixels)
     factor = scale_factor(layout.height, layout.width, min_size=min_size)
@@ -107,7 +110,12 @@ def decode_upper_rows(
     smaller = (height // factor, layout.width // factor) if factor > 1 else None
     if simplejpeg is not None:
         pixels = _decode_jpeg(
-            data, name=name, min_size=smaller, max_pixels=max_pixels, is_strict=upper is None
+            data,
+            name=name,
+            min_size=smaller,
+            max_pixels=max_pixels,
+            is_strict=upper is None,
+            scratch=_scratch(3 * height * layout.width),
         )
         if pixels is not None:
             return pixels
@@ -175,7 +183,13 @@ def check_size(height: int, width: int, *, name: str, max_pixels: int = MAX_PIXE
 
 
 def _decode_jpeg(
-    data: bytes, *, name: str, min_size: tuple[int, int] | None, max_pixels: int, is_strict: bool = True
+    data: bytes,
+    *,
+    name: str,
+    min_size: tuple[int, int] | None,
+    max_pixels: int,
+    is_strict: bool = True,
+    scratch: Pixels | None = None,
 ) -> Pixels | None:
     try:
         height, width, space, _ = simplejpeg.decode_jpeg_header(data)
@@ -194,10 +208,24 @@ def _decode_jpeg(
             "min_factor": factor,
         }
     try:
-        pixels: Pixels = simplejpeg.decode_jpeg(data, strict=is_strict, **options)
+        pixels: Pixels = simplejpeg.decode_jpeg(data, strict=is_strict, buffer=scratch, **options)
     except ValueError as error:
         raise DataError(f"{printable(name)} is a damaged JPEG: {str(error).strip().rstrip('.')}") from error
     return upright(pixels, orientation)
+
+
+_threads = threading.local()
+
+
+def _scratch(size: int) -> Pixels | None:
+    """Memory of this thread for `size` bytes: new pages for every image would cost a tenth of its decoding."""
+    if size > _MOST_SCRATCH_BYTES:
+        return None
+    memory: Pixels | None = getattr(_threads, "memory", None)
+    if memory is None or len(memory) < size:
+        memory = np.empty(max(size, 2**20), dtype=np.uint8)
+        _threads.memory = memory
+    return memory
 
 
 def _opened(data: bytes, *, name: str, max_pixels: int) -> Image.Image:

@@ -14,8 +14,9 @@ _EXIF, _SCAN = 0xE1, 0xDA
 _BASELINE = (0xC0, 0xC1)
 _FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
 _ORIENTATION_TAG = 0x0112
-# A crop may need one more row of chroma blocks than it covers, for smooth upsampling at its lower edge.
-_MARGIN_ROWS = 32
+# Smooth upsampling of chroma looks at one row of chroma below, which is at most four rows of pixels; twice that
+# for safety. Rows are stored in blocks of 16 mostly, so that the rest of the last block costs nothing.
+_MARGIN_ROWS, _BLOCK_ROWS = 8, 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +58,7 @@ def upper_rows(data: bytes, layout: JpegLayout, *, rows: int) -> tuple[bytes, in
 
     Returns the file and its new height.
     """
-    kept = (rows + _MARGIN_ROWS + 15) // 16 * 16
+    kept = -(-(rows + _MARGIN_ROWS) // _BLOCK_ROWS) * _BLOCK_ROWS
     if not layout.can_stop or layout.orientation != 1 or kept >= layout.height:
         return None
     at = layout.height_at
