@@ -25,4 +25,5 @@ VERBS = (
     Verb("demo", "demo"),
     Verb("models", "list_models"),  # `vitrine.models` is the room
     Verb("plan", "plan"),
+    Verb("convert", "convert"),
 )

@@ -80,7 +80,7 @@ class SafetensorsFile:
         # A view as bytes of the tensor's own memory (numpy knows no bfloat16, hence the detour).
         memory = memoryview(out.detach().reshape(-1).view(torch.uint8).numpy())
         offset = self._offset[name] + (0 if row is None else row * len(memory))
-        while len(memory):
+        while memory:
             count = os.preadv(self._file.fileno(), [memory], offset)
             if count == 0:
                 raise CheckpointError(f"{self.path} became shorter while {name} was read")

@@ -63,9 +63,7 @@ def unpickle(path: Path) -> Any:
         ) from None
     except (RuntimeError, EOFError, ValueError, KeyError, AttributeError) as error:
         first = str(error).split("\n")[0]
-        raise CheckpointError(
-            f"{path} is cut off or damaged ({first}); download or copy it again"
-        ) from None
+        raise CheckpointError(f"{path} is cut off or damaged ({first}); download or copy it again") from None
 
 
 def find_tensors(found: Any) -> dict[str, Tensor]:
