@@ -30,7 +30,7 @@ def demo() -> Recipe:
         size=32,
         views=Views(crop="padded"),
         training=TrainingConfig(
-            optimizer="adamw", lr=2e-3, batch_size=128, total_steps=400, warmup_steps=40, weight_decay=0.05,
+            optimizer="adamw", lr=2e-3, batch_size=128, total_steps=250, warmup_steps=40, weight_decay=0.05,
             log_every=20, checkpoint_every=200,
         ),
     )  # fmt: skip
