@@ -16,7 +16,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from vitrine.data.fingerprints import aligned_similarity, descriptors, shifted_descriptors
+from vitrine.data.fingerprints import (
+    aligned_similarity,
+    descriptors,
+    finely_aligned_similarity,
+    shifted_descriptors,
+)
 from vitrine.errors import ConfigError
 from vitrine.runtime.progress import track
 
@@ -25,6 +30,8 @@ from vitrine.runtime.progress import track
 # reach 0.98 in grey, but hardly ever 0.88 in detail.
 LEAST_GREY = 0.93
 LEAST_DETAIL = 0.88
+# Pairs that agree this much at whole pixels are compared at half pixels too.
+_DOUBTFUL = 0.6
 # The first stage only has to let all copies through.
 LEAST_COARSE = 0.85
 # Best candidates of one query that are looked at closely.
@@ -170,13 +177,18 @@ def _verified(
     block: NDArray[np.uint8], base: NDArray[np.uint8], rows: Tensor, columns: Tensor, *, start: int
 ) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
     places, others = rows.numpy(), columns.numpy()
-    is_kept = np.zeros(len(places), dtype=bool)
-    similarity = np.zeros(len(places), dtype=np.float32)
+    grey, detail = np.zeros((2, len(places)), dtype=np.float32)
     for begin in range(0, len(places), _PAIR_BLOCK):
         part = slice(begin, begin + _PAIR_BLOCK)
-        grey, similarity[part] = aligned_similarity(block[places[part]], base[others[part]])
-        is_kept[part] = (grey >= LEAST_GREY) & (similarity[part] >= LEAST_DETAIL)
-    return places[is_kept] + start, others[is_kept], similarity[is_kept]
+        grey[part], detail[part] = aligned_similarity(block[places[part]], base[others[part]])
+    is_kept = (grey >= LEAST_GREY) & (detail >= LEAST_DETAIL)
+    doubtful = np.flatnonzero(~is_kept & (grey >= _DOUBTFUL) & (detail >= _DOUBTFUL))
+    for begin in range(0, len(doubtful), _PAIR_BLOCK):
+        some = doubtful[begin : begin + _PAIR_BLOCK]
+        fine_grey, fine_detail = finely_aligned_similarity(block[places[some]], base[others[some]])
+        is_kept[some] = (fine_grey >= LEAST_GREY) & (fine_detail >= LEAST_DETAIL)
+        detail[some] = fine_detail
+    return places[is_kept] + start, others[is_kept], detail[is_kept]
 
 
 def _sorted_pairs(found: list[tuple[NDArray[Any], NDArray[Any], NDArray[Any]]]) -> Pairs:

@@ -1,9 +1,10 @@
 import numpy as np
 import pytest
 from pictures import altered, photo
+from PIL import Image
 
 from vitrine.data import neighbours
-from vitrine.data.fingerprints import grey_thumbnail
+from vitrine.data.fingerprints import aligned_similarity, finely_aligned_similarity, grey_thumbnail
 from vitrine.data.neighbours import feature_pairs, near_pairs
 from vitrine.errors import ConfigError
 
@@ -31,6 +32,17 @@ def test_copies_of_larger_pictures_are_found_after_resizing_and_cropping():
     pictures = [photo(seed, 200, 300) for seed in range(12)]
     copies = [altered(picture, down=4, right=-6)[5:, 7:][::2, ::2] for picture in pictures]
     assert as_set(near_pairs(thumbnails(copies), thumbnails(pictures))) == {(i, i) for i in range(12)}
+
+
+def test_copies_moved_by_half_a_pixel_of_the_thumbnail_are_found_at_half_pixels_only():
+    rng = np.random.default_rng(0)
+    noise = [Image.fromarray(rng.integers(0, 256, (18, 18, 3), dtype=np.uint8)) for _ in range(6)]
+    pictures = [np.asarray(image.resize((320, 320), Image.Resampling.BICUBIC)) for image in noise]
+    first = thumbnails(pictures)
+    copies = thumbnails(altered(picture, down=5, right=-5) for picture in pictures)  # 320 / 32 = 10 pixels
+    assert (aligned_similarity(first, copies)[1] < neighbours.LEAST_DETAIL).all()
+    assert (finely_aligned_similarity(first, copies)[1] > 0.95).all()
+    assert as_set(near_pairs(copies, first)) == {(index, index) for index in range(6)}
 
 
 def test_within_one_set_each_pair_comes_once_the_earlier_image_first(photos):
