@@ -10,6 +10,7 @@ import json
 import os
 import tempfile
 import threading
+import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -136,14 +137,16 @@ def _read(source: Source, folder: Path, *, num_workers: int, what: str) -> Readi
     reasons: dict[int, str] = {}
     one_large = threading.Lock()
     found = in_order(lambda index: _read_one(source, index, one_large), range(count), num_workers=num_workers)
-    for index, reading in enumerate(track(found, what, total=count)):
-        hashes[index] = np.frombuffer(reading.hash, dtype=np.uint8)
-        if reading.facts is None or reading.thumbnail is None:
-            reasons[index] = reading.reason
-            continue
-        thumbnails[index] = reading.thumbnail
-        sizes[index] = reading.facts.height, reading.facts.width
-        kind_of[index] = kinds.setdefault(_without_size(reading.facts), len(kinds))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # decoders warn of what the report says better
+        for index, reading in enumerate(track(found, what, total=count)):
+            hashes[index] = np.frombuffer(reading.hash, dtype=np.uint8)
+            if reading.facts is None or reading.thumbnail is None:
+                reasons[index] = reading.reason
+                continue
+            thumbnails[index] = reading.thumbnail
+            sizes[index] = reading.facts.height, reading.facts.width
+            kind_of[index] = kinds.setdefault(_without_size(reading.facts), len(kinds))
     return Readings(
         hashes=hashes,
         thumbnails=thumbnails,

@@ -67,9 +67,13 @@ def test_mirrored_copies_are_found_only_when_asked_for(photos):
     assert as_set(found) == {(index, index) for index in range(8)}
 
 
-def test_many_equal_images_stay_within_the_candidates_of_each_query():
-    same = np.repeat(thumbnails([photo(0, 32, 32)]), 400, axis=0)
-    assert len(near_pairs(same)) <= 400 * neighbours.MOST_CANDIDATES
+def test_many_equal_images_stay_within_the_candidates_of_each_query(monkeypatch):
+    monkeypatch.setattr(neighbours, "MOST_CANDIDATES", 4)
+    monkeypatch.setattr(neighbours, "_BASE_BLOCK", 50)
+    same = np.repeat(thumbnails([photo(0, 32, 32)]), 120, axis=0)
+    found = near_pairs(same)
+    # All but the last four have four or more later images to be paired with.
+    assert np.bincount(found.queries, minlength=120).tolist() == [4] * 116 + [3, 2, 1, 0]
 
 
 def test_nothing_is_found_in_nothing():
