@@ -35,7 +35,7 @@ def test_a_folder_that_cannot_be_made_is_named(tmp_path):
         new_run_folder(tmp_path / "file" / "out", verb="check", files=[])
 
 
-def test_beside_a_file_is_inside_its_folder(tmp_path):
-    (tmp_path / "list.csv").write_text("")
-    assert is_inside(tmp_path / "out", tmp_path / "list.csv")
-    assert not is_inside(tmp_path.parent / "elsewhere", tmp_path / "list.csv")
+def test_beside_a_file_is_not_inside_it_but_the_file_itself_is(tmp_path):
+    (tmp_path / "train.parquet").write_text("")
+    assert not is_inside(tmp_path / "runs", tmp_path / "train.parquet")
+    assert is_inside(tmp_path / "train.parquet", tmp_path / "train.parquet")
