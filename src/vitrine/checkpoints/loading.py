@@ -212,7 +212,7 @@ def zero_head_note(model: Model, *, num_classes: int | None) -> tuple[str, ...]:
         head is None
         or num_classes is not None
         or head.weight.count_nonzero()
-        or head.bias.unique().numel() > 1
+        or (head.bias != head.bias[0]).any()
     ):
         return ()
     return (

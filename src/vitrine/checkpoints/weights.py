@@ -116,7 +116,7 @@ class ChangedWeights:
 def map_weights(file: TensorFile, layout: Layout, config: ModelConfig) -> MappedWeights:
     """Pair the file's tensors with the model's; refuse the first that is missing, too much or of another shape."""
     rules = layout.rules(config)
-    ours = {name: tensor for name, tensor in empty_model(config).state_dict().items()}
+    ours = empty_model(config).state_dict()
     sources: dict[str, list[tuple[Rule, int | None]]] = {name: [] for name in ours}
     for rule in rules:
         require_shape(file, rule, ours)

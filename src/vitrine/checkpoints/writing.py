@@ -60,14 +60,17 @@ def write_safetensors(
 
 def write_npz(path: Path, tensors: Iterable[tuple[str, Tensor]]) -> None:
     """Write a .npz array by array, stored as numpy.savez does."""
-    with refusing_in_words(path), write_atomically(path) as file:
-        with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED, allowZip64=True) as archive:
-            for name, tensor in tensors:
-                entry = zipfile.ZipInfo(f"{name}.npy", date_time=LONG_AGO)
-                with archive.open(entry, "w", force_zip64=True) as member:
-                    member.write(npy_header(tensor))
-                    for chunk in chunks(tensor):
-                        member.write(chunk)
+    with (
+        refusing_in_words(path),
+        write_atomically(path) as file,
+        zipfile.ZipFile(file, "w", zipfile.ZIP_STORED, allowZip64=True) as archive,
+    ):
+        for name, tensor in tensors:
+            entry = zipfile.ZipInfo(f"{name}.npy", date_time=LONG_AGO)
+            with archive.open(entry, "w", force_zip64=True) as member:
+                member.write(npy_header(tensor))
+                for chunk in chunks(tensor):
+                    member.write(chunk)
 
 
 def write_text(path: Path, text: str) -> None:
@@ -86,7 +89,7 @@ def chunks(tensor: Tensor) -> Iterable[memoryview]:
     flat = tensor.detach().contiguous().reshape(-1)
     if flat.numel() == 0:
         return
-    data = memoryview(flat.view(torch.uint8).numpy())
+    data = memoryview(flat.view(torch.uint8).numpy().data)
     for start in range(0, len(data), CHUNK_BYTES):
         yield data[start : start + CHUNK_BYTES]
 
