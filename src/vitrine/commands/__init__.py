@@ -23,7 +23,13 @@ class Verb:
 # In the order in which a newcomer meets them.
 VERBS = (
     Verb("demo", "demo"),
+    Verb("check", "check"),
+    Verb("finetune", "finetune"),
+    Verb("pretrain", "pretrain"),
+    Verb("resume", "resume"),
     Verb("models", "list_models"),  # `vitrine.models` is the room
     Verb("plan", "plan"),
     Verb("convert", "convert"),
+    Verb("dedup", "dedup"),
+    Verb("shard", "shard"),
 )

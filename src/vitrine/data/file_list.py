@@ -1,11 +1,10 @@
 """Images that are files of their own under one folder: what class folders, manifests and lists share."""
 
-import difflib
 import os
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from vitrine.data.source import Example, Labels, Source, Strings, printable
+from vitrine.data.source import Example, Labels, Source, Strings, nearest, printable
 from vitrine.errors import DataError
 from vitrine.runtime.progress import remark
 
@@ -40,12 +39,12 @@ class FileList(Source):
     def read(self, index: int) -> Example:
         """Read the bytes of file `index`."""
         name = self.name(index)
-        return Example(data=read_file(f"{self.root}/{name}"), label=self.label(index), name=name)
+        return Example(data=read_file(str(self.path(index))), label=self.label(index), name=name)
 
     def size(self, index: int) -> int:
         """Bytes of file `index`, 0 where it cannot be read."""
         try:
-            return os.stat(f"{self.root}/{self.name(index)}").st_size  # noqa: PTH116 (called a million times)
+            return os.stat(os.path.join(str(self.root), self.name(index))).st_size  # noqa: PTH116, PTH118
         except OSError:
             return 0
 
@@ -105,13 +104,6 @@ def no_such(path: Path, *, kind: str) -> str:
         names = []
     close = nearest(path.name, names)
     return f"{text}; did you mean {printable(str(parent / close))}?" if close else text
-
-
-def nearest(name: str, names: Collection[str]) -> str | None:
-    """Return the one of `names` that is spelt most like `name`, or None if none is near."""
-    lower = {candidate.lower(): candidate for candidate in names}
-    found = difflib.get_close_matches(name.lower(), list(lower), n=1, cutoff=0.6)
-    return lower[found[0]] if found else None
 
 
 def _walk(folder: str, prefix: str, *, above: frozenset[tuple[int, int]]) -> Iterator[str]:

@@ -30,7 +30,8 @@ class Joined(Source):
     def read(self, index: int) -> Example:
         """Read example `index`."""
         source, own = self._locate(index)
-        return source.read(own)
+        example = source.read(own)
+        return Example(data=example.data, label=self.label(index), name=example.name)
 
     def size(self, index: int) -> int:
         """Bytes of example `index`."""

@@ -87,4 +87,4 @@ def _gamma(numbers: NDArray[np.float64], alpha: float) -> NDArray[np.float64]:
     draw[~is_good.any(axis=1)] = d  # once in 10^10 draws: its mean will do
     if alpha < 1:
         draw *= (1 - numbers[:, -1]) ** (1 / alpha)
-    return draw
+    return np.asarray(draw)

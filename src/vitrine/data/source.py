@@ -4,15 +4,18 @@ A source only knows bytes or raw pixels and labels; decoding, order and batches 
 room. Sources are small (at most 200 bytes a file), picklable, and never write into the data set.
 """
 
+import difflib
 import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
+
+from vitrine.errors import DataError
 
 Pixels: TypeAlias = NDArray[np.uint8]
 Labels: TypeAlias = NDArray[np.int32]
@@ -119,7 +122,9 @@ class Subset(Source):
 
     def read(self, index: int) -> Example:
         """Read example `index`."""
-        return self.source.read(int(self.indices[index]))
+        example = self.source.read(int(self.indices[index]))
+        # The labels here may be numbered by another class map than the parent's.
+        return Example(data=example.data, label=self.label(index), name=example.name)
 
     def size(self, index: int) -> int:
         """Bytes of example `index`."""
@@ -128,6 +133,42 @@ class Subset(Source):
     def path(self, index: int) -> Path | None:
         """Return the file that is example `index`, if it is one."""
         return self.source.path(int(self.indices[index]))
+
+
+def match_classes(source: Source, classes: Sequence[str]) -> Source:
+    """Number the labels by `classes`, matched by name; refuse a label that is not among them."""
+    if source.classes == tuple(classes):
+        return source
+    number = {name: index for index, name in enumerate(classes)}
+    used = source.counts() > 0
+    for name, is_used in zip(source.classes, used, strict=True):
+        if is_used and name not in number:
+            close = nearest(name, number)
+            hint = f"did you mean {printable(close)}?" if close else f"they are {_some(classes)}"
+            raise DataError(
+                f"{printable(source.address)} has the label {printable(name)}, which is not in the list of "
+                f"{len(number)} classes; {hint}"
+            )
+    table = np.array([number.get(name, NO_LABEL) for name in source.classes] + [NO_LABEL], dtype=np.int32)
+    matched = Subset(source, np.arange(len(source)))
+    matched.classes = tuple(classes)
+    matched.labels = table[source.labels]  # -1 picks the last entry: no label stays no label
+    return matched
+
+
+def nearest(name: str, names: Collection[str]) -> str | None:
+    """Return the one of `names` that is spelt most like `name`, or None if none is near."""
+    lower = {candidate.lower(): candidate for candidate in names}
+    found = difflib.get_close_matches(name.lower(), list(lower), n=1, cutoff=0.6)
+    return lower[found[0]] if found else None
+
+
+def sorted_classes(names: Iterable[str]) -> list[str]:
+    """Sort class names lexically, or by number where the set numbers its classes itself."""
+    unique = set(names)
+    if all(name.isdecimal() for name in unique):
+        return sorted(unique, key=lambda name: (int(name), name))
+    return sorted(unique)
 
 
 class Strings(Sequence[str]):
@@ -172,6 +213,11 @@ def pack_labels(rows: Sequence[int] | Sequence[Sequence[int]], *, is_multi_label
     for number, row in enumerate(sets):
         packed[number, : len(row)] = row
     return packed
+
+
+def _some(names: Sequence[str], *, most: int = 5) -> str:
+    shown = ", ".join(printable(name) for name in names[:most])
+    return shown if len(names) <= most else f"{shown} and {len(names) - most} more"
 
 
 def _grow(items: Iterable[str], joined: bytearray) -> Iterator[int]:

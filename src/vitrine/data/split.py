@@ -56,7 +56,7 @@ def stored_split(
 
 def write_split(source: Source, split_file: Path, split: dict[str, Indices]) -> None:
     """Write `path,label,split`, one row an image, in the order of the source."""
-    if source.root is not None and _is_inside(split_file, source.root):
+    if source.root is not None and is_inside(split_file, source.root):
         raise ConfigError(
             f"{split_file} lies in the data set {source.root}, where nothing is ever written; "
             "name a place outside it"
@@ -115,6 +115,12 @@ def duplicate_groups(source: Source) -> Indices:
     return group
 
 
+def is_inside(path: Path, folder: Path) -> bool:
+    """Whether `path` lies in `folder` (or beside it, if that is a file), whatever links lead there."""
+    root = os.path.realpath(folder if folder.is_dir() else folder.parent)
+    return os.path.commonpath([root, os.path.realpath(path)]) == root
+
+
 def _take(sizes: Indices, fraction: float) -> Indices:
     """Choose groups, in order, until their images make up the fraction; one group at least stays behind."""
     wanted = max(1, round(float(sizes.sum()) * fraction))
@@ -128,8 +134,3 @@ def _take(sizes: Indices, fraction: float) -> Indices:
 def _key(seed: int, name: str) -> int:
     raw = f"{seed}\0{name}".encode("utf-8", "surrogateescape")
     return int.from_bytes(hashlib.blake2b(raw, digest_size=8).digest(), "little")
-
-
-def _is_inside(path: Path, folder: Path) -> bool:
-    root = os.path.realpath(folder if folder.is_dir() else folder.parent)
-    return os.path.commonpath([root, os.path.realpath(path)]) == root

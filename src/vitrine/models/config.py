@@ -196,7 +196,7 @@ class BiTConfig:
 
 
 ModelConfig = ViTConfig | BiTConfig
-Config = TypeVar("Config", ViTConfig, BiTConfig)
+Config = TypeVar("Config", bound=ModelConfig)
 
 
 def require_positive(name: str, value: int) -> None:

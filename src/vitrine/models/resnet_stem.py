@@ -3,7 +3,6 @@
 Shapes: B images, C channels, rows x columns.
 """
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -90,11 +89,13 @@ class SameConv2d(StandardisedConv2d):
 
 
 def pad_same(hidden: Tensor, *, kernel_size: int, stride: int, value: float = 0.0) -> Tensor:
-    """Pad (B, C, rows, columns) as TensorFlow's SAME does: the odd pixel goes below and to the right."""
-    rows, columns = (
-        max((-(-size // stride) - 1) * stride + kernel_size - size, 0) for size in hidden.shape[-2:]
-    )
-    if rows == columns == 0:
+    """Pad (B, C, rows, columns) as TensorFlow's SAME does: the odd pixel goes below and to the right.
+
+    Images are multiples of the whole stride, so that every map is a multiple of its own: the padding is a
+    constant of the layer, at any image size.
+    """
+    total = max(kernel_size - stride, 0)
+    if total == 0:
         return hidden
-    sides = [columns // 2, columns - columns // 2, rows // 2, rows - rows // 2]
-    return torch.nn.functional.pad(hidden, sides, value=value)
+    before, after = total // 2, total - total // 2
+    return F.pad(hidden, (before, after, before, after), value=value)

@@ -28,9 +28,12 @@ class StandardisedConv2d(nn.Conv2d):
 
     def standardised_weight(self) -> Tensor:
         """Return the kernel that is convolved with, (out, in, rows, columns)."""
-        centred = self.weight - self.weight.mean(dim=(1, 2, 3), keepdim=True)
+        weight = (
+            self.weight.float() if self.weight.dtype.itemsize < 4 else self.weight
+        )  # bf16 cannot hold the sums
+        centred = weight - weight.mean(dim=(1, 2, 3), keepdim=True)
         variance = centred.square().mean(dim=(1, 2, 3), keepdim=True)
-        return centred / ((variance + self.variance_eps).sqrt() + self.std_eps)
+        return (centred / ((variance + self.variance_eps).sqrt() + self.std_eps)).to(self.weight.dtype)
 
     def forward(self, hidden: Tensor) -> Tensor:
         """Convolve (B, in, rows, columns) with the standardised kernel."""

@@ -69,9 +69,8 @@ def configure(
     `image_size` is the name's own (`vit_base_patch16_384`) or 224 where it is not given.
     """
     config, named_size = resolve(name)
-    for key in ("patch_size",):
-        if isinstance(options.get(key), int):
-            options[key] = as_size(options[key])
+    if "patch_size" in options:
+        options["patch_size"] = as_size(options["patch_size"])
     size = as_size(image_size if image_size is not None else named_size or 224)
     return with_options(
         config, {"num_classes": num_classes, "image_size": size, "channels": channels, **options}

@@ -5,14 +5,14 @@ that is not split has the one split `all`. A new kind is one new file and one li
 """
 
 import importlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Protocol, cast
 
 import numpy as np
 
-from vitrine.data.file_list import nearest, require_path
-from vitrine.data.source import Source, Subset, printable
+from vitrine.data.file_list import require_path
+from vitrine.data.source import Source, Subset, match_classes, nearest, printable
 from vitrine.data.split import held_out_split, stored_split
 from vitrine.errors import DataError
 
@@ -41,7 +41,18 @@ class Kind(Protocol):
 
 
 # In the order in which they are asked: the class folders take any folder, so they come last.
-KINDS = ("class_folders",)
+KINDS = (
+    "generated",
+    "hub",
+    "builtin",
+    "shards",
+    "parquet",
+    "manifest",
+    "vtab",
+    "cifar",
+    "idx",
+    "class_folders",
+)
 
 
 def open_source(
@@ -51,32 +62,37 @@ def open_source(
     seed: int = 0,
     val_fraction: float | None = None,
     split_file: Path | None = None,
+    classes: Sequence[str] | None = None,
     allow_empty_class: bool = False,
     is_labelled: bool = True,
 ) -> Source:
     """Open one split, or all, of the data set at `address`: a folder, a file, a built-in name, a web address.
 
-    Equal to `open_splits(...)[split]`. With `is_labelled=False`, every image below a folder, without labels.
+    Equal to `open_splits(...)[split]`. With `classes` the labels are numbered by that list, matched by name.
+    With `is_labelled=False`, every image below a folder, without labels.
     """
     if not is_labelled:
         from vitrine.data.sources import unlabelled
 
         return unlabelled.open_folder(str(address))
     if split == ALL:
-        whole = _joined(list(open_kind(address).values()))
+        found = open_kind(address)
+        whole = _joined([found[name] for name in found if name in (ALL, "train", "val", "test")])
+        if classes is not None:
+            return match_classes(whole, classes)
         return check_classes({ALL: whole}, allow_empty_class=allow_empty_class)[ALL]
     splits = open_splits(
         address,
         seed=seed,
         val_fraction=val_fraction,
         split_file=split_file,
-        allow_empty_class=allow_empty_class,
+        allow_empty_class=allow_empty_class or classes is not None,
     )
     if split not in splits:
         close = nearest(split, splits)
         hint = f"; did you mean {close}?" if close else ""
         raise DataError(f"{printable(str(address))} has no split {split}, only {', '.join(splits)}{hint}")
-    return splits[split]
+    return splits[split] if classes is None else match_classes(splits[split], classes)
 
 
 def open_splits(

@@ -1,0 +1,179 @@
+"""Plant copies of test images in a training set, and measure how many are found, and what else is.
+
+    python benchmarks/dedup.py TRAIN TEST [--quality 75] [--shift 2] [--brightness 1.1 1.2] [--sheets DIR]
+
+Every test image is copied once: moved by up to `--shift` pixels each way (never by none; what moves in is
+black, repeated or the other edge, by turns), made brighter and saved as JPEG. Reported:
+
+- recall: planted copies whose own test image is found, of all of them;
+- other pairs: test images paired with real training images or with the copy of another test image. Real sets
+  have real near duplicates, so these have to be looked at: `--sheets` draws them;
+- the mirror control: the test images mirrored, against the training images without planted copies. They have
+  the same statistics as the test images, but only a mirrored or symmetric copy is a true find.
+
+A rate of false pairs is a number of pairs over the number of test images (queries).
+Before that: the time and memory of a search of 10,000 synthetic thumbnails among 100,000.
+"""
+
+import argparse
+import io
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+from PIL import Image, ImageDraw
+
+from vitrine.data.decode import decode
+from vitrine.data.neighbours import Pairs, feature_pairs, near_pairs
+from vitrine.data.readings import in_order, read_all
+from vitrine.data.source import Source
+from vitrine.data.sources import open_source
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("train", nargs="?")
+    parser.add_argument("test", nargs="?")
+    parser.add_argument("--quality", type=int, default=75)
+    parser.add_argument("--shift", type=int, default=2, help="pixels of the original image")
+    parser.add_argument("--brightness", type=float, nargs=2, default=(1.1, 1.2))
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--sheets", type=Path, help="folder for contact sheets of the pairs to look at")
+    parser.add_argument("--synthetic-only", action="store_true")
+    options = parser.parse_args()
+    if options.synthetic_only:
+        measure_synthetic()
+        return
+    # In a process of its own, so that its peak of memory is its own.
+    subprocess.run([sys.executable, __file__, "--synthetic-only"], check=True)
+    if options.train and options.test:
+        measure_planted(options)
+
+
+def measure_synthetic(num_base: int = 100_000, num_queries: int = 10_000) -> None:
+    rng = np.random.default_rng(0)
+    coarse = rng.normal(size=(num_base, 8, 8)).astype(np.float32)
+    base = np.empty((num_base, 32, 32), dtype=np.uint8)
+    for number, values in enumerate(coarse):
+        smooth = Image.fromarray(values).resize((32, 32), Image.Resampling.BICUBIC)
+        base[number] = np.clip(np.asarray(smooth) * 40 + 128, 0, 255)
+    queries = base[rng.choice(num_base, num_queries, replace=False)]
+    before = peak()
+    began = time.perf_counter()
+    found = near_pairs(queries, base)
+    print(
+        f"synthetic thumbnails, {num_queries:,} x {num_base:,}: {time.perf_counter() - began:.1f} s, "
+        f"{len(found):,} pairs, peak memory {peak():.2f} GiB ({before:.2f} before the search)"
+    )
+    features = rng.normal(size=(num_base, 384)).astype(np.float32)
+    began = time.perf_counter()
+    found = feature_pairs(features[:num_queries] + 0.1, features)
+    print(
+        f"synthetic features (384), {num_queries:,} x {num_base:,}: {time.perf_counter() - began:.1f} s, "
+        f"{len(found):,} pairs, peak memory {peak():.2f} GiB"
+    )
+
+
+def measure_planted(options: argparse.Namespace) -> None:
+    train = open_source(options.train, is_labelled=False)
+    test = open_source(options.test, is_labelled=False)
+    with tempfile.TemporaryDirectory() as folder:
+        plant(test, Path(folder), options)
+        copies = open_source(folder, is_labelled=False)
+        assert len(copies) == len(test)
+        thumbnails = {}
+        for name, source in (("train", train), ("test", test), ("copies", copies)):
+            began = time.perf_counter()
+            thumbnails[name] = np.array(read_all(source, is_cached=False).thumbnails)
+            seconds = time.perf_counter() - began
+            print(
+                f"reading {name}: {len(source):,} images in {seconds:.1f} s, {len(source) / seconds:,.0f}/s"
+            )
+        base = np.concatenate([thumbnails["train"], thumbnails["copies"]])
+        began = time.perf_counter()
+        found = near_pairs(thumbnails["test"], base)
+        seconds = time.perf_counter() - began
+        own = found.others == len(train) + found.queries
+        in_train = found.others < len(train)
+        print(f"search, {len(test):,} x {len(base):,}: {seconds:.1f} s, peak memory {peak():.2f} GiB")
+        print(f"recall: {own.sum():,} of {len(test):,} planted copies, {100 * own.sum() / len(test):.2f} %")
+        print(
+            f"other pairs: {in_train.sum():,} with real training images ({len(np.unique(found.queries[in_train])):,} "
+            f"test images), {(~own & ~in_train).sum():,} with copies of other test images"
+        )
+        control = near_pairs(np.ascontiguousarray(thumbnails["test"][:, :, ::-1]), thumbnails["train"])
+        print(
+            f"mirror control: {len(control):,} pairs, {100 * len(control) / len(test):.3f} % of queries "
+            "(true mirrored copies among them)"
+        )
+        if options.sheets:
+            options.sheets.mkdir(parents=True, exist_ok=True)
+            draw(control, test, [train], options.sheets / "mirror.png", is_mirrored=True)
+            others = Pairs(
+                queries=found.queries[~own], others=found.others[~own], similarity=found.similarity[~own]
+            )
+            draw(others, test, [train, copies], options.sheets / "others.png")
+
+
+def plant(test: Source, folder: Path, options: argparse.Namespace) -> None:
+    def one(index: int) -> None:
+        rng = np.random.default_rng([options.seed, index])
+        pixels = decode(test.read(index).data)
+        down, right = 0, 0
+        while options.shift and down == 0 and right == 0:
+            down, right = rng.integers(-options.shift, options.shift + 1, 2)
+        around = [(options.shift, options.shift)] * 2 + [(0, 0)]
+        padded = np.pad(pixels, around, mode=("constant", "edge", "wrap")[index % 3])
+        top, left = options.shift + down, options.shift + right
+        moved = padded[top : top + pixels.shape[0], left : left + pixels.shape[1]]
+        brighter = np.clip(moved * rng.uniform(*options.brightness), 0, 255).round().astype(np.uint8)
+        buffer = io.BytesIO()
+        Image.fromarray(brighter).save(buffer, "JPEG", quality=options.quality)
+        (folder / f"{index:07d}.jpg").write_bytes(buffer.getvalue())
+
+    for _ in in_order(one, range(len(test)), num_workers=0):
+        pass
+
+
+def draw(
+    pairs: Pairs,
+    test: Source,
+    bases: list[Source],
+    path: Path,
+    *,
+    is_mirrored: bool = False,
+    columns: int = 14,
+) -> None:
+    """Draw all pairs side by side, the least similar first."""
+    cell, side = 132, 60
+    count = len(pairs)
+    sheet = Image.new("RGB", (columns * cell, -(-count // columns) * (side + 16) or 1))
+    pen = ImageDraw.Draw(sheet)
+    for number, place in enumerate(np.argsort(pairs.similarity)):
+        row, column = divmod(number, columns)
+        query, other = int(pairs.queries[place]), int(pairs.others[place])
+        source = bases[0] if other < len(bases[0]) else bases[1]
+        first, second = decode(test.read(query).data), decode(source.read(other % len(bases[0])).data)
+        if is_mirrored:
+            first = np.ascontiguousarray(first[:, ::-1])
+        for offset, pixels in ((0, first), (side + 2, second)):
+            picture = Image.fromarray(pixels).resize((side, side), Image.Resampling.BOX)
+            sheet.paste(picture, (column * cell + offset, row * (side + 16)))
+        pen.text((column * cell, row * (side + 16) + side), f"{number} {pairs.similarity[place]:.3f}")
+    sheet.save(path)
+    print(f"wrote {path}: {count} pairs")
+
+
+def peak() -> float:
+    """Most memory that this process has had, in GiB."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+
+
+if __name__ == "__main__":
+    main()

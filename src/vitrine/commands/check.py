@@ -1,0 +1,164 @@
+"""`vitrine check`: what is in a data set, and what is wrong with it, before anything is trained on it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from annotated_doc import Doc
+
+if TYPE_CHECKING:
+    from vitrine.data.scan import Issue
+    from vitrine.data.source import Source
+
+# The table on the terminal stays on one screen; the report has all classes.
+MOST_CLASSES_SHOWN = 20
+MOST_ISSUES_SHOWN = 12
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckResult:
+    """What a check found, and the files it wrote."""
+
+    data: str
+    num_images: int
+    counts: dict[str, dict[str, int]]  # split, class, number of images
+    formats: dict[str, int]
+    modes: dict[str, int]
+    converted: dict[str, int]
+    median_size: tuple[int, int]  # height, width
+    num_set_aside: int
+    problems: dict[str, int]
+    issues: tuple["Issue", ...]
+    wrote: tuple[Path, ...]
+    is_strict: bool = False
+
+    @property
+    def exit_code(self) -> int:
+        """1 where the check is strict and anything is wrong."""
+        return int(self.is_strict and bool(self.issues))
+
+    def __str__(self) -> str:
+        from vitrine.data.source import printable
+
+        kinds = ", ".join(f"{count:,} {name}" for name, count in self.formats.items())
+        modes = ", ".join(f"{count:,} {name}" for name, count in self.modes.items())
+        lines = [
+            f"{self.num_images:,} images in {printable(self.data)}: {kinds or 'none readable'} ({modes}); "
+            f"median {self.median_size[0]} x {self.median_size[1]} (height x width)",
+            *self._class_table(),
+        ]
+        if self.converted:
+            how = "; ".join(f"{words} {count:,}" for words, count in self.converted.items())
+            lines.append(f"Converted when decoded: {how}")
+        if not self.issues:
+            lines.append("No problems found")
+        else:
+            found = ", ".join(f"{count:,} {problem}" for problem, count in self.problems.items())
+            lines.append(f"{len(self.issues):,} problems: {found}")
+            lines += [
+                f"  {issue.problem}: {printable(issue.path)}: {issue.detail}"
+                for issue in self.issues[:MOST_ISSUES_SHOWN]
+            ]
+            if len(self.issues) > MOST_ISSUES_SHOWN:
+                lines.append(f"  and {len(self.issues) - MOST_ISSUES_SHOWN:,} more in issues.csv")
+        lines += [f"Wrote {path}" for path in self.wrote]
+        lines.append(f"Next: vitrine finetune {printable(self.data)}")
+        return "\n".join(lines)
+
+    def _class_table(self) -> list[str]:
+        from vitrine.data.source import printable
+
+        splits = list(self.counts)
+        classes = list(self.counts[splits[0]])
+        if not classes:
+            return []
+        names = [printable(name) for name in classes]
+        width = max(len("class"), *map(len, names))
+        lines = ["  " + "class".ljust(width) + "".join(split.rjust(9) for split in splits)]
+        for name, shown in list(zip(classes, names, strict=True))[:MOST_CLASSES_SHOWN]:
+            cells = "".join(f"{self.counts[split][name]:,}".rjust(9) for split in splits)
+            lines.append("  " + shown.ljust(width) + cells)
+        if len(classes) > MOST_CLASSES_SHOWN:
+            lines.append(f"  and {len(classes) - MOST_CLASSES_SHOWN} more classes")
+        return lines
+
+
+def check(
+    data: Annotated[str, Doc("A folder with one folder a class, a manifest, shards, or a built-in name.")],
+    *,
+    out: Annotated[
+        Path | None, Doc("Folder for report.html and issues.csv; a new dated one under ./runs if not given.")
+    ] = None,
+    strict: Annotated[bool, Doc("Exit with 1 if anything is wrong.")] = False,
+    near_duplicates: Annotated[
+        bool, Doc("Look for near duplicates too; the time grows with the square of the set.")
+    ] = True,
+    workers: Annotated[int, Doc("Files read at once; 0 is one a processor.")] = 0,
+    cache: Annotated[bool, Doc("Recall an earlier reading of an unchanged set.")] = True,
+    overwrite: Annotated[bool, Doc("Replace the report in a folder that holds one.")] = False,
+) -> CheckResult:
+    """Look at every image of a data set: counts, unreadable files, duplicates, leaks between splits."""
+    from vitrine.data.scan import scan, write_issues
+    from vitrine.runtime.run_folders import new_run_folder
+
+    splits = _open(data)
+    roots = [source.root for source in splits.values() if source.root is not None]
+    folder = new_run_folder(
+        out,
+        verb="check",
+        files=("report.html", "issues.csv"),
+        never_in=roots,
+        is_overwriting=overwrite,
+    )
+    report = scan(splits, num_workers=workers, is_cached=cache, is_near=near_duplicates)
+    wrote = [folder / "issues.csv"]
+    write_issues(report.issues, wrote[0])
+    page = _page(report, splits, folder / "report.html")
+    return CheckResult(
+        data=data,
+        num_images=report.num_images,
+        counts={
+            split: dict(zip(report.classes, counts, strict=True)) for split, counts in report.counts.items()
+        },
+        formats=report.formats,
+        modes=report.modes,
+        converted=report.converted,
+        median_size=report.median,
+        num_set_aside=report.num_bad,
+        problems=report.problems,
+        issues=report.issues,
+        wrote=(page, *wrote) if page else tuple(wrote),
+        is_strict=strict,
+    )
+
+
+def _open(data: str) -> Mapping[str, "Source"]:
+    """Open all splits as they are on disk; a folder of loose images is a set without labels."""
+    from vitrine.data.file_list import list_images, subfolders
+    from vitrine.data.sources import open_kind, open_source
+    from vitrine.runtime.progress import remark
+
+    path = Path(data)
+    if path.is_dir() and not subfolders(path) and next(list_images(path), None) is not None:
+        remark(f"{data} has no class folders: its images are checked without labels")
+        return {"all": open_source(data, is_labelled=False)}
+    return open_kind(data)
+
+
+def _page(report: object, splits: Mapping[str, "Source"], path: Path) -> Path | None:
+    from vitrine.data.pages import render_scan
+    from vitrine.data.scan import ScanReport
+    from vitrine.errors import MissingExtraError
+    from vitrine.runtime.files import write_atomically
+    from vitrine.runtime.progress import remark
+
+    assert isinstance(report, ScanReport)
+    try:
+        page = render_scan(report, splits)
+    except MissingExtraError as error:
+        remark(f"No report.html, only issues.csv: {error}")
+        return None
+    with write_atomically(path, mode="w") as file:
+        file.write(page)
+    return path

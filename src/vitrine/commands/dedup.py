@@ -1,0 +1,125 @@
+"""`vitrine dedup`: find training images that are copies of test images, and list them to be left out."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from annotated_doc import Doc
+
+if TYPE_CHECKING:
+    from vitrine.data.source import Source
+
+
+@dataclass(frozen=True, kw_only=True)
+class DedupResult:
+    """How many copies were found, by which method, and the files that list them."""
+
+    train: str
+    num_train: int
+    num_test: dict[str, int]
+    num_pairs: int
+    by_method: dict[str, int]
+    num_excluded: int
+    num_unreadable: int
+    wrote: tuple[Path, ...]
+
+    def __str__(self) -> str:
+        tests = ", ".join(f"{name} ({count:,})" for name, count in self.num_test.items())
+        methods = ", ".join(f"{count:,} by {method}" for method, count in self.by_method.items())
+        lines = [
+            f"{self.num_train:,} training images against {tests}",
+            f"{self.num_excluded:,} training images are copies of test images: {self.num_pairs:,} pairs"
+            + (f", {methods}" if methods else ""),
+        ]
+        if self.num_unreadable:
+            lines.append(f"{self.num_unreadable:,} files cannot be read and were not compared")
+        lines += [f"Wrote {path}" for path in self.wrote]
+        exclude = next(path for path in self.wrote if path.name == "exclude.txt")
+        lines.append(f"Next: look at the pairs, then train with --exclude {exclude}")
+        return "\n".join(lines)
+
+
+def dedup(
+    train: Annotated[str, Doc("The training set: a folder, a manifest, shards, or a built-in name.")],
+    *,
+    against: Annotated[list[str], Doc("A test set; give the option once for each test set.")],
+    by: Annotated[
+        str, Doc("How to search: hash (equal files), perceptual (moved, brightened, re-compressed).")
+    ] = "hash,perceptual",
+    mirrored: Annotated[bool, Doc("Find copies that were flipped left to right, too.")] = False,
+    split: Annotated[str, Doc("Split of the training set to search; all is every image it has.")] = "all",
+    against_split: Annotated[str, Doc("Split of each test set to search for.")] = "all",
+    out: Annotated[
+        Path | None, Doc("Folder for pairs.html, pairs.csv, exclude.txt; a new dated one if not given.")
+    ] = None,
+    workers: Annotated[int, Doc("Files read at once; 0 is one a processor.")] = 0,
+    cache: Annotated[bool, Doc("Recall an earlier reading of an unchanged set.")] = True,
+    overwrite: Annotated[bool, Doc("Replace the results in a folder that holds some.")] = False,
+) -> DedupResult:
+    """Find the training images that are copies of test images, and write a list to leave them out by."""
+    from vitrine.data.exclusions import write_exclusions
+    from vitrine.data.overlap import check_methods, find_overlap, write_pairs
+    from vitrine.runtime.run_folders import new_run_folder
+
+    methods = tuple(part.strip() for part in by.split(",") if part.strip())
+    check_methods(methods, has_features=False)
+    training = _open(train, split)
+    tests = {name: _open(address, against_split) for name, address in _names(against).items()}
+    roots = [source.root for source in (training, *tests.values()) if source.root is not None]
+    files = ("pairs.html", "pairs.csv", "exclude.txt")
+    folder = new_run_folder(out, verb="dedup", files=files, never_in=roots, is_overwriting=overwrite)
+    overlap = find_overlap(
+        training, tests, by=methods, is_mirrored=mirrored, num_workers=workers, is_cached=cache
+    )
+    write_pairs(overlap, folder / "pairs.csv")
+    write_exclusions(overlap.excluded, folder / "exclude.txt")
+    page = _page(overlap, training, tests, folder / "pairs.html")
+    return DedupResult(
+        train=train,
+        num_train=overlap.num_train,
+        num_test=overlap.num_test,
+        num_pairs=len(overlap.pairs),
+        by_method=overlap.by_method,
+        num_excluded=len(overlap.excluded),
+        num_unreadable=overlap.num_unreadable,
+        wrote=tuple(path for path in (page, folder / "pairs.csv", folder / "exclude.txt") if path),
+    )
+
+
+def _names(addresses: list[str]) -> dict[str, str]:
+    """Give each test set the last part of its address as its name, or the whole where that is not enough."""
+    from vitrine.errors import ConfigError
+
+    if not addresses:
+        raise ConfigError("no test set was given; name at least one with --against")
+    short = [Path(address).name or address for address in addresses]
+    is_clear = len(set(short)) == len(short) and "train" not in short
+    return dict(zip(short if is_clear else addresses, addresses, strict=True))
+
+
+def _open(address: str, split: str) -> "Source":
+    """Open a set for comparing: without labels where it is a folder of loose images, empty classes allowed."""
+    from vitrine.data.file_list import list_images, subfolders
+    from vitrine.data.sources import open_source
+
+    path = Path(address)
+    is_loose = path.is_dir() and not subfolders(path) and next(list_images(path), None) is not None
+    return open_source(address, split=split, val_fraction=0, allow_empty_class=True, is_labelled=not is_loose)
+
+
+def _page(overlap: object, train: "Source", tests: "dict[str, Source]", path: Path) -> Path | None:
+    from vitrine.data.overlap import Overlap
+    from vitrine.data.pages import render_overlap
+    from vitrine.errors import MissingExtraError
+    from vitrine.runtime.files import write_atomically
+    from vitrine.runtime.progress import remark
+
+    assert isinstance(overlap, Overlap)
+    try:
+        page = render_overlap(overlap, train, tests)
+    except MissingExtraError as error:
+        remark(f"No pairs.html, only pairs.csv and exclude.txt: {error}")
+        return None
+    with write_atomically(path, mode="w") as file:
+        file.write(page)
+    return path

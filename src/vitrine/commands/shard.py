@@ -1,0 +1,46 @@
+"""`vitrine shard`: a data set as indexed tar shards."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+from annotated_doc import Doc
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShardResult:
+    """How many images and shards were written, and where."""
+
+    out: Path
+    images: dict[str, int]
+    shards: dict[str, int]
+    bytes: int
+
+    def __str__(self) -> str:
+        lines = [
+            f"{split}: {self.images[split]} images in {self.shards[split]} shards" for split in self.images
+        ]
+        lines.append(f"Wrote {self.out} ({self.bytes / 1e6:.1f} MB) with shards.json, checksums and indexes")
+        lines.append(f"Next: vitrine check {self.out}")
+        return "\n".join(lines)
+
+
+def shard(
+    data: Annotated[str, Doc("The data set: a folder, a file, a built-in name or a web address.")],
+    out: Annotated[Path, Doc("Folder for the shards; outside the data set.")],
+    *,
+    shard_megabytes: Annotated[int, Doc("Size of one shard, about.")] = 256,
+    overwrite: Annotated[bool, Doc("Replace the shards that OUT holds.")] = False,
+) -> ShardResult:
+    """Write a data set as indexed, checksummed tar shards; run again to go on after an interruption."""
+    from vitrine.data.shard import write_shards
+    from vitrine.data.sources import open_kind
+
+    splits = open_kind(data)
+    written = write_shards(splits, out, shard_bytes=shard_megabytes * 2**20, overwrite=overwrite)
+    return ShardResult(
+        out=out,
+        images={split: sum(item.count for item in shards) for split, shards in written.items()},
+        shards={split: len(shards) for split, shards in written.items()},
+        bytes=sum(item.bytes for shards in written.values() for item in shards),
+    )

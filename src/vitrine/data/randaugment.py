@@ -1,0 +1,201 @@
+"""The operations of RandAugment (arXiv:1909.13719) on batches of tensors, equal to Pillow's of that name.
+
+Images are (B, C, H, W) floats from 0 to 255. `level` is the magnitude over 10: 1 is the strongest change that
+AutoAugment uses, more goes beyond. `signs` (B,) are -1 or 1 for operations with a direction.
+"""
+
+from collections.abc import Callable
+
+import torch
+from torch.nn import functional as F
+
+# What is uncovered by a turn or a shift: grey, as in the reference implementation.
+FILL = 128.0
+_LUMA = (0.299, 0.587, 0.114)  # ITU-R 601
+# The largest change, at level 1: degrees, shear, share of the side, relative change, threshold.
+_DEGREES, _SHEAR, _SHIFT, _CHANGE = 30.0, 0.3, 100 / 331, 0.9
+
+
+def apply_operation(
+    name: str,
+    images: torch.Tensor,
+    *,
+    level: float,
+    signs: torch.Tensor,
+    places: torch.Tensor,
+    factors: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """Apply one operation to all images; `factors` (B,) set an enhancement directly (1 changes nothing)."""
+    if name in ENHANCEMENTS:
+        if factors is None:
+            factors = 1 + _CHANGE * level * signs
+        other = ENHANCEMENTS[name](images)
+        strength = factors.view(-1, 1, 1, 1)
+        return (other + strength * (images - other)).clamp(0, 255)
+    return OPERATIONS[name](images, level, signs, places)
+
+
+def affine(images: torch.Tensor, matrices: torch.Tensor) -> torch.Tensor:
+    """Sample each image where its matrix (2, 3) sends the output's pixels, in pixels from the centre."""
+    _, _, height, width = images.shape
+    y = torch.arange(height, device=images.device, dtype=torch.float32) - (height - 1) / 2
+    x = torch.arange(width, device=images.device, dtype=torch.float32) - (width - 1) / 2
+    grid = torch.stack([x[None, :].expand(height, width), y[:, None].expand(height, width)], dim=-1)
+    points = torch.einsum("hwk,bjk->bhwj", grid, matrices[:, :, :2]) + matrices[:, None, None, :, 2]
+    scale = torch.tensor([2 / width, 2 / height], device=images.device)
+    sampled = F.grid_sample(
+        images - FILL, points * scale, mode="nearest", padding_mode="zeros", align_corners=False
+    )
+    return sampled + FILL
+
+
+def _matrices(signs: torch.Tensor, **entries: torch.Tensor) -> torch.Tensor:
+    matrices = torch.eye(2, 3, device=signs.device).repeat(len(signs), 1, 1)
+    where = {"xx": (0, 0), "xy": (0, 1), "x": (0, 2), "yx": (1, 0), "yy": (1, 1), "y": (1, 2)}
+    for name, values in entries.items():
+        matrices[:, *where[name]] = values
+    return matrices
+
+
+def rotate(images: torch.Tensor, level: float, signs: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
+    """Turn counter-clockwise by up to 30 degrees."""
+    angle = torch.deg2rad(_DEGREES * level * signs)
+    cos, sin = angle.cos(), angle.sin()
+    return affine(images, _matrices(signs, xx=cos, xy=-sin, yx=sin, yy=cos))
+
+
+def shear_x(images: torch.Tensor, level: float, signs: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
+    """Shear along the width by up to 0.3."""
+    return affine(images, _matrices(signs, xy=_SHEAR * level * signs))
+
+
+def shear_y(images: torch.Tensor, level: float, signs: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
+    """Shear along the height by up to 0.3."""
+    return affine(images, _matrices(signs, yx=_SHEAR * level * signs))
+
+
+def translate_x(
+    images: torch.Tensor, level: float, signs: torch.Tensor, places: torch.Tensor
+) -> torch.Tensor:
+    """Shift along the width by up to 100/331 of it."""
+    return affine(images, _matrices(signs, x=_SHIFT * level * signs * images.shape[3]))
+
+
+def translate_y(
+    images: torch.Tensor, level: float, signs: torch.Tensor, places: torch.Tensor
+) -> torch.Tensor:
+    """Shift along the height by up to 100/331 of it."""
+    return affine(images, _matrices(signs, y=_SHIFT * level * signs * images.shape[2]))
+
+
+def autocontrast(
+    images: torch.Tensor, level: float, signs: torch.Tensor, places: torch.Tensor
+) -> torch.Tensor:
+    """Stretch each channel to the whole range."""
+    low, high = images.amin(dim=(2, 3), keepdim=True), images.amax(dim=(2, 3), keepdim=True)
+    stretched = (images - low) * (255 / (high - low).clamp(min=1e-6))
+    return torch.where(high > low, stretched, images)
+
+
+def equalise(images: torch.Tensor, level: float, signs: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
+    """Spread each channel's levels evenly, by Pillow's rule."""
+    B, C = images.shape[:2]
+    levels = images.round().long().clamp(0, 255).view(B * C, -1)
+    histogram = torch.zeros(B * C, 256, device=images.device).scatter_add_(
+        1, levels, torch.ones_like(levels, dtype=torch.float32)
+    )
+    # Pillow leaves the last occupied level out of the total and starts half a step in.
+    last = (histogram > 0).float().mul(torch.arange(1, 257, device=images.device)).argmax(1, keepdim=True)
+    step = ((histogram.sum(1, keepdim=True) - histogram.gather(1, last)) / 255).floor()
+    before = histogram.cumsum(1) - histogram
+    table = ((before + (step / 2).floor()) / step.clamp(min=1)).floor().clamp(0, 255)
+    table = torch.where(step > 0, table, torch.arange(256, device=images.device, dtype=torch.float32))
+    return table.gather(1, levels).view(images.shape)
+
+
+def invert(images: torch.Tensor, level: float, signs: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
+    """Turn light into dark."""
+    return 255 - images
+
+
+def posterise(images: torch.Tensor, level: float, signs: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
+    """Keep the upper bits of each sample: all 8 at level 0, 4 at level 1."""
+    step = 2.0 ** min(7, round(4 * level))
+    return (images / step).floor() * step
+
+
+def solarise(images: torch.Tensor, level: float, signs: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
+    """Invert what is lighter than a threshold: none at level 0, all at level 1."""
+    threshold = 256 * (1 - min(1.0, level))
+    return torch.where(images >= threshold, 255 - images, images)
+
+
+def solarise_add(
+    images: torch.Tensor, level: float, signs: torch.Tensor, places: torch.Tensor
+) -> torch.Tensor:
+    """Lighten what is darker than the middle by up to 110."""
+    return torch.where(images < 128, (images + 110 * level).clamp(max=255), images)
+
+
+def cutout(images: torch.Tensor, level: float, signs: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
+    """Cover a square of up to 40/224 of each side either way with grey."""
+    _, _, height, width = images.shape
+    rows = (torch.arange(height, device=images.device) + 0.5) / height
+    columns = (torch.arange(width, device=images.device) + 0.5) / width
+    reach = 40 / 224 * level
+    down = (rows[None] - places[:, :1]).abs() < reach  # (B, H)
+    across = (columns[None] - places[:, 1:2]).abs() < reach
+    return torch.where(down[:, None, :, None] & across[:, None, None, :], FILL, images)
+
+
+def grey_of(images: torch.Tensor) -> torch.Tensor:
+    """Luma of each pixel, (B, 1, H, W)."""
+    if images.shape[1] != 3:
+        return images.mean(dim=1, keepdim=True)
+    weights = torch.tensor(_LUMA, device=images.device).view(1, 3, 1, 1)
+    return (images * weights).sum(dim=1, keepdim=True)
+
+
+def smooth(images: torch.Tensor) -> torch.Tensor:
+    """Blur by Pillow's 3x3 kernel with 5 in the middle; the border stays as it is."""
+    C = images.shape[1]
+    kernel = torch.ones(3, 3, device=images.device)
+    kernel[1, 1] = 5
+    blurred = F.conv2d(images, (kernel / 13).expand(C, 1, 3, 3), groups=C)
+    smoothed = images.clone()
+    smoothed[:, :, 1:-1, 1:-1] = blurred
+    return smoothed
+
+
+# What each enhancement moves away from: factor 0 gives this, 1 the image itself.
+ENHANCEMENTS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "brightness": torch.zeros_like,
+    "colour": lambda images: grey_of(images).expand_as(images),
+    "contrast": lambda images: grey_of(images).mean(dim=(2, 3), keepdim=True).round().expand_as(images),
+    "sharpness": smooth,
+}
+
+
+def _enhancement(name: str) -> Callable[..., torch.Tensor]:
+    def enhance(
+        images: torch.Tensor, level: float, signs: torch.Tensor, places: torch.Tensor
+    ) -> torch.Tensor:
+        return apply_operation(name, images, level=level, signs=signs, places=places)
+
+    return enhance
+
+
+OPERATIONS: dict[str, Callable[..., torch.Tensor]] = {
+    "autocontrast": autocontrast,
+    "equalise": equalise,
+    "invert": invert,
+    "rotate": rotate,
+    "posterise": posterise,
+    "solarise": solarise,
+    "solarise_add": solarise_add,
+    "shear_x": shear_x,
+    "shear_y": shear_y,
+    "translate_x": translate_x,
+    "translate_y": translate_y,
+    "cutout": cutout,
+} | {name: _enhancement(name) for name in ENHANCEMENTS}

@@ -1,0 +1,239 @@
+"""Read every file of a source once, in parallel, and remember what was found, outside the data set.
+
+For each example: a hash of its bytes, a grey thumbnail, its size and kind, or the reason why it cannot be
+decoded. About 1,100 bytes an image, nearly all of them thumbnails, which stay in a file on disk.
+"""
+
+import contextlib
+import hashlib
+import json
+import os
+import tempfile
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vitrine.data.decode import ImageFacts, decode, read_facts
+from vitrine.data.fingerprints import HASH_BYTES, THUMBNAIL_SIDE, content_hash, grey_thumbnail
+from vitrine.data.source import Source, Subset
+from vitrine.errors import DataError
+from vitrine.runtime.files import write_atomically
+from vitrine.runtime.progress import track
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+# Changes whenever what is stored, or how an image becomes a thumbnail, changes.
+_VERSION = 1
+# Large JPEGs are decoded at a part of their size: every byte is still gone through, so damage is still found.
+_DECODED_SIDE = 2 * THUMBNAIL_SIDE
+# Examples that are on their way at once: bounds the memory whatever the number of files.
+_AT_ONCE_A_WORKER = 16
+
+
+@dataclass(frozen=True, kw_only=True)
+class Readings:
+    """What reading all N examples of a source gave, in its order."""
+
+    hashes: NDArray[np.uint8]  # (N, 16), zeros where nothing could be read
+    thumbnails: NDArray[np.uint8]  # (N, 32, 32), zeros where nothing could be decoded
+    kinds: tuple[ImageFacts, ...]  # every kind of image that occurs, sizes left at 0
+    kind_of: NDArray[np.int32]  # (N,) index into kinds, -1 for what cannot be decoded
+    sizes: NDArray[np.int32]  # (N, 2) height and width
+    reasons: dict[int, str]  # why an example cannot be decoded
+
+    def __len__(self) -> int:
+        return len(self.hashes)
+
+
+@dataclass(frozen=True, slots=True)
+class _Reading:
+    hash: bytes
+    facts: ImageFacts | None = None
+    thumbnail: NDArray[np.uint8] | None = None
+    reason: str = ""
+
+
+def read_all(
+    source: Source, *, num_workers: int = 0, is_cached: bool = True, what: str = "Reading images"
+) -> Readings:
+    """Read all examples with `num_workers` threads (0: one a processor), or recall an earlier reading.
+
+    An earlier reading counts while names, sizes, labels and times of change of all files are the same.
+    """
+    folder = cache_folder() / "readings" / _key(source) if is_cached else None
+    if folder is not None and (earlier := _recall(folder)) is not None:
+        return earlier
+    if isinstance(source, Subset) and is_cached:
+        # Parts share the reading of the whole, so that `check` and any split of ours read a file once.
+        whole = _recall(cache_folder() / "readings" / _key(source.source))
+        if whole is None and 2 * len(source) >= len(source.source):
+            whole = read_all(source.source, num_workers=num_workers, what=what)
+        if whole is not None:
+            return _part(whole, source.indices)
+    if folder is not None and not _can_write(folder):
+        folder = None
+    if folder is None:
+        with tempfile.TemporaryDirectory(prefix="vitrine-") as temporary:
+            # The file lives on while it is mapped, and goes away with the last use of it.
+            return _read(source, Path(temporary), num_workers=num_workers, what=what)
+    readings = _read(source, folder, num_workers=num_workers, what=what)
+    _store(readings, folder)
+    return readings
+
+
+def cache_folder() -> Path:
+    """Return where what can be made anew is kept: $VITRINE_CACHE, or `vitrine` in the user's cache."""
+    if own := os.environ.get("VITRINE_CACHE"):
+        return Path(own).expanduser()
+    base = os.environ.get("XDG_CACHE_HOME")
+    return (Path(base) if base else Path.home() / ".cache") / "vitrine"
+
+
+def in_order(
+    function: Callable[[Item], Result], items: Iterable[Item], *, num_workers: int
+) -> Iterator[Result]:
+    """Map `function` over `items` in threads, results in order, only a few of them on their way at once."""
+    num_workers = num_workers or available_processors()
+    waiting: deque[Future[Result]] = deque()
+    with ThreadPoolExecutor(num_workers) as pool:
+        try:
+            for item in items:
+                waiting.append(pool.submit(function, item))
+                if len(waiting) >= num_workers * _AT_ONCE_A_WORKER:
+                    yield waiting.popleft().result()
+            while waiting:
+                yield waiting.popleft().result()
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+
+def available_processors() -> int:
+    """Count the processors that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _read(source: Source, folder: Path, *, num_workers: int, what: str) -> Readings:
+    count = len(source)
+    thumbnails = np.lib.format.open_memmap(
+        folder / "thumbnails.npy",
+        mode="w+",
+        dtype=np.uint8,
+        shape=(count, THUMBNAIL_SIDE, THUMBNAIL_SIDE),
+    )
+    hashes = np.zeros((count, HASH_BYTES), dtype=np.uint8)
+    kind_of = np.full(count, -1, dtype=np.int32)
+    sizes = np.zeros((count, 2), dtype=np.int32)
+    kinds: dict[ImageFacts, int] = {}
+    reasons: dict[int, str] = {}
+    found = in_order(lambda index: _read_one(source, index), range(count), num_workers=num_workers)
+    for index, reading in enumerate(track(found, what, total=count)):
+        hashes[index] = np.frombuffer(reading.hash, dtype=np.uint8)
+        if reading.facts is None or reading.thumbnail is None:
+            reasons[index] = reading.reason
+            continue
+        thumbnails[index] = reading.thumbnail
+        sizes[index] = reading.facts.height, reading.facts.width
+        kind_of[index] = kinds.setdefault(_without_size(reading.facts), len(kinds))
+    return Readings(
+        hashes=hashes,
+        thumbnails=thumbnails,
+        kinds=tuple(kinds),
+        kind_of=kind_of,
+        sizes=sizes,
+        reasons=reasons,
+    )
+
+
+def _read_one(source: Source, index: int) -> _Reading:
+    try:
+        data = source.read(index).data
+    except DataError as error:
+        return _Reading(bytes(HASH_BYTES), reason=str(error))
+    name = source.name(index)
+    digest = content_hash(data)
+    try:
+        facts = read_facts(data, name=name)
+        pixels = decode(data, name=name, min_size=(_DECODED_SIDE, _DECODED_SIDE))
+    except DataError as error:
+        return _Reading(digest, reason=str(error))
+    return _Reading(digest, facts=facts, thumbnail=grey_thumbnail(pixels))
+
+
+def _without_size(facts: ImageFacts) -> ImageFacts:
+    return ImageFacts(**{**asdict(facts), "height": 0, "width": 0})
+
+
+def _key(source: Source) -> str:
+    digest = hashlib.blake2b(f"{_VERSION} {source.fingerprint()}".encode(), digest_size=16)
+    for path in _files(source):
+        with contextlib.suppress(OSError):
+            facts = path.stat()
+            digest.update(f"{facts.st_mtime_ns} {facts.st_size} ".encode())
+    return digest.hexdigest()
+
+
+def _files(source: Source) -> Iterator[Path]:
+    """Yield the files that the examples are, or else those that they are packed into."""
+    if len(source) and source.path(0) is None and source.root is not None:
+        yield from sorted(source.root.iterdir()) if source.root.is_dir() else [source.root]
+        return
+    for index in range(len(source)):
+        path = source.path(index)
+        if path is not None:
+            yield path
+
+
+def _recall(folder: Path) -> Readings | None:
+    if not (folder / "readings.json").exists():
+        return None
+    try:
+        return _load(folder)
+    except (OSError, ValueError, KeyError, TypeError):  # a damaged cache is read anew
+        return None
+
+
+def _part(whole: Readings, indices: NDArray[np.uint32]) -> Readings:
+    places = {int(place): number for number, place in enumerate(indices)}
+    return Readings(
+        hashes=whole.hashes[indices],
+        thumbnails=whole.thumbnails[indices],
+        kinds=whole.kinds,
+        kind_of=whole.kind_of[indices],
+        sizes=whole.sizes[indices],
+        reasons={places[index]: reason for index, reason in whole.reasons.items() if index in places},
+    )
+
+
+def _can_write(folder: Path) -> bool:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError:
+        return False
+    return os.access(folder, os.W_OK)
+
+
+def _store(readings: Readings, folder: Path) -> None:
+    with write_atomically(folder / "arrays.npz") as file:
+        np.savez(file, hashes=readings.hashes, kind_of=readings.kind_of, sizes=readings.sizes)
+    # Written last: where it is, everything is.
+    with write_atomically(folder / "readings.json", mode="w") as file:
+        json.dump({"kinds": [asdict(kind) for kind in readings.kinds], "reasons": readings.reasons}, file)
+
+
+def _load(folder: Path) -> Readings:
+    words = json.loads((folder / "readings.json").read_text(encoding="utf-8", errors="surrogateescape"))
+    with np.load(folder / "arrays.npz") as arrays:
+        return Readings(
+            hashes=arrays["hashes"],
+            thumbnails=np.load(folder / "thumbnails.npy", mmap_mode="r"),
+            kinds=tuple(ImageFacts(**kind) for kind in words["kinds"]),
+            kind_of=arrays["kind_of"],
+            sizes=arrays["sizes"],
+            reasons={int(index): reason for index, reason in words["reasons"].items()},
+        )

@@ -1,0 +1,191 @@
+"""Well-known sets by name: `pets:/data/pets`, or `pets` where $VITRINE_DATA or ./data holds it.
+
+Each knows its layout on disk and how much of `train` the paper held out for its sweeps: 2 % of CIFAR, 10 % of
+Pets and Flowers, 1 % of ImageNet. ImageNet's validation images are what the paper tests on: they are `test`.
+"""
+
+import csv
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from vitrine.data.file_list import FileList, require_path, subfolders
+from vitrine.data.matlab import read_matlab
+from vitrine.data.source import Source, Subset, nearest, printable
+from vitrine.errors import DataError
+
+Opened = dict[str, Source]
+
+
+@dataclass(frozen=True, kw_only=True)
+class BuiltIn:
+    """One well-known set: how to open its folder, how many classes it has, what the paper held out of it."""
+
+    num_classes: int
+    val_fraction: float = 0.1
+    open: Callable[[Path], Opened] | None = None
+
+
+def recognises(address: str) -> bool:
+    """Take a known name, with or without a folder, and folders laid out as Pets, Flowers, Tiny-ImageNet."""
+    name, folder = _parts(address)
+    if name in SETS and (folder or not Path(address).exists()):
+        return True
+    path = Path(address)
+    return path.is_dir() and any(is_layout(path) for is_layout in (_is_pets, _is_flowers, _is_tiny))
+
+
+def open_all(address: str) -> Opened:
+    """Open the set's own splits."""
+    name, folder = _parts(address)
+    if name not in SETS:
+        path = Path(address)
+        name = "pets" if _is_pets(path) else "flowers" if _is_flowers(path) else "tiny-imagenet"
+        folder = address
+    known = SETS[name]
+    root = require_path(Path(folder)) if folder else _find(name)
+    splits = known.open(root) if known.open else _by_content(root)
+    first = next(iter(splits.values()))
+    if len(first.classes) != known.num_classes:
+        raise DataError(
+            f"{printable(str(root))} has {len(first.classes)} classes, but {name} has {known.num_classes}; "
+            "open it without the name if it is another set"
+        )
+    for source in splits.values():
+        source.val_fraction = known.val_fraction
+        source.address = address
+    return splits
+
+
+def _by_content(root: Path) -> Opened:
+    from vitrine.data.sources import open_kind
+
+    return open_kind(root)
+
+
+def _pets(root: Path) -> Opened:
+    """Breeds by the names of the images; `trainval.txt` is train, `test.txt` is test."""
+    lists = {"train": "trainval.txt", "test": "test.txt"}
+    named = {split: _first_words(root / "annotations" / file) for split, file in lists.items()}
+    classes = sorted({name.rpartition("_")[0] for names in named.values() for name in names})
+    number = {name: index for index, name in enumerate(classes)}
+    return {
+        split: FileList(
+            root,
+            (f"images/{name}.jpg" for name in names),
+            labels=np.array([number[name.rpartition("_")[0]] for name in names], dtype=np.int32),
+            classes=classes,
+        )
+        for split, names in named.items()
+    }
+
+
+def _flowers(root: Path) -> Opened:
+    """The 102 flowers by number; the paper trains on `trnid` and `valid` together and tests on `tstid`."""
+    labels = read_matlab(root / "imagelabels.mat")["labels"].ravel().astype(np.int32) - 1
+    ids = {name: rows.ravel().astype(np.int64) for name, rows in read_matlab(root / "setid.mat").items()}
+    whole = FileList(
+        root,
+        (f"jpg/image_{number:05d}.jpg" for number in range(1, len(labels) + 1)),
+        labels=labels,
+        classes=[str(number) for number in range(1, 103)],
+    )
+    train = np.sort(np.concatenate([ids["trnid"], ids["valid"]])) - 1
+    return {"train": Subset(whole, train), "test": Subset(whole, np.sort(ids["tstid"]) - 1)}
+
+
+def _tiny_imagenet(root: Path) -> Opened:
+    """`train/<class>/images`, and `val/images` labelled by `val_annotations.txt`."""
+    from vitrine.data.sources.class_folders import list_class_folders
+
+    classes = subfolders(root / "train")
+    number = {name: index for index, name in enumerate(classes)}
+    rows = [line.split("\t")[:2] for line in _lines(root / "val" / "val_annotations.txt")]
+    val = FileList(
+        root,
+        (f"val/images/{name}" for name, _ in rows),
+        labels=np.array([number[label] for _, label in rows], dtype=np.int32),
+        classes=classes,
+    )
+    return {"train": list_class_folders(root, classes=classes, under="train"), "val": val}
+
+
+def _imagenet(root: Path) -> Opened:
+    """`train/<wnid>` and `val/<wnid>`, or Kaggle's layout with `LOC_val_solution.csv`."""
+    from vitrine.data.sources.class_folders import list_class_folders
+
+    inner = "ILSVRC/Data/CLS-LOC"
+    prefix = f"{inner}/" if (root / inner).is_dir() else ""
+    classes = subfolders(require_path(root / f"{prefix}train"))
+    train = list_class_folders(root, classes=classes, under=f"{prefix}train")
+    solution = root / "LOC_val_solution.csv"
+    if subfolders(require_path(root / f"{prefix}val")):
+        return {"train": train, "test": list_class_folders(root, classes=classes, under=f"{prefix}val")}
+    with require_path(solution).open(newline="", encoding="utf-8") as file:
+        rows = sorted((row["ImageId"], row["PredictionString"].split()[0]) for row in csv.DictReader(file))
+    number = {name: index for index, name in enumerate(classes)}
+    test = FileList(
+        root,
+        (f"{prefix}val/{name}.JPEG" for name, _ in rows),
+        labels=np.array([number[label] for _, label in rows], dtype=np.int32),
+        classes=classes,
+    )
+    return {"train": train, "test": test}
+
+
+SETS = {
+    "cifar10": BuiltIn(num_classes=10, val_fraction=0.02),
+    "cifar100": BuiltIn(num_classes=100, val_fraction=0.02),
+    "pets": BuiltIn(num_classes=37, val_fraction=0.1, open=_pets),
+    "flowers": BuiltIn(num_classes=102, val_fraction=0.1, open=_flowers),
+    "imagenet": BuiltIn(num_classes=1000, val_fraction=0.01, open=_imagenet),
+    "imagenette": BuiltIn(num_classes=10),
+    "tiny-imagenet": BuiltIn(num_classes=200, open=_tiny_imagenet),
+    "mnist": BuiltIn(num_classes=10),
+    "fashion-mnist": BuiltIn(num_classes=10),
+    "cub": BuiltIn(num_classes=200),
+    "cars": BuiltIn(num_classes=196),
+}
+
+
+def _parts(address: str) -> tuple[str, str]:
+    name, colon, folder = address.partition(":")
+    return name.lower().replace("_", "-"), folder if colon and not folder.startswith("//") else ""
+
+
+def _find(name: str) -> Path:
+    places = [Path("data") / name]
+    if os.environ.get("VITRINE_DATA"):
+        places.insert(0, Path(os.environ["VITRINE_DATA"]) / name)
+    for place in places:
+        if place.is_dir():
+            return place
+    beside = nearest(name, os.listdir(".")) if name else None  # noqa: PTH208
+    raise DataError(
+        f"{name} is not at {' or '.join(map(str, places))}; give its folder as {name}:/path/to/{name}, or "
+        f"set VITRINE_DATA to the folder that holds it" + (f"; did you mean ./{beside}?" if beside else "")
+    )
+
+
+def _is_pets(path: Path) -> bool:
+    return (path / "annotations" / "trainval.txt").is_file() and (path / "images").is_dir()
+
+
+def _is_flowers(path: Path) -> bool:
+    return (path / "setid.mat").is_file() and (path / "imagelabels.mat").is_file()
+
+
+def _is_tiny(path: Path) -> bool:
+    return (path / "val" / "val_annotations.txt").is_file() and (path / "train").is_dir()
+
+
+def _lines(file: Path) -> list[str]:
+    text = require_path(file).read_text(encoding="utf-8")
+    return [line for line in text.splitlines() if line.strip() and not line.startswith("#")]
+
+
+def _first_words(file: Path) -> list[str]:
+    return [line.split()[0] for line in _lines(file)]

@@ -1,0 +1,83 @@
+"""IDX files, as MNIST's: `train-images-idx3-ubyte` and `train-labels-idx1-ubyte`, plain or gzipped."""
+
+import gzip
+import math
+import struct
+from pathlib import Path
+
+import numpy as np
+
+from vitrine.data.arrays import ArraySource
+from vitrine.data.source import Pixels, Source, printable
+from vitrine.errors import DataError
+
+PREFIXES = {"train": "train", "test": "t10k"}
+FASHION = (
+    "T-shirt/top Trouser Pullover Dress Coat Sandal Shirt Sneaker Bag".replace(" ", "|") + "|Ankle boot"
+).split("|")
+_UNSIGNED_BYTE = 0x08
+
+
+def recognises(address: str) -> bool:
+    """Take a folder with IDX images."""
+    return Path(address).is_dir() and any(
+        _file(Path(address), prefix, "images", 3) for prefix in PREFIXES.values()
+    )
+
+
+def open_all(address: str) -> dict[str, Source]:
+    """Read both files of each split; ten classes of clothing are named if the folder's name says fashion."""
+    root = Path(address)
+    splits: dict[str, Source] = {}
+    for split, prefix in PREFIXES.items():
+        images_file, labels_file = _file(root, prefix, "images", 3), _file(root, prefix, "labels", 1)
+        if images_file is None:
+            continue
+        if labels_file is None:
+            raise DataError(
+                f"{printable(str(images_file))} has no labels file beside it ({prefix}-labels-idx1-ubyte)"
+            )
+        images, labels = read_idx(images_file), read_idx(labels_file)
+        if len(images) != len(labels):
+            raise DataError(
+                f"{images_file} holds {len(images)} images, but {labels_file} {len(labels)} labels"
+            )
+        is_fashion = "fashion" in str(root.resolve()).lower() and int(labels.max()) < len(FASHION)
+        names = FASHION if is_fashion else [str(number) for number in range(max(10, int(labels.max()) + 1))]
+        splits[split] = ArraySource(
+            images[..., None],
+            labels=labels.astype(np.int32),
+            classes=names,
+            address=address,
+            root=root,
+            prefix=f"{split}/",
+        )
+    return splits
+
+
+def read_idx(file: Path) -> Pixels:
+    """Read an IDX file of bytes; its size must be what its header says, however it is packed."""
+    opener = gzip.open if file.suffix == ".gz" else open
+    try:
+        with opener(file, "rb") as stream:
+            zero, kind, num_sides = struct.unpack(">HBB", stream.read(4))
+            if zero or kind != _UNSIGNED_BYTE or not 1 <= num_sides <= 4:
+                raise DataError(f"{printable(str(file))} is not an IDX file of bytes")
+            shape = struct.unpack(f">{num_sides}I", stream.read(4 * num_sides))
+            wanted = math.prod(shape)
+            # A packed file may unpack to anything: never read more than the header promises.
+            data = stream.read(wanted + 1) if wanted < 2**34 else b""
+    except (OSError, EOFError, struct.error) as error:
+        raise DataError(f"{printable(str(file))} cannot be read as IDX: {error}") from error
+    if len(data) != wanted:
+        raise DataError(f"{printable(str(file))} should hold {wanted} bytes of data, but holds {len(data)}")
+    return np.frombuffer(data, dtype=np.uint8).reshape(shape)
+
+
+def _file(root: Path, prefix: str, what: str, sides: int) -> Path | None:
+    for separator in ("-", "."):
+        for packed in ("", ".gz"):
+            path = root / f"{prefix}-{what}{separator}idx{sides}-ubyte{packed}"
+            if path.is_file():
+                return path
+    return None

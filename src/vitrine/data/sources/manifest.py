@@ -1,0 +1,142 @@
+"""CSV and JSONL manifests, and Hugging Face's imagefolder metadata: one row an image.
+
+Columns: `path` (or `file_name`, `filename`, `image`), `label` or `labels` (several, separated by `;` in a
+CSV, a list in JSONL), and if the file holds several splits, `split`. Paths are relative to the manifest.
+"""
+
+import csv
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from vitrine.data.file_list import FileList, require_path, subfolders
+from vitrine.data.source import Source, pack_labels, printable, sorted_classes
+from vitrine.data.sources import ALL, SPLIT_NAMES
+from vitrine.errors import DataError
+
+PATH_COLUMNS = ("path", "file_name", "filename", "image")
+METADATA = ("metadata.csv", "metadata.jsonl")
+_Row = tuple[str, tuple[str, ...], str]
+
+
+def recognises(address: str) -> bool:
+    """Take .csv, .tsv and .jsonl files, and folders with metadata in them or in their split folders."""
+    path = Path(address)
+    if path.is_dir():
+        return bool(_metadata_files(path))
+    return path.suffix.lower() in (".csv", ".tsv", ".jsonl")
+
+
+def open_all(address: str) -> dict[str, Source]:
+    """Read the rows; splits are those of the `split` column or of the folders that hold metadata."""
+    path = require_path(Path(address))
+    if not path.is_dir():
+        return _sources(path.parent, list(_read(path, split=ALL, prefix="")), address=address, origin=path)
+    rows: list[_Row] = []
+    for split, file in _metadata_files(path).items():
+        prefix = "" if file.parent == path else f"{file.parent.name}/"
+        rows.extend(_read(file, split=split, prefix=prefix))
+    return _sources(path, rows, address=address, origin=path)
+
+
+def _metadata_files(folder: Path) -> dict[str, Path]:
+    for name in METADATA:
+        if (folder / name).is_file():
+            return {ALL: folder / name}
+    found = {}
+    for name in subfolders(folder):
+        split = SPLIT_NAMES.get(name.lower())
+        files = [folder / name / metadata for metadata in METADATA if (folder / name / metadata).is_file()]
+        if split and files:
+            found[split] = files[0]
+    return found
+
+
+def _sources(root: Path, rows: list[_Row], *, address: str, origin: Path) -> dict[str, Source]:
+    if not rows:
+        raise DataError(f"{printable(str(origin))} has no rows")
+    if not any((root / name).exists() for name, _, _ in rows[:5]):
+        raise DataError(
+            f"{printable(str(origin))} names {printable(rows[0][0])}, which is not in "
+            f"{printable(str(root))}; paths must be relative to the folder of the manifest"
+        )
+    is_multi_label = any(len(labels) != 1 for _, labels, _ in rows)
+    classes = sorted_classes(label for _, labels, _ in rows for label in labels)
+    number = {name: index for index, name in enumerate(classes)}
+    splits: dict[str, Source] = {}
+    for split in dict.fromkeys(split for _, _, split in rows):
+        chosen = [row for row in rows if row[2] == split]
+        numbered = [[number[label] for label in labels] for _, labels, _ in chosen]
+        labels = pack_labels(
+            numbered if is_multi_label else [row[0] for row in numbered], is_multi_label=is_multi_label
+        )
+        splits[split] = FileList(
+            root, (name for name, _, _ in chosen), labels=labels, classes=classes, address=address
+        )
+    order = ("train", "val", "test")
+    return {name: splits[name] for name in sorted(splits, key=lambda n: order.index(n) if n in order else 9)}
+
+
+def _read(path: Path, *, split: str, prefix: str) -> Iterator[_Row]:
+    rows = _json_rows(path) if path.suffix.lower() == ".jsonl" else _csv_rows(path)
+    for number, row in rows:
+        name = next((row[column] for column in PATH_COLUMNS if row.get(column)), None)
+        if name is None:
+            raise DataError(
+                f"line {number} of {printable(str(path))} has no path; it needs a column "
+                f"{' or '.join(PATH_COLUMNS)}, and has {', '.join(map(str, row))}"
+            )
+        if "label" not in row and "labels" not in row:
+            raise DataError(
+                f"line {number} of {printable(str(path))} has no label; it needs a column label or labels, "
+                f"and has {', '.join(map(str, row))}"
+            )
+        own = str(row.get("split") or split)
+        yield (
+            prefix + str(name),
+            _labels(row, where=f"line {number} of {path}"),
+            SPLIT_NAMES.get(own.lower(), own),
+        )
+
+
+def _labels(row: dict[str, Any], *, where: str) -> tuple[str, ...]:
+    if "labels" in row:
+        value = row["labels"]
+        words = value if isinstance(value, list) else str(value or "").split(";")
+        return tuple(str(word).strip() for word in words if str(word).strip())
+    value = row["label"]
+    if isinstance(value, list):
+        return tuple(str(word) for word in value)
+    if value is None or str(value).strip() == "":
+        raise DataError(f"{printable(where)} has an empty label; images without labels go into `labels` rows")
+    return (str(value).strip(),)
+
+
+def _csv_rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    with path.open(newline="", encoding="utf-8-sig", errors="surrogateescape") as file:
+        delimiter = "\t" if path.suffix.lower() == ".tsv" else ","
+        reader = csv.DictReader(file, delimiter=delimiter)
+        reader.fieldnames = [name.strip().lower() for name in reader.fieldnames or ()]
+        try:
+            for row in reader:
+                row.pop(None, None)
+                yield reader.line_num, row
+        except csv.Error as error:
+            raise DataError(f"line {reader.line_num} of {printable(str(path))}: {error}") from error
+
+
+def _json_rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    with path.open(encoding="utf-8", errors="surrogateescape") as file:
+        for number, line in enumerate(file, start=1):
+            if not line.strip():
+                continue
+            try:
+                row = json.loads(line)
+            except json.JSONDecodeError as error:
+                raise DataError(
+                    f"line {number} of {printable(str(path))} is not JSON: {error.msg}"
+                ) from error
+            if not isinstance(row, dict):
+                raise DataError(f"line {number} of {printable(str(path))} is not a JSON object")
+            yield number, row

@@ -1,0 +1,238 @@
+"""Parquet in Hugging Face's image schema: `image` {bytes, path}, `label`, class names in the metadata."""
+
+import functools
+import json
+import threading
+from collections import OrderedDict
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from vitrine.data.file_list import require_path
+from vitrine.data.source import Example, Labels, Source, pack_labels, printable, sorted_classes
+from vitrine.data.sources import ALL, SPLIT_NAMES
+from vitrine.errors import DataError, MissingExtraError
+
+LABEL_COLUMNS = ("label", "labels", "fine_label", "class")
+# Row groups are read whole; what is kept of them, in bytes. CIFAR fits, ImageNet does not: shard it first.
+KEPT_BYTES = 2 * 2**30
+
+
+def recognises(address: str) -> bool:
+    """Take a .parquet file, or a folder with such files in it or in its folder `data`."""
+    path = Path(address.partition("?")[0])
+    return path.suffix.lower() == ".parquet" or (path.is_dir() and bool(_files(path)))
+
+
+def open_all(address: str) -> dict[str, Source]:
+    """Open every split, told by the files' names; `?label=NAME` after the address chooses the labels."""
+    place, _, query = address.partition("?")
+    column = query.partition("label=")[2].partition("&")[0] or None
+    path = require_path(Path(place))
+    files = _files(path) if path.is_dir() else [path]
+    groups: dict[str, list[Path]] = {}
+    for file in files:
+        groups.setdefault(_split_of(file, path), []).append(file)
+    if ALL in groups and len(groups) > 1:
+        raise DataError(
+            f"{printable(place)} holds {groups[ALL][0].name}, whose split cannot be told from its name; "
+            "names must begin with train, val or test"
+        )
+    read = {split: _read_labels(group, column) for split, group in groups.items()}
+    names = next((names for _, names in read.values() if names), None)
+    classes = names or sorted_classes(
+        str(label) for rows, _ in read.values() for row in rows for label in _as_tuple(row)
+    )
+    order = [split for split in (ALL, "train", "val", "test") if split in read]
+    return {
+        split: ParquetSource(
+            groups[split],
+            labels=_numbered(read[split][0], classes, has_names=names is not None, where=groups[split][0]),
+            classes=classes,
+            address=address,
+            root=path,
+        )
+        for split in [*order, *(split for split in read if split not in order)]
+    }
+
+
+class ParquetSource(Source):
+    """Rows of Parquet files; the row groups read last are kept, up to `KEPT_BYTES`."""
+
+    def __init__(
+        self, files: Sequence[Path], *, labels: Labels, classes: Sequence[str], address: str, root: Path
+    ) -> None:
+        self.files, self.labels, self.classes = tuple(files), labels, tuple(classes)
+        self.address, self.root = address, root
+        groups = []  # file, row group, first row
+        start = 0
+        for number, file in enumerate(self.files):
+            metadata = _open(file).metadata
+            for group in range(metadata.num_row_groups):
+                groups.append((number, group, start))
+                start += metadata.row_group(group).num_rows
+        self._groups = np.array(groups, dtype=np.int64).reshape(-1, 3)
+        self._forget()
+
+    def name(self, index: int) -> str:
+        """File and row of example `index`."""
+        number, row, _ = self._locate(index)
+        return f"{self.files[number].name}:{row}"
+
+    def read(self, index: int) -> Example:
+        """Return the encoded image of row `index`."""
+        _, _, group = self._locate(index)
+        value = self._column(group)[index - int(self._groups[group, 2])]
+        if not value.is_valid or not len(value.as_buffer()):
+            raise DataError(f"{printable(self.name(index))} holds no image: its bytes are null")
+        return Example(data=value.as_py(), label=self.label(index), name=self.name(index))
+
+    def size(self, index: int) -> int:
+        """Bytes of the encoded image."""
+        _, _, group = self._locate(index)
+        value = self._column(group)[index - int(self._groups[group, 2])]
+        return len(value.as_buffer()) if value.is_valid else 0
+
+    def _locate(self, index: int) -> tuple[int, int, int]:
+        group = int(np.searchsorted(self._groups[:, 2], index, side="right")) - 1
+        number = int(self._groups[group, 0])
+        first = int(self._groups[self._groups[:, 0] == number][0, 2])
+        return number, index - first, group
+
+    def _column(self, group: int) -> Any:
+        with self._lock:
+            if group in self._kept:
+                self._kept.move_to_end(group)
+                return self._kept[group]
+            number, inner, _ = (int(value) for value in self._groups[group])
+            file = _open(self.files[number])
+            name = _image_column(file, self.files[number])
+            column = file.read_row_group(inner, columns=[name]).column(0).combine_chunks()
+            column = column.field("bytes") if hasattr(column, "field") else column
+            self._kept[group] = column
+            self._kept_bytes += column.nbytes
+            while self._kept_bytes > KEPT_BYTES and len(self._kept) > 1:
+                self._kept_bytes -= self._kept.popitem(last=False)[1].nbytes
+            return column
+
+    def _forget(self) -> None:
+        self._lock = threading.Lock()
+        self._kept: OrderedDict[int, Any] = OrderedDict()
+        self._kept_bytes = 0
+
+    def __getstate__(self) -> dict[str, Any]:
+        hidden = ("_lock", "_kept", "_kept_bytes")
+        return {key: value for key, value in self.__dict__.items() if key not in hidden}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._forget()
+
+
+@functools.cache
+def _arrow() -> Any:
+    try:
+        import pyarrow.parquet
+    except ImportError as error:
+        raise MissingExtraError("pyarrow", extra="data", purpose="reading Parquet") from error
+    return pyarrow.parquet
+
+
+def _open(file: Path) -> Any:
+    try:
+        return _arrow().ParquetFile(file)
+    except (OSError, ValueError) as error:  # pyarrow's own errors are children of these
+        raise DataError(
+            f"{printable(str(file))} cannot be read as Parquet: {str(error).splitlines()[0]}"
+        ) from error
+
+
+def _files(folder: Path) -> list[Path]:
+    return (
+        sorted(folder.glob("*.parquet"))
+        or sorted(folder.glob("data/*.parquet"))
+        or sorted(folder.glob("*/*.parquet"))
+    )
+
+
+def _split_of(file: Path, root: Path) -> str:
+    words = [file.name.lower().replace("_", "-").partition("-")[0].partition(".")[0]]
+    if file.parent != root:
+        words.append(file.parent.name.lower())
+    return next((SPLIT_NAMES[word] for word in words if word in SPLIT_NAMES), ALL)
+
+
+def _features(file: Any) -> dict[str, Any]:
+    raw = (file.schema_arrow.metadata or {}).get(b"huggingface")
+    try:
+        return dict(json.loads(raw)["info"]["features"]) if raw else {}
+    except (ValueError, KeyError, TypeError):
+        return {}
+
+
+def _image_column(file: Any, path: Path) -> str:
+    features = _features(file)
+    for field in file.schema_arrow:
+        is_image = isinstance(features.get(field.name), dict) and features[field.name].get("_type") == "Image"
+        has_bytes = field.type.num_fields and any(
+            field.type[n].name == "bytes" for n in range(field.type.num_fields)
+        )
+        if is_image or has_bytes or (field.name in ("image", "img") and "binary" in str(field.type)):
+            return str(field.name)
+    raise DataError(f"{printable(str(path))} has no image column, only {', '.join(file.schema_arrow.names)}")
+
+
+def _read_labels(files: list[Path], column: str | None) -> tuple[list[Any], list[str] | None]:
+    """Labels of all rows as stored, and the class names if the schema has them."""
+    rows: list[Any] = []
+    names: list[str] | None = None
+    for path in files:
+        file = _open(path)
+        _image_column(file, path)
+        features, columns = _features(file), file.schema_arrow.names
+        chosen = column or next((name for name in LABEL_COLUMNS if name in columns), None)
+        if chosen is None or chosen not in columns:
+            raise DataError(
+                f"{printable(str(path))} has no column {column or 'label'}, only {', '.join(columns)}; "
+                "choose one by writing ?label=NAME after the address"
+            )
+        values = file.read(columns=[chosen]).column(0)
+        if values.null_count:
+            row = next(number for number, value in enumerate(values) if not value.is_valid)
+            raise DataError(f"row {row} of {printable(str(path))} has no {chosen}: it is null")
+        rows.extend(values.to_pylist())
+        feature = features.get(chosen)
+        if isinstance(feature, dict):
+            inner = feature.get("feature", feature)
+            names = list(inner["names"]) if isinstance(inner, dict) and inner.get("names") else names
+    return rows, names
+
+
+def _numbered(rows: list[Any], classes: Sequence[str], *, has_names: bool, where: Path) -> Labels:
+    number = {name: index for index, name in enumerate(classes)}
+    is_multi_label = any(isinstance(row, list) for row in rows)
+
+    def of(label: Any) -> int:
+        if has_names and isinstance(label, int):
+            if 0 <= label < len(classes):
+                return label
+            raise DataError(
+                f"{printable(str(where))} has the label {label}, which is not in the list of "
+                f"{len(classes)} classes"
+            )
+        if str(label) not in number:
+            raise DataError(
+                f"{printable(str(where))} has the label {label}, which is not in the list of "
+                f"{len(classes)} classes"
+            )
+        return number[str(label)]
+
+    if is_multi_label:
+        return pack_labels([[of(label) for label in row] for row in rows], is_multi_label=True)
+    return pack_labels([of(row) for row in rows], is_multi_label=False)
+
+
+def _as_tuple(row: Any) -> tuple[Any, ...]:
+    return tuple(row) if isinstance(row, list) else (row,)

@@ -1,0 +1,1 @@
+"""What the paper measures: accuracy, ReaL, few-shot, VTAB, speed. Importable without any training code."""

@@ -1,0 +1,74 @@
+"""Where a command writes: a new dated folder under ./runs, or the one that the user names; never into data."""
+
+import os
+from collections.abc import Iterable
+from datetime import datetime
+from pathlib import Path
+
+from vitrine.errors import ConfigError
+from vitrine.spelling import nearest
+
+
+def new_run_folder(
+    named: Path | None,
+    *,
+    verb: str,
+    files: Iterable[str],
+    never_in: Iterable[Path] = (),
+    is_overwriting: bool = False,
+) -> Path:
+    """Choose and make the folder for the results of `verb`, which will write `files` there.
+
+    Refuses a folder inside any of `never_in`, and one that already holds one of the files.
+    """
+    folder = named if named is not None else _dated(verb)
+    for data in never_in:
+        if is_inside(folder, data):
+            raise ConfigError(
+                f"{folder} lies in the data set {data}, where nothing is ever written; "
+                "name a folder outside it with --out"
+            )
+    present = [name for name in files if (folder / name).exists()]
+    if present and not is_overwriting:
+        raise ConfigError(
+            f"{folder} already holds {present[0]}; name another folder with --out, or give --overwrite"
+        )
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(
+            f"cannot make the folder {folder}: {error.strerror}; name another with --out"
+        ) from error
+    return folder
+
+
+def find_run(named: Path) -> Path:
+    """Return a training run's folder; `runs/latest` is the newest one beside it."""
+    if named.name == "latest" and not named.exists():
+        found = [path.parent for path in named.parent.glob("*/run.json")]
+        if not found:
+            raise ConfigError(
+                f"{named.parent} holds no training run yet; start one with: vitrine finetune DATA"
+            )
+        return max(found, key=lambda path: path.stat().st_mtime)
+    if not (named / "run.json").exists():
+        others = sorted(str(path.parent) for path in named.parent.glob("*/run.json"))
+        near = f"; did you mean {nearest(str(named), others)[0]}?" if others else ""
+        raise ConfigError(f"{named} is not the folder of a training run{near}")
+    return named
+
+
+def is_inside(path: Path, folder: Path) -> bool:
+    """Whether `path` is `folder` or below it (for a file: below the folder it is in), links followed."""
+    root = os.path.realpath(folder if folder.is_dir() else folder.parent)
+    return os.path.commonpath([root, os.path.realpath(path)]) == root
+
+
+def _dated(verb: str) -> Path:
+    stamp = datetime.now().strftime("%Y-%m-%d-%H%M%S")
+    folder = Path("runs") / f"{stamp}-{verb}"
+    number = 2
+    while folder.exists():
+        folder = Path("runs") / f"{stamp}-{verb}-{number}"
+        number += 1
+    return folder

@@ -1,0 +1,131 @@
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from vitrine.errors import ConfigError, DataError
+from vitrine.evaluation.fewshot import draw_support, fewshot_accuracy, parse_shots
+
+
+def separable(num_classes=4, per_class=6, width=4):
+    random = np.random.default_rng(0)
+    labels = np.arange(num_classes * per_class) % num_classes
+    features = 10 * np.eye(width)[labels] + 0.1 * random.normal(size=(len(labels), width))
+    return features, labels
+
+
+@pytest.mark.parametrize("probe", ["ridge", "knn", "logistic"])
+def test_classes_that_lie_apart_are_told_apart_from_one_example(probe):
+    features, labels = separable()
+    result = fewshot_accuracy(features, labels, features, labels, shots=[1, 5], probe=probe)
+    assert [score.mean for score in result.scores] == [1.0, 1.0]
+    assert [score.spread for score in result.scores] == [0.0, 0.0]
+
+
+@given(st.integers(0, 1000), st.integers(1, 5), st.integers(2, 6))
+@settings(max_examples=30, deadline=None)
+def test_a_support_set_has_the_shots_of_every_class_in_class_order_and_grows_with_shots(seed, shots, classes):
+    labels = np.random.default_rng(seed).permutation(np.arange(classes * 6) % classes)
+    rows = draw_support(labels, shots=shots, seed=seed, num_classes=classes)
+    assert labels[rows].tolist() == [k for k in range(classes) for _ in range(shots)]
+    more = draw_support(labels, shots=6, seed=seed, num_classes=classes)
+    assert set(rows) <= set(more)
+
+
+def test_the_mean_and_spread_are_those_of_the_seeds():
+    random = np.random.default_rng(1)
+    labels = np.arange(60) % 3
+    features = random.normal(size=(60, 4)) + labels[:, None] * 0.5
+    score = fewshot_accuracy(features, labels, features, labels, shots=[2], seeds=5).scores[0]
+    assert len(set(score.accuracies)) > 1
+    assert score.mean == pytest.approx(np.mean(score.accuracies), abs=1e-15)
+    assert score.spread == pytest.approx(np.std(score.accuracies, ddof=1), abs=1e-15)
+    assert fewshot_accuracy(features, labels, features, labels, shots=[2], seeds=1).scores[0].spread is None
+
+
+def test_the_order_of_the_test_rows_does_not_matter_beyond_one_block():
+    features, labels = separable()
+    test, test_labels = np.tile(features, (200, 1)), np.tile(labels, 200)  # more rows than one block
+    backwards = fewshot_accuracy(features, labels, test[::-1].copy(), test_labels[::-1].copy(), shots=[1])
+    assert backwards.scores == fewshot_accuracy(features, labels, test, test_labels, shots=[1]).scores
+
+
+def test_half_precision_features_are_taken_and_solved_in_float64():
+    features, labels = separable()
+    half = torch.from_numpy(features).bfloat16()
+    assert fewshot_accuracy(half, labels, half, labels, shots=[1]).scores[0].mean == 1.0
+
+
+def test_the_result_reads_as_a_table_with_spread_and_finds_scores_by_shots():
+    features, labels = separable()
+    result = fewshot_accuracy(features, labels, features, labels, shots=[1, 5], l2=[1.0, 1024.0])
+    assert "5-shot  l2 1024: 100.00 % +- 0.00" in str(result)
+    assert result.score(5, l2=1.0).shots == 5
+    with pytest.raises(ConfigError, match=r"no score at 7 shots.*shots are 1, 5"):
+        result.score(7)
+
+
+def test_fewer_examples_than_shots_are_refused_with_the_class_by_name():
+    features, labels = separable()
+    keep = ~((labels == 2) & (np.arange(len(labels)) > 6))
+    with pytest.raises(
+        DataError, match=r"cat has 2 training example\(s\), fewer than 5 shots; .*at most 2 shots"
+    ):
+        fewshot_accuracy(
+            features[keep], labels[keep], features, labels, shots=[1, 5], class_names=["a", "b", "cat", "d"]
+        )
+
+
+def test_a_class_with_no_examples_is_refused_not_averaged_over():
+    features, labels = separable()
+    keep = labels != 1
+    with pytest.raises(DataError, match="class 1 has no training examples at all"):
+        fewshot_accuracy(features[keep], labels[keep], features, labels, shots=[1])
+
+
+def test_a_label_outside_the_classes_is_refused():
+    features, labels = separable()
+    with pytest.raises(DataError, match="a label is 3, outside the 3 classes; labels go from 0 to 2"):
+        fewshot_accuracy(features, labels, features, labels, shots=[1], class_names=["a", "b", "c"])
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"shots": []}, "shots must be at least one number"),
+        ({"shots": [0]}, "each 1 or more"),
+        ({"seeds": 0}, "seeds must be 1 or more, got 0"),
+        ({"l2": 0.0}, "l2 must be numbers above 0"),
+        ({"l2": []}, "l2 must be numbers above 0"),
+        ({"probe": "svm"}, "probe must be one of ridge, knn, logistic, got 'svm'"),
+        ({"probe": "knn", "l2": 1.0}, "nearest neighbours have no l2"),
+        ({"probe": "knn", "neighbours": 0}, "neighbours must be 1 or more"),
+    ],
+)
+def test_nonsense_options_are_refused_in_one_sentence(change, message):
+    features, labels = separable()
+    with pytest.raises(ConfigError, match=message):
+        fewshot_accuracy(features, labels, features, labels, **{"shots": [1], **change})
+
+
+def test_broken_features_and_labels_are_refused_in_one_sentence():
+    features, labels = separable()
+    broken = features.copy()
+    broken[3, 2] = np.nan
+    for train, targets, message in [
+        (broken, labels, "not finite"),
+        (features[:, :3], labels, "train features have 3 columns and test features 4"),
+        (features, labels[:5], r"must be \(N, D\) and labels \(N,\)"),
+        (features, labels.astype(float), "whole numbers from 0, got torch.float64"),
+        (features, labels - 1, "whole numbers from 0, got -1"),
+        (features[:0], labels[:0], "train set has no examples"),
+    ]:
+        with pytest.raises(DataError, match=message):
+            fewshot_accuracy(train, targets, features, labels, shots=[1])
+
+
+def test_shots_are_read_from_text_and_nonsense_is_refused():
+    assert parse_shots("1, 5,10") == (1, 5, 10)
+    with pytest.raises(ConfigError, match="got '1,x'; try 1,5,10,25"):
+        parse_shots("1,x")

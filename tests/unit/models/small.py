@@ -1,0 +1,35 @@
+"""One small model of every kind, for the checks that all of them must pass."""
+
+from vitrine.models import Model, create_model
+
+SHAPE = {"width": 32, "depth": 3, "num_heads": 4, "mlp_width": 48, "patch_size": 8}
+VIT = {"name": "ViT", "image_size": 32, "num_classes": 5, **SHAPE}
+
+KINDS: dict[str, dict[str, object]] = {
+    "class token": {**VIT},
+    "average pooling": {**VIT, "pooling": "average"},
+    "attention pooling": {**VIT, "pooling": "attention"},
+    "pre-training head": {**VIT, "representation_width": 24, "head_bias": -10.0},
+    "no positions": {**VIT, "positions": "none"},
+    "2-D positions": {**VIT, "positions": "learned_2d"},
+    "2-D positions every layer": {**VIT, "positions": "learned_2d", "position_placement": "every_layer"},
+    "1-D positions every layer": {**VIT, "position_placement": "every_layer"},
+    "1-D positions shared": {**VIT, "position_placement": "shared"},
+    "relative positions": {**VIT, "positions": "relative", "position_placement": "every_layer"},
+    "relative positions shared": {**VIT, "positions": "relative", "position_placement": "shared"},
+    "sincos positions": {**VIT, "positions": "sincos_2d"},
+    "patch positions only": {**VIT, "has_prefix_positions": False},
+    "registers": {**VIT, "num_registers": 3, "layer_scale": 0.1, "gelu": "erf"},
+    "distillation token": {**VIT, "has_distillation_token": True},
+    "qk-norm": {**VIT, "qk_norm": True},
+    "norm after pooling": {**VIT, "pooling": "average", "norm_after_pooling": True},
+    "dropout": {**VIT, "dropout": 0.1, "stochastic_depth": 0.2},
+    "activation checkpointing": {**VIT, "activation_checkpointing": True},
+    "non-square": {**VIT, "image_size": (32, 48), "patch_size": (8, 4), "channels": 2},
+    "hybrid": {"name": "R26+ViT-Ti/16", "image_size": 64, "num_classes": 5, "depth": 2},
+    "BiT": {"name": "BiT-R26x1", "image_size": 64, "num_classes": 5},
+}
+
+
+def small_model(kind: str) -> Model:
+    return create_model(**KINDS[kind])  # type: ignore[arg-type]
