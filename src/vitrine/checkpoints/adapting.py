@@ -7,6 +7,7 @@ import dataclasses
 import math
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -14,7 +15,7 @@ from torch import Tensor
 from vitrine.checkpoints.tensors import Spec
 from vitrine.checkpoints.weights import ChangedWeights, Weights
 from vitrine.errors import ConfigError
-from vitrine.models import BiTConfig, ViTConfig
+from vitrine.models import BiTConfig, ModelConfig, ViTConfig
 from vitrine.models.config import require_tiling
 from vitrine.models.positions import Learned1D, Learned2D, SinCos2D, resample_grid
 from vitrine.models.vit import position_tables
@@ -81,13 +82,13 @@ def with_num_classes(weights: Weights, num_classes: int | None) -> Changed:
     """Put a new head of zeros in place of the old one and of its hidden layer; None takes the head away."""
     config = weights.config
     dtype = next(iter(weights.index.values())).dtype
-    options: dict[str, object] = {"num_classes": num_classes}
+    options: dict[str, Any] = {"num_classes": num_classes}
     width = config.representation_width if isinstance(config, BiTConfig) else config.width
     dropped = ""
     if isinstance(config, ViTConfig) and config.representation_width and num_classes:
         options["representation_width"] = None  # section 3.1: the whole pre-training head is removed
         dropped = " and its hidden layer"
-    changed = dataclasses.replace(config, **options)  # type: ignore[type-var]
+    changed: ModelConfig = dataclasses.replace(config, **options)
     if num_classes is None:
         return ChangedWeights(weights, changed, {}), "head taken away: the model answers with features"
     makers: dict[str, Made] = {}

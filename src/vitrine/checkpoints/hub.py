@@ -80,9 +80,9 @@ def unreachable(repository: str, name: str) -> str:
 
 def told_bar() -> type[Any]:
     """Make a bar for huggingface-hub that tells our listener instead of drawing."""
-    from tqdm import tqdm
+    from tqdm import tqdm  # type: ignore[import-untyped]
 
-    class Told(tqdm):  # type: ignore[type-arg]
+    class Told(tqdm):  # type: ignore[misc]
         def __init__(self, *args: Any, **options: Any) -> None:
             options.pop("name", None)
             self._listener = current_listener()

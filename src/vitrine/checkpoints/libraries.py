@@ -16,7 +16,7 @@ from vitrine.models import BiTConfig, ModelConfig, ViTConfig
 LIBRARIES = {"hf": "transformers", "timm": "timm", "torchvision": "torchvision"}
 
 
-class NoOpinion(Exception):
+class NoAnswerError(Exception):
     """The library cannot be asked: it is not installed, or has no such model."""
 
 
@@ -29,11 +29,13 @@ def outputs_of(target: str, path: Path, *, config: ModelConfig, images: Tensor) 
         run = build(library, path, config)
         with torch.inference_mode():
             return name, run(images)
-    except NoOpinion:
+    except NoAnswerError:
         raise
     except Exception as error:
         # Whatever another library raises is an answer to the question whether it reads our file.
-        raise NoOpinion(f"{name} does not read it: {type(error).__name__}: {first_line(error)}") from error
+        raise NoAnswerError(
+            f"{name} does not read it: {type(error).__name__}: {first_line(error)}"
+        ) from error
 
 
 def import_library(name: str) -> ModuleType:
@@ -41,9 +43,9 @@ def import_library(name: str) -> ModuleType:
     try:
         return importlib.import_module(name)
     except ImportError:
-        raise NoOpinion(f"{name} is not installed") from None
+        raise NoAnswerError(f"{name} is not installed") from None
     except RuntimeError as error:
-        raise NoOpinion(f"{name} cannot be imported here: {first_line(error)}") from None
+        raise NoAnswerError(f"{name} cannot be imported here: {first_line(error)}") from None
 
 
 def hugging_face_model(library: Any, path: Path, config: ModelConfig) -> Any:
@@ -66,7 +68,9 @@ def timm_library_model(library: Any, path: Path, config: ModelConfig) -> Any:
     """Build timm's model of the same shape and give it the file, strictly."""
     name, arguments = timm_model(config)
     if name is None:
-        raise NoOpinion("timm has no name for a model of this shape; its classes can still hold the weights")
+        raise NoAnswerError(
+            "timm has no name for a model of this shape; its classes can still hold the weights"
+        )
     model = library.create_model(name, pretrained=False, num_classes=config.num_classes or 0, **arguments)
     model.load_state_dict(state_dict_of(path), strict=True)
     return model.eval()

@@ -39,9 +39,9 @@ def find(source: str | Path, *, revision: str | None = None) -> Place | str:
         return Place(weights=path, folder=path.parent if path.name in NAMES else None)
     if variant(text) is not None:
         return text
-    if re.fullmatch(r"[\w][\w.-]*/[\w][\w.-]*", text) and not isinstance(source, Path):
-        if path.suffix not in SUFFIXES and not path.parent.is_dir():
-            return from_hub(text, revision=revision)
+    is_hub_name = re.fullmatch(r"[\w][\w.-]*/[\w][\w.-]*", text) and not isinstance(source, Path)
+    if is_hub_name and path.suffix not in SUFFIXES and not path.parent.is_dir():
+        return from_hub(text, revision=revision)
     raise CheckpointError(f"no such file or folder: {text}{suggestion(path)}")
 
 

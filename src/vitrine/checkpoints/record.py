@@ -1,12 +1,12 @@
 """Everything that must go with weights: the model's config, preprocessing, classes, recipe and version."""
 
 import dataclasses
+import importlib.metadata
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import vitrine
 from vitrine.data.preprocess import Preprocess
 from vitrine.errors import CheckpointError, ConfigError
 from vitrine.models import BiTConfig, ModelConfig, ViTConfig
@@ -16,6 +16,14 @@ from vitrine.models.variants import VARIANTS, configure
 KEY = "vitrine"
 """Where our record stands in config.json and in the metadata of a safetensors file."""
 FORMAT = 1
+
+
+def installed_version() -> str:
+    """Return the version of Vitrine that is installed."""
+    try:
+        return importlib.metadata.version("vitrine")
+    except importlib.metadata.PackageNotFoundError:
+        return "unknown"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,9 +36,9 @@ class Record:
     recipe: Mapping[str, Any] | None = None
     layout: str = "Vitrine"
     """Where the weights came from first."""
-    version: str = vitrine.__version__
-    checksums: Mapping[str, str] = field(default_factory=dict)
-    """SHA-256 of each file of weights, by name."""
+    version: str = field(default_factory=installed_version)
+    checksums: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    """SHA-256 and CRC-32 of each file of weights, by its name."""
 
     @property
     def variant(self) -> str | None:
@@ -48,7 +56,7 @@ class Record:
             "preprocess": self.preprocess.to_json(),
             "classes": list(self.classes) if self.classes else None,
             "recipe": dict(self.recipe) if self.recipe else None,
-            "checksums": dict(self.checksums),
+            "checksums": {name: dict(sums) for name, sums in self.checksums.items()},
         }
 
     @classmethod
@@ -80,7 +88,9 @@ def config_to_json(config: ModelConfig) -> dict[str, Any]:
 
 def config_from_json(values: Mapping[str, Any]) -> ModelConfig:
     """Make a config from plain values."""
-    options = {key: tuple(value) if isinstance(value, list) else value for key, value in values.items()}
+    options: dict[str, Any] = {
+        key: tuple(value) if isinstance(value, list) else value for key, value in values.items()
+    }
     kind = options.pop("kind", "ViT")
     known = {found.name for found in dataclasses.fields(BiTConfig if kind == "BiT" else ViTConfig)}
     unknown = sorted(set(options) - known)

@@ -35,6 +35,8 @@ class Parity:
     scale: float | None
     """The largest absolute logit, beside which a difference is large or small."""
     reason: str = ""
+    explained: str = ""
+    """Why a difference was to be expected: the library computes with other numerics, which no file can change."""
 
     @property
     def agrees(self) -> bool | None:
@@ -44,14 +46,16 @@ class Parity:
         return self.largest <= TOLERANCE * max(1.0, self.scale)
 
 
-def largest_difference(against: str, images: str, expected: Tensor, found: Tensor) -> Parity:
+def largest_difference(
+    against: str, images: str, expected: Tensor, found: Tensor, *, explained: str = ""
+) -> Parity:
     """Compare two answers (B, K)."""
     if expected.shape != found.shape:
         reason = f"answers {tuple(found.shape)} instead of {tuple(expected.shape)}"
         return Parity(against=against, images=images, largest=None, scale=None, reason=reason)
     largest = (expected.double() - found.double()).abs().max().item()
     scale = expected.abs().max().item() if expected.numel() else 0.0
-    return Parity(against=against, images=images, largest=largest, scale=scale)
+    return Parity(against=against, images=images, largest=largest, scale=scale, explained=explained)
 
 
 def describe_tensors(prepared: Prepared, source: Weights) -> tuple[TensorLine, ...]:
@@ -75,15 +79,14 @@ def sources_of(rule: Rule, source: Weights, *, is_split: bool) -> list[Rule]:
     """Return the source's rules that fill what one written tensor is taken from."""
     if not isinstance(source, MappedWeights):
         return []
-    probe = torch.arange(source.index[rule.ours[0]].shape[0]) if rule.ours[0] in source.index else None
     found: dict[str, Rule] = {}
     for name in rule.ours:
-        for candidate, _ in source.sources.get(name, ()):
-            if is_split and len(source.sources[name]) > 1 and probe is not None:
-                # Both sides split the fused tensor: only the part that overlaps is a source.
-                if not overlaps(rule, candidate, shape=source.index[name].shape):
-                    continue
-            found[candidate.theirs] = candidate
+        candidates = source.sources.get(name, ())
+        for candidate, _ in candidates:
+            # Where both sides split the fused tensor, only the part that overlaps is a source.
+            both_split = is_split and len(candidates) > 1
+            if not both_split or overlaps(rule, candidate, shape=source.index[name].shape):
+                found[candidate.theirs] = candidate
     return list(found.values())
 
 
@@ -96,20 +99,15 @@ def overlaps(one: Rule, other: Rule, *, shape: tuple[int, ...]) -> bool:
 
 def how_mapped(rule: Rule, sources: list[Rule]) -> str:
     """Name what was done to one tensor."""
-    if len(rule.ours) > 1 and len(sources) > 1:
-        return "stacked"
-    if len(sources) > 1:
-        return "merged"
-    if not sources:
-        return "written"
+    if len(sources) != 1:
+        return ("stacked" if len(rule.ours) > 1 else "merged") if sources else "written"
     (source,) = sources
+    hows = {rule.view.how, source.view.how}
     if len(source.ours) > 1 and len(rule.ours) == 1:
         return "unstacked"
-    if rule.view.how == source.view.how:
+    if len(hows) == 1:
         return "kept" if rule.theirs == source.theirs else "renamed"
-    if "split" in (rule.view.how, source.view.how):
-        return "split"
-    return "transposed" if "transposed" in (rule.view.how, source.view.how) else "reshaped"
+    return next(how for how in ("split", "transposed", "reshaped", "renamed") if how in hows)
 
 
 def made_anew(weights: Weights) -> set[str]:

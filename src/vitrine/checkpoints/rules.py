@@ -49,17 +49,23 @@ def part(index: int, *, of: int) -> View:
 
 def heads_of_kernel(index: int, *, of: int, num_heads: int) -> View:
     """Take q, k or v of a fused kernel as JAX keeps it: (in, heads, channels a head)."""
-    return View("split", lambda tensor: tensor.chunk(of)[index].T.unflatten(1, (num_heads, -1)))
+    return View("split", lambda tensor: split_axis(tensor.chunk(of)[index].T, 1, num_heads))
 
 
 def heads_of_bias(index: int, *, of: int, num_heads: int) -> View:
     """Take q, k or v of a fused bias as JAX keeps it: (heads, channels a head)."""
-    return View("split", lambda tensor: tensor.chunk(of)[index].unflatten(0, (num_heads, -1)))
+    return View("split", lambda tensor: split_axis(tensor.chunk(of)[index], 0, num_heads))
 
 
 def joined_heads(*, num_heads: int) -> View:
     """See the output projection as JAX keeps it: (heads, channels a head, out)."""
-    return View("transposed", lambda tensor: tensor.T.unflatten(0, (num_heads, -1)))
+    return View("transposed", lambda tensor: split_axis(tensor.T, 0, num_heads))
+
+
+def split_axis(tensor: Tensor, axis: int, count: int) -> Tensor:
+    """View one axis as two, the first of `count` entries."""
+    shape = (*tensor.shape[:axis], count, tensor.shape[axis] // count, *tensor.shape[axis + 1 :])
+    return tensor.view(shape)
 
 
 def rule(theirs: str, ours: str, view: View = SAME) -> Rule:

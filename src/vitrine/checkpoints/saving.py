@@ -6,6 +6,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -153,13 +154,11 @@ def write_folder(prepared: Prepared, destination: Path) -> None:
         destination.parent.mkdir(parents=True, exist_ok=True)
         staged = Path(tempfile.mkdtemp(dir=destination.parent, prefix=f".{destination.name[:80]}."))
     try:
-        digest = write_safetensors(staged / WEIGHTS, tensors_of(prepared), specs=specs_of(prepared))
-        record = dataclasses.replace(prepared.record, checksums={WEIGHTS: digest})
+        sums = write_safetensors(staged / WEIGHTS, tensors_of(prepared), specs=specs_of(prepared))
+        record = dataclasses.replace(prepared.record, checksums={WEIGHTS: sums})
         write_text(staged / "README.md", card(record, layout=prepared.layout))
-        try:
+        with suppress(ConfigError):  # what their file cannot say, our record does
             write_json(staged / "preprocessor_config.json", record.preprocess.to_hf())
-        except ConfigError:
-            pass  # what their file cannot say, our record does
         write_json(staged / "config.json", {**settings_of(prepared), KEY: record.to_json()})
         with refusing_in_words(destination):
             staged.chmod(0o777 & ~current_umask())

@@ -1,6 +1,5 @@
 """Files of weights, written tensor by tensor: whole or not at all, never a pickle."""
 
-import hashlib
 import io
 import json
 import zipfile
@@ -13,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from vitrine.checkpoints.checksum import Checksums
 from vitrine.checkpoints.reading.safetensors_file import DTYPE_NAMES
 from vitrine.checkpoints.tensors import Spec
 from vitrine.errors import CheckpointError
@@ -29,8 +29,8 @@ def write_safetensors(
     *,
     specs: Mapping[str, Spec],
     metadata: Mapping[str, str] | None = None,
-) -> str:
-    """Write tensors that come one at a time in the order of `specs`; return the file's SHA-256."""
+) -> dict[str, str]:
+    """Write tensors that come one at a time in the order of `specs`; return the file's checksums."""
     header: dict[str, Any] = {"__metadata__": {"format": "pt", **(metadata or {})}}
     offset = 0
     for name, spec in specs.items():
@@ -42,32 +42,35 @@ def write_safetensors(
         offset += spec.num_bytes
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % ALIGNMENT)
-    digest = hashlib.sha256()
+    sums = Checksums()
     with refusing_in_words(path), write_atomically(path) as file:
         for piece in (len(text).to_bytes(8, "little"), text):
             file.write(piece)
-            digest.update(piece)
+            sums.update(piece)
         expected = iter(specs.items())
         for name, tensor in tensors:
             wanted, spec = next(expected)
             assert (name, tuple(tensor.shape), tensor.dtype) == (wanted, spec.shape, spec.dtype)
             for chunk in chunks(tensor):
                 file.write(chunk)
-                digest.update(chunk)
+                sums.update(chunk)
         assert next(expected, None) is None
-    return digest.hexdigest()
+    return sums.to_json()
 
 
 def write_npz(path: Path, tensors: Iterable[tuple[str, Tensor]]) -> None:
     """Write a .npz array by array, stored as numpy.savez does."""
-    with refusing_in_words(path), write_atomically(path) as file:
-        with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED, allowZip64=True) as archive:
-            for name, tensor in tensors:
-                entry = zipfile.ZipInfo(f"{name}.npy", date_time=LONG_AGO)
-                with archive.open(entry, "w", force_zip64=True) as member:
-                    member.write(npy_header(tensor))
-                    for chunk in chunks(tensor):
-                        member.write(chunk)
+    with (
+        refusing_in_words(path),
+        write_atomically(path) as file,
+        zipfile.ZipFile(file, "w", zipfile.ZIP_STORED, allowZip64=True) as archive,
+    ):
+        for name, tensor in tensors:
+            entry = zipfile.ZipInfo(f"{name}.npy", date_time=LONG_AGO)
+            with archive.open(entry, "w", force_zip64=True) as member:
+                member.write(npy_header(tensor))
+                for chunk in chunks(tensor):
+                    member.write(chunk)
 
 
 def write_text(path: Path, text: str) -> None:
@@ -86,7 +89,7 @@ def chunks(tensor: Tensor) -> Iterable[memoryview]:
     flat = tensor.detach().contiguous().reshape(-1)
     if flat.numel() == 0:
         return
-    data = memoryview(flat.view(torch.uint8).numpy())
+    data = memoryview(flat.view(torch.uint8).numpy().data)
     for start in range(0, len(data), CHUNK_BYTES):
         yield data[start : start + CHUNK_BYTES]
 

@@ -28,7 +28,9 @@ def show(result: Conversion) -> None:
         if check.largest is None:
             print(f"{check.against}: not compared, {check.reason}")
             continue
-        verdict = "agrees" if check.agrees else "DIFFERS"
+        verdict = (
+            "agrees" if check.agrees else f"differs: {check.explained}" if check.explained else "DIFFERS"
+        )
         print(
             f"{check.against}, {check.images}: largest logit difference {check.largest:.2e} "
             f"(largest logit {check.scale:.3g}): {verdict}"
@@ -44,12 +46,11 @@ def rows(tensors: tuple[TensorLine, ...]) -> list[tuple[str, str, str, str]]:
         sources = tuple(pattern(name) for name in line.sources)
         groups.setdefault((pattern(line.name), line.shape, line.how, *sources), []).append(line)
     shown = []
-    for (name, shape, how, *sources), lines in groups.items():
-        if len(lines) == 1:
-            name, sources = lines[0].name, list(lines[0].sources)
-        count = f" (x{len(lines)})" if len(lines) > 1 else ""
+    for key, lines in groups.items():
+        first, count = lines[0], f" (x{len(lines)})" if len(lines) > 1 else ""
+        name, sources = (first.name, first.sources) if len(lines) == 1 else (key[0], key[3:])
         listed = ", ".join(dict.fromkeys(sources)) or "-"
-        shown.append((f"{name}{count}", shape, how, listed))
+        shown.append((f"{name}{count}", first.shape, first.how, listed))
     return shown
 
 

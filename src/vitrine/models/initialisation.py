@@ -27,7 +27,9 @@ TRUNCATED_NORMAL_STD = 0.87962566103423978
 
 @torch.no_grad()
 def initialise_vit(model: "ViT") -> None:
-    """Fill every parameter of a ViT or hybrid."""
+    """Fill every parameter of a ViT or hybrid; one without memory (on the meta device) has nothing to fill."""
+    if model.norm.weight.is_meta:
+        return
     for module in model.modules():
         initialise_layer(module)
     for table in model.positions:
@@ -54,7 +56,9 @@ def initialise_vit(model: "ViT") -> None:
 
 @torch.no_grad()
 def initialise_bit(model: "BiT") -> None:
-    """Fill every parameter of a BiT ResNet."""
+    """Fill every parameter of a BiT ResNet; one without memory (on the meta device) has nothing to fill."""
+    if model.norm.weight.is_meta:
+        return
     for module in model.modules():
         initialise_layer(module)
     initialise_head(model.head, bias=model.config.head_bias)

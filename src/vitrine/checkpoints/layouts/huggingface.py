@@ -190,9 +190,15 @@ class HuggingFaceLayout:
             return reason
         assert isinstance(config, ViTConfig)
         if config.representation_width and config.num_classes:
-            return "Hugging Face's classifier ignores the representation layer; --to npz, torchvision or vitrine keep it"
+            return (
+                "Hugging Face's classifier ignores the representation layer; "
+                "--to npz, torchvision or vitrine keep it"
+            )
         if is_dino and config.num_classes:
-            return "Hugging Face's DINOv2 classifier reads twice the width; --to timm or --to vitrine can hold this head"
+            return (
+                "Hugging Face's DINOv2 classifier reads twice the width; "
+                "--to timm or --to vitrine can hold this head"
+            )
         return None
 
     def left_out(self, name: str) -> str | None:
