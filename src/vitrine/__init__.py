@@ -13,10 +13,13 @@ if TYPE_CHECKING:
     from vitrine.commands.check import check as check
     from vitrine.commands.dedup import dedup as dedup
     from vitrine.commands.demo import demo as demo
+    from vitrine.commands.evaluate import evaluate as evaluate
+    from vitrine.commands.fewshot import fewshot as fewshot
     from vitrine.commands.models import list_models as list_models
     from vitrine.commands.plan import plan as plan
     from vitrine.commands.shard import shard as shard
     from vitrine.errors import VitrineError as VitrineError
+    from vitrine.evaluation.fewshot import fewshot_accuracy as fewshot_accuracy
     from vitrine.models import create_model as create_model
 
 _HOME = {
@@ -25,6 +28,9 @@ _HOME = {
     "create_model": "vitrine.models",
     "dedup": "vitrine.commands.dedup",
     "demo": "vitrine.commands.demo",
+    "evaluate": "vitrine.commands.evaluate",
+    "fewshot": "vitrine.commands.fewshot",
+    "fewshot_accuracy": "vitrine.evaluation.fewshot",
     "list_models": "vitrine.commands.models",
     "plan": "vitrine.commands.plan",
     "shard": "vitrine.commands.shard",
@@ -37,6 +43,9 @@ __all__ = [
     "create_model",
     "dedup",
     "demo",
+    "evaluate",
+    "fewshot",
+    "fewshot_accuracy",
     "list_models",
     "plan",
     "shard",

@@ -25,6 +25,8 @@ VERBS = (
     Verb("demo", "demo"),
     Verb("check", "check"),
     Verb("dedup", "dedup"),
+    Verb("evaluate", "evaluate"),
+    Verb("fewshot", "fewshot"),
     Verb("models", "list_models"),  # `vitrine.models` is the room
     Verb("plan", "plan"),
     Verb("shard", "shard"),

@@ -71,12 +71,12 @@ def run_model(
             keep_going=True,
         ) as loader,
         evaluating(model),
-        torch.inference_mode(),
-        _casting(device, precision),
     ):
         share = (rank + 1) * len(source) // world_size - rank * len(source) // world_size
         for batch in track(loader.evaluation_batches(), what, total=-(-share // batch_size)):
-            parts.append(apply(preprocess.normalise(batch.images)).float().cpu())
+            # Not round the loop: the workers write into batches that are made there.
+            with torch.inference_mode(), _casting(device, precision):
+                parts.append(apply(preprocess.normalise(batch.images)).float().cpu())
             failures |= {int(batch.rows.indices[row]): why for row, why in batch.failures.items()}
     rows = gather_rows(torch.cat(parts), length=len(source))
     failures = gather_mappings(failures)

@@ -3,6 +3,9 @@
 Process r of W has rows r * N // W up to (r + 1) * N // W, as `Loader.evaluation_batches` shares them out.
 """
 
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -52,3 +55,20 @@ def on_every_rank(claim: bool) -> bool:
     claims: list[Any] = [None] * world_size
     dist.all_gather_object(claims, claim)
     return all(claims)
+
+
+@contextmanager
+def joined_processes() -> Iterator[torch.device | None]:
+    """Join the processes that torchrun started, for the block; yields this one's device, None without torchrun."""
+    if int(os.environ.get("WORLD_SIZE", "1")) == 1 or dist.is_initialized():
+        yield None
+        return
+    device = torch.device("cpu")
+    if torch.cuda.is_available():
+        device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
+        torch.cuda.set_device(device)
+    dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
+    try:
+        yield device
+    finally:
+        dist.destroy_process_group()
