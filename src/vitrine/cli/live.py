@@ -15,6 +15,7 @@ class LiveLine:
         self._on_terminal = sys.stderr.isatty()
         self._bar: object | None = None
         self._what, self._total, self._done = "", None, 0  # type: tuple[str, int | None, int]
+        self._note = ""
         self._began = self._last_plain = 0.0
 
     def __enter__(self) -> Self:
@@ -28,7 +29,7 @@ class LiveLine:
     def start(self, what: str, total: int | None) -> None:
         """Begin a new line."""
         self.finish()
-        self._what, self._total, self._done = what, total, 0
+        self._what, self._total, self._done, self._note = what, total, 0, ""
         self._began = self._last_plain = time.monotonic()
         if self._on_terminal:
             from rich.console import Console
@@ -47,21 +48,23 @@ class LiveLine:
             bar.start()
             self._bar = bar
 
-    def advance(self, steps: int) -> None:
+    def advance(self, steps: int, note: str = "") -> None:
         """Move on; on a terminal at once, elsewhere a line every ten seconds."""
         self._done += steps
+        self._note = note or self._note
         now = time.monotonic()
         rate = self._done / max(now - self._began, 1e-9)
         if self._bar is not None:
             from rich.progress import Progress
 
             assert isinstance(self._bar, Progress)
-            self._bar.update(self._bar.task_ids[0], advance=steps, rate=f"{rate:,.1f}/s")
+            self._bar.update(self._bar.task_ids[0], advance=steps, rate=self._note or f"{rate:,.1f}/s")
         elif not self._on_terminal and now - self._last_plain > PLAIN_EVERY_SECONDS:
             self._last_plain = now
             left = f", {(self._total - self._done) / rate:,.0f} s left" if self._total else ""
             of = f"/{self._total:,}" if self._total else ""
-            print(f"{self._what}: {self._done:,}{of}, {rate:,.1f}/s{left}", file=sys.stderr, flush=True)
+            note = self._note or f"{rate:,.1f}/s"
+            print(f"{self._what}: {self._done:,}{of}, {note}{left}", file=sys.stderr, flush=True)
 
     def finish(self) -> None:
         """Take the line away."""

@@ -27,6 +27,7 @@ class JpegLayout:
     width: int = 0
     height_at: int = 0
     can_stop: bool = False
+    components: int = 0
 
 
 def read_layout(data: bytes) -> JpegLayout:
@@ -39,7 +40,7 @@ def read_layout(data: bytes) -> JpegLayout:
         if marker == _SCAN:
             # One scan with all components, and a proper end, so that a cut file is not taken for whole.
             can_stop = is_baseline and data[position + 4] == components and data[-2:] == b"\xff\xd9"
-            return JpegLayout(orientation, height, width, height_at, can_stop)
+            return JpegLayout(orientation, height, width, height_at, can_stop, components)
         if marker == _EXIF and data[position + 4 : position + 10] == b"Exif\0\0":
             orientation = _orientation_in_tiff(data, position + 10)
         elif marker in _FRAMES:

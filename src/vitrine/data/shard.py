@@ -1,7 +1,7 @@
 """Write a data set as indexed tar shards, and verify such shards.
 
-Beside each `train-00000.tar` (WebDataset's layout) stands its index, and one `shards.json` names them all with
-their SHA-256. Each file is written whole or not at all, so that an interrupted run goes on with the next one.
+Beside each `train-00000.tar` (WebDataset's layout) stands its index, and one `shards.json` names them all
+with their SHA-256. Each file is written whole or not at all: an interrupted run goes on with the next one.
 """
 
 import hashlib
@@ -16,6 +16,7 @@ from typing import IO, Any
 import numpy as np
 from PIL import Image
 
+from vitrine.data.file_list import IMAGE_SUFFIXES
 from vitrine.data.source import Example, Source, Strings, printable
 from vitrine.data.sources.shards import LISTING, read_listing
 from vitrine.data.split import is_inside
@@ -58,14 +59,15 @@ def write_shards(
     shard_bytes: int = DEFAULT_SHARD_BYTES,
     overwrite: bool = False,
 ) -> dict[str, list[Shard]]:
-    """Write every split as shards of about `shard_bytes` into `out`; shards already there, whole, are kept."""
+    """Write every split as shards of about `shard_bytes` into `out`; whole ones already there are kept."""
     if shard_bytes < 1:
         raise ConfigError(f"shard_bytes must be above 0, got {shard_bytes}")
     first = next(iter(splits.values()))
     for source in splits.values():
         if source.root is not None and is_inside(out, source.root):
             raise ConfigError(
-                f"{out} lies in the data set {source.root}, where nothing is ever written; name another folder"
+                f"{out} lies in the data set {source.root}, where nothing is ever written; "
+                "name another folder"
             )
     plan = {split: _plan(source, shard_bytes) for split, source in splits.items()}
     fingerprint = hashlib.sha256(
@@ -85,13 +87,15 @@ def write_shards(
         "classes": list(first.classes),
         "splits": {split: [asdict(shard) for shard in shards] for split, shards in written.items()},
     }
+    with write_atomically(out / "classes.txt", mode="w") as file:  # for other readers of WebDataset's layout
+        file.writelines(f"{name}\n" for name in first.classes)
     with write_atomically(out / LISTING, mode="w") as file:
         json.dump(listing, file, indent=1, ensure_ascii=False)
     return written
 
 
 def verify_shards(folder: Path) -> list[ShardProblem]:
-    """Compare every shard and index with its checksum, and the indexes with the shards; empty if all is well."""
+    """Compare every shard and index with its checksum and with each other; empty if all is well."""
     problems: list[ShardProblem] = []
     listing = read_listing(str(folder))
     shards = [Shard(**shard) for shards in listing["splits"].values() for shard in shards]
@@ -208,11 +212,16 @@ def _encoded(example: Example) -> tuple[bytes, str]:
     """Return the file as it is with its own suffix; raw pixels as PNG, which loses nothing."""
     if isinstance(example.data, bytes):
         suffix = Path(example.name).suffix.lower()
-        return example.data, suffix if suffix else ".img"
+        return example.data, suffix if suffix in IMAGE_SUFFIXES else _suffix_of(example.data)
     stream = io.BytesIO()
     pixels = example.data[:, :, 0] if example.data.shape[2] == 1 else example.data
     Image.fromarray(pixels).save(stream, format="PNG")
     return stream.getvalue(), ".png"
+
+
+def _suffix_of(data: bytes) -> str:
+    starts = {b"\xff\xd8\xff": ".jpg", b"\x89PNG": ".png", b"GIF8": ".gif", b"RIFF": ".webp", b"BM": ".bmp"}
+    return next((suffix for start, suffix in starts.items() if data.startswith(start)), ".tif")
 
 
 def _label_file(example: Example, classes: tuple[str, ...]) -> tuple[str, bytes]:

@@ -88,7 +88,7 @@ def walk_tar(file: IO[bytes], *, name: str, size: int) -> list[Member]:
 
 def write_index(file: IO[bytes], index: TarIndex) -> None:
     """Write an index as plain arrays."""
-    joined = "\n".join(index.names).encode("utf-8", "surrogateescape")
+    joined = "\0".join(index.names).encode("utf-8", "surrogateescape")
     np.savez(
         file,
         offsets=index.offsets,
@@ -107,7 +107,7 @@ def read_index(data: bytes, *, name: str) -> TarIndex:
                 offsets=arrays["offsets"],
                 sizes=arrays["sizes"],
                 labels=arrays["labels"],
-                names=Strings(joined.split("\n") if joined else ()),
+                names=Strings(joined.split("\0") if joined else ()),
             )
     except Exception as error:  # a damaged archive may raise anything
         raise DataError(f"{printable(name)} is not an index of shards: {error}") from error

@@ -11,10 +11,18 @@ from torch import Tensor, nn
 class SelfAttention(nn.Module):
     """Mix tokens by attention; fused, or written out where the weights themselves are wanted."""
 
-    def __init__(self, width: int, *, num_heads: int, qk_norm: bool = False, norm_eps: float = 1e-6) -> None:
+    def __init__(
+        self,
+        width: int,
+        *,
+        num_heads: int,
+        qkv_bias: bool = True,
+        qk_norm: bool = False,
+        norm_eps: float = 1e-6,
+    ) -> None:
         super().__init__()
         self.num_heads = num_heads
-        self.to_qkv = nn.Linear(width, 3 * width)  # U_qkv of eq. 5
+        self.to_qkv = nn.Linear(width, 3 * width, bias=qkv_bias)  # U_qkv of eq. 5
         self.to_out = nn.Linear(width, width)  # U_msa of eq. 8
         head_width = width // num_heads
         self.q_norm = nn.LayerNorm(head_width, eps=norm_eps) if qk_norm else nn.Identity()

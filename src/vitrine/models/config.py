@@ -13,7 +13,15 @@ from vitrine.spelling import nearest
 Pooling = Literal["class_token", "average", "attention"]
 Positions = Literal["none", "learned_1d", "learned_2d", "relative", "sincos_2d"]
 Placement = Literal["stem", "every_layer", "shared"]
-Resampling = Literal["linear_aligned", "bilinear", "bicubic", "bicubic_aligned", "bicubic_antialias"]
+Resampling = Literal[
+    "linear_aligned",
+    "bilinear",
+    "bicubic",
+    "bicubic_aligned",
+    "bicubic_antialias",
+    "bicubic_offset",
+    "bilinear_offset",
+]
 Gelu = Literal["tanh", "erf"]
 
 
@@ -81,6 +89,7 @@ class ViTConfig:
     norm_after_pooling: bool = False
     """Normalise the pooled vector instead of every token (timm's average pooling)."""
     layer_scale: float | None = None
+    qkv_bias: bool = True
     qk_norm: bool = False
     dropout: float = 0.0
     stochastic_depth: float = 0.0

@@ -86,6 +86,8 @@ def block_cost(config: ViTConfig) -> tuple[int, int, int]:
     macs = T * (4 * D * D + 2 * D * M) + 2 * T * T * D
     # Inputs of both norms and their outputs, q k v, the mixed values, both sides of the GELU; softmax sums.
     kept = T * (8 * D + 2 * M + H)
+    if not config.qkv_bias:
+        params -= 3 * D
     if config.layer_scale is not None:
         params += 2 * D
         kept += 2 * T * D

@@ -67,7 +67,11 @@ class Block(nn.Module):
 
         self.norm_1 = nn.LayerNorm(D, eps=config.norm_eps)
         self.attention = SelfAttention(
-            D, num_heads=config.num_heads, qk_norm=config.qk_norm, norm_eps=config.norm_eps
+            D,
+            num_heads=config.num_heads,
+            qkv_bias=config.qkv_bias,
+            qk_norm=config.qk_norm,
+            norm_eps=config.norm_eps,
         )
         self.scale_1 = scale()
         self.norm_2 = nn.LayerNorm(D, eps=config.norm_eps)

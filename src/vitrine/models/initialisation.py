@@ -96,7 +96,8 @@ def xavier_each_(layer: nn.Linear, *, parts: int = 1) -> None:
     """Fill a fused layer as if each part were a layer of its own; a fused fan-out would shrink them."""
     for part in layer.weight.chunk(parts):
         nn.init.xavier_uniform_(part)
-    nn.init.zeros_(layer.bias)
+    if layer.bias is not None:
+        nn.init.zeros_(layer.bias)
 
 
 def lecun_normal_(weight: Tensor) -> None:

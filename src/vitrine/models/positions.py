@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from vitrine.models.config import Resampling
 
 Grid = tuple[int, int]
+DINOV2_OFFSET = 0.1
 
 
 class Learned1D(nn.Module):
@@ -113,7 +114,14 @@ def resample_grid(table: Tensor, old: Grid, new: Grid, *, how: Resampling = "lin
         "bicubic": ("bicubic", False, False),
         "bicubic_aligned": ("bicubic", True, False),
         "bicubic_antialias": ("bicubic", False, True),
+        "bicubic_offset": ("bicubic", False, False),
+        "bilinear_offset": ("bilinear", False, False),
     }[how]
     image = table.reshape(1, *old, -1).permute(0, 3, 1, 2).float()  # (1, D, GH, GW)
-    image = F.interpolate(image, size=new, mode=mode, align_corners=align_corners, antialias=antialias)
+    if how.endswith("_offset"):
+        # DINOv2 asks for a factor a little above new / old, and that factor, not the sizes, places the samples.
+        factor = tuple((after + DINOV2_OFFSET) / before for before, after in zip(old, new, strict=True))
+        image = F.interpolate(image, scale_factor=factor, mode=mode, align_corners=align_corners)
+    else:
+        image = F.interpolate(image, size=new, mode=mode, align_corners=align_corners, antialias=antialias)
     return image.permute(0, 2, 3, 1).reshape(1, math.prod(new), -1).to(table.dtype)

@@ -5,7 +5,7 @@ the command line listens with a live line, a notebook may listen with anything, 
 costs nothing.
 """
 
-from collections.abc import Iterable, Iterator, Sized
+from collections.abc import Callable, Iterable, Iterator, Sized
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Protocol, TypeVar
@@ -19,8 +19,8 @@ class Listener(Protocol):
     def start(self, what: str, total: int | None) -> None:
         """Hear that work named `what` begins, of `total` steps if that is known."""
 
-    def advance(self, steps: int) -> None:
-        """Hear that `steps` more steps are done."""
+    def advance(self, steps: int, note: str = "") -> None:
+        """Hear that `steps` more steps are done, and how it stands."""
 
     def finish(self) -> None:
         """Hear that the work has ended, well or not."""
@@ -55,6 +55,22 @@ def track(items: Iterable[Item], what: str, *, total: int | None = None, weight:
         for item in items:
             yield item
             listener.advance(weight)
+    finally:
+        listener.finish()
+
+
+@contextmanager
+def announced(what: str, *, total: int, done: int = 0) -> Iterator[Callable[[int, str], None]]:
+    """Announce work of `total` steps; the block calls what it is given with steps done and a note on them."""
+    listener = _listener.get()
+    if listener is None:
+        yield lambda steps, note: None
+        return
+    listener.start(what, total)
+    if done:
+        listener.advance(done)
+    try:
+        yield listener.advance
     finally:
         listener.finish()
 

@@ -1,0 +1,294 @@
+"""How fast files become batches: ours, timm's loader and torchvision's ImageFolder, side by side in one run.
+
+On the CPU (real JPEGs, equal worker counts, rounds interleaved so that a busy machine is busy for all):
+    PYTHONPATH=src python benchmarks/data.py --images /data/pets/images
+On a CUDA machine (JPEGs made here if no folder is given; a ViT-B/16 step on real against synthetic data):
+    PYTHONPATH=src python benchmarks/data.py --cuda
+"""
+
+import argparse
+import itertools
+import json
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+
+from vitrine.data.augment import Augment, augment
+from vitrine.data.loader import Loader
+from vitrine.data.preprocess import Preprocess
+from vitrine.data.sources import open_source
+from vitrine.data.view import TrainView
+
+SIZE, BATCH = 224, 64
+AREA = (0.05, 1.0)
+
+
+def main() -> None:
+    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    options.add_argument("--images", type=Path, help="folder of JPEGs, flat or by class")
+    options.add_argument("--count", type=int, default=1500, help="images of one round")
+    options.add_argument("--rounds", type=int, default=3)
+    options.add_argument("--workers", default="0,1,2")
+    options.add_argument("--interpolation", choices=("bilinear", "bicubic"), default="bilinear")
+    options.add_argument("--cuda", action="store_true")
+    options.add_argument("--batch", type=int, default=256, help="batch of the CUDA mode")
+    options.add_argument("--steps", type=int, default=60, help="steps of the CUDA mode")
+    options.add_argument("--compile", action="store_true", help="compile the model of the CUDA mode")
+    options.add_argument("--out", type=Path, help="write the figures here as JSON")
+    given = options.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        root = class_folders(given.images, Path(folder), count=given.count)
+        figures = on_cuda(root, given) if given.cuda else on_cpu(root, given)
+    if given.out:
+        given.out.write_text(json.dumps(figures, indent=1))
+
+
+def class_folders(images: Path | None, folder: Path, *, count: int) -> Path:
+    """Link `count` of the images into class folders (by the first letters of their names), or make some."""
+    root = folder / "set"
+    if images is None:
+        make_jpegs(root, count=count)
+        return root
+    files = sorted(itertools.chain(images.rglob("*.jpg"), images.rglob("*.JPEG")))
+    for file in files[:: max(1, len(files) // count)][:count]:
+        place = root / file.name.rpartition("_")[0]
+        place.mkdir(parents=True, exist_ok=True)
+        (place / file.name).symlink_to(file.resolve())
+    return root
+
+
+def make_jpegs(root: Path, *, count: int) -> None:
+    """Write pictures of 375 x 500 with detail at every scale, about 90 kB each as photographs are."""
+    generator = np.random.default_rng(0)
+    for number in range(count):
+        height, width = (375, 500) if number % 3 else (500, 375)
+        picture = np.zeros((height, width, 3), dtype=np.float32)
+        for cells in (4, 16, 64, 250):
+            noise = generator.integers(0, 256, (cells, cells, 3), dtype=np.uint8)
+            larger = Image.fromarray(noise).resize((width, height), Image.Resampling.BICUBIC)
+            picture += np.asarray(larger, dtype=np.float32) * (1.6 / cells**0.5)
+        picture = 255 * (picture - picture.min()) / (picture.max() - picture.min())
+        place = root / f"class{number % 10}"
+        place.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(picture.astype(np.uint8)).save(place / f"{number:05d}.jpg", quality=90)
+
+
+def ours(root: Path, *, workers: int, kind: str, interpolation: str) -> Iterator[int]:
+    view = TrainView(size=(SIZE, SIZE), area=AREA, interpolation=interpolation)  # type: ignore[arg-type]
+    source = open_source(root)
+    with Loader(source, view, batch_size=BATCH, num_workers=workers, worker_kind=kind) as loader:  # type: ignore[arg-type]
+        for batch in loader.training_batches(stop_step=len(source) // BATCH):
+            yield len(batch.images)
+
+
+def timms(root: Path, *, workers: int, interpolation: str) -> Iterator[int]:
+    import_torchvision()
+    from timm.data import ImageDataset, create_loader
+
+    loader = create_loader(
+        ImageDataset(str(root)),
+        input_size=(3, SIZE, SIZE),
+        batch_size=BATCH,
+        is_training=True,
+        scale=AREA,
+        color_jitter=0.0,
+        interpolation=interpolation,
+        num_workers=workers,
+        persistent_workers=workers > 0,
+        device=torch.device("cpu"),
+    )
+    # The loader inside: uint8 batches by timm's fast collate, before it normalises them, as ours.
+    for images, _ in loader.loader:
+        yield len(images)
+
+
+def torchvisions(root: Path, *, workers: int, interpolation: str) -> Iterator[int]:
+    import_torchvision()
+    from torchvision import datasets, transforms
+
+    mode = transforms.InterpolationMode(interpolation)
+    steps = transforms.Compose(
+        [
+            transforms.RandomResizedCrop(SIZE, scale=AREA, interpolation=mode),
+            transforms.RandomHorizontalFlip(),
+            transforms.PILToTensor(),  # uint8, which is faster than its usual floats
+        ]
+    )
+    loader = torch.utils.data.DataLoader(
+        datasets.ImageFolder(str(root), steps),
+        batch_size=BATCH,
+        shuffle=True,
+        drop_last=True,
+        num_workers=workers,
+    )
+    for images, _ in loader:
+        yield len(images)
+
+
+def on_cpu(root: Path, given: argparse.Namespace) -> dict[str, Any]:
+    figures: dict[str, Any] = {}
+    torch.set_num_threads(1)
+    for workers in map(int, given.workers.split(",")):
+        systems: dict[str, Callable[[], Iterator[int]]] = {
+            "vitrine": lambda w=workers: ours(  # type: ignore[misc]
+                root, workers=w, kind="threads", interpolation=given.interpolation
+            ),
+            "timm": lambda w=workers: timms(root, workers=w, interpolation=given.interpolation),  # type: ignore[misc]
+            "torchvision": lambda w=workers: torchvisions(  # type: ignore[misc]
+                root, workers=w, interpolation=given.interpolation
+            ),
+        }
+        if workers:
+            systems["vitrine, processes"] = lambda w=workers: ours(  # type: ignore[misc]
+                root, workers=w, kind="processes", interpolation=given.interpolation
+            )
+        rates: dict[str, list[float]] = {name: [] for name in systems}
+        for _ in range(given.rounds):
+            for name, system in systems.items():
+                rates[name].append(rate(system()))
+        figures[f"{workers} workers"] = rates
+        for name, found in rates.items():
+            # By round: what slows the machine down in a round slows all of them.
+            ratio = statistics.median(a / b for a, b in zip(rates["vitrine"], found, strict=True))
+            times = f"ours is {ratio:.2f} times as fast" if name != "vitrine" else ""
+            spread = f"{min(found):.0f} to {max(found):.0f}"
+            middle = statistics.median(found)
+            print(f"{workers} workers  {name:20s} {middle:5.0f} images/s ({spread})  {times}", flush=True)
+    return figures
+
+
+def rate(batches: Iterator[int]) -> float:
+    """Images a second once the first two batches have come: starting processes is not counted."""
+    images, start = 0, 0.0
+    for number, count in enumerate(batches):
+        if number == 1:
+            start = time.perf_counter()
+        elif number > 1:
+            images += count
+    return images / (time.perf_counter() - start)
+
+
+def on_cuda(root: Path, given: argparse.Namespace) -> dict[str, Any]:
+    figures: dict[str, Any] = {}
+    source = open_source(root)
+    device = torch.device("cuda")
+    preprocess = Preprocess(size=(SIZE, SIZE))
+    view = TrainView(size=(SIZE, SIZE))
+    how = Augment(num_operations=2, magnitude=10, mixup=0.2)
+
+    def batches(workers: int, kind: str) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        with Loader(
+            source, view, batch_size=given.batch, num_workers=workers, worker_kind=kind, device=device,  # type: ignore[arg-type]
+            prefetch_batches=4,
+        ) as loader:  # fmt: skip
+            for batch in loader.training_batches(stop_step=given.steps + 12):
+                pixels, targets = augment(
+                    batch.images, batch.labels, batch.rows, how=how, num_classes=1000, seed=0
+                )
+                yield preprocess.normalise(pixels, dtype=torch.bfloat16), targets
+
+    for kind, workers in (("threads", 8), ("threads", 15), ("processes", 8), ("processes", 15)):
+        found = rate(len(images) for images, _ in batches(workers, kind))
+        figures[f"files to bf16 batches, {workers} {kind}"] = found
+        print(f"files to augmented bf16 batches, {workers} {kind}: {found:.0f} images/s", flush=True)
+    figures["nvJPEG"] = nvjpeg_rate(source, view, batch=given.batch)
+    print(f"files decoded and cut by nvJPEG: {figures['nvJPEG']:.0f} images/s", flush=True)
+
+    step = training_step(device, compiled=given.compile)
+    images = torch.randn(given.batch, 3, SIZE, SIZE, device=device, dtype=torch.bfloat16)
+    targets = torch.full((given.batch, 1000), 1e-3, device=device)
+    best_kind = max((name for name in figures if "batches" in name), key=lambda name: figures[name]).split(
+        ", "
+    )[1]
+    workers, kind = int(best_kind.split()[0]), best_kind.split()[1]
+    for round_number in range(given.rounds):
+        synthetic = step_rate(step, itertools.repeat((images, targets), given.steps + 12))
+        real = step_rate(step, batches(workers, kind))
+        share = real / synthetic
+        figures[f"round {round_number}"] = {"synthetic": synthetic, "real": real, "share": share}
+        print(
+            f"ViT-B/16 step: {synthetic:.0f} images/s on synthetic data, {real:.0f} on files "
+            f"({workers} {kind}): {100 * share:.1f} %",
+            flush=True,
+        )
+    return figures
+
+
+def nvjpeg_rate(source: Any, view: TrainView, *, batch: int) -> float:
+    from vitrine.data.decode_cuda import render_batch
+    from vitrine.data.randomness import uniforms
+
+    examples = [source.read(number % len(source)) for number in range(batch)]
+    numbers = uniforms(0, stream="view", epochs=0, positions=np.arange(batch), count=view.num_uniforms)
+    files, names = [example.data for example in examples], [example.name for example in examples]
+
+    def rounds() -> Iterator[int]:
+        for _ in range(8):
+            render_batch(view, files, names=names, numbers=numbers, device=torch.device("cuda"))
+            torch.cuda.synchronize()
+            yield batch
+
+    return rate(rounds())
+
+
+def training_step(device: torch.device, *, compiled: bool) -> Callable[[torch.Tensor, torch.Tensor], None]:
+    try:
+        from vitrine.models import create_model
+
+        model: torch.nn.Module = create_model("ViT-B/16", num_classes=1000)
+    except ImportError:
+        import timm
+
+        model = timm.create_model("vit_base_patch16_224", num_classes=1000)
+    model = model.to(device)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
+    network: Any = torch.compile(model) if compiled else model
+
+    def step(images: torch.Tensor, targets: torch.Tensor) -> None:
+        with torch.autocast("cuda", dtype=torch.bfloat16):
+            loss = torch.nn.functional.cross_entropy(network(images), targets)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+
+    return step
+
+
+def step_rate(step: Callable[..., None], batches: Any) -> float:
+    """Images a second of training, the first ten steps not counted."""
+    images, start = 0, 0.0
+    for number, (pixels, targets) in enumerate(batches):
+        if number == 10:
+            torch.cuda.synchronize()
+            start = time.perf_counter()
+        step(pixels, targets)
+        if number >= 10:
+            images += len(pixels)
+    torch.cuda.synchronize()
+    return images / (time.perf_counter() - start)
+
+
+def import_torchvision() -> None:
+    """Import torchvision even where its compiled operators do not fit this torch."""
+    try:
+        import torchvision  # noqa: F401
+    except RuntimeError:
+        library = torch.library.Library("torchvision", "DEF")
+        for name in ("nms", "qnms"):
+            library.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+        _KEPT.append(library)
+        import torchvision
+
+
+_KEPT: list[Any] = []
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,146 @@
+"""safetensors, read straight from the file into the tensor that wants it.
+
+A memory map would count every page twice (map and copy) or leave the model hanging on a file that others may
+overwrite. Reading into place costs one copy and no memory beside the model's own.
+"""
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from vitrine.checkpoints.tensors import Index, Spec
+from vitrine.errors import CheckpointError
+
+MAX_HEADER_BYTES = 100_000_000  # the format's own limit
+DTYPES = {
+    "F64": torch.float64,
+    "F32": torch.float32,
+    "F16": torch.float16,
+    "BF16": torch.bfloat16,
+    "I64": torch.int64,
+    "I32": torch.int32,
+    "I16": torch.int16,
+    "I8": torch.int8,
+    "U8": torch.uint8,
+    "BOOL": torch.bool,
+}
+DTYPE_NAMES = {dtype: name for name, dtype in DTYPES.items()}
+
+
+class SafetensorsFile:
+    """One .safetensors file."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        size = path.stat().st_size
+        with path.open("rb") as file:
+            header, self._start = read_header(file.read(8), file, path=path, size=size)
+        self.metadata: Mapping[str, str] = header.pop("__metadata__", {})
+        self.index: Index = {}
+        self._offset: dict[str, int] = {}
+        index: dict[str, Spec] = {}
+        for name, entry in header.items():
+            spec, begin, end = read_entry(name, entry, path=path)
+            if end - begin != spec.num_bytes or begin < 0:
+                raise CheckpointError(
+                    f"{path} is damaged: its tensor {name} of {spec} needs {spec.num_bytes:,} bytes, "
+                    f"the header gives it {end - begin:,}"
+                )
+            if self._start + end > size:
+                raise CheckpointError(
+                    f"{path} is cut off: its tensor {name} of {spec} ends at byte {self._start + end:,}, "
+                    f"the file at {size:,}; download or copy it again"
+                )
+            index[name], self._offset[name] = spec, self._start + begin
+        self.index = index
+        # Kept open, so that a file that is replaced meanwhile is still read as the one that it was.
+        self._file = path.open("rb", buffering=0)
+
+    def read(self, name: str, *, row: int | None = None) -> Tensor:
+        """Read one tensor, or one entry of its first axis."""
+        spec = self.index[name]
+        shape = spec.shape if row is None else spec.shape[1:]
+        out = torch.empty(shape, dtype=spec.dtype)
+        self.read_into(name, out, row=row)
+        return out
+
+    def read_into(self, name: str, out: Tensor, *, row: int | None = None) -> None:
+        """Read into `out` without a copy in between where its memory is in one piece."""
+        spec = self.index[name]
+        if out.dtype != spec.dtype or not out.is_contiguous() or out.device.type != "cpu":
+            out.copy_(self.read(name, row=row))
+            return
+        if out.numel() == 0:
+            return
+        # A view as bytes of the tensor's own memory (numpy knows no bfloat16, hence the detour).
+        memory = memoryview(out.detach().reshape(-1).view(torch.uint8).numpy())
+        offset = self._offset[name] + (0 if row is None else row * len(memory))
+        while memory:
+            count = os.preadv(self._file.fileno(), [memory], offset)
+            if count == 0:
+                raise CheckpointError(f"{self.path} became shorter while {name} was read")
+            memory, offset = memory[count:], offset + count
+
+
+class ShardedSafetensors:
+    """Several .safetensors files joined by a `model.safetensors.index.json`."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.metadata: Mapping[str, str] = {}
+        try:
+            names: dict[str, str] = json.loads(path.read_text())["weight_map"]
+        except (ValueError, KeyError, TypeError):
+            raise CheckpointError(f"{path} is no index of shards: it has no weight_map") from None
+        for shard in set(names.values()):
+            if Path(shard).name != shard:
+                raise CheckpointError(f"{path} names a shard outside its folder: {shard!r}")
+            if not (path.parent / shard).is_file():
+                raise CheckpointError(f"{path} names the shard {shard}, which is not in {path.parent}")
+        shards = {shard: SafetensorsFile(path.parent / shard) for shard in sorted(set(names.values()))}
+        self._shard_of = {name: shards[shard] for name, shard in names.items()}
+        for name, file in self._shard_of.items():
+            if name not in file.index:
+                raise CheckpointError(f"{file.path} lacks the tensor {name} that {path.name} promises")
+        self.index: Index = {name: file.index[name] for name, file in self._shard_of.items()}
+
+    def read(self, name: str, *, row: int | None = None) -> Tensor:
+        """Read one tensor from the shard that holds it."""
+        return self._shard_of[name].read(name, row=row)
+
+    def read_into(self, name: str, out: Tensor, *, row: int | None = None) -> None:
+        """Read one tensor into `out` from the shard that holds it."""
+        self._shard_of[name].read_into(name, out, row=row)
+
+
+def read_header(length: bytes, file: Any, *, path: Path, size: int) -> tuple[dict[str, Any], int]:
+    """Return the header and the byte where the tensors begin."""
+    count = int.from_bytes(length, "little")
+    if len(length) < 8 or count > min(size - 8, MAX_HEADER_BYTES):
+        raise CheckpointError(
+            f"{path} is cut off or no safetensors file: it has {size:,} bytes and promises a header of "
+            f"{count:,}; download or copy it again"
+        )
+    try:
+        header = json.loads(file.read(count))
+    except ValueError:
+        header = None
+    if not isinstance(header, dict):
+        raise CheckpointError(f"{path} is no safetensors file: its header is not a JSON object")
+    return header, 8 + count
+
+
+def read_entry(name: str, entry: Any, *, path: Path) -> tuple[Spec, int, int]:
+    """Return shape, first and last byte of one tensor from its line in the header."""
+    try:
+        dtype, shape, (begin, end) = entry["dtype"], tuple(map(int, entry["shape"])), entry["data_offsets"]
+    except (KeyError, TypeError, ValueError):
+        raise CheckpointError(f"{path} is damaged: its header has no shape for the tensor {name}") from None
+    if dtype not in DTYPES:
+        raise CheckpointError(f"{path} holds {name} as {dtype}; known types: {', '.join(DTYPES)}")
+    return Spec(shape, DTYPES[dtype]), int(begin), int(end)

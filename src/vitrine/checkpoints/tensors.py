@@ -1,0 +1,72 @@
+"""What every file of weights looks like from outside: names with shapes, and tensors read one at a time."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from vitrine.errors import CheckpointError
+
+
+@dataclass(frozen=True)
+class Spec:
+    """Shape and type of one tensor."""
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+
+    @property
+    def num_bytes(self) -> int:
+        """Size in memory and, without compression, on disk."""
+        return torch.Size(self.shape).numel() * self.dtype.itemsize
+
+    def __str__(self) -> str:
+        return f"{shown_shape(self.shape)} {str(self.dtype).removeprefix('torch.')}"
+
+
+Index = Mapping[str, Spec]
+
+
+class TensorFile(Protocol):
+    """An open file of named tensors; nothing is read before it is asked for."""
+
+    @property
+    def path(self) -> Path:
+        """The file, for messages."""
+
+    @property
+    def index(self) -> Index:
+        """Every tensor by its name in the file."""
+
+    @property
+    def metadata(self) -> Mapping[str, str]:
+        """Words that the file carries besides tensors."""
+
+    def read(self, name: str, *, row: int | None = None) -> Tensor:
+        """Read one tensor, or one entry of its first axis."""
+
+    def read_into(self, name: str, out: Tensor, *, row: int | None = None) -> None:
+        """Read one tensor, or one entry of its first axis, into `out`, which has its shape."""
+
+
+def shown_shape(shape: tuple[int, ...]) -> str:
+    """Write a shape for people: (768, 3, 16, 16)."""
+    return "(" + ", ".join(map(str, shape)) + ("," if len(shape) == 1 else "") + ")"
+
+
+def require_readable(path: Path) -> None:
+    """Refuse a file that is not there, is empty or may not be read, before anything else is tried."""
+    try:
+        with path.open("rb") as file:
+            first = file.read(1)
+    except FileNotFoundError:
+        raise CheckpointError(f"no such file: {path}") from None
+    except PermissionError:
+        raise CheckpointError(f"no permission to read {path}; check its owner and mode") from None
+    except OSError as error:
+        raise CheckpointError(f"{path} cannot be read: {error.strerror or error}") from None
+    if not first:
+        raise CheckpointError(f"{path} is empty; download or copy it again")

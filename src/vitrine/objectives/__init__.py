@@ -1,0 +1,1 @@
+"""From a model's output and a batch to a loss."""

@@ -1,0 +1,159 @@
+"""The record of a run: everything that decides its result, readable, writable, refusing what it does not know."""
+
+import dataclasses
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from types import UnionType
+from typing import Any, Union, get_args, get_origin, get_type_hints
+
+import yaml
+
+from vitrine.data.augment import Augment
+from vitrine.data.view import Crop
+from vitrine.errors import ConfigError
+from vitrine.objectives.classification import LossKind
+from vitrine.spelling import nearest
+from vitrine.training.config import TrainingConfig
+
+
+@dataclass(frozen=True, kw_only=True)
+class Views:
+    """What is cut out of a training image; the paper's inception crop and flip by default."""
+
+    crop: Crop = "inception"
+    area: tuple[float, float] = (0.05, 1.0)
+    flip: bool = True
+    resize_size: int | None = None
+    """For `random`: the square that the image is squashed to before the cut (BiT-HyperRule)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """A run, but for the data: where it differs from the paper, its claim says so."""
+
+    name: str
+    claim: str
+    """What was reached with it, where and when; `unmeasured` where it was not."""
+    model: str | None = None
+    """A variant's name; None where the recipe goes with any model."""
+    model_options: dict[str, Any] = field(default_factory=dict)
+    size: int | None = None
+    """Image side in pixels; None keeps the model's."""
+    loss: LossKind = "softmax"
+    views: Views = field(default_factory=Views)
+    augment: Augment = field(default_factory=Augment)
+    training: TrainingConfig = field(default_factory=TrainingConfig)
+    epochs: float | None = None
+    """Passes over the data; decides `training.total_steps` once the data is known, where it is given."""
+    sweep: tuple[float, ...] = ()
+    """Learning rates that `--sweep` tries (Table 4)."""
+
+    def with_steps_for(self, num_images: int) -> "Recipe":
+        """Turn epochs into steps for a data set of this size."""
+        if self.epochs is None:
+            return self
+        steps = max(round(self.epochs * num_images / self.training.batch_size), 1)
+        return dataclasses.replace(self, training=dataclasses.replace(self.training, total_steps=steps))
+
+
+def to_yaml(recipe: Recipe) -> str:
+    """Write a recipe so that a person can read it and `from_yaml` gets it back."""
+    return yaml.safe_dump(plain(dataclasses.asdict(recipe)), sort_keys=False, allow_unicode=True)
+
+
+def from_yaml(text: str) -> Recipe:
+    """Read a recipe; unknown names and wrong kinds are refused."""
+    try:
+        values = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise ConfigError(f"the recipe is not YAML: {' '.join(str(error).split())}") from None
+    if not isinstance(values, dict):
+        raise ConfigError(f"a recipe is a table of names and values, got {type(values).__name__}")
+    recipe: Recipe = build(Recipe, values, where="")
+    return recipe
+
+
+def with_settings(recipe: Recipe, settings: Iterable[str]) -> Recipe:
+    """Apply settings such as `training.lr=3e-4`; a typo is refused with the nearest name."""
+    values = plain(dataclasses.asdict(recipe))
+    for setting in settings:
+        path, equals, text = setting.partition("=")
+        if not equals:
+            raise ConfigError(f"a setting looks like training.lr=3e-4, got {setting!r}")
+        *parents, last = path.strip().split(".")
+        place: Any = values
+        for depth, name in enumerate([*parents, last]):
+            is_free = parents[:depth] == ["model_options"]
+            if not isinstance(place, dict) or (name not in place and not is_free):
+                raise ConfigError(unknown_setting(path, recipe))
+            if depth < len(parents):
+                place = place[name]
+        place[last] = read_value(text)
+    changed: Recipe = build(Recipe, values, where="")
+    return changed
+
+
+def read_value(text: str) -> Any:
+    """Read a value as YAML does, and numbers such as 3e-4, which YAML 1.1 takes for words."""
+    try:
+        return float(text) if "e" in text.lower() else yaml.safe_load(text)
+    except ValueError:
+        return yaml.safe_load(text)
+
+
+def unknown_setting(path: str, recipe: Recipe) -> str:
+    """Say which settings come nearest to one that does not exist."""
+    known: list[str] = []
+
+    def collect(values: Mapping[str, Any], prefix: str) -> None:
+        for name, value in values.items():
+            known.append(prefix + name)
+            if isinstance(value, dict):
+                collect(value, f"{prefix}{name}.")
+
+    collect(dataclasses.asdict(recipe), "")
+    return f"there is no setting {path!r}; did you mean {nearest(path, known)[0]!r}?"
+
+
+def build(kind: Any, values: Mapping[str, Any], *, where: str) -> Any:
+    """Make a frozen record from plain values, records inside it included."""
+    hints = get_type_hints(kind)
+    arguments = {}
+    for name, value in values.items():
+        if name not in hints:
+            raise ConfigError(
+                f"there is no setting {where + name!r}; did you mean {nearest(name, hints)[0]!r}?"
+            )
+        arguments[name] = convert(hints[name], value, where=where + name)
+    return kind(**arguments)
+
+
+def convert(kind: Any, value: Any, *, where: str) -> Any:
+    """Turn a plain value into a field's kind; refuse what does not fit."""
+    if dataclasses.is_dataclass(kind):
+        if not isinstance(value, dict):
+            raise ConfigError(f"{where} is a table of names and values, got {value!r}")
+        return build(kind, value, where=f"{where}.")
+    options = get_args(kind)
+    if get_origin(kind) in (Union, UnionType):
+        if value is None and type(None) in options:
+            return None
+        return convert(next(option for option in options if option is not type(None)), value, where=where)
+    if get_origin(kind) is tuple and isinstance(value, (list, tuple)):
+        return tuple(convert(options[0], item, where=where) for item in value)
+    if kind is float and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    if kind is int and isinstance(value, float) and value.is_integer():
+        return int(value)
+    expected = kind if isinstance(kind, type) else type(options[0]) if options else object
+    expected = get_origin(kind) or expected if get_origin(kind) in (dict, tuple) else expected
+    if not isinstance(value, expected) or (isinstance(value, bool) and expected in (int, float)):
+        raise ConfigError(f"{where} must be {getattr(expected, '__name__', expected)}, got {value!r}")
+    return value
+
+
+def plain(value: Any) -> Any:
+    """Turn tuples into lists, so that YAML needs no tags."""
+    if isinstance(value, dict):
+        return {name: plain(item) for name, item in value.items()}
+    return [plain(item) for item in value] if isinstance(value, (list, tuple)) else value

@@ -1,0 +1,58 @@
+"""Small data from scratch, on one machine."""
+
+from collections.abc import Callable
+
+from vitrine.data.augment import Augment
+from vitrine.recipes.recipe import Recipe, Views
+from vitrine.training.config import TrainingConfig
+
+SMALL_VIT = {
+    "width": 128,
+    "depth": 6,
+    "num_heads": 4,
+    "mlp_width": 256,
+    "patch_size": 4,
+    "pooling": "average",
+    "positions": "sincos_2d",
+}
+
+
+def demo() -> Recipe:
+    """A ViT of 0.8 M parameters on generated pictures of 32 px, for a demonstration on two cores.
+
+    Expected: see docs/experiments.md, "Demo".
+    """
+    return Recipe(
+        name="demo",
+        claim="see docs/experiments.md, Demo",
+        model="ViT",
+        model_options=SMALL_VIT,
+        size=32,
+        views=Views(crop="padded"),
+        training=TrainingConfig(
+            optimizer="adamw", lr=2e-3, batch_size=128, total_steps=400, warmup_steps=40, weight_decay=0.05,
+            log_every=20, checkpoint_every=200,
+        ),
+    )  # fmt: skip
+
+
+def from_scratch() -> Recipe:
+    """A plain ViT from scratch on some tens of thousands of small images: what `vitrine pretrain` does by default.
+
+    Average pooling, fixed positions, RandAugment, mixup and cutmix, long schedule. Unmeasured.
+    """
+    return Recipe(
+        name="from-scratch",
+        claim="unmeasured",
+        model="ViT-Ti/16",
+        model_options={"pooling": "average", "positions": "sincos_2d", "stochastic_depth": 0.1},
+        views=Views(area=(0.25, 1.0)),
+        augment=Augment(num_operations=2, magnitude=10, mixup=0.2, cutmix=1.0, label_smoothing=0.1),
+        epochs=100,
+        training=TrainingConfig(
+            optimizer="adamw", lr=1e-3, batch_size=256, warmup_steps=500, weight_decay=0.1, average_decay=0.999,
+        ),
+    )  # fmt: skip
+
+
+SMALL_DATA: dict[str, Callable[[], Recipe]] = {"demo": demo, "from-scratch": from_scratch}

@@ -1,0 +1,97 @@
+"""All numbers of a training run, in one frozen record that refuses nonsense."""
+
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+from vitrine.errors import ConfigError
+from vitrine.spelling import nearest
+from vitrine.training.schedule import Decay
+
+OptimizerName = Literal["adamw", "sgd", "muon"]
+Precision = Literal["auto", "bf16", "fp32"]
+Trains = Literal["all", "head"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingConfig:
+    """What the loop needs to know. Weight decay is decoupled and multiplied by the learning rate (torch's AdamW).
+
+    `adamw` is the paper's Adam for ViTs and ResNets alike (Table 3, appendix D.1); `sgd` its fine-tuning
+    (Table 4); `muon` orthogonalises the updates of the blocks' matrices and leaves the rest to AdamW.
+    """
+
+    total_steps: int = 10_000
+    batch_size: int = 512
+    """Images a step over all processes and micro-batches."""
+    optimizer: OptimizerName = "adamw"
+    lr: float = 1e-3
+    warmup_steps: int = 0
+    decay: Decay = "cosine"
+    end_lr: float = 0.0
+    boundaries: tuple[float, ...] = ()
+    weight_decay: float = 0.0
+    decays_all: bool = False
+    """Whether norms, biases, tokens and positions decay too; by default matrices and kernels alone."""
+    betas: tuple[float, float] = (0.9, 0.999)
+    momentum: float = 0.9
+    clip_norm: float | None = 1.0
+    layer_decay: float = 1.0
+    """Factor on the learning rate from each block to the one before it."""
+    trains: Trains = "all"
+    """`head` freezes everything else: a linear probe."""
+    matrix_lr_factor: float = 20.0
+    """For `muon`: learning rate of the matrices over that of the rest."""
+    average_decay: float | None = None
+    """Decay of Polyak averaging; the paper's is .9999."""
+    precision: Precision = "auto"
+    """bf16 on CUDA, fp32 elsewhere, unless said."""
+    compile: bool | None = None
+    """None compiles on CUDA when the run is long enough to repay it."""
+    micro_batch: int | None = None
+    """Images at a time on one device; None takes all and halves when memory runs out."""
+    seed: int = 0
+    log_every: int = 50
+    evaluate_every: int | None = None
+    """None evaluates at the end alone."""
+    checkpoint_every: int = 1000
+    patience: int | None = None
+    """Stop after this many evaluations without a better one."""
+
+    def __post_init__(self) -> None:
+        for name, kind in (
+            ("optimizer", OptimizerName),
+            ("decay", Decay),
+            ("precision", Precision),
+            ("trains", Trains),
+        ):
+            require_choice(name, getattr(self, name), get_args(kind))
+        for name in ("total_steps", "batch_size", "log_every", "checkpoint_every", "micro_batch", "patience"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ConfigError(f"{name} must be at least 1, got {value}")
+        if self.evaluate_every is not None and self.evaluate_every < 1:
+            raise ConfigError(f"evaluate_every must be at least 1, got {self.evaluate_every}")
+        for name, holds, rule in (
+            ("lr", self.lr > 0, "above 0"),
+            ("end_lr", self.end_lr >= 0, "at least 0"),
+            ("warmup_steps", self.warmup_steps >= 0, "at least 0"),
+            ("weight_decay", self.weight_decay >= 0, "at least 0"),
+            ("layer_decay", 0 < self.layer_decay <= 1, "above 0 and at most 1"),
+            ("momentum", 0 <= self.momentum < 1, "at least 0 and below 1"),
+            ("clip_norm", self.clip_norm is None or self.clip_norm > 0, "above 0, or null for none"),
+            (
+                "average_decay",
+                self.average_decay is None or 0 < self.average_decay < 1,
+                "between 0 and 1, or null",
+            ),
+        ):
+            if not holds:
+                raise ConfigError(f"{name} must be {rule}, got {getattr(self, name)}")
+
+
+def require_choice(name: str, given: Any, choices: tuple[str, ...]) -> None:
+    """Refuse a word that is not one of the choices, with the nearest one."""
+    if given not in choices:
+        raise ConfigError(
+            f"{name} must be one of {', '.join(choices)}, got {given!r}; nearest: {nearest(str(given), choices)[0]}"
+        )

@@ -1,0 +1,325 @@
+"""The one loop. What is learned (`prepare`, `loss_of`) and how it is judged (`evaluate`) are passed in."""
+
+import signal
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from vitrine.data.loader import Batch
+from vitrine.errors import CheckpointError, TrainingError, VitrineError
+from vitrine.runtime.progress import announced, remark
+from vitrine.training.averaging import Averages
+from vitrine.training.config import TrainingConfig
+from vitrine.training.metrics_log import Sink
+from vitrine.training.optimizer import make_optimizer
+from vitrine.training.processes import Processes, anyone, distributed
+from vitrine.training.schedule import learning_rate
+from vitrine.training.state import TrainingState, load_state, save_state
+from vitrine.training.step import LossOf, Parts, StepState, fit_micro_batch, forward_backward, update
+from vitrine.training.window import Window
+
+Evaluate = Callable[[nn.Module], dict[str, float]]
+LAST, BEST = "last.safetensors", "best.safetensors"
+# Compiling takes about a minute; a run must be long enough to win that back.
+STEPS_WORTH_COMPILING = 2000
+
+
+class StoppedError(VitrineError):
+    """Ctrl-C or SIGTERM: everything is saved."""
+
+    exit_code = 130
+
+
+@dataclass(frozen=True, kw_only=True)
+class Task:
+    """What the loop is to learn, as functions."""
+
+    batches: Callable[[int, int], Iterator[Batch]]
+    """From (start, stop) to the batches of these steps, a pure function of seed and step."""
+    prepare: Callable[[Batch], Parts]
+    """Batch to what the loss reads, on the device: augmented, normalised."""
+    loss_of: LossOf
+    evaluate: Evaluate | None = None
+    metric: str = "accuracy"
+    """Which number of the evaluation decides what is best; higher is better."""
+    names_of: Callable[[int], Sequence[str]] = field(default=lambda step: ())
+    """The files of a step's batch, for messages."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """How training ended."""
+
+    steps: int
+    best: float | None
+    best_step: int | None
+    last_evaluation: dict[str, float]
+    images_per_second: float
+
+
+def train(
+    model: nn.Module,
+    task: Task,
+    *,
+    config: TrainingConfig,
+    folder: Path,
+    sinks: Sequence[Sink] = (),
+    processes: Processes | None = None,
+    shard: bool = False,
+    resume_from: Path | None = None,
+) -> Outcome:
+    """Train `model` in place for `config.total_steps`; checkpoints go to `folder`."""
+    processes = processes or Processes()
+    run = Run(model, task, config=config, folder=folder, sinks=sinks, processes=processes, shard=shard)
+    if resume_from is not None:
+        load_state(run.state, resume_from, processes=processes)
+    with saving_on_signals(run):
+        return run.go()
+
+
+class Run:
+    """A run under way: the model in its wrappings, and the state that checkpoints keep."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        task: Task,
+        *,
+        config: TrainingConfig,
+        folder: Path,
+        sinks: Sequence[Sink],
+        processes: Processes,
+        shard: bool,
+    ) -> None:
+        self.task, self.config, self.folder, self.sinks = task, config, folder, sinks
+        self.processes, self.shard = processes, shard
+        self.model = model.to(processes.device)
+        self.wants_to_stop = False
+        self.module = distributed(self.model, processes, shard=shard)
+        if self.compiles:
+            self.module = torch.compile(self.module)  # type: ignore[assignment]
+        optimizer = make_optimizer(self.model, config)
+        averages = Averages(self.model, decay=config.average_decay) if config.average_decay else None
+        self.state = TrainingState(model=self.model, optimizer=optimizer, averages=averages)
+        self.last_evaluation: dict[str, float] = {}
+
+    @property
+    def compiles(self) -> bool:
+        """Whether the model is compiled."""
+        if self.config.compile is not None:
+            return self.config.compile
+        return self.processes.device.type == "cuda" and self.config.total_steps >= STEPS_WORTH_COMPILING
+
+    def go(self) -> Outcome:
+        """Take every step that is left."""
+        config, state, task = self.config, self.state, self.task
+        local_batch = config.batch_size // self.processes.world_size
+        step_state = StepState(
+            micro_batch=state.micro_batch or min(config.micro_batch or local_batch, local_batch),
+            bad=torch.zeros((), device=self.processes.device),
+        )
+        window = Window(self.processes.device, sums=state.sums)
+        began, first, waited = time.monotonic(), state.step, 0.0
+        batches = iter(task.batches(state.step, config.total_steps))
+        self.model.train()
+        with announced("Training", total=config.total_steps, done=state.step) as advance:
+            while state.step < config.total_steps and not self.is_patience_over:
+                waiting = time.monotonic()
+                batch = next(batches)
+                waited += time.monotonic() - waiting
+                seed_step(config.seed, state.step, self.processes.rank)
+                parts = task.prepare(batch)
+                if state.step == first:
+                    fit_micro_batch(
+                        self.module, parts, loss_of=task.loss_of, state=step_state, autocast=self.autocast,
+                        processes=self.processes,
+                    )  # fmt: skip
+                rate = self.set_learning_rate()
+                loss, stats = forward_backward(
+                    self.module, parts, loss_of=task.loss_of, state=step_state, autocast=self.autocast,
+                    processes=self.processes,
+                )  # fmt: skip
+                norm = update(
+                    self.model, state.optimizer, loss=loss, clip_norm=config.clip_norm, state=step_state
+                )
+                if state.averages is not None:
+                    state.averages.update(self.model, step=state.step)
+                state.step += 1
+                state.micro_batch = step_state.micro_batch
+                window.add(loss, stats, norm, step_state.bad, images=len(parts[0]))
+                note = ""
+                if self.is_due(config.log_every):
+                    note = self.log(window, rate, share_waited=waited / max(time.monotonic() - began, 1e-9))
+                    began, waited = time.monotonic(), 0.0
+                advance(1, note)
+                if config.evaluate_every and state.step % config.evaluate_every == 0:
+                    self.evaluate()
+                    began = time.monotonic()
+                self.checkpoint_if_due(window)
+        return self.finish(window, first)
+
+    def is_due(self, every: int) -> bool:
+        """Whether this many steps are complete, or all of them."""
+        return self.state.step % every == 0 or self.state.step == self.config.total_steps
+
+    @property
+    def is_patience_over(self) -> bool:
+        """Whether too many evaluations brought nothing better."""
+        patience = self.config.patience
+        return patience is not None and self.state.evaluations_since_best >= patience
+
+    def autocast(self) -> AbstractContextManager[None]:
+        """Compute in bf16 where the run's precision says so."""
+        kind = self.processes.device.type
+        precision = self.config.precision
+        if precision == "bf16" or (precision == "auto" and kind == "cuda"):
+            return torch.autocast(kind, dtype=torch.bfloat16)
+        return nullcontext()
+
+    def set_learning_rate(self) -> float:
+        """Give every group its rate for the step to come; return the schedule's."""
+        c = self.config
+        rate = learning_rate(
+            self.state.step,
+            peak=c.lr,
+            warmup_steps=c.warmup_steps,
+            total_steps=c.total_steps,
+            decay=c.decay,
+            end=c.end_lr,
+            boundaries=c.boundaries,
+        )
+        for group in self.state.optimizer.param_groups:
+            group["lr"] = rate * group["lr_scale"]
+        return rate
+
+    def log(self, window: Window, rate: float, *, share_waited: float) -> str:
+        """Fetch the means since the last record, the only time that the host waits for the device."""
+        means = window.fetch(self.processes)
+        if means.pop("bad"):
+            self.stop_not_finite(window)
+        record = {"step": self.state.step, **means, "lr": rate, "waiting_for_data": round(share_waited, 4)}
+        if self.processes.device.type == "cuda":
+            record["memory_gib"] = round(torch.cuda.max_memory_allocated() / 2**30, 3)
+        self.write(record)
+        window.clear()
+        self.state.sums = {}
+        shown = [f"loss {means['loss']:.4f}"]
+        if "accuracy" in means:
+            shown.append(f"accuracy {100 * means['accuracy']:.1f} %")
+        shown += [f"lr {rate:.2e}", f"{means['images_per_second']:,.0f} images/s", f"data {share_waited:.0%}"]
+        if "memory_gib" in record:
+            shown.append(f"{record['memory_gib']:.1f} GiB")
+        return ", ".join(shown)
+
+    def write(self, record: dict[str, Any]) -> None:
+        """Hand a record to every sink, once for all processes."""
+        if self.processes.is_first:
+            for sink in self.sinks:
+                sink.write(record)
+
+    def stop_not_finite(self, window: Window) -> None:
+        """Stop: weights are those of the last good step; say when, on which files, and what may help."""
+        bad_step = window.first_bad_step(self.state.step)
+        names = list(self.task.names_of(bad_step))
+        some = ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
+        self.state.step = bad_step
+        save_state(self.state, self.folder / LAST, processes=self.processes, shard=self.shard)
+        raise TrainingError(
+            f"the loss or a gradient of step {bad_step + 1} is not finite; the weights of the step before are in "
+            f"{self.folder / LAST}; the batch was {some or 'not named'}; try a lower learning rate (now "
+            f"{self.config.lr:g}), a longer warm-up, or --precision fp32"
+        )
+
+    def evaluate(self) -> None:
+        """Judge the model, its averages where there are any, and keep it where it is the best so far."""
+        if self.task.evaluate is None:
+            return
+        self.model.eval()
+        averaged = self.state.averages.applied_to(self.model) if self.state.averages else nullcontext()
+        with averaged, torch.no_grad():
+            found = self.task.evaluate(self.model)
+        self.model.train()
+        self.last_evaluation = found
+        self.write({"step": self.state.step, **{f"val_{name}": value for name, value in found.items()}})
+        value = found.get(self.task.metric)
+        if value is not None and (self.state.best is None or value > self.state.best):
+            self.state.best, self.state.best_step, self.state.evaluations_since_best = (
+                value,
+                self.state.step,
+                0,
+            )
+            self.save(BEST)
+        else:
+            self.state.evaluations_since_best += 1
+
+    def checkpoint_if_due(self, window: Window) -> None:
+        """Save every so often, at the end, and when somebody wants us to stop."""
+        is_multiple = self.state.step % self.config.checkpoint_every == 0
+        stops = self.wants_to_stop
+        if self.processes.world_size > 1:  # ask the others, but not at every step
+            stops = anyone(stops, self.processes) if self.is_due(self.config.log_every) else False
+        if not is_multiple and not stops:
+            return
+        self.state.sums = window.as_numbers()
+        self.save(LAST, must=stops)
+        if stops:
+            raise StoppedError(
+                f"stopped after step {self.state.step} of {self.config.total_steps}; everything is saved; "
+                f"go on with: vitrine resume {self.folder.parent}"
+            )
+
+    def save(self, name: str, *, must: bool = False) -> None:
+        """Save the state; a full disk is said and training goes on, unless this is the last chance."""
+        try:
+            save_state(self.state, self.folder / name, processes=self.processes, shard=self.shard)
+        except CheckpointError as error:
+            if must:
+                raise
+            remark(f"Not saved at step {self.state.step}: {error}")
+
+    def finish(self, window: Window, first: int) -> Outcome:
+        """Evaluate and save for the last time."""
+        steps = self.state.step
+        if not self.config.evaluate_every or steps % self.config.evaluate_every:
+            self.evaluate()
+        self.state.sums = window.as_numbers()
+        self.save(LAST, must=True)
+        return Outcome(
+            steps=steps,
+            best=self.state.best,
+            best_step=self.state.best_step,
+            last_evaluation=self.last_evaluation,
+            images_per_second=window.overall_rate,
+        )
+
+
+def seed_step(seed: int, step: int, rank: int) -> None:
+    """Make dropout and its like a pure function of run, step and process; nothing to save, nothing to lose."""
+    torch.manual_seed((seed * 1_000_003 + step) * 4099 + rank)
+
+
+@contextmanager
+def saving_on_signals(run: Run) -> Iterator[None]:
+    """Let the first Ctrl-C or SIGTERM ask the loop to save and stop; a second Ctrl-C stops at once."""
+
+    def ask(number: int, frame: Any) -> None:
+        if run.wants_to_stop and number == signal.SIGINT:
+            raise KeyboardInterrupt
+        run.wants_to_stop = True
+
+    try:
+        before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
+    except ValueError:  # not the main thread: whoever owns it handles signals
+        yield
+        return
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

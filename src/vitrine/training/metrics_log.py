@@ -1,0 +1,89 @@
+"""What a run says of itself, one JSON record a line; TensorBoard and W&B by choice."""
+
+import json
+from pathlib import Path
+from typing import Any, Protocol
+
+from vitrine.errors import MissingExtraError
+
+
+class Sink(Protocol):
+    """Takes one record at a time."""
+
+    def write(self, record: dict[str, Any]) -> None:
+        """Take a record."""
+
+    def close(self) -> None:
+        """Take no more."""
+
+
+class MetricsFile:
+    """`metrics.jsonl`: every record is on disk before training goes on."""
+
+    def __init__(self, path: Path, *, done_steps: int = 0) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if path.exists():
+            keep_until(path, done_steps)
+        self._file = path.open("a", encoding="utf-8")
+
+    def write(self, record: dict[str, Any]) -> None:
+        """Append one line."""
+        self._file.write(json.dumps(record) + "\n")
+        self._file.flush()
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+
+def keep_until(path: Path, step: int) -> None:
+    """Drop the records after `step`: a resumed run writes them again, and a line cut short goes too."""
+    kept = []
+    for line in path.read_text(encoding="utf-8").splitlines():
+        try:
+            record = json.loads(line)
+        except ValueError:
+            continue
+        if record.get("step", 0) <= step:
+            kept.append(line + "\n")
+    path.write_text("".join(kept), encoding="utf-8")
+
+
+class TensorBoard:
+    """Scalars for TensorBoard, in the run folder."""
+
+    def __init__(self, folder: Path) -> None:
+        try:
+            from torch.utils.tensorboard import SummaryWriter
+        except ImportError:
+            raise MissingExtraError("tensorboard", extra="tensorboard", purpose="--tensorboard") from None
+        self._writer = SummaryWriter(str(folder))
+
+    def write(self, record: dict[str, Any]) -> None:
+        """Write every number of the record."""
+        for name, value in record.items():
+            if name != "step" and isinstance(value, (int, float)):
+                self._writer.add_scalar(name, value, record["step"])
+
+    def close(self) -> None:
+        """Write what is left."""
+        self._writer.close()
+
+
+class WeightsAndBiases:
+    """Records for W&B; only ever when asked for."""
+
+    def __init__(self, project: str, *, config: dict[str, Any], folder: Path) -> None:
+        try:
+            import wandb
+        except ImportError:
+            raise MissingExtraError("wandb", extra="wandb", purpose="--wandb") from None
+        self._run = wandb.init(project=project, config=config, dir=str(folder))
+
+    def write(self, record: dict[str, Any]) -> None:
+        """Send one record."""
+        self._run.log({name: value for name, value in record.items() if name != "step"}, step=record["step"])
+
+    def close(self) -> None:
+        """End the run there."""
+        self._run.finish()

@@ -1,0 +1,96 @@
+"""Optimizers, and which parameter gets which learning rate and decay."""
+
+import re
+from typing import Any
+
+import torch
+from torch import nn
+
+from vitrine.errors import ConfigError
+from vitrine.training.config import TrainingConfig
+from vitrine.training.muon import Muon
+
+
+def make_optimizer(model: nn.Module, config: TrainingConfig) -> torch.optim.Optimizer:
+    """Freeze what is not trained and make the optimizer over the rest.
+
+    Every group has `lr_scale`, which the loop multiplies the schedule's rate with.
+    """
+    for name, parameter in model.named_parameters():
+        parameter.requires_grad_(config.trains == "all" or is_head(name))
+    groups = parameter_groups(model, config)
+    if not groups:
+        raise ConfigError("nothing to train: the model has no head; give it num_classes or train all of it")
+    if config.optimizer == "sgd":
+        return DecoupledSGD(groups, lr=1.0, momentum=config.momentum, fused=True)
+    if config.optimizer == "adamw":
+        return torch.optim.AdamW(groups, lr=1.0, betas=config.betas, fused=True)
+    return Muon(groups, betas=config.betas, momentum=0.95)
+
+
+def parameter_groups(model: nn.Module, config: TrainingConfig) -> list[dict[str, Any]]:
+    """Sort the trained parameters by learning-rate scale, decay and, for muon, by kind."""
+    depth = 1 + max((block_of(name) or 0 for name, _ in model.named_parameters()), default=0)
+    groups: dict[tuple[float, float, bool], dict[str, Any]] = {}
+    for name, parameter in model.named_parameters():
+        if not parameter.requires_grad:
+            continue
+        decay = config.weight_decay if config.decays_all or is_kernel(name, parameter) else 0.0
+        scale = config.layer_decay ** (depth + 1 - layer_number(name, depth))
+        is_matrix = config.optimizer == "muon" and block_of(name) is not None and parameter.ndim == 2
+        if is_matrix:
+            scale *= config.matrix_lr_factor
+            decay /= config.matrix_lr_factor
+        key = (scale, decay, is_matrix)
+        group = groups.setdefault(
+            key, {"params": [], "names": [], "lr_scale": scale, "weight_decay": decay, "is_matrix": is_matrix}
+        )
+        group["params"].append(parameter)
+        group["names"].append(name)
+    return list(groups.values())
+
+
+def is_head(name: str) -> bool:
+    """Whether a parameter belongs to the classifier."""
+    return name.split(".", maxsplit=1)[0] in ("head", "distillation_head")
+
+
+def is_kernel(name: str, parameter: torch.Tensor) -> bool:
+    """Whether a parameter multiplies activations: not a bias, a norm, a token or a position table."""
+    return parameter.ndim > 1 and name.endswith(".weight")
+
+
+def block_of(name: str) -> int | None:
+    """Return the number of the block (ViT) or stage (BiT) that a parameter belongs to, if any."""
+    match = re.search(r"(?:^|\.)(?:blocks|stages)\.(\d+)\.", name)
+    return int(match[1]) if match else None
+
+
+def layer_number(name: str, depth: int) -> int:
+    """Count layers for layer-wise decay: 0 for the embedding, 1... for blocks, depth + 1 for norm and head."""
+    block = block_of(name)
+    if block is not None and not name.startswith("stem."):
+        return block + 1
+    last = ("norm.", "head.", "distillation_head.", "representation.", "attention_pooling.")
+    return depth + 1 if name.startswith(last) else 0
+
+
+class DecoupledSGD(torch.optim.SGD):
+    """SGD whose weight decay is decoupled: w <- w - lr x wd x w, then the momentum step."""
+
+    def __init__(self, groups: list[dict[str, Any]], **options: Any) -> None:
+        for group in groups:
+            group["decoupled_decay"] = group.pop("weight_decay")
+        super().__init__(groups, weight_decay=0.0, **options)
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        """Decay, then step; nothing at all where `found_inf` says that a gradient is not finite."""
+        found = getattr(self, "found_inf", None)
+        for group in self.param_groups:
+            if group["decoupled_decay"]:
+                factor = 1 - group["lr"] * group["decoupled_decay"]
+                kept = factor if found is None else torch.where(found > 0, 1.0, factor)
+                for parameter in group["params"]:
+                    parameter.mul_(kept)
+        super().step(closure)

@@ -1,0 +1,149 @@
+"""One optimizer step: micro-batches, backward, clip, update; no word to the host.
+
+A loss or gradient that is not finite is noticed on the device. The flag stays up: from that step on no update is
+made, so that the weights are those of the last good step when the host finds out.
+"""
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.fsdp import FSDPModule
+from torch.distributed.tensor import DTensor
+
+from vitrine.runtime.progress import remark
+from vitrine.training.processes import Processes, anyone
+
+Parts = tuple[Tensor, ...]
+# Maps the trained module and (a slice of) the prepared batch to one loss an image and sums worth logging.
+LossOf = Callable[[nn.Module, Parts], tuple[Tensor, dict[str, Tensor]]]
+
+
+@dataclass
+class StepState:
+    """What one step leaves for the next: the micro-batch that fits, and whether anything was not finite."""
+
+    micro_batch: int
+    bad: Tensor
+    """0 until a loss or gradient is not finite, then 1 for good."""
+
+
+def forward_backward(
+    module: nn.Module,
+    parts: Parts,
+    *,
+    loss_of: LossOf,
+    state: StepState,
+    autocast: Callable[[], AbstractContextManager[None]],
+    processes: Processes,
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """Add the mean gradient of the batch to every parameter; return the summed loss and the sums to log.
+
+    Out of memory halves the micro-batch and begins the batch again: the global batch, and so the result, stays.
+    """
+    while True:
+        try:
+            return accumulate(module, parts, loss_of=loss_of, size=state.micro_batch, autocast=autocast)
+        except torch.OutOfMemoryError:
+            # With several processes the others already wait in the exchange of gradients.
+            if state.micro_batch == 1 or processes.world_size > 1:
+                raise
+        halve(module, state)
+
+
+def accumulate(
+    module: nn.Module,
+    parts: Parts,
+    *,
+    loss_of: LossOf,
+    size: int,
+    autocast: Callable[[], AbstractContextManager[None]],
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """Run the batch in micro-batches of `size`; gradients are exchanged with the last of them."""
+    count = len(parts[0])
+    total = torch.zeros((), device=parts[0].device)
+    sums: dict[str, Tensor] = {}
+    starts = range(0, count, size)
+    for start in starts:
+        piece = tuple(part[start : start + size] for part in parts)
+        with exchange(module, now=start == starts[-1]):
+            with autocast():
+                losses, stats = loss_of(module, piece)
+            torch.autograd.backward(losses.sum() / count)
+        total += losses.detach().sum()
+        for name, value in stats.items():
+            sums[name] = sums[name] + value.detach() if name in sums else value.detach()
+    return total, sums
+
+
+def exchange(module: nn.Module, *, now: bool) -> AbstractContextManager[None]:
+    """Exchange gradients with other processes in this backward pass, or let them add up here."""
+    if isinstance(module, nn.parallel.DistributedDataParallel):
+        return nullcontext() if now else module.no_sync()
+    inner = getattr(module, "_orig_mod", module)
+    if isinstance(inner, FSDPModule):
+        inner.set_requires_gradient_sync(now)
+    return nullcontext()
+
+
+def fit_micro_batch(
+    module: nn.Module,
+    parts: Parts,
+    *,
+    loss_of: LossOf,
+    state: StepState,
+    autocast: Callable[[], AbstractContextManager[None]],
+    processes: Processes,
+) -> None:
+    """With several processes, find a micro-batch that fits all of them before the first step.
+
+    Each tries one forward and backward pass of its own without exchanging gradients; all take the smallest.
+    """
+    inner = module.module if isinstance(module, nn.parallel.DistributedDataParallel) else module
+    while processes.world_size > 1 and processes.device.type == "cuda":
+        failed = False
+        try:
+            with autocast():
+                losses, _ = loss_of(inner, tuple(part[: state.micro_batch] for part in parts))
+            torch.autograd.backward(losses.sum())
+        except torch.OutOfMemoryError:
+            failed = True
+        inner.zero_grad(set_to_none=True)
+        if not anyone(failed, processes):
+            return
+        halve(module, state)
+
+
+def halve(module: nn.Module, state: StepState) -> None:
+    """Give back what the failed attempt holds and say what happens."""
+    module.zero_grad(set_to_none=True)
+    torch.cuda.empty_cache()
+    state.micro_batch = max(state.micro_batch // 2, 1)
+    remark(
+        f"Out of memory: micro-batches of {state.micro_batch} from here on; batch and result stay the same"
+    )
+
+
+def update(
+    module: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    *,
+    loss: Tensor,
+    clip_norm: float | None,
+    state: StepState,
+) -> Tensor:
+    """Clip at the global norm and step, unless anything was ever not finite; return the norm before clipping."""
+    parameters = [p for p in module.parameters() if p.grad is not None]
+    norm = torch.nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None])
+    if isinstance(norm, DTensor):
+        norm = norm.full_tensor()
+    state.bad = torch.maximum(state.bad, (~(loss + norm).isfinite()).to(state.bad.dtype))
+    if clip_norm is not None:
+        torch.nn.utils.clip_grads_with_norm_(parameters, clip_norm, norm)
+    # The fused kernels read this flag on the device and leave weights and averages alone where it is up.
+    optimizer.found_inf = state.bad  # type: ignore[attr-defined]
+    optimizer.step()
+    optimizer.zero_grad(set_to_none=True)
+    return norm

@@ -1,0 +1,102 @@
+"""The shape of the house itself: rooms, public names, start-up time, documents that tell the truth."""
+
+import importlib
+import inspect
+import re
+import subprocess
+import sys
+import time
+import tomllib
+from pathlib import Path
+
+import pytest
+
+import vitrine
+from vitrine.commands import VERBS
+
+ROOT = Path(__file__).parents[2]
+SOURCE = ROOT / "src" / "vitrine"
+
+
+def rooms() -> list[str]:
+    """Folders and single files of the package, as ARCHITECTURE.md names them."""
+    folders = [f"{path.name}/" for path in SOURCE.iterdir() if (path / "__init__.py").exists()]
+    files = [path.name for path in SOURCE.glob("*.py") if path.name != "__init__.py"]
+    return sorted(folders + files)
+
+
+def test_architecture_names_every_room_and_no_other() -> None:
+    text = (ROOT / "ARCHITECTURE.md").read_text()
+    named = re.findall(r"^\| `([a-z_]+(?:/|\.py))` \|", text, flags=re.MULTILINE)
+    assert sorted(named) == rooms()
+
+
+def test_architecture_lists_the_rooms_in_the_order_of_the_import_contract() -> None:
+    named = re.findall(r"^\| `([a-z_]+)(?:/|\.py)` \|", (ROOT / "ARCHITECTURE.md").read_text(), flags=re.MULTILINE)
+    contract = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"][0]
+    layers = [[room.strip(" ()") for room in layer.split("|")] for layer in reversed(contract["layers"])]
+    rank = {room: number for number, layer in enumerate(layers) for room in layer}
+    assert [rank[room] for room in named] == sorted(rank[room] for room in named)
+
+
+def test_no_room_is_a_drawer_for_everything() -> None:
+    forbidden = {"utils", "util", "misc", "common", "helpers", "helper"}
+    assert not [path for path in SOURCE.rglob("*.py") if path.stem in forbidden or path.parent.name in forbidden]
+
+
+def fresh_python(code: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+
+
+def test_importing_the_package_and_building_the_command_line_import_no_torch() -> None:
+    code = "import sys, vitrine, vitrine.cli.app as app; app.build(); print('torch' in sys.modules)"
+    assert fresh_python(code).stdout.strip() == "False"
+
+
+def seconds(arguments: list[str]) -> float:
+    """Best of five: other work on the machine only ever adds."""
+    best = float("inf")
+    for _ in range(5):
+        began = time.perf_counter()
+        subprocess.run([sys.executable, *arguments], capture_output=True, check=True)
+        best = min(best, time.perf_counter() - began)
+    return best
+
+
+def test_help_answers_within_three_tenths_of_a_second_of_a_bare_python() -> None:
+    assert seconds(["-m", "vitrine.cli", "--help"]) - seconds(["-c", "pass"]) < 0.3
+
+
+def test_every_public_name_is_there_and_pinned() -> None:
+    for name in vitrine.__all__:
+        assert getattr(vitrine, name) is not None, name
+    assert set(vitrine.__all__) == set(vitrine._HOME) | {"__version__"}
+
+
+@pytest.mark.parametrize("verb", VERBS, ids=lambda verb: verb.name)
+def test_every_verb_is_a_documented_library_function(verb) -> None:  # type: ignore[no-untyped-def]
+    function = getattr(importlib.import_module(verb.module), verb.function)
+    assert getattr(vitrine, verb.function) is function
+    assert inspect.getdoc(function)
+    for parameter in inspect.signature(function).parameters.values():
+        assert "Annotated" in str(parameter.annotation) or hasattr(parameter.annotation, "__metadata__"), parameter
+
+
+def test_the_version_is_the_same_everywhere() -> None:
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    assert vitrine.__version__ == version
+    assert f"version: {version}" in (ROOT / "CITATION.cff").read_text()
+    assert f"## {version}" in (ROOT / "CHANGELOG.md").read_text()
+
+
+def test_the_lock_pins_every_dependency_and_the_cpu_and_gpu_builds_alike() -> None:
+    lines = (ROOT / "requirements.lock").read_text().split()
+    assert all(re.fullmatch(r"[A-Za-z0-9._-]+==[^+\s]+", line) for line in lines)
+    assert "torch==2.13.0" in lines
+
+
+def test_the_readmes_two_commands_exist() -> None:
+    makefile, readme = (ROOT / "Makefile").read_text(), (ROOT / "README.md").read_text()
+    for command in ("demo", "test"):
+        assert f"make {command}" in readme
+        assert re.search(rf"^{command}:", makefile, flags=re.MULTILINE)

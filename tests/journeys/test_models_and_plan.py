@@ -1,0 +1,72 @@
+"""What a run costs, from the command line."""
+
+import json
+
+import pytest
+
+import vitrine
+from journeys.commandline import assert_refused
+from journeys.commandline import vitrine as command
+from vitrine.models.variants import VARIANTS
+
+
+def test_models_prints_a_row_for_every_variant() -> None:
+    result = command("models")
+    assert result.returncode == 0
+    assert all(name in result.stdout for name in VARIANTS)
+    assert "86,567,656" in result.stdout and "Next:" in result.stdout
+
+
+def test_models_for_machines_holds_the_papers_figures() -> None:
+    result = command("models", "--images", "303e6", "--epochs", "7", "--json")
+    records = {record["name"]: record for record in json.loads(result.stdout)}
+    assert records["ViT-B/16"]["params"] == 86_567_656
+    assert records["ViT-B/16"]["gmacs"] == pytest.approx(17.58, rel=0.01)
+    assert records["ViT-B/16"]["exaflops"] == pytest.approx(224, rel=0.02)
+
+
+def test_plan_fits_what_fits_and_says_what_else_would_do() -> None:
+    small = json.loads(
+        command(
+            "plan", "ViT-B/16", "--batch-size", "256", "--device-memory", "80", "--images", "1e6", "--epochs", "1",
+            "--rate", "400", "--json",
+        ).stdout
+    )  # fmt: skip
+    assert small["fits"] and small["micro_batch"] == 256 and small["advice"] == "as it is"
+    assert small["hours"] == pytest.approx(6 * 17.56e9 * 1e6 / 400e12 / 3600, rel=0.01)
+    parts = small["memory"]
+    assert parts["optimizer"] == pytest.approx(2 * parts["gradients"])
+
+
+def test_plan_halves_recomputes_and_shards_in_this_order() -> None:
+    big = vitrine.plan("ViT-B/16", batch_size=4096, device_memory=80, rate=400)
+    assert big.fits and big.micro_batch < 4096 and not big.activation_checkpointing and not big.shard
+    tight = vitrine.plan("ViT-H/14", batch_size=64, device_memory=16, rate=400)
+    assert tight.fits and tight.activation_checkpointing
+    shared = vitrine.plan("ViT-H/14", batch_size=64, devices=8, device_memory=8, rate=400)
+    assert shared.fits and shared.shard
+    hopeless = vitrine.plan("ViT-H/14", batch_size=64, device_memory=4, rate=400)
+    assert not hopeless.fits and "more devices" in hopeless.advice
+    assert hopeless.memory.total > 4
+
+
+def test_plan_measures_this_machine_where_no_rate_is_stated() -> None:
+    plan = vitrine.plan("ViT-Ti/16", batch_size=8, images=1000, epochs=1)
+    assert plan.rate > 1e8 and "measured" in plan.rate_source
+
+
+@pytest.mark.parametrize(
+    ("arguments", "parts"),
+    [
+        (["plan", "ViT-B17"], ["no model is called 'ViT-B17'", "nearest: ViT-B/16"]),
+        (["plan", "ViT-B/16", "--size", "230"], ["got 230", "nearest that fit: 224 and 240"]),
+        (["plan", "ViT-B/16", "--num-classes", "0"], ["num_classes must be at least 1, got 0"]),
+        (["plan", "ViT-B/16", "--batch-size", "10", "--devices", "4"], ["multiple of devices, got 10 and 4"]),
+        (["plan", "ViT-B/16", "--epochs", "-1"], ["epochs must be above 0, got -1"]),
+        (["models", "--size", "230"], ["got 230"]),
+        (["models", "--image", "3"], ["No such option", "--images"]),
+        (["plann"], ["No such command", "plan"]),
+    ],
+)
+def test_a_users_mistake_gets_one_sentence_and_exit_code_two(arguments: list[str], parts: list[str]) -> None:
+    assert_refused(command(*arguments), *parts)
