@@ -10,7 +10,11 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from vitrine.checkpoints import Loaded as Loaded
+    from vitrine.checkpoints import load as load
+    from vitrine.checkpoints import save as save
     from vitrine.commands.check import check as check
+    from vitrine.commands.convert import convert as convert
     from vitrine.commands.dedup import dedup as dedup
     from vitrine.commands.demo import demo as demo
     from vitrine.commands.evaluate import evaluate as evaluate
@@ -23,8 +27,10 @@ if TYPE_CHECKING:
     from vitrine.models import create_model as create_model
 
 _HOME = {
+    "Loaded": "vitrine.checkpoints",
     "VitrineError": "vitrine.errors",
     "check": "vitrine.commands.check",
+    "convert": "vitrine.commands.convert",
     "create_model": "vitrine.models",
     "dedup": "vitrine.commands.dedup",
     "demo": "vitrine.commands.demo",
@@ -32,14 +38,18 @@ _HOME = {
     "fewshot": "vitrine.commands.fewshot",
     "fewshot_accuracy": "vitrine.evaluation.fewshot",
     "list_models": "vitrine.commands.models",
+    "load": "vitrine.checkpoints",
     "plan": "vitrine.commands.plan",
+    "save": "vitrine.checkpoints",
     "shard": "vitrine.commands.shard",
 }
 
 __all__ = [
+    "Loaded",
     "VitrineError",
     "__version__",
     "check",
+    "convert",
     "create_model",
     "dedup",
     "demo",
@@ -47,7 +57,9 @@ __all__ = [
     "fewshot",
     "fewshot_accuracy",
     "list_models",
+    "load",
     "plan",
+    "save",
     "shard",
 ]
 

@@ -30,4 +30,5 @@ VERBS = (
     Verb("models", "list_models"),  # `vitrine.models` is the room
     Verb("plan", "plan"),
     Verb("shard", "shard"),
+    Verb("convert", "convert"),
 )
