@@ -19,8 +19,11 @@ if TYPE_CHECKING:
     from vitrine.commands.demo import demo as demo
     from vitrine.commands.evaluate import evaluate as evaluate
     from vitrine.commands.fewshot import fewshot as fewshot
+    from vitrine.commands.finetune import finetune as finetune
     from vitrine.commands.models import list_models as list_models
     from vitrine.commands.plan import plan as plan
+    from vitrine.commands.pretrain import pretrain as pretrain
+    from vitrine.commands.resume import resume as resume
     from vitrine.commands.shard import shard as shard
     from vitrine.errors import VitrineError as VitrineError
     from vitrine.evaluation.fewshot import fewshot_accuracy as fewshot_accuracy
@@ -37,31 +40,17 @@ _HOME = {
     "evaluate": "vitrine.commands.evaluate",
     "fewshot": "vitrine.commands.fewshot",
     "fewshot_accuracy": "vitrine.evaluation.fewshot",
+    "finetune": "vitrine.commands.finetune",
     "list_models": "vitrine.commands.models",
     "load": "vitrine.checkpoints",
     "plan": "vitrine.commands.plan",
+    "pretrain": "vitrine.commands.pretrain",
+    "resume": "vitrine.commands.resume",
     "save": "vitrine.checkpoints",
     "shard": "vitrine.commands.shard",
 }
 
-__all__ = [
-    "Loaded",
-    "VitrineError",
-    "__version__",
-    "check",
-    "convert",
-    "create_model",
-    "dedup",
-    "demo",
-    "evaluate",
-    "fewshot",
-    "fewshot_accuracy",
-    "list_models",
-    "load",
-    "plan",
-    "save",
-    "shard",
-]
+__all__ = ["__version__", *_HOME]  # noqa: PLE0604
 
 
 def __getattr__(name: str) -> Any:
