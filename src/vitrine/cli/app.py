@@ -10,6 +10,7 @@ import dataclasses
 import importlib
 import inspect
 import json
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -83,7 +84,9 @@ def as_command(verb: Verb) -> Callable[..., None]:
         as_json = options.pop("json")
         with LiveLine() as line, listening(line):
             result = function(**options)
-        if as_json:
+        if os.environ.get("RANK", "0") != "0":
+            pass  # of the processes that torchrun started, one speaks
+        elif as_json:
             print(json.dumps(plain(result), indent=2))
         else:
             views.show(verb.name, result)
