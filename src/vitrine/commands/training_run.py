@@ -380,10 +380,10 @@ def environment() -> dict[str, Any]:
     """Return the versions and the machine that a run depends on."""
     import torch
 
-    import vitrine
+    from vitrine.version import __version__
 
     return {
-        "vitrine": vitrine.__version__,
+        "vitrine": __version__,
         "torch": torch.__version__,
         "python": platform.python_version(),
         "machine": platform.platform(),

@@ -45,9 +45,7 @@ def test_the_first_twenty_losses_equal_those_of_a_plain_pytorch_loop(tmp_path: P
         loss.backward()
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         for group in optimizer.param_groups:
-            group["lr"] = (
-                1e-3 * min(1, step / 4) * 0.5 * (1 + math.cos(math.pi * max(0, step - 4) / 16))
-            )
+            group["lr"] = 1e-3 * min(1, step / 4) * 0.5 * (1 + math.cos(math.pi * max(0, step - 4) / 16))
         optimizer.step()
         optimizer.zero_grad()
         losses.append(loss.item())
