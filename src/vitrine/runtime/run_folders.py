@@ -6,6 +6,7 @@ from datetime import datetime
 from pathlib import Path
 
 from vitrine.errors import ConfigError
+from vitrine.spelling import nearest
 
 
 def new_run_folder(
@@ -41,9 +42,25 @@ def new_run_folder(
     return folder
 
 
-def is_inside(path: Path, folder: Path) -> bool:
-    """Whether `path` is `folder` or below it (for a file: below the folder it is in), links followed."""
-    root = os.path.realpath(folder if folder.is_dir() else folder.parent)
+def find_run(named: Path) -> Path:
+    """Return a training run's folder; `runs/latest` is the newest one beside it."""
+    if named.name == "latest" and not named.exists():
+        found = [path.parent for path in named.parent.glob("*/run.json")]
+        if not found:
+            raise ConfigError(
+                f"{named.parent} holds no training run yet; start one with: vitrine finetune DATA"
+            )
+        return max(found, key=lambda path: path.stat().st_mtime)
+    if not (named / "run.json").exists():
+        others = sorted(str(path.parent) for path in named.parent.glob("*/run.json"))
+        near = f"; did you mean {nearest(str(named), others)[0]}?" if others else ""
+        raise ConfigError(f"{named} is not the folder of a training run{near}")
+    return named
+
+
+def is_inside(path: Path, data: Path) -> bool:
+    """Whether `path` is `data` or below it, links followed; beside a single file is not inside it."""
+    root = os.path.realpath(data)
     return os.path.commonpath([root, os.path.realpath(path)]) == root
 
 
