@@ -210,6 +210,8 @@ def _decode_jpeg(
     try:
         pixels: Pixels = simplejpeg.decode_jpeg(data, strict=is_strict, buffer=scratch, **options)
     except ValueError as error:
+        if "extraneous" in str(error):  # stray bytes between segments cost no pixel; Pillow passes over them
+            return None
         raise DataError(f"{printable(name)} is a damaged JPEG: {str(error).strip().rstrip('.')}") from error
     return upright(pixels, orientation)
 
