@@ -14,8 +14,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from PIL import Image, ImageMode
+from PIL import Image
 
+from vitrine.data.colours import first_frame, upright
 from vitrine.data.jpeg import JpegLayout, read_layout, scale_factor, upper_rows
 from vitrine.data.source import Pixels, printable
 from vitrine.errors import DataError
@@ -34,16 +35,6 @@ DECODER_TOLERANCE = 2
 _MOST_SCRATCH_BYTES = 2**24
 JPEG_MAGIC = b"\xff\xd8\xff"
 ORIENTATION_TAG = 0x0112
-# How an EXIF orientation is undone on an (H, W, C) array: transposed first, then flipped up-down, left-right.
-_TURNS = {
-    2: (False, False, True),
-    3: (False, True, True),
-    4: (False, True, False),
-    5: (True, False, False),
-    6: (True, False, True),
-    7: (True, True, True),
-    8: (True, True, False),
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,20 +148,6 @@ def to_channels(pixels: Pixels, channels: int) -> Pixels:
     raise DataError(f"an image of {pixels.shape[2]} channels cannot be made one of {channels}")
 
 
-def upright(pixels: Pixels, orientation: int) -> Pixels:
-    """Undo an EXIF orientation (1 to 8)."""
-    if orientation not in _TURNS:
-        return pixels
-    is_transposed, is_flipped, is_mirrored = _TURNS[orientation]
-    if is_transposed:
-        pixels = pixels.transpose(1, 0, 2)
-    if is_flipped:
-        pixels = pixels[::-1]
-    if is_mirrored:
-        pixels = pixels[:, ::-1]
-    return np.ascontiguousarray(pixels)
-
-
 def check_size(height: int, width: int, *, name: str, max_pixels: int = MAX_PIXELS) -> None:
     """Refuse an image that would not fit in memory, by its header alone."""
     if height * width > max_pixels or max(height, width) > MAX_SIDE:
@@ -262,37 +239,11 @@ def _load(image: Image.Image, *, name: str, min_size: tuple[int, int] | None) ->
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            pixels = _as_uint8(image)
+            pixels = first_frame(image)
     except (OSError, SyntaxError, ValueError, struct.error, EOFError, MemoryError) as error:
         reason = str(error).strip().rstrip(".") or type(error).__name__
         raise DataError(f"{printable(name)} is a damaged {image.format}: {reason}") from error
     return upright(pixels, orientation)
-
-
-def _as_uint8(image: Image.Image) -> Pixels:
-    if image.mode.startswith("I") or image.mode == "F":
-        return _scaled(np.asarray(image), is_float=image.mode == "F")
-    if image.has_transparency_data:
-        layered = image.convert("RGBA")
-        canvas = Image.new("RGBA", layered.size, (255, 255, 255, 255))
-        return np.asarray(Image.alpha_composite(canvas, layered).convert("RGB"))
-    if ImageMode.getmode(image.mode).basemode == "L" and image.mode != "P":
-        return np.asarray(image.convert("L"))[:, :, None]
-    return np.asarray(image.convert("RGB"))
-
-
-def _scaled(samples: np.ndarray, *, is_float: bool) -> Pixels:
-    """Scale 16-bit samples by 257 (65535 becomes 255); floats from 0..1, or from their own range."""
-    values = samples.astype(np.float64)
-    if is_float:
-        low, high = (0.0, 1.0) if values.min() >= 0 and values.max() <= 1 else (values.min(), values.max())
-        values = (values - low) / max(high - low, np.finfo(np.float64).tiny) * 255
-    elif values.max() > 65_535 or values.min() < 0:  # true 32-bit samples have no agreed white
-        low, high = values.min(), values.max()
-        values = (values - low) / max(high - low, 1.0) * 255
-    else:
-        values = values / 257
-    return np.rint(values).astype(np.uint8)[:, :, None]
 
 
 def _orientation(image: Image.Image) -> int:
