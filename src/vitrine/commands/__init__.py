@@ -24,8 +24,14 @@ class Verb:
 VERBS = (
     Verb("demo", "demo"),
     Verb("check", "check"),
-    Verb("dedup", "dedup"),
+    Verb("finetune", "finetune"),
+    Verb("pretrain", "pretrain"),
+    Verb("resume", "resume"),
+    Verb("evaluate", "evaluate"),
+    Verb("fewshot", "fewshot"),
     Verb("models", "list_models"),  # `vitrine.models` is the room
     Verb("plan", "plan"),
+    Verb("convert", "convert"),
+    Verb("dedup", "dedup"),
     Verb("shard", "shard"),
 )

@@ -141,10 +141,9 @@ def convert(kind: Any, value: Any, *, where: str) -> Any:
         return convert(next(option for option in options if option is not type(None)), value, where=where)
     if get_origin(kind) is tuple and isinstance(value, (list, tuple)):
         return tuple(convert(options[0], item, where=where) for item in value)
-    if kind is float and isinstance(value, int) and not isinstance(value, bool):
-        return float(value)
-    if kind is int and isinstance(value, float) and value.is_integer():
-        return int(value)
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if is_number and (kind is float or (kind is int and float(value).is_integer())):
+        return kind(value)
     expected = kind if isinstance(kind, type) else type(options[0]) if options else object
     expected = get_origin(kind) or expected if get_origin(kind) in (dict, tuple) else expected
     if not isinstance(value, expected) or (isinstance(value, bool) and expected in (int, float)):

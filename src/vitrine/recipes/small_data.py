@@ -8,17 +8,17 @@ from vitrine.training.config import TrainingConfig
 
 SMALL_VIT = {
     "width": 128,
-    "depth": 6,
+    "depth": 4,
     "num_heads": 4,
     "mlp_width": 256,
-    "patch_size": 4,
+    "patch_size": 8,
     "pooling": "average",
     "positions": "sincos_2d",
 }
 
 
 def demo() -> Recipe:
-    """A ViT of 0.8 M parameters on generated pictures of 32 px, for a demonstration on two cores.
+    """A ViT of 0.6 M parameters on generated pictures of 32 px, for a demonstration on two cores.
 
     Expected: see docs/experiments.md, "Demo".
     """
@@ -30,7 +30,7 @@ def demo() -> Recipe:
         size=32,
         views=Views(crop="padded"),
         training=TrainingConfig(
-            optimizer="adamw", lr=2e-3, batch_size=128, total_steps=400, warmup_steps=40, weight_decay=0.05,
+            optimizer="adamw", lr=2e-3, batch_size=128, total_steps=250, warmup_steps=40, weight_decay=0.05,
             log_every=20, checkpoint_every=200,
         ),
     )  # fmt: skip

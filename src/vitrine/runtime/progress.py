@@ -80,3 +80,8 @@ def remark(text: str) -> None:
     listener = _listener.get()
     if listener is not None:
         listener.remark(text)
+
+
+def current_listener() -> Listener | None:
+    """Return who listens, for work whose steps are told by someone else's callbacks."""
+    return _listener.get()

@@ -6,6 +6,7 @@ from datetime import datetime
 from pathlib import Path
 
 from vitrine.errors import ConfigError
+from vitrine.spelling import nearest
 
 
 def new_run_folder(
@@ -39,6 +40,22 @@ def new_run_folder(
             f"cannot make the folder {folder}: {error.strerror}; name another with --out"
         ) from error
     return folder
+
+
+def find_run(named: Path) -> Path:
+    """Return a training run's folder; `runs/latest` is the newest one beside it."""
+    if named.name == "latest" and not named.exists():
+        found = [path.parent for path in named.parent.glob("*/run.json")]
+        if not found:
+            raise ConfigError(
+                f"{named.parent} holds no training run yet; start one with: vitrine finetune DATA"
+            )
+        return max(found, key=lambda path: path.stat().st_mtime)
+    if not (named / "run.json").exists():
+        others = sorted(str(path.parent) for path in named.parent.glob("*/run.json"))
+        near = f"; did you mean {nearest(str(named), others)[0]}?" if others else ""
+        raise ConfigError(f"{named} is not the folder of a training run{near}")
+    return named
 
 
 def is_inside(path: Path, data: Path) -> bool:

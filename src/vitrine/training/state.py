@@ -167,3 +167,43 @@ def require_room(path: Path, num_bytes: int) -> None:
             f"{path.parent} has {free / 1e9:.2f} GB free and a checkpoint needs {num_bytes / 1e9:.2f} GB; "
             f"free some room (the last good checkpoint is kept)"
         )
+
+
+def numbers_of(path: Path) -> dict[str, Any]:
+    """Read what is not a tensor from a saved state."""
+    if path.is_dir():
+        return dict(json.loads((path / "numbers.json").read_text()))
+    try:
+        with safe_open(str(path), framework="pt") as file:
+            found = json.loads(file.metadata()["vitrine_state"])
+    except Exception as error:
+        raise CheckpointError(f"{path} is not a training state that can be read: {error}") from error
+    return dict(found)
+
+
+def weights_of(path: Path) -> dict[str, Tensor]:
+    """Read the weights to use from a saved state: the averages where there are any, on the CPU."""
+    if path.is_dir():
+        tensors = read_consolidated(path)
+    else:
+        with safe_open(str(path), framework="pt") as file:
+            names = list(file.keys())
+            prefix = "averages." if any(name.startswith("averages.") for name in names) else "model."
+            tensors = {name: file.get_tensor(name) for name in names if name.startswith(prefix)}
+    return section(tensors, "averages.") or section(tensors, "model.")
+
+
+def read_consolidated(path: Path) -> dict[str, Tensor]:
+    """Read the weights of a sharded state whole, in one process."""
+    from torch.distributed.checkpoint.filesystem import FileSystemReader
+    from torch.distributed.checkpoint.metadata import TensorStorageMetadata
+    from torch.distributed.checkpoint.state_dict_loader import load
+
+    found = FileSystemReader(str(path)).read_metadata().state_dict_metadata
+    tensors = {
+        name: torch.empty(entry.size, dtype=entry.properties.dtype)
+        for name, entry in found.items()
+        if isinstance(entry, TensorStorageMetadata) and name.startswith(("averages.", "model."))
+    }
+    load(tensors, checkpoint_id=str(path), no_dist=True)
+    return tensors

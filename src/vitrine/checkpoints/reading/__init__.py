@@ -3,9 +3,8 @@
 import zipfile
 from pathlib import Path
 
-from vitrine.checkpoints.reading.onnx_file import OnnxFile
-
 from vitrine.checkpoints.reading.npz_file import NpzFile
+from vitrine.checkpoints.reading.onnx_file import OnnxFile
 from vitrine.checkpoints.reading.safetensors_file import SafetensorsFile, ShardedSafetensors
 from vitrine.checkpoints.reading.torch_file import TorchFile
 from vitrine.checkpoints.tensors import TensorFile, require_readable

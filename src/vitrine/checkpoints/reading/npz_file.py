@@ -74,7 +74,7 @@ class NpzFile:
             file.read(skip)
             filled, view = 0, memoryview(data)
             while filled < len(data):
-                count = file.readinto(view[filled : filled + (1 << 20)])
+                count = file.readinto(view[filled : filled + (1 << 20)])  # type: ignore[attr-defined]
                 if not count:
                     break
                 filled += count

@@ -78,7 +78,7 @@ class SafetensorsFile:
         if out.numel() == 0:
             return
         # A view as bytes of the tensor's own memory (numpy knows no bfloat16, hence the detour).
-        memory = memoryview(out.detach().reshape(-1).view(torch.uint8).numpy())
+        memory = memoryview(out.detach().reshape(-1).view(torch.uint8).numpy().data)
         offset = self._offset[name] + (0 if row is None else row * len(memory))
         while memory:
             count = os.preadv(self._file.fileno(), [memory], offset)

@@ -1,0 +1,60 @@
+"""Real DINOv2 ViT-S/14 weights: our features beside those of the ONNX graph that they came in.
+
+    python benchmarks/dinov2_onnx.py dinov2_vits14.onnx photos/ --count 32
+
+Needs onnx and onnxruntime. The graph's own preprocessing is not part of it, so both get the same input: shorter
+side 256, centre 224, ImageNet's mean and deviation.
+"""
+
+import argparse
+import time
+from pathlib import Path
+
+import onnx
+import onnxruntime
+import torch
+
+import vitrine
+
+CLASS_TOKENS = "/norm/Add_1_output_0"  # LN(z_L) of every token; the file's own output pools it further
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("graph", type=Path)
+    parser.add_argument("photos", type=Path)
+    parser.add_argument("--count", type=int, default=32)
+    options = parser.parse_args()
+
+    started = time.perf_counter()
+    loaded = vitrine.load(str(options.graph))
+    print(f"loaded in {time.perf_counter() - started:.2f} s: {loaded.record.config}")
+    for note in loaded.notes:
+        print(f"note: {note}")
+    preprocess = loaded.preprocess.with_size(224)
+
+    graph = onnx.load(options.graph)
+    graph.graph.output.append(onnx.helper.make_empty_tensor_value_info(CLASS_TOKENS))
+    session = onnxruntime.InferenceSession(graph.SerializeToString(), providers=["CPUExecutionProvider"])
+
+    photos = sorted(options.photos.rglob("*.jpg"))
+    step = max(len(photos) // options.count, 1)
+    largest = relative = 0.0
+    cosine, used = 1.0, photos[::step][: options.count]
+    for path in used:
+        image = preprocess(path.read_bytes(), name=str(path))[None]
+        (expected,) = session.run([CLASS_TOKENS], {"input": image.numpy()})
+        with torch.inference_mode():
+            found = loaded.model.features(image)["encoded"]
+        theirs, ours = torch.from_numpy(expected), found
+        difference = (theirs - ours).abs().max().item()
+        largest, relative = max(largest, difference), max(relative, difference / theirs.abs().max().item())
+        cosine = min(cosine, torch.cosine_similarity(theirs[:, 0], ours[:, 0]).item())
+    print(f"{len(used)} photos, all {ours.shape[1]} tokens: largest difference {largest:.2e} ")
+    print(f"relative to the largest feature {relative:.2e}; smallest cosine of class tokens {cosine:.8f}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,172 @@
+"""Weights made to fit: another resolution, other channels, other classes, positions as a layout wants them.
+
+Each change says what it did in one sentence.
+"""
+
+import dataclasses
+import math
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from vitrine.checkpoints.tensors import Spec
+from vitrine.checkpoints.weights import ChangedWeights, Weights
+from vitrine.errors import ConfigError
+from vitrine.models import BiTConfig, ModelConfig, ViTConfig
+from vitrine.models.config import require_tiling
+from vitrine.models.positions import Learned1D, Learned2D, SinCos2D, resample_grid
+from vitrine.models.vit import position_tables
+
+Changed = tuple[Weights, str]
+Made = tuple[Spec, Callable[[], Tensor]]
+
+
+def at_image_size(weights: Weights, image_size: tuple[int, int]) -> Changed:
+    """Resample the positions for images of another size."""
+    config = weights.config
+    if isinstance(config, BiTConfig):
+        return ChangedWeights(weights, dataclasses.replace(config, image_size=image_size), {}), ""
+    require_tiling(image_size, config.token_stride)
+    changed = dataclasses.replace(config, image_size=image_size)
+    old, new, how = config.grid_size, changed.grid_size, config.position_resampling
+    slots = config.num_position_slots
+
+    def resampled(table: Tensor) -> Tensor:
+        return torch.cat([table[:, :slots], resample_grid(table[:, slots:], old, new, how=how)], dim=1)
+
+    # What to do with each kind of table; appendix D.4 has one a model or one a layer.
+    changes: dict[str, Callable[[Tensor], Tensor]] = {
+        "table": resampled,
+        "rows": lambda rows: resample_grid(rows, (old[0], 1), (new[0], 1), how=how),
+        "columns": lambda columns: resample_grid(columns, (1, old[1]), (1, new[1]), how=how),
+    }
+    if config.positions == "relative":
+        changes["table"] = lambda table: stretched(table, 2 * changed.num_tokens - 1)
+    makers = {
+        name: remade(weights, name, changes[name.split(".")[-1]])
+        for name in weights.index
+        if name.startswith("positions.") and name.split(".")[-1] in changes
+    }
+    what = f"positions {old[0]}x{old[1]} -> {new[0]}x{new[1]}"
+    return ChangedWeights(weights, changed, makers), f"{what} ({how.replace('_', ' ')})" if makers else ""
+
+
+def with_channels(weights: Weights, channels: int) -> Changed:
+    """Adapt the first kernel: one channel sums the others, more repeat them at the same total strength."""
+    if channels < 1:
+        raise ConfigError(f"channels must be at least 1, got {channels}")
+    config = weights.config
+    name = "root_conv.weight" if isinstance(config, BiTConfig) else "patch_projection.weight"
+    if isinstance(config, ViTConfig) and config.stem:
+        name = "stem.root_conv.weight"
+    old = config.channels
+
+    def adapted(kernel: Tensor) -> Tensor:
+        if channels == 1:
+            return kernel.float().sum(dim=1, keepdim=True).to(kernel.dtype)
+        repeated = kernel.repeat(1, math.ceil(channels / old), 1, 1)[:, :channels]
+        return (repeated.float() * (old / channels)).to(kernel.dtype)
+
+    what = "summed" if channels == 1 else "repeated and scaled"
+    makers = {name: remade(weights, name, adapted)}
+    changed = dataclasses.replace(config, channels=channels)
+    return ChangedWeights(
+        weights, changed, makers
+    ), f"patch kernel {what} from {old} to {channels} channel(s)"
+
+
+def with_num_classes(weights: Weights, num_classes: int | None) -> Changed:
+    """Put a new head of zeros in place of the old one and of its hidden layer; None takes the head away."""
+    config = weights.config
+    dtype = next(iter(weights.index.values())).dtype
+    options: dict[str, Any] = {"num_classes": num_classes}
+    width = config.representation_width if isinstance(config, BiTConfig) else config.width
+    dropped = ""
+    if isinstance(config, ViTConfig) and config.representation_width and num_classes:
+        options["representation_width"] = None  # section 3.1: the whole pre-training head is removed
+        dropped = " and its hidden layer"
+    changed: ModelConfig = dataclasses.replace(config, **options)
+    if num_classes is None:
+        return ChangedWeights(weights, changed, {}), "head taken away: the model answers with features"
+    makers: dict[str, Made] = {}
+    heads = ["head"]
+    if isinstance(config, ViTConfig) and config.has_distillation_token:
+        heads.append("distillation_head")
+    for head in heads:
+        for kind, shape in (("weight", (num_classes, width)), ("bias", (num_classes,))):
+            makers[f"{head}.{kind}"] = (Spec(shape, dtype), partial(torch.zeros, shape, dtype=dtype))
+    had = f"head for {config.num_classes} classes" if config.num_classes else "missing head"
+    note = f"{had}{dropped} replaced by a new one of zeros for {num_classes}: it must be trained"
+    return ChangedWeights(weights, changed, makers), note
+
+
+def with_slots(weights: Weights, has_slots: bool) -> Changed:
+    """Give class and distillation token positions of zero, or add theirs to the tokens: the same sums."""
+    config = weights.config
+    if not isinstance(config, ViTConfig) or not config.num_prefix_tokens or config.positions != "learned_1d":
+        return weights, ""
+    if config.has_prefix_positions == has_slots:
+        return weights, ""
+    changed, table = dataclasses.replace(config, has_prefix_positions=has_slots), "positions.0.table"
+    count = config.num_prefix_tokens
+    if has_slots:
+
+        def padded(patches: Tensor) -> Tensor:
+            return torch.cat([patches.new_zeros(1, count, patches.shape[2]), patches], dim=1)
+
+        makers = {table: remade(weights, table, padded)}
+        return ChangedWeights(weights, changed, makers), f"{count} position slot(s) of zero added"
+    makers = {table: remade(weights, table, lambda full: full[:, count:].contiguous())}
+    tokens = [name for name in ("class_token", "distillation_token") if name in weights.index]
+    for slot, name in enumerate(tokens):
+        makers[name] = (weights.index[name], partial(merged_token, weights, name, slot))
+    return ChangedWeights(weights, changed, makers), f"{count} position slot(s) merged into the token(s)"
+
+
+def merged_token(weights: Weights, name: str, slot: int) -> Tensor:
+    """Add a token's position to the token."""
+    return weights.read(name) + weights.read("positions.0.table")[:, slot : slot + 1]
+
+
+def with_table(weights: Weights) -> Changed:
+    """Write positions that are made of factors, or computed, out as one table."""
+    config = weights.config
+    if (
+        not isinstance(config, ViTConfig)
+        or config.positions not in ("learned_2d", "sincos_2d")
+        or config.position_placement != "stem"
+    ):
+        return weights, ""
+    changed = dataclasses.replace(config, positions="learned_1d")
+    dtype = weights.index["patch_projection.weight"].dtype
+
+    def written_out() -> Tensor:
+        (module,) = position_tables(config)
+        assert isinstance(module, (Learned1D, Learned2D, SinCos2D))
+        with torch.no_grad():
+            for name, parameter in module.named_parameters():
+                parameter.copy_(weights.read(f"positions.0.{name}"))
+            table: Tensor = module(config.grid_size)
+        return table.detach().to(dtype)
+
+    slots, patches = config.num_position_slots, math.prod(config.grid_size)
+    spec = Spec((1, slots + patches, config.width), dtype)
+    note = f"{config.positions} positions written out as one table"
+    return ChangedWeights(weights, changed, {"positions.0.table": (spec, written_out)}), note
+
+
+def remade(weights: Weights, name: str, make: Callable[[Tensor], Tensor]) -> Made:
+    """Describe a tensor that is made from the one of the same name."""
+    old = weights.index[name]
+    shape = tuple(make(torch.empty(old.shape, dtype=old.dtype, device="meta")).shape)
+    return Spec(shape, old.dtype), lambda: make(weights.read(name))
+
+
+def stretched(table: Tensor, length: int) -> Tensor:
+    """Resample relative keys along their line, the ends aligned."""
+    line = table.T[None].float()
+    line = torch.nn.functional.interpolate(line, size=length, mode="linear", align_corners=True)
+    return line[0].T.to(table.dtype).contiguous()

@@ -1,0 +1,51 @@
+"""The model card (README.md) that goes with a saved model."""
+
+import json
+
+from vitrine.checkpoints.layouts.huggingface import HuggingFaceLayout
+from vitrine.checkpoints.layouts.layout import Layout
+from vitrine.checkpoints.record import Record
+from vitrine.models import ViTConfig
+from vitrine.models.config import shown
+from vitrine.models.cost import cost_of
+
+MAX_NAMES = 20
+
+
+def card(record: Record, *, layout: Layout) -> str:
+    """Write the card: what the model is, how its input is made, how to load it."""
+    config, preprocess = record.config, record.preprocess
+    name = record.variant or ("ViT" if isinstance(config, ViTConfig) else "BiT")
+    lines = ["---", "library_name: vitrine", "tags: [image-classification, vision-transformer]", "---", ""]
+    lines += [f"# {name} at {shown(config.image_size)} px", ""]
+    lines.append(f"{cost_of(config).params:,} parameters, {config.channels} input channels, ")
+    lines[-1] += (
+        f"{config.num_classes} classes." if config.num_classes else "no head: it answers with features."
+    )
+    if record.classes:
+        more = ", ..." if len(record.classes) > MAX_NAMES else ""
+        lines.append(f"Classes: {', '.join(record.classes[:MAX_NAMES])}{more}.")
+    if isinstance(config, ViTConfig):
+        lines.append(f"Numerics: GELU in its {config.gelu} form, layer norm epsilon {config.norm_eps:g}.")
+    lines += [
+        "",
+        "## Input",
+        "",
+        f"Size {shown(preprocess.size)}, rule {preprocess.rule}, crop {preprocess.crop_fraction:g}, "
+        f"{preprocess.interpolation}, mean {list(preprocess.mean)}, std {list(preprocess.std)} of pixels in [0, 1].",
+        "",
+        "## Use",
+        "",
+        "```python",
+        "import vitrine",
+        "",
+        'loaded = vitrine.load("path/of/this/folder")',
+        "logits = loaded.model(loaded.preprocess(image)[None])",
+        "```",
+    ]
+    if isinstance(layout, HuggingFaceLayout):
+        lines += ["", "Hugging Face transformers reads this folder as it is (`from_pretrained`)."]
+    lines += ["", f"Weights: first from {record.layout}; saved by Vitrine {record.version}."]
+    if record.recipe:
+        lines += ["", "## Recipe", "", "```json", json.dumps(dict(record.recipe), indent=2), "```"]
+    return "\n".join(lines) + "\n"

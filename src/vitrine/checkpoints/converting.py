@@ -1,0 +1,192 @@
+"""From any layout to any other, tensor by tensor, with a report that proves what came out."""
+
+import gc
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from vitrine.checkpoints import checksum
+from vitrine.checkpoints.layouts import Generation, Target
+from vitrine.checkpoints.libraries import LIBRARIES, NoAnswerError, outputs_of
+from vitrine.checkpoints.loading import Opened, adapt, load, open_weights
+from vitrine.checkpoints.report import Parity, TensorLine, describe_tensors, largest_difference
+from vitrine.checkpoints.saving import Prepared, prepare, write
+from vitrine.checkpoints.tensors import require_readable
+from vitrine.checkpoints.weights import MappedWeights, Weights, as_written, fill_model
+from vitrine.errors import CheckpointError
+from vitrine.models import BiTConfig, ModelConfig, ViTConfig
+from vitrine.models.config import as_size
+
+NUM_RANDOM_IMAGES = 2
+MAX_GIVEN_IMAGES = 8
+# What the libraries' own models compute with, where no setting in a file can tell them otherwise.
+LIBRARY_EPS = {"timm": 1e-6, "npz": 1e-6, "dinov2": 1e-6}
+ONLY_ERF = ("torchvision", "dinov2")
+# Group norm, then what standardisation adds to the deviation and to the variance.
+STEM_EPS = {"npz": (1e-6, 1e-5, 0.0), "timm": (1e-5, 0.0, 1e-8)}
+BIT_EPS = {"npz": (1e-5, 0.0, 1e-10), "timm": (1e-5, 0.0, 1e-8)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Conversion:
+    """What was converted, tensor by tensor, and how well it agrees."""
+
+    source: str
+    destination: Path
+    source_layout: str
+    target_layout: str
+    tensors: tuple[TensorLine, ...]
+    left_out: dict[str, str]
+    """Tensors of the source that the model does not use, and why."""
+    notes: tuple[str, ...]
+    num_identical: int
+    """Tensors that are equal bit for bit when the written file is read back."""
+    parity: tuple[Parity, ...]
+
+    @property
+    def exit_code(self) -> int:
+        """1 where a check failed that nobody had agreed to fail."""
+        is_whole = self.num_identical == len(self.tensors)
+        agrees = all(check.agrees is not False or check.explained for check in self.parity)
+        return 0 if is_whole and agrees else 1
+
+
+def convert(
+    source: str | Path,
+    destination: str | Path,
+    *,
+    to: Target,
+    generation: Generation = "A",
+    image_size: int | tuple[int, int] | None = None,
+    num_classes: int | None = None,
+    channels: int | None = None,
+    num_heads: int | None = None,
+    images: tuple[Path, ...] = (),
+    approximate: bool = False,
+    check_logits: bool = True,
+    overwrite: bool = False,
+) -> Conversion:
+    """Convert weights, read the result back and compare what both compute."""
+    size = None if image_size is None else as_size(image_size)
+    opened = open_weights(source, image_size=size, num_heads=num_heads)
+    if "sha256" in opened.checksums and opened.file:
+        checksum.require(checksum.sha256_of(opened.file), opened.checksums["sha256"], path=opened.file)
+    mapped = opened.weights
+    opened = adapt(opened, num_classes=num_classes, image_size=size, channels=channels, features_only=False)
+    prepared = prepare(
+        opened.weights, opened.record, target=to, generation=generation, approximate=approximate
+    )
+    inputs = given_images(opened, images) if images else None
+    notes = (*opened.notes, *prepared.notes, *zero_notes(opened.weights))
+    path = write(prepared, Path(destination), overwrite=overwrite)
+    return Conversion(
+        source=str(source),
+        destination=path,
+        source_layout=opened.record.layout,
+        target_layout=prepared.layout.name,
+        tensors=describe_tensors(prepared, mapped),
+        left_out=dict(mapped.left_out) if isinstance(mapped, MappedWeights) else {},
+        notes=notes,
+        num_identical=count_identical(prepared, path),
+        parity=compare(opened, prepared, path, inputs=inputs) if check_logits else (),
+    )
+
+
+def count_identical(prepared: Prepared, path: Path) -> int:
+    """Read the written file back and count its tensors that equal the source's bit for bit."""
+    from vitrine.checkpoints.places import in_folder
+    from vitrine.checkpoints.reading import open_tensors
+
+    file = open_tensors(in_folder(path).weights if path.is_dir() else path)
+    same = 0
+    for rule, tensor in as_written(prepared.rules, prepared.weights):
+        same += torch.equal(file.read(rule.theirs), tensor)
+    return same
+
+
+def compare(opened: Opened, prepared: Prepared, path: Path, *, inputs: Tensor | None) -> tuple[Parity, ...]:
+    """Compare logits on random and given images: ours from the source, ours read back, the library's.
+
+    One model is in memory at a time, so that a large one needs no more than its own size.
+    """
+    config = opened.record.config
+    generator = torch.Generator().manual_seed(0)
+    shape = (NUM_RANDOM_IMAGES, config.channels, *config.image_size)
+    batches = {"random images": torch.randn(shape, generator=generator)}
+    if inputs is not None:
+        batches["given images"] = inputs
+    expected = {name: run(opened.weights, batch) for name, batch in batches.items()}
+    gc.collect()
+    heads = config.num_heads if isinstance(config, ViTConfig) else None
+    found = load(path, num_heads=heads, image_size=config.image_size)
+    checks, explained = [], other_numerics(prepared.target, config)
+    for name, batch in batches.items():
+        with torch.inference_mode():
+            computed = found.model(batch)
+        # A folder carries the source's numerics along; a bare .npz has no place for them.
+        why = explained if prepared.target == "npz" else ""
+        checks.append(largest_difference("Vitrine, read back", name, expected[name], computed, explained=why))
+    del found
+    gc.collect()
+    library = LIBRARIES.get("hf" if prepared.target == "vitrine" else prepared.target)
+    if library is None or (prepared.target == "vitrine" and not prepared.layout.name.startswith("Hugging")):
+        return tuple(checks)
+    target = "hf" if prepared.target == "vitrine" else prepared.target
+    for name, batch in batches.items():
+        try:
+            who, computed = outputs_of(target, path, config=prepared.record.config, images=batch)
+            checks.append(largest_difference(who, name, expected[name], computed, explained=explained))
+        except NoAnswerError as error:
+            checks.append(Parity(against=library, images=name, largest=None, scale=None, reason=str(error)))
+            break
+    return tuple(checks)
+
+
+def run(weights: Weights, images: Tensor) -> Tensor:
+    """Compute what the source's model answers."""
+    with torch.inference_mode():
+        return fill_model(weights)(images)
+
+
+def given_images(opened: Opened, paths: tuple[Path, ...]) -> Tensor:
+    """Prepare the user's images as the source's preprocessing says."""
+    if len(paths) > MAX_GIVEN_IMAGES:
+        raise CheckpointError(f"at most {MAX_GIVEN_IMAGES} images are compared, got {len(paths)}")
+    preprocess = opened.record.preprocess.with_size(opened.record.config.image_size)
+    for path in paths:
+        require_readable(path)
+    return torch.stack([preprocess(path.read_bytes(), name=str(path)) for path in paths])
+
+
+def other_numerics(to: Target, config: ModelConfig) -> str:
+    """Say where a target's own code computes otherwise than the source, and no file can tell it not to.
+
+    Layer norm and standardisation epsilons are constants of the libraries; their effect is small, so it is said and
+    measured. A GELU of another form is refused before it comes to this, unless asked for.
+    """
+    differs = []
+    if isinstance(config, ViTConfig):
+        if to in LIBRARY_EPS and config.norm_eps != LIBRARY_EPS[to]:
+            differs.append(f"a layer norm epsilon of {LIBRARY_EPS[to]:g} instead of {config.norm_eps:g}")
+        if (config.gelu == "tanh" and to in ONLY_ERF) or (config.gelu == "erf" and to == "npz"):
+            differs.append(f"a GELU of another form than {config.gelu}")
+    is_bit = isinstance(config, BiTConfig)
+    convolutions = config if isinstance(config, BiTConfig) else config.stem
+    if to in STEM_EPS and convolutions is not None:
+        ours = (
+            convolutions.norm_eps,
+            convolutions.standardisation_std_eps,
+            convolutions.standardisation_variance_eps,
+        )
+        if ours != (BIT_EPS if is_bit else STEM_EPS)[to]:
+            differs.append("other epsilons in group norm and weight standardisation")
+    return f"{to} computes with {' and '.join(differs)}" if differs else ""
+
+
+def zero_notes(weights: Weights) -> tuple[str, ...]:
+    """Notice a head of zeros."""
+    if "head.weight" not in weights.index or weights.read("head.weight").count_nonzero():
+        return ()
+    return ("the head is all zeros, as in the official ImageNet-21k files: its logits say nothing",)

@@ -1,0 +1,106 @@
+"""The Hugging Face hub, through huggingface-hub: its cache, its resume, its offline mode; our progress line."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+from vitrine.checkpoints.places import NAMES
+from vitrine.errors import CheckpointError, MissingExtraError
+from vitrine.runtime.progress import current_listener
+
+SMALL_FILES = ("config.json", "preprocessor_config.json")
+
+
+def fetch(repository: str, *, revision: str | None = None) -> Path:
+    """Bring the weights of a repository into the cache; return the folder of that snapshot."""
+    try:
+        import huggingface_hub
+        from huggingface_hub import errors
+    except ImportError:
+        raise MissingExtraError(
+            "huggingface-hub", extra="hub", purpose=f"loading {repository} from the hub"
+        ) from None
+
+    def get(name: str) -> Path | None:
+        try:
+            path = huggingface_hub.hf_hub_download(
+                repository, name, revision=revision, tqdm_class=told_bar(), library_name="vitrine"
+            )
+        except errors.LocalEntryNotFoundError:
+            # Also what a lost network ends in; huggingface-hub has looked into its cache by then.
+            raise CheckpointError(unreachable(repository, name)) from None
+        except errors.EntryNotFoundError:
+            return None
+        except errors.GatedRepoError:
+            raise CheckpointError(
+                f"{repository} on the hub asks for its terms to be accepted first; do so on its page, "
+                "then log in with: hf auth login"
+            ) from None
+        except (errors.RepositoryNotFoundError, errors.RevisionNotFoundError):
+            where = f"{repository}" + (f" at {revision}" if revision else "")
+            raise CheckpointError(f"there is no model {where} on the hub, nor such a folder here") from None
+        except errors.HFValidationError:
+            raise CheckpointError(f"{repository!r} is no name of a model on the hub: owner/name") from None
+        except (errors.HfHubHTTPError, OSError) as error:
+            raise CheckpointError(f"{repository}/{name} did not come from the hub: {error}") from None
+        return Path(path)
+
+    for name in SMALL_FILES:
+        get(name)
+    for name in NAMES:
+        weights = get(name)
+        if weights is not None:
+            if name.endswith(".index.json"):
+                fetch_shards(weights, get)
+            return weights.parent
+    raise CheckpointError(f"{repository} on the hub holds no weights: there is no {', '.join(NAMES)}")
+
+
+def fetch_shards(index: Path, get: Any) -> None:
+    """Bring every shard that an index names."""
+    import json
+
+    for shard in sorted(set(json.loads(index.read_text())["weight_map"].values())):
+        if Path(shard).name != shard or get(shard) is None:
+            raise CheckpointError(f"{index} names the shard {shard!r}, which is not there")
+
+
+def unreachable(repository: str, name: str) -> str:
+    """Say why nothing came: offline by wish, or no network."""
+    if os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "ON", "YES", "TRUE"):
+        return (
+            f"{repository}/{name} is not in the cache and HF_HUB_OFFLINE forbids the network; unset it, or copy "
+            "the model's folder here and give its path"
+        )
+    return (
+        f"{repository}/{name} is neither a folder here nor in the cache, and the hub cannot be reached; check the "
+        "network, or copy the model's folder here and give its path"
+    )
+
+
+def told_bar() -> type[Any]:
+    """Make a bar for huggingface-hub that tells our listener instead of drawing."""
+    from tqdm import tqdm  # type: ignore[import-untyped]
+
+    class Told(tqdm):  # type: ignore[misc]
+        def __init__(self, *args: Any, **options: Any) -> None:
+            options.pop("name", None)
+            self._listener = current_listener()
+            super().__init__(*args, **(options | {"disable": True}))
+            if self._listener is not None:
+                total = options.get("total")
+                self._listener.start(str(options.get("desc") or "download"), int(total) if total else None)
+                if options.get("initial"):
+                    self._listener.advance(int(options["initial"]))
+
+        def update(self, n: float | None = 1) -> bool | None:
+            if self._listener is not None:
+                self._listener.advance(int(n or 0))
+            return None
+
+        def close(self) -> None:
+            if self._listener is not None:
+                self._listener.finish()
+                self._listener = None
+
+    return Told

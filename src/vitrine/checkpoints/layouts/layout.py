@@ -1,0 +1,215 @@
+"""What every layout can do, and the arithmetic that they share when they read a config from shapes."""
+
+import math
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+from vitrine.checkpoints.rules import Rule
+from vitrine.checkpoints.tensors import Index
+from vitrine.data.preprocess import Preprocess
+from vitrine.errors import CheckpointError
+from vitrine.models import ModelConfig, ViTConfig
+
+IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+HEAD_WIDTH = 64
+# Published models whose heads are not 64 wide, by width: so400m, H, g, G.
+HEADS_BY_WIDTH = {1152: 16, 1280: 16, 1408: 16, 1664: 16}
+DEFAULT_IMAGE_SIZE = 224
+# Which kinds of models a layout may hold, in words, for refusals.
+ANY_MODEL = "vitrine holds every model"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Hints:
+    """What is known besides names and shapes: the user's word first, then the files beside the weights."""
+
+    path: Path
+    image_size: tuple[int, int] | None = None
+    """The size that the positions were made for, where a file says it."""
+    asked_size: tuple[int, int] | None = None
+    """The size that the user wants; tells the grid only where nothing else does."""
+    num_heads: int | None = None
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    """The config.json beside the weights, Hugging Face's or timm's."""
+    metadata: Mapping[str, str] = field(default_factory=dict)
+    """Words inside the file of weights."""
+
+
+@dataclass(frozen=True)
+class Configured:
+    """A config read from a file, and what had to be assumed."""
+
+    config: ModelConfig
+    notes: tuple[str, ...] = ()
+
+
+class Layout(Protocol):
+    """Names, shapes and numerics of one way to store weights."""
+
+    @property
+    def name(self) -> str:
+        """What people call it."""
+
+    def wants_slots(self, config: ModelConfig) -> bool | None:
+        """Whether class and distillation token have positions of their own; None for both ways."""
+
+    def configure(self, index: Index, hints: Hints) -> Configured:
+        """Read the model's config from names and shapes."""
+
+    def rules(self, config: ModelConfig) -> list[Rule]:
+        """Declare every tensor of a model's file."""
+
+    def refusal(self, config: ModelConfig) -> str | None:
+        """Say why a model cannot be stored so, and which target can; None where it can."""
+
+    def left_out(self, name: str) -> str | None:
+        """Say why a tensor of the file is no part of the model; None where it should be."""
+
+    def preprocess(self, config: ModelConfig) -> Preprocess:
+        """Return the preprocessing that goes with such files where nothing else tells."""
+
+
+def vit_config(
+    index: Index,
+    hints: Hints,
+    *,
+    patch_kernel: tuple[int, ...],
+    table: str | None,
+    depth: int,
+    num_slots: int,
+    num_heads: int | None,
+    **options: Any,
+) -> Configured:
+    """Make a config from what names and shapes reveal.
+
+    `patch_kernel` is (width, channels, rows, columns), `table` the name of the positions, `num_slots` how many
+    rows it has before those of the patches. Without `num_heads` in file or hints they are assumed, and it is said.
+    """
+    notes = []
+    width, channels, rows, columns = patch_kernel
+    if num_heads is None:
+        num_heads = hints.num_heads
+    if num_heads is None:
+        num_heads = assumed_heads(width, path=hints.path)
+        notes.append(f"the file does not tell the number of heads; {num_heads} assumed for width {width}")
+    stem = options.get("stem")
+    stride = stem.stride if stem else 1
+    token_stride = rows * stride, columns * stride
+    if table is not None:
+        found = index[table].shape
+        if len(found) < 2:
+            raise CheckpointError(f"{hints.path} holds {table} as {found}, expected (1, tokens, {width})")
+        grid = grid_of(found[-2] - num_slots, token_stride, table=table, hints=hints)
+        image_size = grid[0] * token_stride[0], grid[1] * token_stride[1]
+    else:
+        image_size = hints.image_size or hints.asked_size or nearest_size(token_stride)
+        notes.append(f"the file does not tell the image size; {image_size[0]}x{image_size[1]} assumed")
+    if depth < 1:
+        raise CheckpointError(f"{hints.path} holds no encoder block; its first tensor is {min(index)}")
+    config = ViTConfig(
+        image_size=image_size,
+        patch_size=(rows, columns),
+        channels=options.pop("channels", channels),
+        width=width,
+        depth=depth,
+        num_heads=num_heads,
+        **options,
+    )
+    return Configured(config, tuple(notes))
+
+
+def assumed_heads(width: int, *, path: Path) -> int:
+    """Return the number of heads that published models of this width have."""
+    if width in HEADS_BY_WIDTH:
+        return HEADS_BY_WIDTH[width]
+    if width % HEAD_WIDTH:
+        raise CheckpointError(
+            f"{path} does not tell the number of heads, and its width {width} is no multiple of {HEAD_WIDTH}; "
+            "give it with num_heads (--num-heads)"
+        )
+    return width // HEAD_WIDTH
+
+
+def grid_of(patches: int, stride: tuple[int, int], *, table: str, hints: Hints) -> tuple[int, int]:
+    """Return the grid (rows, columns) of a position table: the hinted size's, or a square."""
+    side = math.isqrt(max(patches, 0))
+    for size in (hints.image_size, (side * stride[0], side * stride[1]), hints.asked_size):
+        if size is not None:
+            grid = size[0] // stride[0], size[1] // stride[1]
+            if grid[0] * grid[1] == patches > 0:
+                return grid
+    raise CheckpointError(
+        f"{hints.path} holds {table} for {patches} patches, which is no square grid; "
+        "give the image size that it was made for"
+    )
+
+
+def nearest_size(stride: tuple[int, int]) -> tuple[int, int]:
+    """Return the usual image size, or the nearest below it that patches can tile."""
+    height, width = (max(DEFAULT_IMAGE_SIZE // step, 1) * step for step in stride)
+    return height, width
+
+
+def count(index: Iterable[str], pattern: str) -> int:
+    """Count the different numbers that the pattern's group takes among the names: layers, units."""
+    found = re.compile(pattern)
+    return len({match[1] for name in index if (match := found.match(name))})
+
+
+def shape_of(index: Index, name: str, *, hints: Hints, axes: int) -> tuple[int, ...]:
+    """Return the shape of a tensor that a config is read from; refuse a file that lacks it."""
+    if name not in index:
+        raise CheckpointError(f"{hints.path} lacks the tensor {name}")
+    shape = index[name].shape
+    if len(shape) != axes:
+        raise CheckpointError(
+            f"{hints.path} holds {name} as {shape}, expected {axes} axes; the file is no ViT or damaged"
+        )
+    return shape
+
+
+def refuse_odd_vit(
+    config: ModelConfig,
+    *,
+    where: str,
+    instead: str,
+    poolings: Iterable[str] = ("class_token",),
+    **allowed: bool,
+) -> str | None:
+    """Say what of a ViT a layout cannot hold: everything but a classic ViT, except what `allowed` says."""
+    if not isinstance(config, ViTConfig):
+        return f"{where} holds no BiT ResNets; --to npz and --to timm do"
+    kinds = ("learned_1d", "sincos_2d") if allowed.get("fixed_positions") else ("learned_1d",)
+    one_table = config.positions in kinds and config.position_placement == "stem"
+    wants = {
+        f"{config.pooling} pooling": config.pooling not in poolings,
+        "a class token that pooling does not read": config.pooling != "class_token"
+        and config.reads_class_token
+        and not allowed.get("idle_class_token"),
+        "average pooling with the norm after it": config.norm_after_pooling
+        and not allowed.get("norm_after_pooling"),
+        "a ResNet stem": config.stem is not None and not allowed.get("stem"),
+        "a representation layer before the head": config.representation_width is not None
+        and not allowed.get("representation"),
+        f"{config.positions} positions at {config.position_placement}": not one_table,
+        "registers": config.num_registers > 0 and not allowed.get("registers"),
+        "a distillation token": config.has_distillation_token and not allowed.get("distillation"),
+        "LayerScale": config.layer_scale is not None and not allowed.get("layer_scale"),
+        "norms of queries and keys": config.qk_norm and not allowed.get("qk_norm"),
+        "queries, keys and values without bias": not config.qkv_bias and not allowed.get("no_qkv_bias"),
+        "the tanh form of GELU": config.gelu == "tanh" and allowed.get("only_erf", False),
+        "the erf form of GELU": config.gelu == "erf" and allowed.get("only_tanh", False),
+        "patches or images that are not square": not is_square(config) and allowed.get("only_square", False),
+    }
+    for what, is_wanted in wants.items():
+        if is_wanted:
+            return f"{where} cannot hold {what}; {instead}"
+    return None
+
+
+def is_square(config: ViTConfig) -> bool:
+    """Tell whether both patches and image are square."""
+    return len(set(config.patch_size)) == 1 and len(set(config.image_size)) == 1

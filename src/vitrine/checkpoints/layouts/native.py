@@ -1,0 +1,119 @@
+"""Our own names, for models that no other layout can hold."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+
+import torch
+from torch import Tensor
+
+from vitrine.checkpoints.layouts.bit_npz import bit_config
+from vitrine.checkpoints.layouts.layout import Configured, Hints, count, shape_of, vit_config
+from vitrine.checkpoints.rules import Rule, rule
+from vitrine.checkpoints.tensors import Index
+from vitrine.data.preprocess import Preprocess
+from vitrine.errors import CheckpointError
+from vitrine.models import Model, ModelConfig, build
+from vitrine.models.config import ResNetStemConfig
+
+
+@dataclass(frozen=True, kw_only=True)
+class NativeLayout:
+    """The names of the model's own parameters."""
+
+    @property
+    def name(self) -> str:
+        """What people call it."""
+        return "Vitrine"
+
+    def wants_slots(self, config: ModelConfig) -> None:
+        """We can do both."""
+        return
+
+    def configure(self, index: Index, hints: Hints) -> Configured:
+        """Read the config from a bare state dict of ours; numerics are then the paper's."""
+        if "root_conv.weight" in index:
+            root, head = shape_of(index, "root_conv.weight", hints=hints, axes=4), index.get("head.bias")
+            units = tuple(
+                count(index, rf"stages\.{i}\.(\d+)\.") for i in range(count(index, r"stages\.(\d+)\."))
+            )
+            num_classes = head.shape[0] if head else None
+            return bit_config(
+                hints, units=units, root_width=root[0], channels=root[1], num_classes=num_classes
+            )
+        if "positions.0.rows" in index or "positions.1.table" in index:
+            raise CheckpointError(
+                f"{hints.path} holds positions of a kind that its names do not tell whole; "
+                "the config.json that was saved with it is needed"
+            )
+        kernel = shape_of(index, "patch_projection.weight", hints=hints, axes=4)
+        stem, channels = None, kernel[1]
+        if "stem.root_conv.weight" in index:
+            width, channels, _, _ = shape_of(index, "stem.root_conv.weight", hints=hints, axes=4)
+            stages = count(index, r"stem\.stages\.(\d+)\.")
+            units = tuple(count(index, rf"stem\.stages\.{i}\.(\d+)\.") for i in range(stages))
+            stem = ResNetStemConfig(units=units, width=width)
+        head, hidden = index.get("head.bias"), index.get("representation.bias")
+        registers, has_token = index.get("registers"), "class_token" in index
+        has_table = "positions.0.table" in index
+        return vit_config(
+            index,
+            hints,
+            patch_kernel=kernel,
+            table="positions.0.table" if has_table else None,
+            depth=count(index, r"blocks\.(\d+)\."),
+            num_slots=int(has_token) + int("distillation_token" in index),
+            num_heads=None,
+            channels=channels,
+            stem=stem,
+            mlp_width=shape_of(index, "blocks.0.mlp.expand.weight", hints=hints, axes=2)[0],
+            pooling="attention"
+            if "attention_pooling.probe" in index
+            else "class_token"
+            if has_token
+            else "average",
+            has_class_token=has_token,
+            has_distillation_token="distillation_token" in index,
+            num_registers=registers.shape[1] if registers else 0,
+            positions="learned_1d" if has_table else "none",
+            representation_width=hidden.shape[0] if hidden else None,
+            num_classes=head.shape[0] if head else None,
+            layer_scale=1e-5 if "blocks.0.scale_1.gain" in index else None,
+            qkv_bias="blocks.0.attention.to_qkv.bias" in index,
+            qk_norm="blocks.0.attention.q_norm.weight" in index,
+        )
+
+    def rules(self, config: ModelConfig) -> list[Rule]:
+        """Declare every parameter under its own name."""
+        return [rule(name, name) for name in empty_state(config)]
+
+    def refusal(self, config: ModelConfig) -> str | None:
+        """Hold everything."""
+        return None
+
+    def left_out(self, name: str) -> str | None:
+        """Expect nothing but the model."""
+        return None
+
+    def preprocess(self, config: ModelConfig) -> Preprocess:
+        """Return the paper's rule."""
+        return Preprocess(size=config.image_size, mean=(0.5,) * config.channels, std=(0.5,) * config.channels)
+
+
+def recognise(index: Index) -> NativeLayout | None:
+    """Tell our own names."""
+    if "blocks.0.attention.to_qkv.weight" in index or "stages.0.0.norm_1.weight" in index:
+        return NativeLayout()
+    return None
+
+
+@lru_cache(maxsize=4)
+def empty_state(config: ModelConfig) -> Mapping[str, Tensor]:
+    """Return the tensors of a model, with shapes and no memory."""
+    return empty_model(config).state_dict()
+
+
+def empty_model(config: ModelConfig) -> Model:
+    """Build a model whose tensors have shapes and no memory."""
+    with torch.device("meta"):
+        return build(config)

@@ -1,0 +1,299 @@
+"""timm's ViTs and hybrids, DeiT's files, and DINOv2's, which share their names."""
+
+import math
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from vitrine.checkpoints.layouts.layout import (
+    IMAGENET_MEAN,
+    IMAGENET_STD,
+    Configured,
+    Hints,
+    count,
+    refuse_odd_vit,
+    shape_of,
+    vit_config,
+)
+from vitrine.checkpoints.rules import Rule, layer, rule
+from vitrine.checkpoints.tensors import Index
+from vitrine.data.preprocess import Preprocess
+from vitrine.errors import CheckpointError
+from vitrine.models import ModelConfig, ViTConfig
+from vitrine.models.config import ResNetStemConfig
+
+STEM = "patch_embed.backbone."
+# timm's group norm and weight standardisation (which adds to the variance).
+STEM_NUMERICS = {"norm_eps": 1e-5, "standardisation_std_eps": 0.0, "standardisation_variance_eps": 1e-8}
+DEFAULT_CROP = 0.9  # timm's for ViTs below 384 pixels
+FULL_CROP_FROM = 384
+
+
+@dataclass(frozen=True, kw_only=True)
+class TimmLayout:
+    """timm's names, and what tells DINOv2's own files from them."""
+
+    family: Literal["timm", "dinov2"] = "timm"
+
+    @property
+    def name(self) -> str:
+        """What people call it."""
+        return "timm" if self.family == "timm" else "DINOv2"
+
+    @property
+    def registers(self) -> str:
+        """Name of the register tokens."""
+        return "reg_token" if self.family == "timm" else "register_tokens"
+
+    def wants_slots(self, config: ModelConfig) -> bool | None:
+        """timm can do both, with registers only without; DINOv2's table begins with the class token's."""
+        if self.family == "dinov2":
+            return True
+        return False if isinstance(config, ViTConfig) and config.num_registers else None
+
+    def configure(self, index: Index, hints: Hints) -> Configured:
+        """Read the config; the number of heads is only in a config.json beside the file."""
+        kernel = shape_of(index, "patch_embed.proj.weight", hints=hints, axes=4)
+        stem, channels = read_stem(index, hints)
+        arguments = hints.settings.get("model_args") or {}
+        registers = index.get(self.registers)
+        prefix = int("cls_token" in index) + int("dist_token" in index)
+        stride = stem.stride if stem else 1
+        slots = position_slots(index, prefix=prefix, kernel=kernel, stride=stride, hints=hints)
+        heads = hints.num_heads or arguments.get("num_heads")
+        head, pre = index.get("head.weight"), index.get("pre_logits.fc.weight")
+        scales = "blocks.0.ls1.gamma" in index
+        return vit_config(
+            index,
+            hints,
+            patch_kernel=kernel,
+            table="pos_embed" if "pos_embed" in index else None,
+            depth=count(index, r"blocks\.(\d+)\."),
+            num_slots=slots,
+            num_heads=heads,
+            channels=channels or kernel[1],
+            mlp_width=shape_of(index, "blocks.0.mlp.fc1.weight", hints=hints, axes=2)[0],
+            stem=stem,
+            **self.pooling_of(index, hints),
+            has_prefix_positions=slots > 0 or prefix == 0,
+            positions="learned_1d" if "pos_embed" in index else "none",
+            num_registers=registers.shape[1] if registers else 0,
+            has_distillation_token="dist_token" in index,
+            representation_width=pre.shape[0] if pre else None,
+            num_classes=head.shape[0] if head else None,
+            layer_scale=1e-5 if scales else None,
+            qkv_bias="blocks.0.attn.qkv.bias" in index,
+            qk_norm="blocks.0.attn.q_norm.weight" in index,
+            gelu=gelu_of(hints),
+            norm_eps=1e-6,
+            position_resampling=self.resampling(index, hints),
+        )
+
+    def pooling_of(self, index: Index, hints: Hints) -> dict[str, Any]:
+        """Tell the pooling from what there is: a norm behind it, a pooling module, no class token."""
+        has_class_token, has_norm_after = "cls_token" in index, "fc_norm.weight" in index
+        arguments = hints.settings.get("model_args") or {}
+        said = arguments.get("global_pool") or hints.settings.get("global_pool")
+        if "attn_pool.latent" in index:
+            pooling = "attention"
+        elif has_norm_after or not has_class_token or said == "avg":
+            pooling = "average"
+        else:
+            pooling = "class_token"
+        return {
+            "pooling": pooling,
+            "has_class_token": has_class_token,
+            "norm_after_pooling": has_norm_after and pooling == "average",
+        }
+
+    def resampling(self, index: Index, hints: Hints) -> str:
+        """DINOv2 resamples by a factor a little too large; with registers it antialiases instead."""
+        if self.family == "timm":
+            return "bicubic_antialias"
+        said = hints.metadata.get("resize")
+        if said:
+            return f"{said}_offset"
+        return "bicubic_antialias" if self.registers in index else "bicubic_offset"
+
+    def rules(self, config: ModelConfig) -> list[Rule]:
+        """Declare every tensor."""
+        assert isinstance(config, ViTConfig)
+        declared = layer("patch_embed.proj", "patch_projection")
+        for theirs, ours, exists in (
+            ("cls_token", "class_token", config.reads_class_token),
+            ("dist_token", "distillation_token", config.has_distillation_token),
+            (self.registers, "registers", config.num_registers > 0),
+            ("pos_embed", "positions.0.table", config.positions == "learned_1d"),
+        ):
+            if exists:
+                declared.append(rule(theirs, ours))
+        declared += stem_rules(config)
+        for i in range(config.depth):
+            declared += block_rules(config, theirs=f"blocks.{i}", ours=f"blocks.{i}")
+        declared += layer("fc_norm" if config.norm_after_pooling else "norm", "norm")
+        if config.pooling == "attention":
+            declared.append(rule("attn_pool.latent", "attention_pooling.probe"))
+            for theirs, ours in (
+                ("q", "to_q"),
+                ("kv", "to_kv"),
+                ("proj", "to_out"),
+                ("norm", "norm"),
+                ("mlp.fc1", "mlp.expand"),
+                ("mlp.fc2", "mlp.contract"),
+            ):
+                declared += layer(f"attn_pool.{theirs}", f"attention_pooling.{ours}")
+        if config.representation_width:
+            declared += layer("pre_logits.fc", "representation")
+        if config.num_classes:
+            declared += layer("head", "head")
+            if config.has_distillation_token:
+                declared += layer("head_dist", "distillation_head")
+        return declared
+
+    def refusal(self, config: ModelConfig) -> str | None:
+        """Say what timm's VisionTransformer, or DINOv2's, has no place for."""
+        is_timm = self.family == "timm"
+        reason = refuse_odd_vit(
+            config,
+            where=self.name,
+            instead="--to vitrine holds every model",
+            poolings=("class_token", "average", "attention") if is_timm else ("class_token",),
+            stem=is_timm,
+            idle_class_token=True,
+            norm_after_pooling=True,
+            registers=True,
+            distillation=is_timm,
+            layer_scale=True,
+            qk_norm=is_timm,
+            no_qkv_bias=True,
+            only_erf=not is_timm,
+            only_square=not is_timm,
+        )
+        if reason and "representation layer" in reason:
+            return "timm drops the representation layer before the head; --to npz, torchvision or vitrine keep it"
+        if reason is None and not is_timm:
+            assert isinstance(config, ViTConfig)
+            if config.num_classes:
+                return "DINOv2's files have no head; --to timm has"
+            if config.layer_scale is None:
+                return "DINOv2 always has LayerScale; --to timm can do without"
+        return reason
+
+    def left_out(self, name: str) -> str | None:
+        """Know what training leaves in such files."""
+        if name == "mask_token":
+            return "only used by masked pre-training"
+        if name.startswith(("dino_head.", "ibot_head.", "dino_loss.", "ibot_patch_loss.")):
+            return "a head of self-supervised training"
+        return None
+
+    def preprocess(self, config: ModelConfig) -> Preprocess:
+        """Return timm's or DINOv2's rule."""
+        size, channels = config.image_size, config.channels
+        is_distilled = isinstance(config, ViTConfig) and config.has_distillation_token
+        mean, std = (0.5,) * channels, (0.5,) * channels
+        if channels == len(IMAGENET_MEAN) and (self.family == "dinov2" or is_distilled):
+            mean, std = IMAGENET_MEAN, IMAGENET_STD
+        crop = DEFAULT_CROP if max(size) < FULL_CROP_FROM else 1.0
+        return Preprocess(
+            size=size, rule="shorter", crop_fraction=crop, interpolation="bicubic", mean=mean, std=std
+        )
+
+
+def recognise(index: Index) -> TimmLayout | None:
+    """Tell timm's names, and DINOv2's by its mask token or the name of its registers."""
+    if "patch_embed.proj.weight" not in index or "blocks.0.attn.qkv.weight" not in index:
+        return None
+    if "mask_token" in index or "register_tokens" in index:
+        return TimmLayout(family="dinov2")
+    # DINOv2 without its mask token (an exported graph): LayerScale, a class slot, and no head.
+    scaled = "blocks.0.ls1.gamma" in index and "head.weight" not in index and "reg_token" not in index
+    if scaled and "cls_token" in index and is_square(index["pos_embed"].shape[1] - 1):
+        return TimmLayout(family="dinov2")
+    return TimmLayout()
+
+
+def block_rules(config: ViTConfig, *, theirs: str, ours: str) -> list[Rule]:
+    """Declare one encoder layer."""
+    declared = []
+    for name, our_name in (
+        ("norm1", "norm_1"),
+        ("attn.qkv", "attention.to_qkv"),
+        ("attn.proj", "attention.to_out"),
+        ("norm2", "norm_2"),
+        ("mlp.fc1", "mlp.expand"),
+        ("mlp.fc2", "mlp.contract"),
+    ):
+        declared += layer(f"{theirs}.{name}", f"{ours}.{our_name}")
+    if not config.qkv_bias:
+        declared = [found for found in declared if found.theirs != f"{theirs}.attn.qkv.bias"]
+    if config.qk_norm:
+        declared += layer(f"{theirs}.attn.q_norm", f"{ours}.attention.q_norm")
+        declared += layer(f"{theirs}.attn.k_norm", f"{ours}.attention.k_norm")
+    if config.layer_scale is not None:
+        declared += [rule(f"{theirs}.ls{k}.gamma", f"{ours}.scale_{k}.gain") for k in (1, 2)]
+    return declared
+
+
+def stem_rules(config: ViTConfig) -> list[Rule]:
+    """Declare a hybrid's ResNet; a root alone is the backbone itself."""
+    if config.stem is None:
+        return []
+    root = f"{STEM}stem." if config.stem.units else STEM
+    declared = [rule(f"{root}conv.weight", "stem.root_conv.weight"), *layer(f"{root}norm", "stem.root_norm")]
+    for i, num_units in enumerate(config.stem.units):
+        for j in range(num_units):
+            theirs, ours = f"{STEM}stages.{i}.blocks.{j}", f"stem.stages.{i}.{j}"
+            for k in (1, 2, 3):
+                declared.append(rule(f"{theirs}.conv{k}.weight", f"{ours}.conv_{k}.weight"))
+                declared += layer(f"{theirs}.norm{k}", f"{ours}.norm_{k}")
+            if j == 0:
+                declared.append(rule(f"{theirs}.downsample.conv.weight", f"{ours}.shortcut.0.weight"))
+                declared += layer(f"{theirs}.downsample.norm", f"{ours}.shortcut.1")
+    return declared
+
+
+def read_stem(index: Index, hints: Hints) -> tuple[ResNetStemConfig | None, int | None]:
+    """Return a hybrid's stem and the image's channels, or nothing for a plain ViT."""
+    root = next((f"{r}conv.weight" for r in (f"{STEM}stem.", STEM) if f"{r}conv.weight" in index), None)
+    if root is None:
+        return None, None
+    width, channels, _, _ = shape_of(index, root, hints=hints, axes=4)
+    stages = count(index, rf"{STEM}stages\.(\d+)\.")
+    units = tuple(count(index, rf"{STEM}stages\.{i}\.blocks\.(\d+)\.") for i in range(stages))
+    return ResNetStemConfig(units=units, width=width, **STEM_NUMERICS), channels
+
+
+def position_slots(index: Index, *, prefix: int, kernel: tuple[int, ...], stride: int, hints: Hints) -> int:
+    """Tell whether class and distillation token have positions: only one way leaves a whole grid."""
+    if "pos_embed" not in index or not prefix:
+        return 0
+    rows = index["pos_embed"].shape[1]
+    for size in (hints.image_size, None, hints.asked_size):
+        if size is None:
+            if is_square(rows - prefix) or is_square(rows):
+                return prefix if is_square(rows - prefix) else 0
+            continue
+        patches = math.prod(s // (k * stride) for s, k in zip(size, kernel[2:], strict=True))
+        if rows in (patches, patches + prefix):
+            return rows - patches
+    raise CheckpointError(
+        f"{hints.path} holds pos_embed with {rows} rows, which is no square grid with or without {prefix} "
+        "slot(s) before it; give the image size that it was made for"
+    )
+
+
+def gelu_of(hints: Hints) -> str:
+    """Tell the GELU: erf, unless config.json, the architecture or the graph says otherwise."""
+    arguments = hints.settings.get("model_args") or {}
+    said = str(arguments.get("act_layer") or "")
+    architecture = str(hints.settings.get("architecture") or "")
+    if said not in ("", "gelu", "gelu_tanh"):
+        raise CheckpointError(f"{hints.path} wants the activation {said!r}; known: gelu, gelu_tanh")
+    if said == "gelu_tanh" or "siglip" in architecture or hints.metadata.get("gelu") == "tanh":
+        return "tanh"
+    return "erf"
+
+
+def is_square(number: int) -> bool:
+    """Tell whether a number of patches makes a square grid."""
+    return number > 0 and math.isqrt(number) ** 2 == number

@@ -1,0 +1,110 @@
+"""What the target's own library computes from a written file, where it is installed: the proof of a conversion."""
+
+import importlib
+from functools import partial
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from vitrine.checkpoints.reading.safetensors_file import SafetensorsFile
+from vitrine.checkpoints.sidecars import read_json, timm_model
+from vitrine.models import BiTConfig, ModelConfig, ViTConfig
+
+LIBRARIES = {"hf": "transformers", "timm": "timm", "torchvision": "torchvision"}
+
+
+class NoAnswerError(Exception):
+    """The library cannot be asked: it is not installed, or has no such model."""
+
+
+def outputs_of(target: str, path: Path, *, config: ModelConfig, images: Tensor) -> tuple[str, Tensor]:
+    """Return the library's name and what it computes for `images` from the written file."""
+    library = import_library(LIBRARIES[target])
+    name = f"{LIBRARIES[target]} {library.__version__}"
+    build = {"hf": hugging_face_model, "timm": timm_library_model, "torchvision": torchvision_model}[target]
+    try:
+        run = build(library, path, config)
+        with torch.inference_mode():
+            return name, run(images)
+    except NoAnswerError:
+        raise
+    except Exception as error:
+        # Whatever another library raises is an answer to the question whether it reads our file.
+        raise NoAnswerError(
+            f"{name} does not read it: {type(error).__name__}: {first_line(error)}"
+        ) from error
+
+
+def import_library(name: str) -> ModuleType:
+    """Import a library that is there only in some environments."""
+    try:
+        return importlib.import_module(name)
+    except ImportError:
+        raise NoAnswerError(f"{name} is not installed") from None
+    except RuntimeError as error:
+        raise NoAnswerError(f"{name} cannot be imported here: {first_line(error)}") from None
+
+
+def hugging_face_model(library: Any, path: Path, config: ModelConfig) -> Any:
+    """Load a folder as any user of transformers would."""
+    architecture = read_json(path / "config.json")["architectures"][0]
+    model = getattr(library, architecture).from_pretrained(path, local_files_only=True).eval().float()
+
+    def run(images: Tensor) -> Tensor:
+        found = model(images)
+        if config.num_classes:
+            return found.logits
+        if isinstance(config, ViTConfig) and config.representation_width:
+            return found.pooler_output
+        return found.last_hidden_state[:, 0]
+
+    return run
+
+
+def timm_library_model(library: Any, path: Path, config: ModelConfig) -> Any:
+    """Build timm's model of the same shape and give it the file, strictly."""
+    name, arguments = timm_model(config)
+    if name is None:
+        raise NoAnswerError(
+            "timm has no name for a model of this shape; its classes can still hold the weights"
+        )
+    model = library.create_model(name, pretrained=False, num_classes=config.num_classes or 0, **arguments)
+    model.load_state_dict(state_dict_of(path), strict=True)
+    return model.eval()
+
+
+def torchvision_model(library: Any, path: Path, config: ModelConfig) -> Any:
+    """Build torchvision's model of the same shape and give it the file, strictly."""
+    assert isinstance(config, ViTConfig) and not isinstance(config, BiTConfig)
+    transformer = importlib.import_module("torchvision.models.vision_transformer").VisionTransformer
+    model = transformer(
+        image_size=config.image_size[0],
+        patch_size=config.patch_size[0],
+        num_layers=config.depth,
+        num_heads=config.num_heads,
+        hidden_dim=config.width,
+        mlp_dim=config.mlp_width,
+        num_classes=config.num_classes or 1,
+        representation_size=config.representation_width,
+        norm_layer=partial(nn.LayerNorm, eps=config.norm_eps),
+    )
+    if config.channels != 3:  # torchvision's constructor knows colour images only
+        model.conv_proj = nn.Conv2d(config.channels, config.width, config.patch_size, config.patch_size)
+    if config.num_classes is None:
+        model.heads.head = nn.Identity()
+    model.load_state_dict(state_dict_of(path), strict=True)
+    return model.eval()
+
+
+def state_dict_of(path: Path) -> dict[str, Tensor]:
+    """Read a written file as plain tensors in fp32."""
+    file = SafetensorsFile(path if path.suffix == ".safetensors" else path / "model.safetensors")
+    return {name: file.read(name).float() for name in file.index}
+
+
+def first_line(error: BaseException) -> str:
+    """Return the start of another library's message."""
+    return str(error).strip().split("\n")[0]

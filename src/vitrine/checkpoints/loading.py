@@ -1,0 +1,222 @@
+"""`vitrine.load`: from anything that holds weights to a model, its preprocessing and its classes."""
+
+import dataclasses
+from collections.abc import Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+
+from vitrine.checkpoints import checksum
+from vitrine.checkpoints.adapting import Changed, at_image_size, with_channels, with_num_classes
+from vitrine.checkpoints.layouts import Configured, Hints, Layout, detect
+from vitrine.checkpoints.places import find
+from vitrine.checkpoints.reading import open_tensors
+from vitrine.checkpoints.record import Record
+from vitrine.checkpoints.sidecars import Sidecars, read_sidecars
+from vitrine.checkpoints.weights import ModelWeights, Weights, fill_model, map_weights
+from vitrine.data.preprocess import Preprocess
+from vitrine.errors import CheckpointError, ConfigError
+from vitrine.models import Model, create_model
+from vitrine.models.config import as_size
+from vitrine.runtime.progress import remark
+
+
+@dataclass(frozen=True, kw_only=True)
+class Loaded:
+    """A model with all that it needs to be used."""
+
+    model: Model
+    """Maps normalised images (B, C, height, width) to logits (B, K)."""
+    preprocess: Preprocess
+    """Turns a picture into the model's input."""
+    classes: tuple[str, ...] | None
+    """The classes' names in the order of the logits, where they are known."""
+    record: Record
+    notes: tuple[str, ...] = ()
+    """What was assumed or adapted, one sentence each."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Opened:
+    """Weights that have been found and understood, but not read."""
+
+    weights: Weights
+    record: Record
+    notes: tuple[str, ...]
+    file: Path | None = None
+    checksums: Mapping[str, str] = field(default_factory=dict)
+
+
+def load(
+    source: str | Path,
+    *,
+    num_classes: int | None = None,
+    image_size: int | tuple[int, int] | None = None,
+    channels: int | None = None,
+    features_only: bool = False,
+    num_heads: int | None = None,
+    dtype: torch.dtype = torch.float32,
+    revision: str | None = None,
+) -> Loaded:
+    """Load a model from a file, folder, run folder, hub id, URL or variant's name, ready for evaluation.
+
+    Another `num_classes` gets a new head of zeros, another `image_size` resampled positions, other `channels` an
+    adapted first kernel; what was done is in `notes`. `features_only` takes the head away. `num_heads` is for files
+    that do not tell it; `revision` is the hub's.
+    """
+    size = None if image_size is None else as_size(image_size)
+    opened = open_weights(source, image_size=size, num_heads=num_heads, revision=revision)
+    adapted = adapt(
+        opened, num_classes=num_classes, image_size=size, channels=channels, features_only=features_only
+    )
+    running: Future[str] | None = None
+    if "crc32" in adapted.checksums and adapted.file:
+        running = checksum.begin(adapted.file)
+    model = fill_model(adapted.weights, dtype=dtype)
+    if running is not None and adapted.file:
+        checksum.require(running.result(), adapted.checksums["crc32"], path=adapted.file)
+    notes = (*adapted.notes, *zero_head_note(model, num_classes=num_classes))
+    for note in notes:
+        remark(note)
+    record = adapted.record
+    return Loaded(
+        model=model, preprocess=record.preprocess, classes=record.classes, record=record, notes=notes
+    )
+
+
+def open_weights(
+    source: str | Path,
+    *,
+    image_size: tuple[int, int] | None = None,
+    num_heads: int | None = None,
+    revision: str | None = None,
+) -> Opened:
+    """Find weights and understand them: layout, config, preprocessing, classes. No tensor is read yet."""
+    place = find(source, revision=revision)
+    if isinstance(place, str):
+        return fresh(place, image_size=image_size)
+    file = open_tensors(place.weights)
+    beside = read_sidecars(place.folder, file.metadata)
+    layout = detect(file)
+    notes: tuple[str, ...] = ()
+    if beside.record is not None:
+        record = beside.record
+    else:
+        hints = Hints(
+            path=place.weights,
+            image_size=beside.image_size,
+            asked_size=image_size,
+            num_heads=num_heads,
+            settings=beside.settings,
+            metadata=file.metadata,
+        )
+        found = understand(layout, file.index, hints)
+        notes = found.notes
+        record, assumed = foreign_record(layout, found, beside)
+        notes += assumed
+    weights = map_weights(file, layout, record.config)
+    sums = record.checksums.get(place.weights.name, {})
+    return Opened(weights=weights, record=record, notes=notes, file=place.weights, checksums=sums)
+
+
+def understand(layout: Layout, index: object, hints: Hints) -> Configured:
+    """Read a config, and name the file when what it reveals makes no model."""
+    try:
+        return layout.configure(index, hints)  # type: ignore[arg-type]
+    except ConfigError as error:
+        raise CheckpointError(f"{hints.path} makes no model: {error}") from None
+
+
+def fresh(name: str, *, image_size: tuple[int, int] | None) -> Opened:
+    """Make a variant with weights that have learned nothing, and say so."""
+    model = create_model(name, image_size=image_size)
+    config = model.config
+    preprocess = Preprocess(
+        size=config.image_size, mean=(0.5,) * config.channels, std=(0.5,) * config.channels
+    )
+    note = f"{name} has fresh weights: it has learned nothing yet"
+    record = Record(config=config, preprocess=preprocess, layout="fresh")
+    return Opened(weights=ModelWeights(model), record=record, notes=(note,))
+
+
+def foreign_record(layout: Layout, found: Configured, beside: Sidecars) -> tuple[Record, tuple[str, ...]]:
+    """Make the record of a foreign file: its own preprocessing and classes, or the layout's usual ones."""
+    config, notes = found.config, []
+    preprocess = beside.preprocess
+    if preprocess is None:
+        preprocess = layout.preprocess(config)
+        notes.append(f"no preprocessing stands beside the weights; {layout.name}'s usual one taken")
+    if preprocess.channels != config.channels:
+        preprocess = fit_channels(preprocess, config.channels)
+    classes = beside.classes
+    if classes is not None and len(classes) != config.num_classes:
+        if config.num_classes is not None:
+            notes.append(f"{len(classes)} class names beside a head for {config.num_classes} were left out")
+        classes = None
+    return Record(config=config, preprocess=preprocess, classes=classes, layout=layout.name), tuple(notes)
+
+
+def adapt(
+    opened: Opened,
+    *,
+    num_classes: int | None,
+    image_size: tuple[int, int] | None,
+    channels: int | None,
+    features_only: bool,
+) -> Opened:
+    """Fit weights, preprocessing and classes to what is asked for; each change adds its sentence."""
+    if features_only and num_classes is not None:
+        raise ConfigError(
+            f"features_only takes the head away, num_classes={num_classes} asks for one; give one"
+        )
+    weights, record, notes = opened.weights, opened.record, list(opened.notes)
+
+    def change(changed: Changed) -> Weights:
+        if changed[1]:
+            notes.append(changed[1])
+        return changed[0]
+
+    if channels is not None and channels != weights.config.channels:
+        weights = change(with_channels(weights, channels))
+        record = dataclasses.replace(record, preprocess=fit_channels(record.preprocess, channels))
+    if image_size is not None:
+        if image_size != weights.config.image_size:
+            weights = change(at_image_size(weights, image_size))
+        record = dataclasses.replace(record, preprocess=record.preprocess.with_size(image_size))
+    if features_only and weights.config.num_classes is not None:
+        weights = change(with_num_classes(weights, None))
+        record = dataclasses.replace(record, classes=None)
+    if num_classes is not None and num_classes != weights.config.num_classes:
+        weights = change(with_num_classes(weights, num_classes))
+        record = dataclasses.replace(record, classes=None)
+    record = dataclasses.replace(record, config=weights.config)
+    return dataclasses.replace(opened, weights=weights, record=record, notes=tuple(notes))
+
+
+def fit_channels(preprocess: Preprocess, channels: int) -> Preprocess:
+    """Repeat mean and deviation for other channels; a single one gets their averages."""
+
+    def fitted(values: tuple[float, ...]) -> tuple[float, ...]:
+        if channels == 1:
+            return (sum(values) / len(values),)
+        return tuple(values[i % len(values)] for i in range(channels))
+
+    return dataclasses.replace(preprocess, mean=fitted(preprocess.mean), std=fitted(preprocess.std))
+
+
+def zero_head_note(model: Model, *, num_classes: int | None) -> tuple[str, ...]:
+    """Notice a head of zeros that nobody asked for."""
+    head = model.head
+    if (
+        head is None
+        or num_classes is not None
+        or head.weight.count_nonzero()
+        or (head.bias != head.bias[0]).any()
+    ):
+        return ()
+    return (
+        f"the head for {model.config.num_classes} classes is all zeros, as in the official ImageNet-21k files: its "
+        "logits say nothing, its features are whole; give num_classes to train a new one",
+    )

@@ -1,0 +1,93 @@
+"""Where weights can be: a file, a folder, a run folder, a hub, a URL, or nowhere yet (a variant's name)."""
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from vitrine.errors import CheckpointError, ConfigError
+from vitrine.models import ModelConfig, configure
+from vitrine.spelling import nearest
+
+NAMES = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin")
+SUFFIXES = (".safetensors", ".npz", ".pth", ".pt", ".bin", ".onnx")
+HUB_SCHEME = "hf-hub:"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """A file of weights on this machine and the folder whose small files go with it."""
+
+    weights: Path
+    folder: Path | None
+
+
+def find(source: str | Path, *, revision: str | None = None) -> Place | str:
+    """Find the weights, from the hub or a URL if need be; return a variant's name as it is."""
+    text = str(source)
+    if not isinstance(source, Path):
+        if re.match(r"https?://", text):
+            from vitrine.checkpoints.download import download
+
+            return Place(weights=download(text), folder=None)
+        if text.startswith(HUB_SCHEME):
+            return from_hub(text.removeprefix(HUB_SCHEME), revision=revision)
+    path = Path(source).expanduser()
+    if path.is_dir():
+        return in_folder(path)
+    if path.exists() or path.is_symlink():
+        # The usual names stand for a folder's; a file of any other name stands for itself.
+        return Place(weights=path, folder=path.parent if path.name in NAMES else None)
+    if variant(text) is not None:
+        return text
+    is_hub_name = re.fullmatch(r"[\w][\w.-]*/[\w][\w.-]*", text) and not isinstance(source, Path)
+    if is_hub_name and path.suffix not in SUFFIXES and not path.parent.is_dir():
+        return from_hub(text, revision=revision)
+    raise CheckpointError(f"no such file or folder: {text}{suggestion(path)}")
+
+
+def variant(name: str) -> ModelConfig | None:
+    """Return the config that a name stands for, or None where it is no variant's."""
+    try:
+        return configure(name)
+    except ConfigError:
+        return None
+
+
+def from_hub(repository: str, *, revision: str | None) -> Place:
+    """Bring a repository's weights here, or find them in the cache."""
+    from vitrine.checkpoints.hub import fetch
+
+    return in_folder(fetch(repository, revision=revision))
+
+
+def in_folder(folder: Path) -> Place:
+    """Find the weights of a folder; a run folder keeps them in `model/`."""
+    try:
+        present = sorted(entry.name for entry in folder.iterdir())
+    except PermissionError:
+        raise CheckpointError(
+            f"no permission to read the folder {folder}; check its owner and mode"
+        ) from None
+    for name in NAMES:
+        if name in present:
+            return Place(weights=folder / name, folder=folder)
+    if "model" in present and (folder / "model").is_dir():
+        return in_folder(folder / "model")
+    found = [name for name in present if Path(name).suffix in SUFFIXES]
+    if len(found) == 1:
+        return Place(weights=folder / found[0], folder=folder)
+    if found:
+        raise CheckpointError(
+            f"{folder} holds {len(found)} files of weights ({', '.join(found[:4])}); name the one to load"
+        )
+    raise CheckpointError(
+        f"{folder} holds no weights: there is no {', '.join(NAMES)} nor any other {', '.join(SUFFIXES)} in it"
+    )
+
+
+def suggestion(path: Path) -> str:
+    """Name the nearest thing that is there."""
+    if not path.parent.is_dir():
+        return f"; there is no folder {path.parent}"
+    names = [entry.name for entry in path.parent.iterdir()]
+    return f"; did you mean {path.parent / nearest(path.name, names)[0]}?" if names else ""

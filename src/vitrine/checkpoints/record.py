@@ -1,0 +1,120 @@
+"""Everything that must go with weights: the model's config, preprocessing, classes, recipe and version."""
+
+import dataclasses
+import importlib.metadata
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from vitrine.data.preprocess import Preprocess
+from vitrine.errors import CheckpointError, ConfigError
+from vitrine.models import BiTConfig, ModelConfig, ViTConfig
+from vitrine.models.config import ResNetStemConfig
+from vitrine.models.variants import VARIANTS, configure
+
+KEY = "vitrine"
+"""Where our record stands in config.json and in the metadata of a safetensors file."""
+FORMAT = 1
+
+
+def installed_version() -> str:
+    """Return the version of Vitrine that is installed."""
+    try:
+        return importlib.metadata.version("vitrine")
+    except importlib.metadata.PackageNotFoundError:
+        return "unknown"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Record:
+    """What a file of weights cannot tell by itself."""
+
+    config: ModelConfig
+    preprocess: Preprocess
+    classes: tuple[str, ...] | None = None
+    recipe: Mapping[str, Any] | None = None
+    layout: str = "Vitrine"
+    """Where the weights came from first."""
+    version: str = field(default_factory=installed_version)
+    checksums: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    """SHA-256 and CRC-32 of each file of weights, by its name."""
+
+    @property
+    def variant(self) -> str | None:
+        """The paper's name of the model, where it has one."""
+        return variant_of(self.config)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the record as plain values."""
+        return {
+            "format": FORMAT,
+            "version": self.version,
+            "variant": self.variant,
+            "layout": self.layout,
+            "model": config_to_json(self.config),
+            "preprocess": self.preprocess.to_json(),
+            "classes": list(self.classes) if self.classes else None,
+            "recipe": dict(self.recipe) if self.recipe else None,
+            "checksums": {name: dict(sums) for name, sums in self.checksums.items()},
+        }
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any], *, path: Path) -> "Record":
+        """Read a record; one of a later format is refused."""
+        if values.get("format") != FORMAT:
+            raise CheckpointError(
+                f"{path} was written by a later Vitrine (format {values.get('format')!r}, "
+                f"this one reads {FORMAT}); update with: pip install -U vitrine"
+            )
+        try:
+            return cls(
+                config=config_from_json(values["model"]),
+                preprocess=Preprocess.from_json(values["preprocess"]),
+                classes=tuple(values["classes"]) if values.get("classes") else None,
+                recipe=values.get("recipe"),
+                layout=str(values.get("layout", "Vitrine")),
+                version=str(values.get("version", "")),
+                checksums=values.get("checksums") or {},
+            )
+        except (KeyError, TypeError, ConfigError) as error:
+            raise CheckpointError(f"{path} holds a record that cannot be read: {error}") from None
+
+
+def config_to_json(config: ModelConfig) -> dict[str, Any]:
+    """Return a config as plain values, its kind included."""
+    return {"kind": "BiT" if isinstance(config, BiTConfig) else "ViT", **dataclasses.asdict(config)}
+
+
+def config_from_json(values: Mapping[str, Any]) -> ModelConfig:
+    """Make a config from plain values."""
+    options: dict[str, Any] = {
+        key: tuple(value) if isinstance(value, list) else value for key, value in values.items()
+    }
+    kind = options.pop("kind", "ViT")
+    known = {found.name for found in dataclasses.fields(BiTConfig if kind == "BiT" else ViTConfig)}
+    unknown = sorted(set(options) - known)
+    if unknown:
+        raise ConfigError(f"a {kind} has no option {unknown[0]!r}")
+    if kind == "BiT":
+        return BiTConfig(**options)
+    stem = options.get("stem")
+    if stem is not None:
+        options["stem"] = ResNetStemConfig(**(stem | {"units": tuple(stem["units"])}))
+    return ViTConfig(**options)
+
+
+def variant_of(config: ModelConfig) -> str | None:
+    """Return the paper's name for a model of this shape, whatever its numerics, size, head and channels."""
+    for name in VARIANTS:
+        if shape_of(configure(name)) == shape_of(config):
+            return name
+    return None
+
+
+def shape_of(config: ModelConfig) -> tuple[Any, ...]:
+    """Return what a name stands for."""
+    if isinstance(config, BiTConfig):
+        return ("BiT", config.units, config.width_factor)
+    stem = (config.stem.units, config.stem.width) if config.stem else None
+    return (stem, config.patch_size, config.width, config.depth, config.num_heads, config.mlp_width)

@@ -1,0 +1,78 @@
+"""How a layout is declared: each tensor of the file is a view of one of ours.
+
+One declaration works both ways. To write, take the view and save it. To read, copy the file's tensor into the
+view. Views only rename, split, transpose and reshape, so both ways are exact to the bit.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class View:
+    """A way to look at one of our tensors, and the word for it in reports."""
+
+    how: str
+    apply: Callable[[Tensor], Tensor]
+
+
+@dataclass(frozen=True)
+class Rule:
+    """One tensor of the file, by its name there, and where it is in ours.
+
+    With more than one name in `ours` the file stacks these along a new first axis (scanned layers).
+    """
+
+    theirs: str
+    ours: tuple[str, ...]
+    view: View
+
+
+SAME = View("renamed", lambda tensor: tensor)
+# A dense kernel of JAX is (in, out), torch's (out, in).
+TRANSPOSED = View("transposed", lambda tensor: tensor.T)
+# A convolution's kernel of JAX is HWIO, torch's OIHW.
+HWIO = View("transposed", lambda tensor: tensor.permute(2, 3, 1, 0))
+# Old official files keep a group norm's scale as (1, 1, 1, channels).
+FOUR_AXES = View("reshaped", lambda tensor: tensor.view(1, 1, 1, -1))
+# A dense layer stored as a 1x1 convolution: OIHW, HWIO.
+ONE_BY_ONE = View("reshaped", lambda tensor: tensor[:, :, None, None])
+ONE_BY_ONE_HWIO = View("transposed", lambda tensor: tensor.T[None, None])
+
+
+def part(index: int, *, of: int) -> View:
+    """Take one of several layers that we keep fused: q, k or v of `to_qkv`."""
+    return View("split", lambda tensor: tensor.chunk(of)[index])
+
+
+def heads_of_kernel(index: int, *, of: int, num_heads: int) -> View:
+    """Take q, k or v of a fused kernel as JAX keeps it: (in, heads, channels a head)."""
+    return View("split", lambda tensor: split_axis(tensor.chunk(of)[index].T, 1, num_heads))
+
+
+def heads_of_bias(index: int, *, of: int, num_heads: int) -> View:
+    """Take q, k or v of a fused bias as JAX keeps it: (heads, channels a head)."""
+    return View("split", lambda tensor: split_axis(tensor.chunk(of)[index], 0, num_heads))
+
+
+def joined_heads(*, num_heads: int) -> View:
+    """See the output projection as JAX keeps it: (heads, channels a head, out)."""
+    return View("transposed", lambda tensor: split_axis(tensor.T, 0, num_heads))
+
+
+def split_axis(tensor: Tensor, axis: int, count: int) -> Tensor:
+    """View one axis as two, the first of `count` entries."""
+    shape = (*tensor.shape[:axis], count, tensor.shape[axis] // count, *tensor.shape[axis + 1 :])
+    return tensor.view(shape)
+
+
+def rule(theirs: str, ours: str, view: View = SAME) -> Rule:
+    """Declare one tensor."""
+    return Rule(theirs, (ours,), view)
+
+
+def layer(theirs: str, ours: str) -> list[Rule]:
+    """Declare weight and bias of a layer that both sides keep alike."""
+    return [rule(f"{theirs}.{kind}", f"{ours}.{kind}") for kind in ("weight", "bias")]

@@ -1,0 +1,222 @@
+"""`vitrine.save`: a model with its record to disk, in our format or another's; whole or not at all."""
+
+import dataclasses
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from vitrine.checkpoints.adapting import with_slots, with_table
+from vitrine.checkpoints.card import card
+from vitrine.checkpoints.layouts import Generation, Layout, Target, layout_for
+from vitrine.checkpoints.layouts.huggingface import HuggingFaceLayout
+from vitrine.checkpoints.loading import Loaded
+from vitrine.checkpoints.record import KEY, Record
+from vitrine.checkpoints.rules import Rule
+from vitrine.checkpoints.sidecars import hugging_face_settings, timm_settings
+from vitrine.checkpoints.weights import ModelWeights, Weights, as_written, in_order, spec_of
+from vitrine.checkpoints.writing import (
+    refusing_in_words,
+    write_json,
+    write_npz,
+    write_safetensors,
+    write_text,
+)
+from vitrine.data.preprocess import Preprocess
+from vitrine.errors import CheckpointError, ConfigError
+from vitrine.models import Model, ViTConfig
+from vitrine.runtime.progress import track
+
+WEIGHTS = "model.safetensors"
+PICKLES = (".pt", ".pth", ".bin", ".ckpt", ".pkl")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Prepared:
+    """Weights in the shape that a target keeps them, not yet written."""
+
+    target: Target
+    layout: Layout
+    weights: Weights
+    rules: list[Rule]
+    record: Record
+    notes: tuple[str, ...]
+
+
+def save(
+    model: Model | Loaded,
+    destination: str | Path,
+    *,
+    preprocess: Preprocess | None = None,
+    classes: tuple[str, ...] | list[str] | None = None,
+    recipe: Mapping[str, Any] | None = None,
+    to: Target = "vitrine",
+    generation: Generation = "A",
+    overwrite: bool = False,
+) -> Path:
+    """Save a model, with its preprocessing and classes, as a folder (or, to npz, a file) that `load` reads.
+
+    `to` is the layout: `vitrine` is readable by Hugging Face transformers as it is wherever the model is a classic
+    ViT. `generation` is that of an official .npz: A to D.
+    """
+    if isinstance(model, Loaded):
+        record = model.record
+        module = model.model
+    else:
+        channels = (0.5,) * model.config.channels
+        usual = Preprocess(size=model.config.image_size, mean=channels, std=channels)
+        record, module = Record(config=model.config, preprocess=usual), model
+    changes: dict[str, Any] = {"config": module.config}
+    if preprocess is not None:
+        changes["preprocess"] = preprocess
+    if classes is not None:
+        changes["classes"] = tuple(classes)
+    if recipe is not None:
+        changes["recipe"] = recipe
+    record = dataclasses.replace(record, **changes)
+    require_classes(record)
+    prepared = prepare(ModelWeights(module), record, target=to, generation=generation)
+    return write(prepared, Path(destination), overwrite=overwrite)
+
+
+def prepare(
+    weights: Weights,
+    record: Record,
+    *,
+    target: Target,
+    generation: Generation = "A",
+    approximate: bool = False,
+) -> Prepared:
+    """Bring weights into the shape of a target, or refuse with the reason and the target that can."""
+    layout, notes = layout_for(target, weights.config, generation=generation), []
+    config = weights.config
+    keeps_positions = target == "vitrine" and not isinstance(layout, HuggingFaceLayout)
+    is_fixed = isinstance(config, ViTConfig) and config.positions == "sincos_2d"
+    if not keeps_positions and not (is_fixed and target == "npz" and generation in ("C", "D")):
+        weights, note = with_table(weights)
+        notes.append(note)
+    wanted = layout.wants_slots(weights.config)
+    if wanted is not None:
+        weights, note = with_slots(weights, wanted)
+        notes.append(note)
+    reason = layout.refusal(weights.config)
+    if reason and "form of GELU" in reason:
+        if not approximate:
+            raise CheckpointError(f"not converted: {reason}; --approximate writes it all the same")
+        notes.append(f"{reason.split(';')[0]}: what it computes will differ")
+        assert isinstance(weights.config, ViTConfig)
+        other = dataclasses.replace(weights.config, gelu="erf" if weights.config.gelu == "tanh" else "tanh")
+        reason = layout.refusal(other)
+    if reason:
+        raise CheckpointError(f"not converted: {reason}")
+    rules = in_order(layout.rules(weights.config))
+    record = dataclasses.replace(record, config=weights.config)
+    return Prepared(
+        target=target,
+        layout=layout,
+        weights=weights,
+        rules=rules,
+        record=record,
+        notes=tuple(note for note in notes if note),
+    )
+
+
+def write(prepared: Prepared, destination: Path, *, overwrite: bool = False) -> Path:
+    """Write prepared weights; nothing is left behind when it fails."""
+    require_free(destination, overwrite=overwrite)
+    if prepared.target == "npz":
+        if destination.suffix != ".npz":
+            raise CheckpointError(
+                f"an official file is called .npz, got {destination}; try {destination}.npz"
+            )
+        write_npz(destination, tensors_of(prepared))
+        return destination
+    if destination.suffix in PICKLES:
+        better = destination.with_suffix(".safetensors")
+        raise CheckpointError(f"pickles are never written, got {destination}; try {better} or a folder")
+    if destination.suffix == ".safetensors":
+        words = {KEY: json.dumps(prepared.record.to_json())}
+        write_safetensors(destination, tensors_of(prepared), specs=specs_of(prepared), metadata=words)
+        return destination
+    write_folder(prepared, destination)
+    return destination
+
+
+def write_folder(prepared: Prepared, destination: Path) -> None:
+    """Write weights, config, preprocessing and card into a folder that then appears at once."""
+    with refusing_in_words(destination):
+        destination.parent.mkdir(parents=True, exist_ok=True)
+        staged = Path(tempfile.mkdtemp(dir=destination.parent, prefix=f".{destination.name[:80]}."))
+    try:
+        sums = write_safetensors(staged / WEIGHTS, tensors_of(prepared), specs=specs_of(prepared))
+        record = dataclasses.replace(prepared.record, checksums={WEIGHTS: sums})
+        write_text(staged / "README.md", card(record, layout=prepared.layout))
+        with suppress(ConfigError):  # what their file cannot say, our record does
+            write_json(staged / "preprocessor_config.json", record.preprocess.to_hf())
+        write_json(staged / "config.json", {**settings_of(prepared), KEY: record.to_json()})
+        with refusing_in_words(destination):
+            staged.chmod(0o777 & ~current_umask())
+            put_in_place(staged, destination)
+    finally:
+        shutil.rmtree(staged, ignore_errors=True)
+
+
+def put_in_place(staged: Path, destination: Path) -> None:
+    """Move a finished folder to its place; into one that exists, file by file with the config last."""
+    if not destination.exists():
+        os.rename(staged, destination)  # noqa: PTH104
+        return
+    for name in sorted((entry.name for entry in staged.iterdir()), key=lambda name: name == "config.json"):
+        os.replace(staged / name, destination / name)  # noqa: PTH105
+
+
+def settings_of(prepared: Prepared) -> dict[str, Any]:
+    """Return the target's own config.json."""
+    record, layout = prepared.record, prepared.layout
+    if isinstance(layout, HuggingFaceLayout):
+        return hugging_face_settings(record.config, layout, classes=record.classes)
+    if prepared.target == "timm":
+        return timm_settings(record.config, preprocess=record.preprocess, classes=record.classes)
+    return {"library_name": "vitrine", "num_classes": record.config.num_classes}
+
+
+def tensors_of(prepared: Prepared) -> Iterator[tuple[str, Tensor]]:
+    """Yield the target's tensors by name, told to whoever listens."""
+    tensors = as_written(prepared.rules, prepared.weights)
+    for rule, tensor in track(tensors, "writing tensors", total=len(prepared.rules)):
+        yield rule.theirs, tensor
+
+
+def specs_of(prepared: Prepared) -> dict[str, Any]:
+    """Return shapes and types of the target's tensors."""
+    index = prepared.weights.index
+    return {rule.theirs: spec_of(rule, index) for rule in prepared.rules}
+
+
+def require_free(destination: Path, *, overwrite: bool) -> None:
+    """Refuse to write over something that is there, unless asked to."""
+    is_taken = destination.is_file() or (destination.is_dir() and any(destination.iterdir()))
+    if is_taken and not overwrite:
+        raise CheckpointError(f"{destination} exists; name another place, or say overwrite")
+
+
+def require_classes(record: Record) -> None:
+    """Refuse names that do not go with the head."""
+    if record.classes is not None and len(record.classes) != record.config.num_classes:
+        raise ConfigError(
+            f"classes must be as many as the head's, got {len(record.classes)} names and "
+            f"num_classes={record.config.num_classes}"
+        )
+
+
+def current_umask() -> int:
+    """Return the mode bits that new files do not get."""
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask

@@ -1,0 +1,249 @@
+"""The small files beside weights: config.json and preprocessor_config.json, Hugging Face's, timm's and ours."""
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from vitrine.checkpoints.layouts.huggingface import GELU_NAMES, HuggingFaceLayout
+from vitrine.checkpoints.record import KEY, Record
+from vitrine.data.preprocess import Preprocess
+from vitrine.errors import CheckpointError, ConfigError
+from vitrine.models import BiTConfig, ModelConfig, ViTConfig
+from vitrine.models.config import as_size
+
+# timm's models by the units of their stem; any other shape can be given to them as arguments.
+TIMM_HYBRIDS = {
+    (): "vit_tiny_r_s16_p8_224",
+    (2, 2, 2, 2): "vit_small_r26_s32_224",
+    (3, 4, 9): "vit_base_r50_s16_224",
+    (3, 4, 6, 3): "vit_large_r50_s32_224",
+}
+TIMM_BITS = {
+    ((3, 4, 6, 3), 1): "resnetv2_50x1_bit",
+    ((3, 4, 6, 3), 3): "resnetv2_50x3_bit",
+    ((3, 4, 23, 3), 1): "resnetv2_101x1_bit",
+    ((3, 4, 23, 3), 3): "resnetv2_101x3_bit",
+    ((3, 8, 36, 3), 2): "resnetv2_152x2_bit",
+    ((3, 8, 36, 3), 4): "resnetv2_152x4_bit",
+}
+TIMM_POOLINGS = {"class_token": "token", "average": "avg", "attention": "map"}
+STEM_WIDTH = 64
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sidecars:
+    """What stands beside the weights."""
+
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    record: Record | None = None
+    preprocess: Preprocess | None = None
+    classes: tuple[str, ...] | None = None
+    image_size: tuple[int, int] | None = None
+
+
+def read_sidecars(folder: Path | None, metadata: Mapping[str, str]) -> Sidecars:
+    """Read what there is; our own record, in config.json or in the file itself, goes before the others'."""
+    settings = read_json(folder / "config.json") if folder else {}
+    said = settings.get(KEY)
+    where = folder / "config.json" if folder else Path("metadata")
+    if said is None and KEY in metadata:
+        said = json.loads(metadata[KEY])
+    if said is not None:
+        record = Record.from_json(said, path=where)
+        return Sidecars(
+            settings=settings, record=record, preprocess=record.preprocess, classes=record.classes
+        )
+    rules = read_json(folder / "preprocessor_config.json") if folder else {}
+    preprocess = None
+    try:
+        if rules:
+            preprocess = Preprocess.from_hf(rules)
+        elif "pretrained_cfg" in settings:
+            preprocess = timm_preprocess(settings["pretrained_cfg"])
+    except (ConfigError, KeyError, TypeError, ValueError) as error:
+        raise CheckpointError(f"the preprocessing beside {where} cannot be read: {error}") from None
+    return Sidecars(
+        settings=settings,
+        preprocess=preprocess,
+        classes=classes_in(settings),
+        image_size=size_in(settings, path=where),
+    )
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Read a JSON object; nothing where there is no file."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return {}
+    except PermissionError:
+        raise CheckpointError(f"no permission to read {path}; check its owner and mode") from None
+    except (ValueError, UnicodeDecodeError) as error:
+        raise CheckpointError(f"{path} is no JSON: {error}") from None
+    if not isinstance(found, dict):
+        raise CheckpointError(f"{path} is no JSON object")
+    return found
+
+
+def classes_in(settings: Mapping[str, Any]) -> tuple[str, ...] | None:
+    """Return the class names of a config.json, unless they are mere placeholders."""
+    names = settings.get("label_names")
+    if not names and isinstance(settings.get("id2label"), Mapping):
+        by_number = {int(number): str(name) for number, name in settings["id2label"].items()}
+        names = [by_number[number] for number in sorted(by_number)]
+    if not names or all(re.fullmatch(r"LABEL_\d+", str(name)) for name in names):
+        return None
+    return tuple(str(name) for name in names)
+
+
+def size_in(settings: Mapping[str, Any], *, path: Path) -> tuple[int, int] | None:
+    """Return the image size of a config.json, Hugging Face's or timm's."""
+    arguments = settings.get("model_args") or {}
+    trained = settings.get("pretrained_cfg") or {}
+    size = settings.get("image_size") or arguments.get("img_size") or (trained.get("input_size") or [])[1:]
+    try:
+        return as_size(tuple(size) if isinstance(size, list) else size) if size else None
+    except (TypeError, ValueError):
+        raise CheckpointError(f"{path} gives no image size that can be used: {size!r}") from None
+
+
+def timm_preprocess(trained: Mapping[str, Any]) -> Preprocess:
+    """Read timm's pretrained_cfg."""
+    _, height, width = trained.get("input_size") or (3, 224, 224)
+    return Preprocess(
+        size=(height, width),
+        rule="squash" if trained.get("crop_mode") == "squash" else "shorter",
+        crop_fraction=float(trained.get("crop_pct") or 1.0),
+        interpolation=trained.get("interpolation") or "bicubic",
+        mean=tuple(trained.get("mean") or (0.5,) * 3),
+        std=tuple(trained.get("std") or (0.5,) * 3),
+    )
+
+
+def hugging_face_settings(
+    config: ModelConfig, layout: HuggingFaceLayout, *, classes: tuple[str, ...] | None
+) -> dict[str, Any]:
+    """Write Hugging Face's config.json for a model that one of its classes can hold."""
+    assert isinstance(config, ViTConfig)
+    model_type, architecture = {
+        "vit": ("vit", "ViTForImageClassification" if config.num_classes else "ViTModel"),
+        "deit": ("deit", "DeiTForImageClassificationWithTeacher" if config.num_classes else "DeiTModel"),
+        "dinov2": (
+            ("dinov2_with_registers", "Dinov2WithRegistersModel")
+            if config.num_registers
+            else ("dinov2", "Dinov2Model")
+        ),
+    }[layout.family]
+    settings: dict[str, Any] = {
+        "architectures": [architecture],
+        "model_type": model_type,
+        "hidden_size": config.width,
+        "num_hidden_layers": config.depth,
+        "num_attention_heads": config.num_heads,
+        "hidden_act": GELU_NAMES[config.gelu],
+        "layer_norm_eps": config.norm_eps,
+        "image_size": plain_size(config.image_size),
+        "patch_size": plain_size(config.patch_size),
+        "num_channels": config.channels,
+        "qkv_bias": config.qkv_bias,
+        "hidden_dropout_prob": config.dropout,
+        "attention_probs_dropout_prob": 0.0,
+        "initializer_range": 0.02,
+        "dtype": "float32",
+    }
+    if layout.family == "dinov2":
+        settings |= {
+            "mlp_ratio": exact_ratio(config),
+            "layerscale_value": config.layer_scale,
+            "use_swiglu_ffn": False,
+        }
+        if config.num_registers:
+            settings["num_register_tokens"] = config.num_registers
+    else:
+        settings |= {"intermediate_size": config.mlp_width, "encoder_stride": config.patch_size[0]}
+        if config.representation_width:
+            settings |= {"pooler_output_size": config.representation_width, "pooler_act": "tanh"}
+    if config.num_classes:
+        names = classes or tuple(f"LABEL_{i}" for i in range(config.num_classes))
+        settings["id2label"] = {str(i): name for i, name in enumerate(names)}
+        settings["label2id"] = {name: i for i, name in enumerate(names)}
+    return settings
+
+
+def timm_settings(
+    config: ModelConfig, *, preprocess: Preprocess, classes: tuple[str, ...] | None
+) -> dict[str, Any]:
+    """Write timm's config.json, so that `timm.create_model('local-dir:...')` builds the same model."""
+    name, arguments = timm_model(config)
+    pooling = "avg" if isinstance(config, BiTConfig) else TIMM_POOLINGS[config.pooling]
+    settings: dict[str, Any] = {
+        "architecture": name,
+        "num_classes": config.num_classes or 0,
+        "num_features": config.representation_width if isinstance(config, BiTConfig) else config.width,
+        "global_pool": pooling,
+        "model_args": arguments,
+        "pretrained_cfg": {
+            "num_classes": config.num_classes or 0,
+            "input_size": [config.channels, *config.image_size],
+            "fixed_input_size": not isinstance(config, BiTConfig),
+            "pool_size": None,
+            "crop_pct": preprocess.crop_fraction,
+            "crop_mode": "squash" if preprocess.rule == "squash" else "center",
+            "interpolation": preprocess.interpolation,
+            "mean": list(preprocess.mean),
+            "std": list(preprocess.std),
+            "first_conv": "stem.conv" if isinstance(config, BiTConfig) else "patch_embed.proj",
+            "classifier": "head.fc" if isinstance(config, BiTConfig) else "head",
+        },
+    }
+    if classes:
+        settings["label_names"] = list(classes)
+    return settings
+
+
+def timm_model(config: ModelConfig) -> tuple[str | None, dict[str, Any]]:
+    """Return the name and arguments with which timm builds such a model; no name where it has none."""
+    if isinstance(config, BiTConfig):
+        return TIMM_BITS.get((config.units, config.width_factor)), {"in_chans": config.channels}
+    arguments: dict[str, Any] = {
+        "img_size": list(config.image_size),
+        "patch_size": list(config.patch_size),
+        "in_chans": config.channels,
+        "embed_dim": config.width,
+        "depth": config.depth,
+        "num_heads": config.num_heads,
+        "mlp_ratio": exact_ratio(config),
+    }
+    name: str | None = "vit_base_patch16_224"
+    if config.has_distillation_token:
+        name = "deit_base_distilled_patch16_224"
+    elif config.stem:
+        name = TIMM_HYBRIDS.get(config.stem.units) if config.stem.width == STEM_WIDTH else None
+    is_odd = {
+        "class_token": (config.reads_class_token, True),
+        "global_pool": (TIMM_POOLINGS[config.pooling], "token"),
+        "no_embed_class": (not config.has_prefix_positions, False),
+        "reg_tokens": (config.num_registers, 0),
+        "init_values": (config.layer_scale, None),
+        "qkv_bias": (config.qkv_bias, True),
+        "qk_norm": (config.qk_norm, False),
+        "act_layer": ("gelu_tanh" if config.gelu == "tanh" else "gelu", "gelu"),
+    }
+    arguments |= {key: value for key, (value, usual) in is_odd.items() if value != usual}
+    if config.pooling == "average":
+        arguments["fc_norm"] = config.norm_after_pooling
+    return name, arguments
+
+
+def exact_ratio(config: ViTConfig) -> float:
+    """Return the MLP's width over the model's such that the product, cut to a whole number, is exact."""
+    ratio = config.mlp_width / config.width
+    return ratio if int(config.width * ratio) == config.mlp_width else (config.mlp_width + 0.5) / config.width
+
+
+def plain_size(size: tuple[int, int]) -> int | list[int]:
+    """Write a square as one number."""
+    return size[0] if size[0] == size[1] else list(size)

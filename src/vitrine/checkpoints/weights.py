@@ -1,0 +1,215 @@
+"""A model's tensors under our own names, read one at a time from wherever they are."""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor, nn
+
+from vitrine.checkpoints.layouts.layout import Layout
+from vitrine.checkpoints.layouts.native import empty_model, empty_state
+from vitrine.checkpoints.rules import Rule
+from vitrine.checkpoints.tensors import Spec, TensorFile, shown_shape
+from vitrine.errors import CheckpointError
+from vitrine.models import Model, ModelConfig
+from vitrine.models.positions import SinCos2D
+from vitrine.spelling import nearest
+
+
+class Weights(Protocol):
+    """A config and every tensor that it asks for."""
+
+    @property
+    def config(self) -> ModelConfig:
+        """Shape and numerics of the model."""
+
+    @property
+    def index(self) -> Mapping[str, Spec]:
+        """Every tensor by our name."""
+
+    def read(self, name: str, *, dtype: torch.dtype | None = None) -> Tensor:
+        """Read one tensor into memory of its own."""
+
+
+@dataclass(frozen=True)
+class MappedWeights:
+    """The tensors of a file in some layout, checked for shape and for numbers that are none."""
+
+    file: TensorFile
+    layout: Layout
+    config: ModelConfig
+    index: Mapping[str, Spec]
+    sources: Mapping[str, tuple[tuple[Rule, int | None], ...]]
+    """For each of ours, the rules that fill it and the row of theirs, where theirs stacks layers."""
+    left_out: Mapping[str, str]
+    """Tensors of the file that the model does not use, and why."""
+
+    def read(self, name: str, *, dtype: torch.dtype | None = None) -> Tensor:
+        """Read one tensor; one with NaN or infinity is refused."""
+        spec = self.index[name]
+        out = torch.empty(spec.shape, dtype=dtype or spec.dtype)
+        for rule, row in self.sources[name]:
+            self.file.read_into(rule.theirs, rule.view.apply(out), row=row)
+        # A sum is not finite when one of its parts is not, and costs a fraction of a look at each.
+        if not torch.isfinite(out.sum()) and not torch.isfinite(out).all():
+            bad = next(
+                rule for rule, _ in self.sources[name] if not torch.isfinite(rule.view.apply(out)).all()
+            )
+            found = out[~torch.isfinite(out)]
+            raise CheckpointError(
+                f"{self.file.path} holds numbers that are none in {bad.theirs}: {len(found):,} of {out.numel():,} "
+                f"are NaN or infinite; take an earlier checkpoint"
+            )
+        return out
+
+
+@dataclass(frozen=True)
+class ModelWeights:
+    """The tensors of a model in memory."""
+
+    model: Model
+
+    @property
+    def config(self) -> ModelConfig:
+        """Shape and numerics of the model."""
+        return self.model.config
+
+    @property
+    def index(self) -> Mapping[str, Spec]:
+        """Every tensor by our name."""
+        return {
+            name: Spec(tuple(tensor.shape), tensor.dtype) for name, tensor in self.model.state_dict().items()
+        }
+
+    def read(self, name: str, *, dtype: torch.dtype | None = None) -> Tensor:
+        """Copy one tensor to the CPU."""
+        tensor = self.model.state_dict()[name].detach()
+        return tensor.to(device="cpu", dtype=dtype or tensor.dtype, copy=True)
+
+
+@dataclass(frozen=True)
+class ChangedWeights:
+    """Other weights with some tensors made anew, for a config that differs."""
+
+    source: Weights
+    config: ModelConfig
+    makers: Mapping[str, tuple[Spec, Callable[[], Tensor]]]
+    """What is made, with its shape; the rest is read as it is."""
+
+    @property
+    def index(self) -> Mapping[str, Spec]:
+        """Every tensor that the changed config asks for."""
+        return {
+            name: self.makers[name][0] if name in self.makers else self.source.index[name]
+            for name in empty_state(self.config)
+        }
+
+    def read(self, name: str, *, dtype: torch.dtype | None = None) -> Tensor:
+        """Read or make one tensor."""
+        if name not in self.makers:
+            return self.source.read(name, dtype=dtype)
+        made = self.makers[name][1]()
+        return made if dtype is None else made.to(dtype)
+
+
+def map_weights(file: TensorFile, layout: Layout, config: ModelConfig) -> MappedWeights:
+    """Pair the file's tensors with the model's; refuse the first that is missing, too much or of another shape."""
+    rules = layout.rules(config)
+    ours = empty_state(config)
+    sources: dict[str, list[tuple[Rule, int | None]]] = {name: [] for name in ours}
+    for rule in rules:
+        require_shape(file, rule, ours)
+        stacked = len(rule.ours) > 1 or is_stack_of_one(file, rule, ours)
+        for row, name in enumerate(rule.ours):
+            sources[name].append((rule, row if stacked else None))
+    known, left_out = {rule.theirs for rule in rules}, {}
+    for name in file.index:
+        if name not in known:
+            left_out[name] = layout.left_out(name) or refuse_extra(file, name, known)
+    index = {
+        name: Spec(tuple(ours[name].shape), file.index[found[0][0].theirs].dtype)
+        for name, found in sources.items()
+    }
+    return MappedWeights(
+        file, layout, config, index, {name: tuple(found) for name, found in sources.items()}, left_out
+    )
+
+
+def is_stack_of_one(file: TensorFile, rule: Rule, ours: Mapping[str, Tensor]) -> bool:
+    """Tell a stack of a single layer from the layer itself."""
+    return len(file.index[rule.theirs].shape) > rule.view.apply(ours[rule.ours[0]]).ndim
+
+
+def require_shape(file: TensorFile, rule: Rule, ours: Mapping[str, Tensor]) -> None:
+    """Refuse a tensor that is not there or has another shape than the model wants."""
+    expected = tuple(rule.view.apply(ours[rule.ours[0]]).shape)
+    found = file.index.get(rule.theirs)
+    if found is None:
+        raise CheckpointError(
+            f"{file.path} lacks the tensor {rule.theirs}, expected with shape {shown_shape(expected)}"
+        )
+    stacked = (len(rule.ours), *expected)
+    if found.shape not in ((expected, stacked) if len(rule.ours) == 1 else (stacked,)):
+        wanted = expected if len(rule.ours) == 1 else stacked
+        raise CheckpointError(
+            f"{file.path} does not fit: its tensor {rule.theirs} has shape {shown_shape(found.shape)}, "
+            f"expected {shown_shape(wanted)}"
+        )
+
+
+def refuse_extra(file: TensorFile, name: str, known: set[str]) -> str:
+    """Refuse a tensor that the model has no use for."""
+    raise CheckpointError(
+        f"{file.path} has a tensor too much: {name} with shape {shown_shape(file.index[name].shape)} "
+        f"belongs to no part of this model; nearest known: {nearest(name, known)[0]}"
+    )
+
+
+def fill_model(weights: Weights, *, dtype: torch.dtype | None = torch.float32) -> Model:
+    """Build a model without memory and give it its tensors one by one: never more than the weights at once."""
+    model = empty_model(weights.config)
+    # Assigning keeps each tensor where it was read to; nothing is copied twice.
+    tensors = {name: weights.read(name, dtype=dtype) for name in weights.index}
+    model.load_state_dict(tensors, strict=True, assign=True)
+    restore_buffers(model)
+    return model.eval()
+
+
+def restore_buffers(model: Model) -> None:
+    """Make the fixed position tables anew: they are in no file, and a model without memory has none."""
+    positions = getattr(model, "positions", None)
+    if isinstance(positions, nn.ModuleList):
+        for i, table in enumerate(positions):
+            if isinstance(table, SinCos2D):
+                positions[i] = SinCos2D(width=model.config.width, num_slots=table.num_slots)  # type: ignore[union-attr]
+
+
+def in_order(rules: list[Rule]) -> list[Rule]:
+    """Put the parts of one fused tensor next to each other, so that it is read once."""
+    first = {name: i for i, name in reversed(list(enumerate(rule.ours[0] for rule in rules)))}
+    return sorted(rules, key=lambda rule: first[rule.ours[0]])
+
+
+def spec_of(rule: Rule, index: Mapping[str, Spec]) -> Spec:
+    """Return shape and type of a tensor in the target's file."""
+    ours = index[rule.ours[0]]
+    shape = tuple(rule.view.apply(torch.empty(ours.shape, device="meta")).shape)
+    return Spec((len(rule.ours), *shape) if len(rule.ours) > 1 else shape, ours.dtype)
+
+
+def as_written(rules: list[Rule], weights: Weights) -> Iterator[tuple[Rule, Tensor]]:
+    """Yield every tensor of a target's file in the order of its rules, one in memory at a time."""
+    last: tuple[str, Tensor] = ("", torch.empty(0))
+    for rule in rules:
+        if len(rule.ours) > 1:
+            spec = spec_of(rule, weights.index)
+            stack = torch.empty(spec.shape, dtype=spec.dtype)
+            for row, name in enumerate(rule.ours):
+                stack[row] = rule.view.apply(weights.read(name))
+            yield rule, stack
+            continue
+        if last[0] != rule.ours[0]:
+            last = ("", last[1].new_empty(0))  # let go of the old one before the new one is read
+            last = (rule.ours[0], weights.read(rule.ours[0]))
+        yield rule, rule.view.apply(last[1])

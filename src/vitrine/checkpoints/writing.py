@@ -1,0 +1,119 @@
+"""Files of weights, written tensor by tensor: whole or not at all, never a pickle."""
+
+import io
+import json
+import zipfile
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from vitrine.checkpoints.checksum import Checksums
+from vitrine.checkpoints.reading.safetensors_file import DTYPE_NAMES
+from vitrine.checkpoints.tensors import Spec
+from vitrine.errors import CheckpointError
+from vitrine.runtime.files import write_atomically
+
+ALIGNMENT = 8  # of the header's length, as the format's own writer does
+CHUNK_BYTES = 16 << 20
+LONG_AGO = (1980, 1, 1, 0, 0, 0)  # zip's first day: the same weights make the same file
+
+
+def write_safetensors(
+    path: Path,
+    tensors: Iterable[tuple[str, Tensor]],
+    *,
+    specs: Mapping[str, Spec],
+    metadata: Mapping[str, str] | None = None,
+) -> dict[str, str]:
+    """Write tensors that come one at a time in the order of `specs`; return the file's checksums."""
+    header: dict[str, Any] = {"__metadata__": {"format": "pt", **(metadata or {})}}
+    offset = 0
+    for name, spec in specs.items():
+        header[name] = {
+            "dtype": DTYPE_NAMES[spec.dtype],
+            "shape": list(spec.shape),
+            "data_offsets": [offset, offset + spec.num_bytes],
+        }
+        offset += spec.num_bytes
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % ALIGNMENT)
+    sums = Checksums()
+    with refusing_in_words(path), write_atomically(path) as file:
+        for piece in (len(text).to_bytes(8, "little"), text):
+            file.write(piece)
+            sums.update(piece)
+        expected = iter(specs.items())
+        for name, tensor in tensors:
+            wanted, spec = next(expected)
+            assert (name, tuple(tensor.shape), tensor.dtype) == (wanted, spec.shape, spec.dtype)
+            for chunk in chunks(tensor):
+                file.write(chunk)
+                sums.update(chunk)
+        assert next(expected, None) is None
+    return sums.to_json()
+
+
+def write_npz(path: Path, tensors: Iterable[tuple[str, Tensor]]) -> None:
+    """Write a .npz array by array, stored as numpy.savez does."""
+    with (
+        refusing_in_words(path),
+        write_atomically(path) as file,
+        zipfile.ZipFile(file, "w", zipfile.ZIP_STORED, allowZip64=True) as archive,
+    ):
+        for name, tensor in tensors:
+            entry = zipfile.ZipInfo(f"{name}.npy", date_time=LONG_AGO)
+            with archive.open(entry, "w", force_zip64=True) as member:
+                member.write(npy_header(tensor))
+                for chunk in chunks(tensor):
+                    member.write(chunk)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a small file atomically."""
+    with refusing_in_words(path), write_atomically(path, mode="w") as file:
+        file.write(text)
+
+
+def write_json(path: Path, values: Mapping[str, Any]) -> None:
+    """Write a small JSON file atomically, readable by people."""
+    write_text(path, json.dumps(values, indent=2, ensure_ascii=False) + "\n")
+
+
+def chunks(tensor: Tensor) -> Iterable[memoryview]:
+    """Yield a tensor's bytes in C order, in pieces that a progress line can follow."""
+    flat = tensor.detach().contiguous().reshape(-1)
+    if flat.numel() == 0:
+        return
+    data = memoryview(flat.view(torch.uint8).numpy().data)
+    for start in range(0, len(data), CHUNK_BYTES):
+        yield data[start : start + CHUNK_BYTES]
+
+
+def npy_header(tensor: Tensor) -> bytes:
+    """Return what goes before an array's bytes; bfloat16 is two bytes of something to numpy, as in JAX's files."""
+    is_brain_float = tensor.dtype == torch.bfloat16
+    dtype = np.dtype("V2") if is_brain_float else torch.empty(0, dtype=tensor.dtype).numpy().dtype
+    described = {
+        "descr": np.lib.format.dtype_to_descr(dtype),
+        "fortran_order": False,
+        "shape": tuple(tensor.shape),
+    }
+    out = io.BytesIO()
+    np.lib.format.write_array_header_1_0(out, described)
+    return out.getvalue()
+
+
+@contextmanager
+def refusing_in_words(path: Path) -> Iterator[None]:
+    """Turn the system's refusal to write into one sentence."""
+    try:
+        yield
+    except PermissionError:
+        raise CheckpointError(f"no permission to write {path}; nothing was written") from None
+    except OSError as error:
+        raise CheckpointError(f"{path} cannot be written: {error.strerror or error}") from None

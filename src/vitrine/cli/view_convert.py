@@ -1,0 +1,59 @@
+"""How `vitrine convert` shows its parity report."""
+
+import re
+
+from rich.console import Console
+from rich.table import Table
+
+from vitrine.checkpoints.converting import Conversion
+from vitrine.checkpoints.report import TensorLine
+
+
+def show(result: Conversion) -> None:
+    """Print what happened to each tensor (alike layers on one line), then what agrees."""
+    console = Console(highlight=False)
+    print(f"{result.source} ({result.source_layout}) -> {result.destination} ({result.target_layout})\n")
+    table = Table(box=None, pad_edge=False)
+    for name in ("written", "shape", "how", "from"):
+        table.add_column(name, overflow="fold")
+    for row in rows(result.tensors):
+        table.add_row(*row)
+    console.print(table)
+    for name, reason in result.left_out.items():
+        print(f"Left out: {name} ({reason})")
+    for note in result.notes:
+        print(f"Note: {note}")
+    print(f"\nRead back: {result.num_identical} of {len(result.tensors)} tensors equal bit for bit")
+    for check in result.parity:
+        if check.largest is None:
+            print(f"{check.against}: not compared, {check.reason}")
+            continue
+        verdict = (
+            "agrees" if check.agrees else f"differs: {check.explained}" if check.explained else "DIFFERS"
+        )
+        print(
+            f"{check.against}, {check.images}: largest logit difference {check.largest:.2e} "
+            f"(largest logit {check.scale:.3g}): {verdict}"
+        )
+    print(f"\nWrote {result.destination}")
+    print(f"Next: vitrine evaluate {result.destination} ./test")
+
+
+def rows(tensors: tuple[TensorLine, ...]) -> list[tuple[str, str, str, str]]:
+    """Put tensors that differ only in their layer's number on one line."""
+    groups: dict[tuple[str, ...], list[TensorLine]] = {}
+    for line in tensors:
+        sources = tuple(pattern(name) for name in line.sources)
+        groups.setdefault((pattern(line.name), line.shape, line.how, *sources), []).append(line)
+    shown = []
+    for key, lines in groups.items():
+        first, count = lines[0], f" (x{len(lines)})" if len(lines) > 1 else ""
+        name, sources = (first.name, first.sources) if len(lines) == 1 else (key[0], key[3:])
+        listed = ", ".join(dict.fromkeys(sources)) or "-"
+        shown.append((f"{name}{count}", first.shape, first.how, listed))
+    return shown
+
+
+def pattern(name: str) -> str:
+    """Hide the number of the layer, of the stage's unit and the like."""
+    return re.sub(r"(?<=[._/a-z])\d+(?=[./])", "#", name)

@@ -1,0 +1,113 @@
+"""`vitrine finetune`: transfer a trained model to your own images."""
+
+import dataclasses
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from annotated_doc import Doc
+
+if TYPE_CHECKING:
+    from vitrine.commands.training_run import Setting, TrainingResult
+
+
+def finetune(
+    data: Annotated[
+        str, Doc("A folder with one folder a class, a file, a built-in name, or generated:shapes.")
+    ],
+    *,
+    model: Annotated[str, Doc("Weights: a run folder, a file, a hub id, an address.")],
+    recipe: Annotated[str, Doc("A recipe's name, or a config.yaml of an earlier run.")] = "photos",
+    out: Annotated[Path | None, Doc("Where to write; by default a new dated folder under ./runs.")] = None,
+    epochs: Annotated[float | None, Doc("Passes over the data.")] = None,
+    steps: Annotated[int | None, Doc("Steps, instead of epochs.")] = None,
+    batch_size: Annotated[int | None, Doc("Images a step, over all devices.")] = None,
+    lr: Annotated[float | None, Doc("Peak learning rate.")] = None,
+    size: Annotated[int | None, Doc("Image side in pixels; positions are resampled to it.")] = None,
+    sweep: Annotated[
+        bool, Doc("Try the recipe's learning rates on the held-out part, then train on all.")
+    ] = False,
+    probe: Annotated[bool, Doc("Train the head alone.")] = False,
+    seed: Annotated[int | None, Doc("Seed of order and augmentation.")] = None,
+    set: Annotated[list[str] | None, Doc("Any setting of the recipe, such as training.lr=3e-4.")] = None,
+    device: Annotated[str, Doc("auto, cpu or cuda.")] = "auto",
+    precision: Annotated[Literal["auto", "bf16", "fp32"] | None, Doc("What to compute in.")] = None,
+    workers: Annotated[int, Doc("Threads that read images.")] = 2,
+    log_every: Annotated[int | None, Doc("Steps between two records.")] = None,
+    checkpoint_every: Annotated[int | None, Doc("Steps between two checkpoints.")] = None,
+    evaluate_every: Annotated[int | None, Doc("Steps between two evaluations.")] = None,
+    exclude: Annotated[Path | None, Doc("A list of images to leave out, as vitrine dedup writes it.")] = None,
+    shard: Annotated[bool, Doc("Share weights and optimizer among the processes (FSDP2).")] = False,
+    strict: Annotated[bool, Doc("Refuse to train where a file cannot be read.")] = False,
+    allow_empty_class: Annotated[bool, Doc("Go on where a class has no images.")] = False,
+    overwrite: Annotated[bool, Doc("Write into a folder that holds a run.")] = False,
+    tensorboard: Annotated[bool, Doc("Write for TensorBoard too.")] = False,
+    wandb: Annotated[str | None, Doc("Send records to this W&B project too.")] = None,
+) -> "TrainingResult":
+    """Transfer a trained model to your images: a new head, all weights trained; also under torchrun, unchanged."""
+    from vitrine.checkpoints import load
+    from vitrine.commands.training_run import FILES, Setting, carry_out, data_folder, open_data
+    from vitrine.recipes.options import chosen_recipe
+    from vitrine.runtime.progress import remark
+    from vitrine.runtime.run_folders import new_run_folder
+
+    chosen = chosen_recipe(
+        recipe, epochs=epochs, steps=steps, batch_size=batch_size, lr=lr, size=size, seed=seed,
+        precision=precision, log_every=log_every, checkpoint_every=checkpoint_every,
+        evaluate_every=evaluate_every, settings=set or (),
+    )  # fmt: skip
+    if probe:
+        chosen = dataclasses.replace(chosen, training=dataclasses.replace(chosen.training, trains="head"))
+    folder = new_run_folder(
+        out, verb="finetune", files=FILES, never_in=data_folder(data), is_overwriting=overwrite
+    )
+    splits = open_data(
+        data, folder=folder, seed=chosen.training.seed, exclude=exclude, strict=strict,
+        allow_empty_class=allow_empty_class, workers=workers,
+    )  # fmt: skip
+    chosen = dataclasses.replace(chosen.with_steps_for(len(splits["train"])), model=model)
+    # Both linear layers of the old head go, one of zeros comes (section 3.2).
+    loaded = load(model, num_classes=len(splits["train"].classes), image_size=chosen.size)
+    for note in loaded.notes:
+        remark(note)
+    setting = Setting(
+        model=loaded.model, preprocess=loaded.preprocess, splits=splits, recipe=chosen, folder=folder,
+        verb="finetune", data=data, device=device, workers=workers, shard=shard, tensorboard=tensorboard,
+        wandb=wandb,
+    )  # fmt: skip
+    return carry_out(swept(setting) if sweep else setting)
+
+
+def swept(setting: "Setting") -> "Setting":
+    """Try each learning rate of the recipe on the held-out part; return the run of the best, on all images."""
+    import copy
+
+    from vitrine.commands.training_run import carry_out
+    from vitrine.data.joined import Joined
+    from vitrine.errors import ConfigError
+    from vitrine.runtime.progress import remark
+
+    rates = setting.recipe.sweep
+    if not rates or "val" not in setting.splits:
+        raise ConfigError(
+            "a sweep needs a recipe with learning rates to try and a held-out part to try them on"
+        )
+    tried = {}
+    for rate in rates:
+        training = dataclasses.replace(setting.recipe.training, lr=rate)
+        attempt = dataclasses.replace(
+            setting,
+            model=copy.deepcopy(setting.model),
+            recipe=dataclasses.replace(setting.recipe, training=training),
+            folder=setting.folder / "sweep" / f"lr-{rate:g}",
+        )
+        tried[rate] = carry_out(attempt).accuracy or 0.0
+        remark(f"Learning rate {rate:g}: {100 * tried[rate]:.2f} % on the held-out part")
+    best = max(tried, key=lambda rate: tried[rate])
+    remark(f"Training on all of it with learning rate {best:g}")
+    everything = {"train": Joined([setting.splits["train"], setting.splits["val"]])}
+    if "test" in setting.splits:
+        everything["test"] = setting.splits["test"]  # type: ignore[assignment]
+    training = dataclasses.replace(setting.recipe.training, lr=best)
+    return dataclasses.replace(
+        setting, splits=everything, recipe=dataclasses.replace(setting.recipe, training=training)
+    )

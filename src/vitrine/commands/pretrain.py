@@ -1,0 +1,77 @@
+"""`vitrine pretrain`: train a model from fresh weights on labelled images."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from annotated_doc import Doc
+
+if TYPE_CHECKING:
+    from vitrine.commands.training_run import TrainingResult
+
+
+def pretrain(
+    data: Annotated[
+        str, Doc("A folder with one folder a class, a file, a built-in name, or generated:shapes.")
+    ],
+    *,
+    model: Annotated[str | None, Doc("A variant, such as ViT-S/16; by default the recipe's.")] = None,
+    recipe: Annotated[str, Doc("A recipe's name, or a config.yaml of an earlier run.")] = "from-scratch",
+    out: Annotated[Path | None, Doc("Where to write; by default a new dated folder under ./runs.")] = None,
+    epochs: Annotated[float | None, Doc("Passes over the data.")] = None,
+    steps: Annotated[int | None, Doc("Steps, instead of epochs.")] = None,
+    batch_size: Annotated[int | None, Doc("Images a step, over all devices.")] = None,
+    lr: Annotated[float | None, Doc("Peak learning rate.")] = None,
+    size: Annotated[int | None, Doc("Image side in pixels.")] = None,
+    seed: Annotated[int | None, Doc("Seed of weights, order and augmentation.")] = None,
+    set: Annotated[list[str] | None, Doc("Any setting of the recipe, such as training.lr=3e-4.")] = None,
+    device: Annotated[str, Doc("auto, cpu or cuda.")] = "auto",
+    precision: Annotated[Literal["auto", "bf16", "fp32"] | None, Doc("What to compute in.")] = None,
+    workers: Annotated[int, Doc("Threads that read images.")] = 2,
+    log_every: Annotated[int | None, Doc("Steps between two records.")] = None,
+    checkpoint_every: Annotated[int | None, Doc("Steps between two checkpoints.")] = None,
+    evaluate_every: Annotated[int | None, Doc("Steps between two evaluations.")] = None,
+    exclude: Annotated[Path | None, Doc("A list of images to leave out, as vitrine dedup writes it.")] = None,
+    shard: Annotated[bool, Doc("Share weights and optimizer among the processes (FSDP2).")] = False,
+    strict: Annotated[bool, Doc("Refuse to train where a file cannot be read.")] = False,
+    allow_empty_class: Annotated[bool, Doc("Go on where a class has no images.")] = False,
+    overwrite: Annotated[bool, Doc("Write into a folder that holds a run.")] = False,
+    tensorboard: Annotated[bool, Doc("Write for TensorBoard too.")] = False,
+    wandb: Annotated[str | None, Doc("Send records to this W&B project too.")] = None,
+) -> "TrainingResult":
+    """Train a model from fresh weights; also under torchrun, unchanged."""
+    import torch
+
+    from vitrine.commands.training_run import FILES, Setting, carry_out, data_folder, open_data
+    from vitrine.data.preprocess import Preprocess
+    from vitrine.models import create_model
+    from vitrine.recipes.options import chosen_recipe
+    from vitrine.runtime.run_folders import new_run_folder
+
+    chosen = chosen_recipe(
+        recipe, model=model, epochs=epochs, steps=steps, batch_size=batch_size, lr=lr, size=size, seed=seed,
+        precision=precision, log_every=log_every, checkpoint_every=checkpoint_every,
+        evaluate_every=evaluate_every, settings=set or (),
+    )  # fmt: skip
+    folder = new_run_folder(
+        out, verb="pretrain", files=FILES, never_in=data_folder(data), is_overwriting=overwrite
+    )
+    splits = open_data(
+        data, folder=folder, seed=chosen.training.seed, exclude=exclude, strict=strict,
+        allow_empty_class=allow_empty_class, workers=workers,
+    )  # fmt: skip
+    chosen = chosen.with_steps_for(len(splits["train"]))
+    torch.manual_seed(chosen.training.seed)
+    fresh = create_model(
+        chosen.model or "ViT-Ti/16",
+        num_classes=len(splits["train"].classes),
+        image_size=chosen.size,
+        **chosen.model_options,
+    )
+    half = (0.5,) * fresh.config.channels
+    preprocess = Preprocess(size=fresh.config.image_size, mean=half, std=half)
+    return carry_out(
+        Setting(
+            model=fresh, preprocess=preprocess, splits=splits, recipe=chosen, folder=folder, verb="pretrain",
+            data=data, device=device, workers=workers, shard=shard, tensorboard=tensorboard, wandb=wandb,
+        )
+    )  # fmt: skip

@@ -1,0 +1,55 @@
+"""From the options that people give to the recipe that will be run."""
+
+import dataclasses
+from collections.abc import Iterable
+from pathlib import Path
+
+from vitrine.errors import ConfigError
+from vitrine.recipes import find_recipe
+from vitrine.recipes.recipe import Recipe, from_yaml, with_settings
+
+# How many evaluations and checkpoints a run has where nothing is said.
+EVALUATIONS = 10
+
+
+def chosen_recipe(
+    name: str,
+    *,
+    model: str | None = None,
+    epochs: float | None = None,
+    steps: int | None = None,
+    batch_size: int | None = None,
+    lr: float | None = None,
+    size: int | None = None,
+    seed: int | None = None,
+    precision: str | None = None,
+    log_every: int | None = None,
+    checkpoint_every: int | None = None,
+    evaluate_every: int | None = None,
+    settings: Iterable[str] = (),
+) -> Recipe:
+    """Find a recipe by name or file, then change what was given; `settings` come last."""
+    if epochs is not None and steps is not None:
+        raise ConfigError(f"give epochs or steps, not both, got {epochs:g} and {steps}")
+    file = Path(name)
+    recipe = (
+        from_yaml(file.read_text())
+        if file.suffix in (".yaml", ".yml") and file.exists()
+        else find_recipe(name)
+    )
+    named = {
+        "batch_size": batch_size, "lr": lr, "seed": seed, "precision": precision, "log_every": log_every,
+        "checkpoint_every": checkpoint_every, "evaluate_every": evaluate_every, "total_steps": steps,
+    }  # fmt: skip
+    training = {key: value for key, value in named.items() if value is not None}
+    changes: dict[str, object] = {"training": dataclasses.replace(recipe.training, **training)}  # type: ignore[arg-type]
+    if model is not None and model != recipe.model:
+        # Another model's shape is its own; what is not shape (pooling, positions, dropout) stays the recipe's.
+        shape = ("width", "depth", "num_heads", "mlp_width", "patch_size", "representation_width")
+        kept = {key: value for key, value in recipe.model_options.items() if key not in shape}
+        changes |= {"model": model, "model_options": kept}
+    if size is not None:
+        changes["size"] = size
+    if epochs is not None or steps is not None:
+        changes["epochs"] = epochs
+    return with_settings(dataclasses.replace(recipe, **changes), settings)  # type: ignore[arg-type]
