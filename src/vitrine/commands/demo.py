@@ -19,7 +19,7 @@ class DemoResult:
     def __str__(self) -> str:
         return (
             f"A ViT trained from nothing names the colour right in {100 * self.accuracy:.1f} % of pictures that "
-            f"it never saw (guessing: {100 * self.chance:.0f} %), at {self.images_per_second:,.0f} images/s on this machine.\n"
+            f"it never saw (guessing: {100 * self.chance:.0f} %), at {self.images_per_second:,.0f} images/s.\n"
             f"Wrote {self.folder}/model (weights, preprocessing, classes), {self.folder}/metrics.jsonl\n"
             f"Next: your own photos, one folder a class:\n"
             f"  .venv/bin/vitrine check ./photos\n"
