@@ -1,5 +1,6 @@
 """Run the command line as a user does, in a process of its own, and look at what it says."""
 
+import json
 import os
 import subprocess
 import sys
@@ -29,3 +30,9 @@ def assert_refused(result: subprocess.CompletedProcess[str], *parts: str, code: 
     assert "Traceback" not in result.stderr
     for part in parts:
         assert part in result.stderr
+
+
+def losses(run: Path) -> list[float]:
+    """Read the losses that a run logged, in the order of its steps."""
+    records = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    return [record["loss"] for record in records if "loss" in record]

@@ -64,6 +64,7 @@ def finetune(
     )  # fmt: skip
     if probe:
         chosen = dataclasses.replace(chosen, training=dataclasses.replace(chosen.training, trains="head"))
+    out = None if out is None else Path(out)
     with joined_processes(device) as processes:
         lost = restarted_run(out, processes=processes)
         if lost is not None:

@@ -59,6 +59,7 @@ def pretrain(
         precision=precision, log_every=log_every, checkpoint_every=checkpoint_every,
         evaluate_every=evaluate_every, settings=set or (),
     )  # fmt: skip
+    out = None if out is None else Path(out)
     with joined_processes(device) as processes:
         lost = restarted_run(out, processes=processes)
         if lost is not None:

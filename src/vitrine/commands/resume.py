@@ -35,7 +35,7 @@ def resume(
     from vitrine.runtime.run_folders import find_run
     from vitrine.training.processes import by_the_first, joined_processes
 
-    folder = find_run(run)
+    folder = find_run(Path(run))
     recipe = from_yaml((folder / "config.yaml").read_text())
     began = json.loads((folder / "run.json").read_text())
     if workers is None:

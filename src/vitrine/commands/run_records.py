@@ -31,7 +31,7 @@ def start_folder(
     from vitrine.training.processes import by_the_first
 
     def make() -> Path:
-        may_replace = overwrite or (named is not None and is_of_this_launch(named))
+        may_replace = overwrite or (named is not None and is_restarted(named))
         folder = new_run_folder(
             named, verb=verb, files=FILES, never_in=data_folder(data), is_overwriting=may_replace
         )
@@ -53,28 +53,26 @@ def remove(path: Path) -> None:
 
 def restarted_run(named: Path | None, *, processes: "Processes") -> Path | None:
     """Find the run to go on with where torchrun lost a process and starts the same command once more."""
-    from vitrine.runtime.launch import launched
     from vitrine.training.loop import LAST
     from vitrine.training.processes import by_the_first
     from vitrine.training.state import newest_state
 
     def look() -> Path | None:
-        if not launched().restarts:
-            return None
         places = [named] if named is not None else [path.parent for path in Path("runs").glob("*/run.json")]
-        ours = [place for place in places if is_of_this_launch(place)]
+        ours = [place for place in places if is_restarted(place)]
         return next((place for place in ours if newest_state(place / "checkpoints" / LAST)), None)
 
     return by_the_first(look, processes)
 
 
-def is_of_this_launch(folder: Path) -> bool:
-    """Whether a folder holds a run that the torchrun which started this process began."""
+def is_restarted(folder: Path) -> bool:
+    """Whether a folder holds a run that this torchrun began before it lost a process and started anew."""
     from vitrine.runtime.launch import launched
 
-    identity = launched().identity
-    record = folder / "run.json"
-    return identity is not None and record.exists() and json.loads(record.read_text())["launch"] == identity
+    launch, record = launched(), folder / "run.json"
+    if not launch.restarts or not record.exists():
+        return False
+    return bool(json.loads(record.read_text())["launch"] == launch.identity)
 
 
 def write_records(setting: "Setting", *, is_resumed: bool) -> None:

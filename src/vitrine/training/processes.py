@@ -3,6 +3,7 @@
 The same command runs alone, under torchrun and under SLURM; all of them tell rank and world size by environment.
 """
 
+import itertools
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -12,13 +13,17 @@ from typing import Any, TypeVar
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.distributed_c10d import PrefixStore, Store
+from torch.distributed.rendezvous import rendezvous
 
 from vitrine.errors import ConfigError, RepeatedError, VitrineError
 from vitrine.models.bit import PreActivationUnit
 from vitrine.models.encoder import Block
-from vitrine.runtime.launch import launched
+from vitrine.runtime.launch import Launch, launched
 
 Result = TypeVar("Result")
+# How often this process has joined others; the same number in all of them.
+_MEETINGS = itertools.count()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,7 +51,7 @@ def joined_processes(device: str = "auto") -> Iterator[Processes]:
         return
     dist.init_process_group(
         "nccl" if chosen.type == "cuda" else "gloo",
-        init_method=None if "MASTER_PORT" in os.environ else f"tcp://{launch.address}:{launch.port}",
+        store=meeting_place(launch),
         rank=launch.rank,
         world_size=launch.world_size,
     )
@@ -54,6 +59,16 @@ def joined_processes(device: str = "auto") -> Iterator[Processes]:
         yield found
     finally:
         dist.destroy_process_group()
+
+
+def meeting_place(launch: Launch) -> Store:
+    """Return the store where processes find each other, a fresh part of it for every restart and every meeting.
+
+    torchrun keeps its store when it starts processes anew, and with it the addresses of those that are gone.
+    """
+    address = "env://" if "MASTER_PORT" in os.environ else f"tcp://{launch.address}:{launch.port}"
+    store, _, _ = next(rendezvous(address, launch.rank, launch.world_size))
+    return PrefixStore(f"vitrine-{launch.restarts}-{next(_MEETINGS)}", store)
 
 
 def by_the_first(work: Callable[[], Result], processes: Processes) -> Result:

@@ -8,6 +8,9 @@ by torch's distributed checkpoints instead, in a folder that any number of proce
 import json
 import os
 import shutil
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -213,10 +216,19 @@ def load_sharded(state: TrainingState, path: Path) -> None:
     fill_optimizer(state)
     tensors, numbers = state.tensors(), numbers_of(path)
     try:
-        load(tensors, checkpoint_id=path, no_dist=not dist.is_initialized())
+        with quiet():
+            load(tensors, checkpoint_id=path, no_dist=not dist.is_initialized())
     except (CheckpointException, OSError) as error:
         raise unreadable(path, error) from error
     put_back(state, tensors, numbers)
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Keep torch from warning that one process reads what several wrote: that is the point here."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=".*intent is to (load|save) in a single process")
+        yield
 
 
 def fill_optimizer(state: TrainingState) -> None:
@@ -292,5 +304,6 @@ def read_consolidated(path: Path) -> dict[str, Tensor]:
         for name, entry in found.items()
         if isinstance(entry, TensorStorageMetadata) and name.startswith(prefix)
     }
-    load(tensors, checkpoint_id=str(path), no_dist=True)
+    with quiet():
+        load(tensors, checkpoint_id=str(path), no_dist=True)
     return tensors
