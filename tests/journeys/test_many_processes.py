@@ -44,7 +44,7 @@ def on_processes(count: int, jobs: list[dict]) -> list[str]:
     done = subprocess.run(
         [sys.executable, *(torchrun if count > 1 else []), str(JOBS), json.dumps(jobs)],
         capture_output=True, text=True, timeout=200,
-        env={**os.environ, "PYTHONPATH": str(SOURCE), "OMP_NUM_THREADS": "1"},
+        env={**os.environ, "PYTHONPATH": str(SOURCE), "OMP_NUM_THREADS": "1", "PYTHONFAULTHANDLER": "1"},
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[:6000]
     return json.loads(done.stdout.splitlines()[-1])
