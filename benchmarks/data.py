@@ -278,13 +278,12 @@ def step_rate(step: Callable[..., None], batches: Any) -> float:
 def import_torchvision() -> None:
     """Import torchvision even where its compiled operators do not fit this torch."""
     try:
-        import torchvision  # noqa: F401
+        pass
     except RuntimeError:
         library = torch.library.Library("torchvision", "DEF")
         for name in ("nms", "qnms"):
             library.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
         _KEPT.append(library)
-        import torchvision
 
 
 _KEPT: list[Any] = []

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 import torch
+from oracles import import_timm, import_torchvision
 from safetensors.torch import save_file
 from torch import nn
+from unit.checkpoints.made import images, logits, small_vit
 
-from oracles import import_timm, import_torchvision
-from unit.checkpoints.made import images, logits, randomised, small_vit
 from vitrine.checkpoints import convert, load, save
 from vitrine.errors import CheckpointError
 from vitrine.models import BiTConfig, Model, build, create_model
@@ -43,7 +43,9 @@ def test_a_bare_timm_file_computes_what_timm_computes(tmp_path: Path, kind: str)
     torch.manual_seed(0)
     theirs = import_timm().create_model(name, num_classes=5, **options).eval()
     if kind == "BiT":
-        nn.init.normal_(theirs.head.fc.weight, std=0.01)  # as BiT starts it; 50 layers round 3e-5 of a logit off
+        nn.init.normal_(
+            theirs.head.fc.weight, std=0.01
+        )  # as BiT starts it; 50 layers round 3e-5 of a logit off
     else:
         randomised_but_kernels(theirs)
     save_file(theirs.state_dict(), tmp_path / "weights.safetensors")
@@ -76,7 +78,13 @@ def hugging_face_model(kind: str) -> nn.Module:
     import transformers
 
     config, name, options = HUGGING_FACE[kind]
-    shape = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "image_size": 32, "patch_size": 8}
+    shape = {
+        "hidden_size": 64,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "image_size": 32,
+        "patch_size": 8,
+    }
     if "DINO" not in kind:
         shape["intermediate_size"] = 96
     torch.manual_seed(0)
@@ -115,7 +123,14 @@ def test_a_torchvision_file_computes_what_torchvision_computes(
 ) -> None:
     from torchvision.models.vision_transformer import VisionTransformer
 
-    shape = {"image_size": 32, "patch_size": 8, "num_layers": 2, "num_heads": 4, "hidden_dim": 64, "mlp_dim": 96}
+    shape = {
+        "image_size": 32,
+        "patch_size": 8,
+        "num_layers": 2,
+        "num_heads": 4,
+        "hidden_dim": 64,
+        "mlp_dim": 96,
+    }
     theirs = VisionTransformer(**shape, num_classes=5, representation_size=representation_size).eval()
     randomised_but_kernels(theirs)
     state = theirs.state_dict()
@@ -157,7 +172,11 @@ def of_kind(kind: str, place: str, options: dict[str, Any]) -> Model:
     if kind == "hybrid":
         stem = ResNetStemConfig(units=(1, 1))
         if place == "timm":
-            numerics = {"norm_eps": 1e-5, "standardisation_std_eps": 0.0, "standardisation_variance_eps": 1e-8}
+            numerics = {
+                "norm_eps": 1e-5,
+                "standardisation_std_eps": 0.0,
+                "standardisation_variance_eps": 1e-8,
+            }
             stem = dataclasses.replace(stem, **numerics)
         return small_vit(stem=stem, patch_size=(1, 1), image_size=(32, 32), **options)
     eps = 1e-8 if place == "timm" else 1e-10
@@ -189,7 +208,7 @@ def test_every_pair_of_layouts_agrees_or_is_refused_for_its_gelu(
     heads = None if kind == "BiT" else 4
     crosses = kind != "BiT" and not keeps_gelu(model.config.gelu, target)  # type: ignore[union-attr]
     if crosses:
-        with pytest.raises(CheckpointError, match="form of GELU.* --approximate"):
+        with pytest.raises(CheckpointError, match=r"form of GELU.* --approximate"):
             convert(begin, end, **how, num_heads=heads, image_size=32)
     result = convert(begin, end, **how, num_heads=heads, image_size=32, approximate=True)
     assert result.num_identical == len(result.tensors)
@@ -210,7 +229,7 @@ def test_every_pair_of_layouts_agrees_or_is_refused_for_its_gelu(
 
 def keeps_gelu(gelu: str, target: str) -> bool:
     """Only Hugging Face, timm and we ourselves can say which GELU a model has."""
-    return {"npz": gelu == "tanh", "torchvision": gelu == "erf"}.get(target.split()[0], True)
+    return {"npz": gelu == "tanh", "torchvision": gelu == "erf"}.get(target.split(maxsplit=1)[0], True)
 
 
 def test_timm_creates_the_written_model_from_its_folder(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ class TensorLine:
     shape: str
     sources: tuple[str, ...]
     how: str
-    """kept, renamed, transposed, split, merged, stacked, or made anew (resampled, merged slots, a new head)."""
+    """kept, renamed, transposed, split, merged, reshaped, (un)stacked; made anew: resampled, a slot, a head."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,16 +98,22 @@ def overlaps(one: Rule, other: Rule, *, shape: tuple[int, ...]) -> bool:
 
 
 def how_mapped(rule: Rule, sources: list[Rule]) -> str:
-    """Name what was done to one tensor."""
-    if len(sources) != 1:
-        return ("stacked" if len(rule.ours) > 1 else "merged") if sources else "written"
-    (source,) = sources
-    hows = {rule.view.how, source.view.how}
-    if len(source.ours) > 1 and len(rule.ours) == 1:
-        return "unstacked"
-    if len(hows) == 1:
-        return "kept" if rule.theirs == source.theirs else "renamed"
-    return next(how for how in ("split", "transposed", "reshaped", "renamed") if how in hows)
+    """Name what was done to one tensor: what only one of both layouts does to ours."""
+    if not sources:
+        return "written"
+    done = words(rule) ^ words(sources[0])
+    if len(sources) > 1:
+        done = (done - {"split"}) | {"stacked" if rule.is_stacked else "merged"}
+    elif sources[0].is_stacked != rule.is_stacked:
+        done.add("stacked" if rule.is_stacked else "unstacked")
+    if not done:
+        return "kept" if rule.theirs == sources[0].theirs else "renamed"
+    return " and ".join(sorted(done))
+
+
+def words(rule: Rule) -> set[str]:
+    """Return what a layout does to our tensor, apart from its name."""
+    return set(rule.view.how.split(" and ")) - {"renamed"}
 
 
 def made_anew(weights: Weights) -> set[str]:

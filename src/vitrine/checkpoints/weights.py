@@ -120,9 +120,8 @@ def map_weights(file: TensorFile, layout: Layout, config: ModelConfig) -> Mapped
     sources: dict[str, list[tuple[Rule, int | None]]] = {name: [] for name in ours}
     for rule in rules:
         require_shape(file, rule, ours)
-        stacked = len(rule.ours) > 1 or is_stack_of_one(file, rule, ours)
         for row, name in enumerate(rule.ours):
-            sources[name].append((rule, row if stacked else None))
+            sources[name].append((rule, row if rule.is_stacked else None))
     known, left_out = {rule.theirs for rule in rules}, {}
     for name in file.index:
         if name not in known:
@@ -136,25 +135,20 @@ def map_weights(file: TensorFile, layout: Layout, config: ModelConfig) -> Mapped
     )
 
 
-def is_stack_of_one(file: TensorFile, rule: Rule, ours: Mapping[str, Tensor]) -> bool:
-    """Tell a stack of a single layer from the layer itself."""
-    return len(file.index[rule.theirs].shape) > rule.view.apply(ours[rule.ours[0]]).ndim
-
-
 def require_shape(file: TensorFile, rule: Rule, ours: Mapping[str, Tensor]) -> None:
     """Refuse a tensor that is not there or has another shape than the model wants."""
     expected = tuple(rule.view.apply(ours[rule.ours[0]]).shape)
+    if rule.is_stacked:
+        expected = (len(rule.ours), *expected)
     found = file.index.get(rule.theirs)
     if found is None:
         raise CheckpointError(
             f"{file.path} lacks the tensor {rule.theirs}, expected with shape {shown_shape(expected)}"
         )
-    stacked = (len(rule.ours), *expected)
-    if found.shape not in ((expected, stacked) if len(rule.ours) == 1 else (stacked,)):
-        wanted = expected if len(rule.ours) == 1 else stacked
+    if found.shape != expected:
         raise CheckpointError(
             f"{file.path} does not fit: its tensor {rule.theirs} has shape {shown_shape(found.shape)}, "
-            f"expected {shown_shape(wanted)}"
+            f"expected {shown_shape(expected)}"
         )
 
 
@@ -195,14 +189,14 @@ def spec_of(rule: Rule, index: Mapping[str, Spec]) -> Spec:
     """Return shape and type of a tensor in the target's file."""
     ours = index[rule.ours[0]]
     shape = tuple(rule.view.apply(torch.empty(ours.shape, device="meta")).shape)
-    return Spec((len(rule.ours), *shape) if len(rule.ours) > 1 else shape, ours.dtype)
+    return Spec((len(rule.ours), *shape) if rule.is_stacked else shape, ours.dtype)
 
 
 def as_written(rules: list[Rule], weights: Weights) -> Iterator[tuple[Rule, Tensor]]:
     """Yield every tensor of a target's file in the order of its rules, one in memory at a time."""
     last: tuple[str, Tensor] = ("", torch.empty(0))
     for rule in rules:
-        if len(rule.ours) > 1:
+        if rule.is_stacked:
             spec = spec_of(rule, weights.index)
             stack = torch.empty(spec.shape, dtype=spec.dtype)
             for row, name in enumerate(rule.ours):

@@ -47,11 +47,15 @@ def initialise_vit(model: "ViT") -> None:
     for head in (model.head, model.distillation_head):
         initialise_head(head, bias=model.config.head_bias)
     if model.config.stem:
-        for name, module in model.stem.named_modules():
-            # A residual branch that starts at zero lets every unit start as its shortcut.
-            if name.endswith("norm_3"):
-                assert isinstance(module, nn.GroupNorm)
-                nn.init.zeros_(module.weight)
+        silence_branches(model.stem)
+
+
+def silence_branches(stem: nn.Module) -> None:
+    """Start every residual branch of a hybrid's stem at zero, so that every unit starts as its shortcut."""
+    for name, module in stem.named_modules():
+        if name.endswith("norm_3"):
+            assert isinstance(module, nn.GroupNorm)
+            nn.init.zeros_(module.weight)
 
 
 @torch.no_grad()

@@ -20,7 +20,7 @@ def randomised(model: Any, *, seed: int = 0) -> Any:
             noise = torch.randn(parameter.shape, generator=generator)
             if parameter.ndim > 1:
                 parameter.copy_(0.1 * noise)
-            elif "norm" in name and name.endswith("weight") or "ls" in name or "scale" in name:
+            elif ("norm" in name and name.endswith("weight")) or "ls" in name or "scale" in name:
                 parameter.copy_(1 + 0.1 * noise)
             else:
                 parameter.copy_(0.1 * noise)

@@ -99,21 +99,29 @@ def test_a_wrong_width_names_the_first_tensor_with_both_shapes(folder: Path) -> 
 def test_a_missing_tensor_is_named_with_the_shape_that_it_should_have(folder: Path) -> None:
     changed(folder, vit__encoder__layer__1__attention__attention__key__bias=None)
     refused(
-        folder / "model.safetensors", "lacks the tensor vit.encoder.layer.1.attention.attention.key.bias", "(64,)"
+        folder / "model.safetensors",
+        "lacks the tensor vit.encoder.layer.1.attention.attention.key.bias",
+        "(64,)",
     )
 
 
 def test_a_tensor_too_much_is_named_with_the_nearest_known_name(folder: Path) -> None:
     changed(folder, vit__layernormal__weight=torch.zeros(64))
     refused(
-        folder / "model.safetensors", "too much: vit.layernormal.weight", "(64,)", "nearest known: vit.layernorm"
+        folder / "model.safetensors",
+        "too much: vit.layernormal.weight",
+        "(64,)",
+        "nearest known: vit.layernorm",
     )
 
 
 def test_a_missing_array_of_an_npz_is_named(tmp_path: Path, npz: Path) -> None:
     arrays = arrays_of(npz)
     del arrays["Transformer/encoderblock_1/MlpBlock_3/Dense_1/bias"]
-    refused(write_npz(tmp_path / "less.npz", arrays), "lacks the tensor Transformer/encoderblock_1/MlpBlock_3/Dense_1/bias")
+    refused(
+        write_npz(tmp_path / "less.npz", arrays),
+        "lacks the tensor Transformer/encoderblock_1/MlpBlock_3/Dense_1/bias",
+    )
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
@@ -121,7 +129,11 @@ def test_numbers_that_are_none_are_refused_by_tensor(folder: Path, value: float)
     bad = torch.zeros(64)
     bad[3] = value
     changed(folder, vit__encoder__layer__0__attention__attention__value__bias=bad)
-    refused(folder / "model.safetensors", "vit.encoder.layer.0.attention.attention.value.bias: 1 of", "NaN or infinite")
+    refused(
+        folder / "model.safetensors",
+        "vit.encoder.layer.0.attention.attention.value.bias: 1 of",
+        "NaN or infinite",
+    )
 
 
 class Evil:
@@ -157,9 +169,7 @@ def test_an_npz_with_python_objects_is_refused_by_array(tmp_path: Path) -> None:
 def test_a_zip_bomb_is_refused_before_anything_is_unpacked(tmp_path: Path) -> None:
     path, header = tmp_path / "bomb.npz", io.BytesIO()
     zeros = 200 << 20
-    np.lib.format.write_array_header_1_0(
-        header, {"descr": "|u1", "fortran_order": False, "shape": (zeros,)}
-    )
+    np.lib.format.write_array_header_1_0(header, {"descr": "|u1", "fortran_order": False, "shape": (zeros,)})
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive, archive.open("cls.npy", "w") as member:
         member.write(header.getvalue())
         for _ in range(200):
@@ -218,12 +228,14 @@ def test_permission_refusals_become_sentences(npz: Path, monkeypatch: pytest.Mon
         refused(npz, "no permission to read")
     with monkeypatch.context() as patched:
         patched.setattr("tempfile.mkstemp", lambda **_: deny(npz))
-        with pytest.raises(CheckpointError, match="no permission to write .*out.npz; nothing was written"):
+        with pytest.raises(CheckpointError, match=r"no permission to write .*out.npz; nothing was written"):
             convert(npz, npz.with_name("out.npz"), to="npz", check_logits=False)
 
 
 def test_a_wrong_path_suggests_the_nearest(npz: Path) -> None:
-    with pytest.raises(CheckpointError, match=r"no such file or folder: .*modle\.npz; did you mean .*model\.npz\?"):
+    with pytest.raises(
+        CheckpointError, match=r"no such file or folder: .*modle\.npz; did you mean .*model\.npz\?"
+    ):
         load(str(npz.with_name("modle.npz")))
 
 
@@ -250,7 +262,9 @@ def test_unknown_heads_are_asked_for(tmp_path: Path) -> None:
     assert load(tmp_path / "bare.safetensors", num_heads=4).model.config.num_heads == 4
 
 
-def test_a_failed_write_leaves_the_old_file_and_no_other(tmp_path: Path, npz: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_write_leaves_the_old_file_and_no_other(
+    tmp_path: Path, npz: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     before = npz.read_bytes()
 
     def full(*_: object) -> None:
@@ -258,14 +272,14 @@ def test_a_failed_write_leaves_the_old_file_and_no_other(tmp_path: Path, npz: Pa
 
     monkeypatch.setattr("os.fsync", full)
     for destination, to in ((npz, "npz"), (tmp_path / "folder", "hf"), (tmp_path / "x.safetensors", "timm")):
-        with pytest.raises(CheckpointError, match="No space left"):
+        with pytest.raises(CheckpointError, match=r"No space left"):
             save(small_vit(seed=1), destination, to=to, overwrite=True)  # type: ignore[arg-type]
     assert [entry.name for entry in tmp_path.iterdir()] == ["model.npz"]
     assert npz.read_bytes() == before
 
 
 def test_what_is_there_is_not_overwritten_unasked(folder: Path) -> None:
-    with pytest.raises(CheckpointError, match="exists"):
+    with pytest.raises(CheckpointError, match=r"exists"):
         save(small_vit(seed=1), folder)
     save(small_vit(seed=1), folder, overwrite=True)
     assert sorted(entry.name for entry in folder.iterdir()) == [
@@ -286,5 +300,5 @@ def test_a_record_of_a_later_format_asks_for_an_update(folder: Path) -> None:
     config = json.loads((folder / "config.json").read_text())
     config["vitrine"]["format"] = 99
     (folder / "config.json").write_text(json.dumps(config))
-    with pytest.raises(CheckpointError, match="later Vitrine .*pip install -U"):
+    with pytest.raises(CheckpointError, match=r"later Vitrine .*pip install -U"):
         load(folder)

@@ -1,0 +1,55 @@
+"""`vitrine convert` as a user meets it."""
+
+import json
+from pathlib import Path
+
+from journeys.commandline import assert_refused, vitrine
+from PIL import Image
+from unit.checkpoints.made import small_vit
+
+from vitrine.checkpoints import save
+
+
+def test_convert_reports_each_tensor_and_the_agreement_and_says_what_is_next(tmp_path: Path) -> None:
+    save(small_vit(), tmp_path / "model.npz", to="npz")
+    Image.new("RGB", (50, 40), "teal").save(tmp_path / "photo.png")
+    done = vitrine(
+        "convert", tmp_path / "model.npz", tmp_path / "hf", "--to", "hf", "--images", tmp_path / "photo.png"
+    )
+    assert done.returncode == 0, done.stderr
+    for words in (
+        "official npz, generation A",
+        "vit.encoder.layer.#.attention.attention.query.weight (64, 64) (x2) transposed <- Transformer/encoderblock_#",
+        "transposed",
+        "equal bit for bit",
+        "Vitrine, read back, given images: largest logit difference 0.00e+00",
+        "transformers",
+        f"Wrote {tmp_path / 'hf'}",
+        "Next: vitrine evaluate",
+    ):
+        assert words in done.stdout, words
+
+
+def test_convert_speaks_json(tmp_path: Path) -> None:
+    save(small_vit(), tmp_path / "model")
+    done = vitrine(
+        "convert", tmp_path / "model", tmp_path / "c.npz", "--to", "npz", "--generation", "C", "--json"
+    )
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout)
+    assert result["num_identical"] == len(result["tensors"])
+    assert {line["how"] for line in result["tensors"]} >= {"transposed", "reshaped", "made anew"}
+    assert result["parity"][0]["largest"] == 0
+
+
+def test_a_refusal_is_one_sentence_and_leaves_nothing(tmp_path: Path) -> None:
+    save(small_vit(pooling="average"), tmp_path / "model")
+    done = vitrine("convert", tmp_path / "model", tmp_path / "out", "--to", "hf")
+    assert_refused(done, "Hugging Face's ViT cannot hold average pooling; --to timm or --to vitrine can")
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_source_that_is_not_there_is_refused_with_the_nearest(tmp_path: Path) -> None:
+    save(small_vit(), tmp_path / "model.npz", to="npz")
+    done = vitrine("convert", tmp_path / "model.npy", tmp_path / "out", "--to", "hf")
+    assert_refused(done, "did you mean", "model.npz")
