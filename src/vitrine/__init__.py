@@ -7,7 +7,7 @@ imports no torch.
 import importlib
 from typing import TYPE_CHECKING, Any
 
-__version__ = "0.1.0"
+from vitrine.version import __version__
 
 if TYPE_CHECKING:
     from vitrine.checkpoints import Loaded as Loaded
@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from vitrine.commands.convert import convert as convert
     from vitrine.commands.dedup import dedup as dedup
     from vitrine.commands.demo import demo as demo
+    from vitrine.commands.evaluate import evaluate as evaluate
+    from vitrine.commands.fewshot import fewshot as fewshot
     from vitrine.commands.finetune import finetune as finetune
     from vitrine.commands.models import list_models as list_models
     from vitrine.commands.plan import plan as plan
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
     from vitrine.commands.resume import resume as resume
     from vitrine.commands.shard import shard as shard
     from vitrine.errors import VitrineError as VitrineError
+    from vitrine.evaluation.fewshot import fewshot_accuracy as fewshot_accuracy
     from vitrine.models import create_model as create_model
 
 _HOME = {
@@ -34,6 +37,9 @@ _HOME = {
     "create_model": "vitrine.models",
     "dedup": "vitrine.commands.dedup",
     "demo": "vitrine.commands.demo",
+    "evaluate": "vitrine.commands.evaluate",
+    "fewshot": "vitrine.commands.fewshot",
+    "fewshot_accuracy": "vitrine.evaluation.fewshot",
     "finetune": "vitrine.commands.finetune",
     "list_models": "vitrine.commands.models",
     "load": "vitrine.checkpoints",

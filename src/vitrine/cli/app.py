@@ -10,6 +10,7 @@ import dataclasses
 import importlib
 import inspect
 import json
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -53,9 +54,9 @@ def build() -> typer.Typer:
         version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False,
     ) -> None:
         if version:
-            import vitrine
+            from vitrine.version import __version__
 
-            print(f"vitrine {vitrine.__version__}")
+            print(f"vitrine {__version__}")
             raise typer.Exit
 
     for verb in VERBS:
@@ -83,7 +84,9 @@ def as_command(verb: Verb) -> Callable[..., None]:
         as_json = options.pop("json")
         with LiveLine() as line, listening(line):
             result = function(**options)
-        if as_json:
+        if os.environ.get("RANK", "0") != "0":
+            pass  # of the processes that torchrun started, one speaks
+        elif as_json:
             print(json.dumps(plain(result), indent=2))
         else:
             views.show(verb.name, result)

@@ -27,6 +27,8 @@ VERBS = (
     Verb("finetune", "finetune"),
     Verb("pretrain", "pretrain"),
     Verb("resume", "resume"),
+    Verb("evaluate", "evaluate"),
+    Verb("fewshot", "fewshot"),
     Verb("models", "list_models"),  # `vitrine.models` is the room
     Verb("plan", "plan"),
     Verb("convert", "convert"),

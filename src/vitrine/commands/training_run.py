@@ -71,6 +71,7 @@ class Setting:
     data: str
     device: str
     workers: int
+    hold_out: float | None = None
     shard: bool = False
     tensorboard: bool = False
     wandb: str | None = None
@@ -82,6 +83,7 @@ def open_data(
     *,
     folder: Path,
     seed: int,
+    hold_out: float | None,
     exclude: Path | None,
     strict: bool,
     allow_empty_class: bool,
@@ -95,7 +97,11 @@ def open_data(
 
     try:
         splits = open_splits(
-            address, seed=seed, split_file=folder / "split.csv", allow_empty_class=allow_empty_class
+            address,
+            seed=seed,
+            val_fraction=hold_out,
+            split_file=None if hold_out == 0 else folder / "split.csv",
+            allow_empty_class=allow_empty_class,
         )
     except DataError:
         if not any(folder.iterdir()):
@@ -169,6 +175,7 @@ def make_task(setting: Setting, processes: "Processes") -> "Task":
     from vitrine.data.augment import augment
     from vitrine.data.loader import Batch, Loader
     from vitrine.data.order import training_rows
+    from vitrine.data.resident import ResidentLoader, can_reside
     from vitrine.data.view import TrainView
     from vitrine.objectives.classification import classification_loss, num_correct
     from vitrine.training.loop import Task
@@ -185,16 +192,18 @@ def make_task(setting: Setting, processes: "Processes") -> "Task":
         flip=views.flip,
         resize_size=resize,
     )
-    loader = Loader(
-        train_split,
-        view,
-        batch_size=config.batch_size,
-        seed=config.seed,
-        num_workers=setting.workers,
-        device=processes.device,
-        rank=processes.rank,
-        world_size=processes.world_size,
-    )
+    sharing: dict[str, Any] = {
+        "batch_size": config.batch_size,
+        "seed": config.seed,
+        "rank": processes.rank,
+        "world_size": processes.world_size,
+        "device": processes.device,
+    }
+    loader: Loader | ResidentLoader
+    if processes.device.type == "cuda" and can_reside(train_split, view):
+        loader = ResidentLoader(train_split, view, **sharing)
+    else:
+        loader = Loader(train_split, view, num_workers=setting.workers, **sharing)
 
     def prepare(batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
         pixels, targets = augment(
@@ -371,7 +380,7 @@ def write_records(setting: Setting, *, is_resumed: bool) -> None:
     write_json(
         folder / "run.json",
         {"verb": setting.verb, "data": setting.data, "device": setting.device, "workers": setting.workers,
-         "shard": setting.shard, "preprocess": setting.preprocess.to_json(),
+         "shard": setting.shard, "hold_out": setting.hold_out, "preprocess": setting.preprocess.to_json(),
          "model": config_to_json(setting.model.config)},
     )  # fmt: skip
 
@@ -380,10 +389,10 @@ def environment() -> dict[str, Any]:
     """Return the versions and the machine that a run depends on."""
     import torch
 
-    import vitrine
+    from vitrine.version import __version__
 
     return {
-        "vitrine": vitrine.__version__,
+        "vitrine": __version__,
         "torch": torch.__version__,
         "python": platform.python_version(),
         "machine": platform.platform(),

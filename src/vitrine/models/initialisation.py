@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from vitrine.models.attention import AttentionPooling, SelfAttention
 from vitrine.models.encoder import LayerScale, Mlp
 from vitrine.models.positions import Learned1D, Learned2D, Relative1D
+from vitrine.models.resnet_stem import BottleneckUnit
 
 if TYPE_CHECKING:
     from vitrine.models.bit import BiT
@@ -46,16 +47,10 @@ def initialise_vit(model: "ViT") -> None:
         nn.init.zeros_(model.representation.bias)
     for head in (model.head, model.distillation_head):
         initialise_head(head, bias=model.config.head_bias)
-    if model.config.stem:
-        silence_branches(model.stem)
-
-
-def silence_branches(stem: nn.Module) -> None:
-    """Start every residual branch of a hybrid's stem at zero, so that every unit starts as its shortcut."""
-    for name, module in stem.named_modules():
-        if name.endswith("norm_3"):
-            assert isinstance(module, nn.GroupNorm)
-            nn.init.zeros_(module.weight)
+    # A residual branch that starts at zero lets every unit of a hybrid's stem start as its shortcut.
+    for unit in model.stem.modules():
+        if isinstance(unit, BottleneckUnit):
+            nn.init.zeros_(unit.norm_3.weight)
 
 
 @torch.no_grad()

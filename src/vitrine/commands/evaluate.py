@@ -1,0 +1,264 @@
+"""`vitrine evaluate`: how good a model is on a test set, with intervals, and where it goes wrong."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from annotated_doc import Doc
+
+if TYPE_CHECKING:
+    from vitrine.checkpoints import Loaded
+    from vitrine.data.source import Source
+    from vitrine.evaluation.bootstrap import Interval
+    from vitrine.evaluation.classification import MultiLabel, SingleLabel
+    from vitrine.evaluation.outputs import Outputs
+
+MOST_WORST = 5
+FILES = ("predictions.csv", "metrics.json", "confusion.csv", "report.html")
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluateResult:
+    """The headline figures and the files that hold the rest."""
+
+    model: str
+    data: str
+    split: str
+    num_images: int
+    unreadable: dict[str, str]
+    num_classes: int
+    top1: "Interval | None"
+    top5: "Interval | None"
+    real: "Interval | None"
+    num_real_images: int | None
+    ece: float | None
+    macro_f1: float | None
+    mean_average_precision: "Interval | None"
+    worst: tuple[tuple[str, float], ...]
+    """Classes with the lowest F1 (or average precision, with several labels an image)."""
+    wrote: tuple[Path, ...]
+    is_strict: bool = False
+
+    @property
+    def exit_code(self) -> int:
+        """1 where the evaluation is strict and a file could not be read."""
+        return int(self.is_strict and bool(self.unreadable))
+
+    def __str__(self) -> str:
+        lines = [
+            f"{self.model} on {self.data} ({self.split}): {self.num_images:,} images, {self.num_classes} classes"
+        ]
+        for words, interval in (
+            ("Top-1", self.top1),
+            ("Top-5", self.top5),
+            ("ReaL", self.real),
+            ("Mean average precision", self.mean_average_precision),
+        ):
+            if interval is not None:
+                where = f" on {self.num_real_images:,} images" if words == "ReaL" else ""
+                lines.append(f"{words} {interval}{where}")
+        if self.top5 is None and self.top1 is not None:
+            lines.append(f"Top-5 says nothing with {self.num_classes} classes")
+        if self.ece is not None and self.macro_f1 is not None:
+            lines.append(f"Mean F1 {100 * self.macro_f1:.2f} %, calibration error {100 * self.ece:.2f} %")
+        lines.append("Worst: " + ", ".join(f"{name} {100 * value:.1f} %" for name, value in self.worst))
+        if self.unreadable:
+            name, why = next(iter(self.unreadable.items()))
+            lines.append(
+                f"{len(self.unreadable)} file(s) cannot be read and are not scored; the first, {name}: {why}"
+            )
+        lines += [f"Wrote {path}" for path in self.wrote]
+        return "\n".join(lines)
+
+
+def evaluate(
+    model: Annotated[str, Doc("A run folder, a file of weights, a hub id or a variant's name.")],
+    data: Annotated[str, Doc("A folder with one folder a class, a manifest, shards, or a built-in name.")],
+    *,
+    split: Annotated[
+        str | None, Doc("Which split; by default test, else val, else all images of a set that is not split.")
+    ] = None,
+    real: Annotated[
+        Path | None, Doc("ReaL's real.json: score ImageNet with every acceptable label too.")
+    ] = None,
+    out: Annotated[
+        Path | None,
+        Doc("Folder for the report and the predictions; a new dated one under ./runs if not given."),
+    ] = None,
+    by_order: Annotated[bool, Doc("Match classes by their order instead of by name.")] = False,
+    size: Annotated[int | None, Doc("Image height and width; by default the model's own.")] = None,
+    batch_size: Annotated[int, Doc("Images at a time on each device.")] = 64,
+    workers: Annotated[int, Doc("Threads that read images.")] = 2,
+    device: Annotated[str | None, Doc("cpu, cuda, cuda:1...; by default the best there is.")] = None,
+    precision: Annotated[Literal["fp32", "bf16"], Doc("What the model computes in.")] = "fp32",
+    seed: Annotated[int, Doc("Seed of the resamples that the intervals come from.")] = 0,
+    strict: Annotated[bool, Doc("Exit with 1 if any file cannot be read.")] = False,
+    overwrite: Annotated[bool, Doc("Replace the results in a folder that holds some.")] = False,
+) -> EvaluateResult:
+    """Measure accuracy, calibration and confusion with 95 % intervals, and show the mistakes."""
+    from vitrine.checkpoints import load
+    from vitrine.evaluation.outputs import best_device, run_model
+    from vitrine.evaluation.ranks import joined_processes, this_rank
+
+    chosen, source = _open(data, split)
+    loaded = load(model, image_size=size)
+    matched = _matched(loaded, source, by_order=by_order)
+    lists = _real(real, source, matched)
+    with joined_processes() as own_device:
+        is_first = this_rank()[0] == 0
+        # One process makes the folder, before the work and not after it, so that a bad name costs no time.
+        folder = _folder(out, source, overwrite=overwrite) if is_first else None
+        place = own_device or device or best_device()
+        outputs = run_model(
+            loaded.model.to(place),
+            matched,
+            preprocess=loaded.preprocess,
+            batch_size=batch_size,
+            num_workers=workers,
+            device=place,
+            precision=precision,
+        )
+    figures = _score(outputs, matched, lists, seed=seed)
+    wrote = _write(folder, figures, outputs, matched, model=model, split=chosen) if folder else ()
+    return _result(figures, outputs, matched, model=model, split=chosen, wrote=wrote, is_strict=strict)
+
+
+def _open(data: str, split: str | None) -> "tuple[str, Source]":
+    from vitrine.data.sources import ALL, list_splits, open_source
+
+    if split is None:
+        own = list_splits(data)
+        split = next((name for name in ("test", "val") if name in own), ALL)
+        if split == ALL and "train" in own:
+            from vitrine.errors import DataError
+
+            raise DataError(
+                f"{data} has only the split(s) {', '.join(own)}, which the model may have been trained on; "
+                "name one with --split"
+            )
+    # A test set may well lack classes that the model knows; they are counted, not refused.
+    return split, open_source(data, split=split, allow_empty_class=True)
+
+
+def _matched(loaded: "Loaded", source: "Source", *, by_order: bool) -> "Source":
+    from vitrine.evaluation.classification import in_model_classes
+    from vitrine.runtime.progress import remark
+
+    if loaded.classes is None and not by_order:
+        remark("The model carries no class names: its outputs are taken in the order of the data's classes")
+    return in_model_classes(
+        source, loaded.classes, num_outputs=loaded.model.config.num_classes, by_order=by_order
+    )
+
+
+def _real(file: Path | None, source: "Source", matched: "Source") -> list[list[int]] | None:
+    from vitrine.evaluation.classification import in_model_numbers
+    from vitrine.evaluation.real import read_real
+
+    return None if file is None else in_model_numbers(read_real(file, source), source, matched)
+
+
+def _folder(out: Path | None, source: "Source", *, overwrite: bool) -> Path:
+    from vitrine.runtime.run_folders import new_run_folder
+
+    roots = [source.root] if source.root is not None else []
+    return new_run_folder(out, verb="evaluate", files=FILES, never_in=roots, is_overwriting=overwrite)
+
+
+def _score(
+    outputs: "Outputs", source: "Source", real: list[list[int]] | None, *, seed: int
+) -> "SingleLabel | MultiLabel":
+    from vitrine.errors import ConfigError
+    from vitrine.evaluation.classification import score_multi_label, score_single_label
+
+    keep = outputs.readable
+    logits, labels = outputs.rows.numpy()[keep], source.labels[keep]
+    if source.is_multi_label:
+        if real is not None:
+            raise ConfigError(f"--real goes with one label an image; {source.address} has several")
+        return score_multi_label(logits, labels, classes=source.classes, seed=seed)
+    kept = (
+        None if real is None else [accepted for accepted, is_kept in zip(real, keep, strict=True) if is_kept]
+    )
+    return score_single_label(logits, labels, classes=source.classes, real=kept, seed=seed)
+
+
+def _write(
+    folder: Path,
+    figures: "SingleLabel | MultiLabel",
+    outputs: "Outputs",
+    source: "Source",
+    *,
+    model: str,
+    split: str,
+) -> tuple[Path, ...]:
+    import importlib.util
+
+    from vitrine.data.source import printable
+    from vitrine.evaluation.calibration import softmax
+    from vitrine.evaluation.classification import SingleLabel
+    from vitrine.evaluation.pages import render_evaluation
+    from vitrine.evaluation.writing import write_confusion, write_metrics, write_predictions
+    from vitrine.runtime.files import write_atomically
+    from vitrine.runtime.progress import remark
+
+    rows = outputs.rows
+    probabilities = rows.sigmoid().numpy() if source.is_multi_label else softmax(rows.numpy())
+    wrote = [folder / "predictions.csv", folder / "metrics.json"]
+    write_predictions(wrote[0], source, probabilities=probabilities, failures=outputs.failures)
+    unreadable = {printable(source.name(index)): why for index, why in outputs.failures.items()}
+    write_metrics(wrote[1], figures, model=model, data=source.address, split=split, unreadable=unreadable)
+    if isinstance(figures, SingleLabel):
+        wrote.append(folder / "confusion.csv")
+        write_confusion(wrote[-1], figures)
+    if importlib.util.find_spec("jinja2") is None:
+        remark("No report.html: it needs jinja2; install it with: pip install 'vitrine[report]'")
+        return tuple(wrote)
+    page = render_evaluation(
+        figures, source=source, probabilities=probabilities, failures=outputs.failures, model=model
+    )
+    wrote.append(folder / "report.html")
+    with write_atomically(wrote[-1], mode="w") as file:
+        file.write(page)
+    return tuple(wrote)
+
+
+def _result(
+    figures: "SingleLabel | MultiLabel",
+    outputs: "Outputs",
+    source: "Source",
+    *,
+    model: str,
+    split: str,
+    wrote: tuple[Path, ...],
+    is_strict: bool,
+) -> EvaluateResult:
+    from vitrine.data.source import printable
+    from vitrine.evaluation.classification import SingleLabel
+
+    single = figures if isinstance(figures, SingleLabel) else None
+    if isinstance(figures, SingleLabel):
+        ranked = [(figure.name, figure.f1) for figure in figures.per_class]
+    else:
+        ranked = list(figures.average_precision.items())
+    worst = sorted(
+        ((printable(name), value) for name, value in ranked if value is not None), key=lambda item: item[1]
+    )
+    return EvaluateResult(
+        model=model,
+        data=printable(source.address),
+        split=split,
+        num_images=figures.num_images,
+        unreadable={printable(source.name(index)): why for index, why in outputs.failures.items()},
+        num_classes=len(source.classes),
+        top1=single.top1 if single else None,
+        top5=single.top5 if single else None,
+        real=single.real if single else None,
+        num_real_images=single.num_real_images if single else None,
+        ece=single.calibration.ece if single else None,
+        macro_f1=single.macro_f1 if single else None,
+        mean_average_precision=None if isinstance(figures, SingleLabel) else figures.mean_average_precision,
+        worst=tuple(worst[:MOST_WORST]),
+        wrote=wrote,
+        is_strict=is_strict,
+    )

@@ -1,0 +1,143 @@
+"""`vitrine fewshot`: how good a model's representation is when a class has a few labels only."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from annotated_doc import Doc
+
+if TYPE_CHECKING:
+    from vitrine.data.source import Source
+    from vitrine.evaluation.fewshot import FewShotResult
+
+
+@dataclass(frozen=True, kw_only=True)
+class FewShotReport:
+    """The scores, and what they were measured on."""
+
+    model: str
+    data: str
+    train_split: str
+    test_split: str
+    width: int
+    unreadable: dict[str, str]
+    result: "FewShotResult"
+
+    def __str__(self) -> str:
+        lines = [
+            f"{self.model} on {self.data}: examples drawn from {self.train_split}, tested on {self.test_split}; "
+            f"{self.width} features",
+            str(self.result),
+        ]
+        if self.unreadable:
+            name, why = next(iter(self.unreadable.items()))
+            lines.append(
+                f"{len(self.unreadable)} file(s) cannot be read and are left out; the first, {name}: {why}"
+            )
+        return "\n".join(lines)
+
+
+def fewshot(
+    model: Annotated[str, Doc("A run folder, a file of weights, a hub id or a variant's name.")],
+    data: Annotated[str, Doc("A folder with one folder a class, a manifest, shards, or a built-in name.")],
+    *,
+    shots: Annotated[str, Doc("Examples a class, with commas between.")] = "1,5,10,25",
+    seeds: Annotated[int, Doc("How often the examples are drawn.")] = 3,
+    probe: Annotated[
+        Literal["ridge", "knn", "logistic"],
+        Doc("ridge is the paper's closed form; knn and logistic regression are other readers."),
+    ] = "ridge",
+    l2: Annotated[
+        str | None, Doc("Regularisation, several with commas between; 1024 for ridge, 1 for logistic.")
+    ] = None,
+    neighbours: Annotated[int, Doc("Neighbours that vote, for knn.")] = 20,
+    test_fraction: Annotated[float, Doc("Part held out for the test where the set is not split.")] = 0.5,
+    size: Annotated[int | None, Doc("Image height and width; by default the model's own.")] = None,
+    batch_size: Annotated[int, Doc("Images at a time on each device.")] = 64,
+    workers: Annotated[int, Doc("Threads that read images.")] = 2,
+    device: Annotated[str | None, Doc("cpu, cuda, cuda:1...; by default the best there is.")] = None,
+    precision: Annotated[Literal["fp32", "bf16"], Doc("What the model computes in.")] = "fp32",
+    cache: Annotated[bool, Doc("Keep features, and use those that are kept.")] = True,
+    cache_dir: Annotated[Path | None, Doc("Where features are kept; by default the user's cache.")] = None,
+) -> FewShotReport:
+    """Measure accuracy from 1, 5, 10, 25 examples a class on the frozen representation, over several draws."""
+    from vitrine.checkpoints import load
+    from vitrine.data.source import printable
+    from vitrine.errors import DataError
+    from vitrine.evaluation.features import extract_features
+    from vitrine.evaluation.fewshot import fewshot_accuracy, parse_shots
+    from vitrine.evaluation.outputs import best_device
+    from vitrine.evaluation.ranks import joined_processes
+
+    wanted, values = parse_shots(shots), _numbers(l2)
+    names, (train, test) = _open(data, test_fraction)
+    if train.is_multi_label:
+        raise DataError(f"{data} has several labels an image; few-shot goes with one")
+    loaded = load(model, image_size=size)
+    with joined_processes() as own_device:
+        place = own_device or device or best_device()
+        loaded.model.to(place)
+        found = [
+            extract_features(
+                loaded.model,
+                source,
+                preprocess=loaded.preprocess,
+                cache=(cache_dir or True) if cache else False,
+                batch_size=batch_size,
+                num_workers=workers,
+                device=place,
+                precision=precision,
+                what=f"Extracting features of {name}",
+            )
+            for name, source in zip(names, (train, test), strict=True)
+        ]
+    result = fewshot_accuracy(
+        found[0].rows,
+        found[0].labels,
+        found[1].rows,
+        found[1].labels,
+        shots=wanted,
+        seeds=seeds,
+        l2=values,
+        probe=probe,
+        neighbours=neighbours,
+        class_names=train.classes,
+    )
+    return FewShotReport(
+        model=model,
+        data=printable(data),
+        train_split=names[0],
+        test_split=names[1],
+        width=found[0].rows.shape[1],
+        unreadable={
+            printable(source.name(index)): why
+            for source, features in zip((train, test), found, strict=True)
+            for index, why in features.failures.items()
+        },
+        result=result,
+    )
+
+
+def _open(data: str, test_fraction: float) -> "tuple[tuple[str, str], tuple[Source, Source]]":
+    """Open what examples are drawn from and what is tested on: the set's own splits, or two halves."""
+    from vitrine.data.source import match_classes
+    from vitrine.data.sources import list_splits, open_splits
+
+    own = list_splits(data)
+    # With a test set of its own, all of `train` may be drawn from; its own `val` is left alone.
+    held_out = 0.0 if "test" in own else test_fraction
+    splits = open_splits(data, val_fraction=held_out, allow_empty_class=True)
+    test = "test" if "test" in splits else "val"
+    names = ("train", test if test in own else f"the {100 * test_fraction:g} % held out")
+    return names, (splits["train"], match_classes(splits[test], splits["train"].classes))
+
+
+def _numbers(text: str | None) -> list[float] | None:
+    from vitrine.errors import ConfigError
+
+    if text is None:
+        return None
+    try:
+        return [float(part) for part in text.split(",")]
+    except ValueError:
+        raise ConfigError(f"l2 must be numbers with commas between, got {text!r}; try 1,1024") from None

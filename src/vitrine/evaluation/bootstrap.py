@@ -1,0 +1,47 @@
+"""95 % intervals by drawing the test images again, with replacement."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+RESAMPLES = 1000
+LEVEL = 0.95
+
+
+@dataclass(frozen=True, kw_only=True)
+class Interval:
+    """A figure with the range in which it lies in 95 % of the resamples."""
+
+    value: float
+    low: float
+    high: float
+
+    def __str__(self) -> str:
+        return f"{100 * self.value:.2f} % ({100 * self.low:.2f} to {100 * self.high:.2f})"
+
+
+def interval_of_mean(
+    values: NDArray[Any], *, seed: int = 0, resamples: int = RESAMPLES, level: float = LEVEL
+) -> Interval:
+    """Bootstrap the mean of one number an image, such as whether it was right."""
+    values = values.astype(np.float64)
+    return interval_of(lambda rows: float(values[rows].mean()), len(values), seed=seed, resamples=resamples,
+                       level=level)  # fmt: skip
+
+
+def interval_of(
+    statistic: Callable[[NDArray[np.int64]], float],
+    num_images: int,
+    *,
+    seed: int = 0,
+    resamples: int = RESAMPLES,
+    level: float = LEVEL,
+) -> Interval:
+    """Bootstrap any figure of a choice of images, given by their numbers: percentiles over the resamples."""
+    generator = np.random.default_rng(seed)
+    drawn = [statistic(generator.integers(0, num_images, num_images)) for _ in range(resamples)]
+    low, high = np.quantile(drawn, [(1 - level) / 2, (1 + level) / 2])
+    return Interval(value=statistic(np.arange(num_images)), low=float(low), high=float(high))

@@ -1,0 +1,200 @@
+"""The representation of every image of a set, worked out once and kept outside the data set.
+
+A cache file is named by what it depends on: weights, preprocessing, data, precision. It also says so inside,
+and one that says otherwise than its name is refused.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
+from torch import Tensor
+
+from vitrine.data.preprocess import Preprocess
+from vitrine.data.readings import cache_folder
+from vitrine.data.source import Source
+from vitrine.errors import DataError
+from vitrine.evaluation.outputs import DEFAULT_BATCH, Outputs, Precision, run_model
+from vitrine.evaluation.ranks import on_every_rank, this_rank
+from vitrine.models import Model, ViT
+from vitrine.runtime.files import write_atomically
+from vitrine.runtime.progress import remark, track
+
+# Changes whenever the numbers that a model gives, or what is stored, change.
+_VERSION = "1"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Features:
+    """Representations (N, D) float32 and labels (N,) of the readable images, and why others are left out."""
+
+    rows: Tensor
+    labels: NDArray[np.int32]
+    failures: dict[int, str]
+    from_cache: bool
+
+
+def extract_features(
+    model: Model,
+    source: Source,
+    *,
+    preprocess: Preprocess,
+    cache: Path | bool = True,
+    batch_size: int = DEFAULT_BATCH,
+    num_workers: int = 2,
+    device: torch.device | str = "cpu",
+    precision: Precision = "fp32",
+    what: str = "Extracting features",
+) -> Features:
+    """Return the representation of every image (the input of the head), recalled where it was kept before.
+
+    `cache` is a folder, True for the user's own cache, or False for none.
+    """
+    identity: dict[str, str] = {}
+    file: Path | None = None
+    if cache is not False:
+        folder = cache_folder() / "features" if cache is True else cache
+        identity = feature_identity(model, source, preprocess=preprocess, precision=precision)
+        file = folder / f"{_key(identity)}.safetensors"
+        if on_every_rank(file.is_file()):
+            outputs = read_features(file, identity=identity)
+            return _features(outputs, source, from_cache=True)
+    outputs = run_model(
+        model,
+        source,
+        preprocess=preprocess,
+        function=lambda images: representation(model, images),
+        batch_size=batch_size,
+        num_workers=num_workers,
+        device=device,
+        precision=precision,
+        what=what,
+    )
+    if file is not None and this_rank()[0] == 0:
+        _keep(outputs, file, identity=identity)
+    return _features(outputs, source, from_cache=False)
+
+
+def representation(model: Model, images: Tensor) -> Tensor:
+    """Return the input of the head (B, D) without keeping any other intermediate."""
+    if not isinstance(model, ViT):
+        return model.features(images)["representation"]
+    patches, grid = model.embed_patches(images)
+    return model.represent(model.pool(model.encode(model.assemble(patches, grid), grid)))
+
+
+def feature_identity(
+    model: Model, source: Source, *, preprocess: Preprocess, precision: Precision
+) -> dict[str, str]:
+    """Name everything that the features depend on: hashes of weights and data, preprocess, precision."""
+    return {
+        "model": weights_hash(model),
+        "preprocess": json.dumps(preprocess.to_json(), sort_keys=True),
+        "data": data_hash(source),
+        "precision": precision,
+        "version": _VERSION,
+    }
+
+
+def weights_hash(model: Model) -> str:
+    """Hash config and weights without the head, which the representation does not depend on."""
+    digest = hashlib.blake2b(digest_size=16)
+    digest.update(repr(_without_head(model)).encode())
+    for name, tensor in sorted(model.state_dict().items()):
+        if name.split(".")[0] in ("head", "distillation_head"):
+            continue
+        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
+        digest.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()
+
+
+def data_hash(source: Source) -> str:
+    """Hash names, sizes and labels, and time of change of each file, or its content where it is no file."""
+    digest = hashlib.blake2b(source.fingerprint().encode(), digest_size=16)
+    for part in track(_contents(source), "Hashing data", total=len(source)):
+        digest.update(part)
+    return digest.hexdigest()
+
+
+def read_features(file: Path, *, identity: dict[str, str]) -> Outputs:
+    """Read a cache file; refuse one that is of another model, preprocessing or data than `identity` says."""
+    try:
+        with safe_open(file, framework="pt") as opened:
+            found = opened.metadata() or {}
+            for key, words in _WORDS.items():
+                if found.get(key) != identity[key]:
+                    raise DataError(
+                        f"{file} holds features of {words} ({_short(found.get(key))}, not "
+                        f"{_short(identity[key])}); remove it, or name another cache folder"
+                    )
+            rows = opened.get_tensor("features")
+            failures = {int(index): why for index, why in json.loads(found["failures"]).items()}
+    except (OSError, SafetensorError, KeyError, ValueError) as error:
+        raise DataError(f"{file} is not a file of features ({error}); remove it") from error
+    return Outputs(rows=rows, failures=failures)
+
+
+_WORDS = {
+    "model": "another model",
+    "preprocess": "another preprocessing",
+    "data": "other data",
+    "precision": "another precision",
+    "version": "another version of Vitrine",
+}
+
+
+def _keep(outputs: Outputs, file: Path, *, identity: dict[str, str]) -> None:
+    failures = json.dumps({str(index): why for index, why in outputs.failures.items()})
+    try:
+        with write_atomically(file) as opened:
+            opened.write(save({"features": outputs.rows}, metadata={**identity, "failures": failures}))
+    except OSError as error:
+        remark(f"The features could not be kept in {file.parent}: {error.strerror}")
+
+
+def _features(outputs: Outputs, source: Source, *, from_cache: bool) -> Features:
+    keep = outputs.readable
+    return Features(
+        rows=outputs.rows[torch.from_numpy(keep)],
+        labels=source.labels[keep],
+        failures=outputs.failures,
+        from_cache=from_cache,
+    )
+
+
+def _without_head(model: Model) -> dict[str, object]:
+    return {key: value for key, value in vars(model.config).items() if key not in ("num_classes", "dropout")}
+
+
+def _contents(source: Source) -> Iterator[bytes]:
+    for index in range(len(source)):
+        path = source.path(index)
+        if path is not None:
+            try:
+                yield str(path.stat().st_mtime_ns).encode()
+            except OSError:
+                yield b"missing"
+            continue
+        try:
+            data = source.read(index).data
+        except DataError:
+            yield b"unreadable"
+            continue
+        yield hashlib.blake2b(
+            data if isinstance(data, bytes) else np.ascontiguousarray(data).tobytes()
+        ).digest()
+
+
+def _key(identity: dict[str, str]) -> str:
+    return hashlib.blake2b(json.dumps(identity, sort_keys=True).encode(), digest_size=16).hexdigest()
+
+
+def _short(text: str | None) -> str:
+    return "unknown" if text is None else text if len(text) <= 12 else f"{text[:12]}..."

@@ -1,0 +1,116 @@
+"""A model's outputs for every image of a set, each exactly once, on any number of processes.
+
+Shapes: N images, K numbers an image (logits or the representation).
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from vitrine.data.loader import Loader
+from vitrine.data.preprocess import Preprocess
+from vitrine.data.source import Source
+from vitrine.errors import DataError
+from vitrine.evaluation.ranks import gather_mappings, gather_rows, this_rank
+from vitrine.runtime.progress import track
+
+Precision = Literal["fp32", "bf16"]
+DEFAULT_BATCH = 64
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outputs:
+    """Rows (N, K) float32 in the order of the source, and why some images gave none (their rows are 0)."""
+
+    rows: Tensor
+    failures: dict[int, str]
+
+    @property
+    def readable(self) -> NDArray[np.bool_]:
+        """Which images could be read: (N,)."""
+        mask = np.ones(len(self.rows), dtype=bool)
+        mask[list(self.failures)] = False
+        return mask
+
+
+def run_model(
+    model: nn.Module,
+    source: Source,
+    *,
+    preprocess: Preprocess,
+    function: Callable[[Tensor], Tensor] | None = None,
+    batch_size: int = DEFAULT_BATCH,
+    num_workers: int = 2,
+    device: torch.device | str = "cpu",
+    precision: Precision = "fp32",
+    what: str = "Evaluating",
+) -> Outputs:
+    """Apply `function` (the model itself by default) to every image, `batch_size` at a time on each process."""
+    device = torch.device(device)
+    apply = model if function is None else function
+    rank, world_size = this_rank()
+    if len(source) < world_size:
+        raise DataError(f"{source.address} has {len(source)} images for {world_size} processes; use fewer")
+    parts: list[Tensor] = []
+    failures: dict[int, str] = {}
+    with (
+        Loader(
+            source,
+            preprocess,
+            batch_size=batch_size * world_size,
+            rank=rank,
+            world_size=world_size,
+            num_workers=num_workers,
+            device=device,
+            keep_going=True,
+        ) as loader,
+        evaluating(model),
+    ):
+        share = (rank + 1) * len(source) // world_size - rank * len(source) // world_size
+        for batch in track(loader.evaluation_batches(), what, total=-(-share // batch_size)):
+            # Not round the loop: the workers write into batches that are made there.
+            with torch.inference_mode(), _casting(device, precision):
+                parts.append(apply(preprocess.normalise(batch.images)).float().cpu())
+            failures |= {int(batch.rows.indices[row]): why for row, why in batch.failures.items()}
+    rows = gather_rows(torch.cat(parts), length=len(source))
+    failures = gather_mappings(failures)
+    if len(failures) == len(source):
+        raise DataError(
+            f"no image of {source.address} can be read; the first: {next(iter(failures.values()))}"
+        )
+    rows[list(failures)] = 0
+    if not torch.isfinite(rows).all():
+        row = int(torch.nonzero(~torch.isfinite(rows).all(dim=1))[0, 0])
+        raise DataError(
+            f"the model's output for {source.name(row)} is not finite; its weights are broken"
+            + (", or bf16 is too coarse: try fp32" if precision == "bf16" else "")
+        )
+    return Outputs(rows=rows, failures=failures)
+
+
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """Put the model in evaluation mode for the block, and back into what it was."""
+    was_training = model.training
+    model.eval()
+    try:
+        yield
+    finally:
+        model.train(was_training)
+
+
+def best_device() -> torch.device:
+    """Return this process's accelerator where there is one, else the CPU."""
+    if torch.cuda.is_available():
+        return torch.device("cuda", torch.cuda.current_device())
+    return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
+
+
+def _casting(device: torch.device, precision: Precision) -> AbstractContextManager[object]:
+    return torch.autocast(device.type, torch.bfloat16) if precision == "bf16" else nullcontext()

@@ -1,0 +1,166 @@
+"""The report of an evaluation as one HTML file with its pictures inside, light and dark."""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vitrine.data.pages import picture
+from vitrine.data.source import Source, printable
+from vitrine.errors import MissingExtraError
+from vitrine.evaluation.classification import MultiLabel, SingleLabel
+from vitrine.evaluation.label_errors import likely_label_errors
+from vitrine.runtime.progress import track
+
+MOST_PICTURES = 24
+MOST_CLASSES = 20
+MOST_PAIRS = 20
+# Above this many classes the matrix shows the ones that fare worst; the CSV file has all.
+MOST_MATRIX = 40
+
+
+def render_evaluation(
+    figures: SingleLabel | MultiLabel,
+    *,
+    source: Source,
+    probabilities: NDArray[Any],
+    failures: dict[int, str],
+    model: str,
+) -> str:
+    """Make the page: headline with interval, confusion, reliability, worst classes, mistakes as pictures."""
+    readable = np.array([index for index in range(len(source)) if index not in failures], dtype=np.int64)
+    values: dict[str, Any] = {
+        "model": printable(model),
+        "address": printable(source.address),
+        "figures": figures,
+        "unreadable": [
+            {"path": printable(source.name(index)), "why": why} for index, why in list(failures.items())[:100]
+        ],
+        "num_unreadable": len(failures),
+    }
+    if isinstance(figures, MultiLabel):
+        ranked = sorted(
+            (item for item in figures.average_precision.items() if item[1] is not None),
+            key=lambda item: item[1] or 0.0,
+        )
+        return render("multilabel.html.j2", classes=ranked[:MOST_CLASSES], **values)
+    rows, labels = probabilities[readable], source.labels[readable]
+    mistakes = confident_mistakes(rows, labels)[:MOST_PICTURES]
+    suspects = likely_label_errors(rows, labels)
+    return render(
+        "evaluation.html.j2",
+        worst=worst_classes(figures),
+        matrix=matrix_cells(figures),
+        pairs=confused_pairs(figures),
+        bins=[_bar(b) for b in figures.calibration.bins],
+        mistakes=_cards(source, readable, mistakes, rows, labels),
+        suspects=_cards(source, readable, suspects[:MOST_PICTURES], rows, labels),
+        num_suspects=len(suspects),
+        **values,
+    )
+
+
+def confident_mistakes(probabilities: NDArray[Any], labels: NDArray[Any]) -> NDArray[np.int64]:
+    """Return the images that are wrong, the most confident first."""
+    wrong = np.flatnonzero(probabilities.argmax(axis=1) != labels)
+    return wrong[np.argsort(-probabilities[wrong].max(axis=1), kind="stable")]
+
+
+def worst_classes(figures: SingleLabel) -> list[dict[str, Any]]:
+    """Return the classes with the lowest F1, with what they are taken for most often."""
+    present = [k for k, figure in enumerate(figures.per_class) if figure.num_images]
+    ranked = sorted(present, key=lambda k: (figures.per_class[k].f1 or 0.0, k))
+    found = []
+    for k in ranked[:MOST_CLASSES]:
+        others = figures.confusion[k].copy()
+        others[k] = 0
+        taken_for = printable(figures.per_class[int(others.argmax())].name) if others.any() else ""
+        figure = figures.per_class[k]
+        found.append({"figure": figure, "name": printable(figure.name), "taken_for": taken_for,
+                      "times": int(others.max())})  # fmt: skip
+    return found
+
+
+def confused_pairs(figures: SingleLabel) -> list[dict[str, Any]]:
+    """Return the pairs of classes that are mixed up most often, label first."""
+    counts = figures.confusion.copy()
+    np.fill_diagonal(counts, 0)
+    order = np.argsort(-counts, axis=None, kind="stable")[:MOST_PAIRS]
+    rows, columns = np.unravel_index(order, counts.shape)
+    names = [printable(figure.name) for figure in figures.per_class]
+    return [
+        {"label": names[i], "predicted": names[j], "times": int(counts[i, j])}
+        for i, j in zip(rows, columns, strict=True)
+        if counts[i, j]
+    ]
+
+
+def matrix_cells(figures: SingleLabel) -> dict[str, Any]:
+    """Choose the classes that the matrix shows, in their order, with each row's shares."""
+    present = [k for k, figure in enumerate(figures.per_class) if figure.num_images or figure.num_predicted]
+    ranked = sorted(present, key=lambda k: (figures.per_class[k].f1 or 0.0, k))
+    chosen = sorted(ranked[:MOST_MATRIX])
+    counts = figures.confusion[np.ix_(chosen, chosen)]
+    totals = np.maximum(figures.confusion[chosen].sum(axis=1, keepdims=True), 1)
+    return {
+        "names": [printable(figures.per_class[k].name) for k in chosen],
+        "counts": counts.tolist(),
+        "shares": np.round(counts / totals, 4).tolist(),
+        "is_partial": len(chosen) < len(figures.per_class),
+    }
+
+
+def render(template: str, **values: Any) -> str:
+    """Fill in a template of this room; its page frame is that of the data reports."""
+    try:
+        import jinja2
+    except ImportError as error:
+        raise MissingExtraError("jinja2", extra="report", purpose="a report with pictures") from error
+    from vitrine.version import __version__
+
+    environment = jinja2.Environment(
+        loader=jinja2.ChoiceLoader(
+            [jinja2.PackageLoader("vitrine.evaluation"), jinja2.PackageLoader("vitrine.data")]
+        ),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters["number"] = lambda value: f"{value:,}"
+    environment.filters["percent"] = lambda value: "-" if value is None else f"{100 * value:.1f}"
+    return environment.get_template(template).render(version=__version__, **values)
+
+
+def _bar(found: Any) -> dict[str, float]:
+    return {
+        "low": found.low,
+        "high": found.high,
+        "num_images": found.num_images,
+        "accuracy": found.accuracy or 0.0,
+        "confidence": found.confidence if found.confidence is not None else (found.low + found.high) / 2,
+    }
+
+
+def _cards(
+    source: Source,
+    readable: NDArray[np.int64],
+    chosen: NDArray[np.int64],
+    probabilities: NDArray[Any],
+    labels: NDArray[Any],
+) -> list[dict[str, Any]]:
+    cards = []
+    for row in track(chosen.tolist(), "Drawing pictures"):
+        best = int(probabilities[row].argmax())
+        index = int(readable[row])
+        cards.append(
+            {
+                "path": printable(source.name(index)),
+                "picture": picture(source, index),
+                "label": printable(source.classes[int(labels[row])]),
+                "predicted": printable(source.classes[best]),
+                "confidence": float(probabilities[row, best]),
+                "label_probability": float(probabilities[row, int(labels[row])]),
+            }
+        )
+    return cards

@@ -1,0 +1,62 @@
+"""What an evaluation leaves on disk: predictions.csv, metrics.json, confusion.csv."""
+
+import csv
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vitrine.data.source import Source, printable
+from vitrine.evaluation.classification import MultiLabel, SingleLabel
+from vitrine.runtime.files import write_atomically
+
+
+def write_predictions(
+    file: Path, source: Source, *, probabilities: NDArray[Any], failures: dict[int, str]
+) -> None:
+    """Write one row an image of the source: label, prediction, its probability, the label's, or the error."""
+    classes = source.classes
+    with write_atomically(file, mode="w") as opened:
+        writer = csv.writer(opened, lineterminator="\n")
+        writer.writerow(["path", "label", "predicted", "confidence", "label_probability", "correct", "error"])
+        for index in range(len(source)):
+            name = printable(source.name(index))
+            label = source.label(index)
+            labels = label if isinstance(label, tuple) else (label,)
+            words = ";".join(printable(classes[k]) for k in labels)
+            if index in failures:
+                writer.writerow([name, words, "", "", "", "", failures[index]])
+                continue
+            row = probabilities[index]
+            if source.is_multi_label:
+                chosen = np.flatnonzero(row >= 0.5)
+                shown = ";".join(f"{row[k]:.6f}" for k in chosen)
+                own = ";".join(f"{row[k]:.6f}" for k in labels)
+                right = set(chosen.tolist()) == set(labels)
+                predicted = ";".join(printable(classes[k]) for k in chosen)
+            else:
+                best = int(row.argmax())
+                shown, own, right = f"{row[best]:.6f}", f"{row[labels[0]]:.6f}", best == labels[0]
+                predicted = printable(classes[best])
+            writer.writerow([name, words, predicted, shown, own, int(right), ""])
+
+
+def write_metrics(file: Path, figures: SingleLabel | MultiLabel, **facts: Any) -> None:
+    """Write every figure and the facts of the run as JSON; the confusion matrix has a file of its own."""
+    values = dataclasses.asdict(figures)
+    values.pop("confusion", None)
+    with write_atomically(file, mode="w") as opened:
+        json.dump({**facts, **values}, opened, indent=2, allow_nan=False)
+        opened.write("\n")
+
+
+def write_confusion(file: Path, figures: SingleLabel) -> None:
+    """Write the counts by label (rows) and prediction (columns)."""
+    names = [printable(figure.name) for figure in figures.per_class]
+    with write_atomically(file, mode="w") as opened:
+        writer = csv.writer(opened, lineterminator="\n")
+        writer.writerow(["label \\ predicted", *names])
+        writer.writerows([name, *row.tolist()] for name, row in zip(names, figures.confusion, strict=True))

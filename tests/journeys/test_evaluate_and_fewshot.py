@@ -1,0 +1,167 @@
+"""From files on disk to a report: `vitrine evaluate` and `vitrine fewshot` on tiny pictures."""
+
+import csv
+import json
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+import vitrine
+from vitrine.data.preprocess import Preprocess
+from vitrine.models import create_model
+
+from .commandline import SOURCE, assert_refused
+from .commandline import vitrine as run
+
+COLOURS = {"blue": (30, 60, 220), "green": (40, 180, 60), "red": (220, 40, 40)}
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory):
+    """Colours as class folders, split into train and test."""
+    root = tmp_path_factory.mktemp("photos")
+    random = np.random.default_rng(0)
+    for split, count in {"train": 6, "test": 4}.items():
+        for name, colour in COLOURS.items():
+            folder = root / split / name
+            folder.mkdir(parents=True)
+            for number in range(count):
+                noise = random.integers(-30, 30, (20, 24, 3))
+                pixels = np.clip(np.array(colour) + noise, 0, 255).astype(np.uint8)
+                Image.fromarray(pixels).save(folder / f"{number}.png")
+    return root
+
+
+@pytest.fixture(scope="module")
+def weights(tmp_path_factory):
+    """A small model whose head was fitted in closed form on one flat picture of each colour."""
+    torch.manual_seed(0)
+    model = create_model(
+        "ViT-B/16", image_size=16, num_classes=3, patch_size=8, width=16, depth=1, num_heads=2, mlp_width=32
+    ).eval()
+    preprocess = Preprocess(size=(16, 16))
+    classes = ("red", "blue", "green")  # another order than that of the folders
+    with torch.no_grad():
+        flat = torch.stack(
+            [preprocess(np.full((16, 16, 3), COLOURS[name], dtype=np.uint8)) for name in classes]
+        )
+        features = model.features(flat)["representation"]
+        centred = features - features.mean(dim=0)
+        model.head.weight.copy_(20 * torch.linalg.pinv(centred).T)
+        model.head.bias.copy_(-(model.head.weight @ features.mean(dim=0)))
+    folder = tmp_path_factory.mktemp("weights") / "model"
+    vitrine.save(model, folder, preprocess=preprocess, classes=classes)
+    return folder
+
+
+def test_evaluate_matches_classes_by_name_and_writes_figures_predictions_and_report(
+    photos, weights, tmp_path
+):
+    result = run("evaluate", weights, photos, "--out", tmp_path / "out", "--json", cwd=tmp_path)
+    assert result.returncode == 0, result.stderr
+    said = json.loads(result.stdout)
+    assert said["num_images"] == 12
+    assert said["split"] == "test"
+    rows = list(csv.DictReader((tmp_path / "out" / "predictions.csv").open()))
+    assert len(rows) == 12
+    right = np.mean([row["label"] == row["predicted"] for row in rows])
+    assert said["top1"]["value"] == right == np.mean([row["correct"] == "1" for row in rows])
+    assert right > 0.9  # the head was made for these colours; by order instead of by name it would be near 0
+    metrics = json.loads((tmp_path / "out" / "metrics.json").read_text())
+    assert metrics["top1"]["value"] == right
+    assert [item["num_images"] for item in metrics["per_class"]] == [4, 4, 4]
+    page = (tmp_path / "out" / "report.html").read_text()
+    assert "prefers-color-scheme: dark" in page
+    assert "http" not in page.split("<body>")[1].replace("http://www.w3.org", "")
+    assert (tmp_path / "out" / "confusion.csv").read_text().splitlines()[0].endswith("red,blue,green")
+    assert not list(photos.rglob("*.json")) + list(photos.rglob("*.csv"))
+
+
+def test_evaluate_shows_mistakes_and_names_unreadable_files(photos, weights, tmp_path):
+    import shutil
+
+    shutil.copytree(photos / "test", tmp_path / "set")
+    (tmp_path / "set" / "red" / "9.png").write_text("no image")
+    (tmp_path / "set" / "blue" / "0.png").rename(tmp_path / "set" / "red" / "8.png")  # a label error
+    result = run("evaluate", weights, "set", "--out", "out", "--strict", cwd=tmp_path)
+    assert result.returncode == 1
+    assert "1 file(s) cannot be read and are not scored; the first, red/9.png" in result.stdout
+    assert "Top-5 says nothing with 3 classes" in result.stdout
+    page = (tmp_path / "out" / "report.html").read_text()
+    assert "Most confident mistakes" in page
+    assert "Likely label errors" in page
+    assert "red/8.png" in page
+    assert "data:image/png;base64," in page
+
+
+def test_evaluate_refuses_what_does_not_fit_in_one_sentence(photos, weights, tmp_path):
+    (tmp_path / "real.json").write_text("[[1], [2]]")
+    assert_refused(
+        run("evaluate", weights, photos, "--real", "real.json", "--out", "out", cwd=tmp_path),
+        "real.json has labels for 2 images",
+    )
+    assert_refused(run("evaluate", weights, photos / "tset", cwd=tmp_path), "did you mean")
+    assert_refused(
+        run("evaluate", weights, photos, "--out", photos / "out", cwd=tmp_path), "nothing is ever written"
+    )
+    (tmp_path / "other" / "purple").mkdir(parents=True)
+    (tmp_path / "other" / "red").mkdir()
+    for name in ("purple", "red"):
+        Image.new("RGB", (16, 16)).save(tmp_path / "other" / name / "0.png")
+    assert_refused(
+        run("evaluate", weights, "other", cwd=tmp_path),
+        "the label purple, which is not in the list of 3 classes; they are red, blue, green",
+    )
+    assert not (tmp_path / "out" / "metrics.json").exists()
+
+
+def test_evaluate_on_two_processes_gives_the_figures_of_one(photos, weights, tmp_path):
+    one = run("evaluate", weights, photos, "--out", "one", cwd=tmp_path)
+    assert one.returncode == 0, one.stderr
+    launched = subprocess.run(
+        [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone", "-m",
+         "vitrine.cli", "evaluate", str(weights), str(photos), "--out", "two", "--device", "cpu"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(SOURCE), "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )  # fmt: skip
+    assert launched.returncode == 0, launched.stderr
+    assert launched.stdout.count("Top-1") == 1  # one process speaks
+    for name in ("predictions.csv", "confusion.csv"):
+        assert (tmp_path / "one" / name).read_text() == (tmp_path / "two" / name).read_text()
+
+
+def test_fewshot_draws_from_train_tests_on_test_and_uses_kept_features_again(photos, weights, tmp_path):
+    for _ in range(2):
+        result = run(
+            "fewshot", weights, photos, "--shots", "1,5", "--cache-dir", "kept", "--json", cwd=tmp_path
+        )
+        assert result.returncode == 0, result.stderr
+        said = json.loads(result.stdout)
+        assert (said["train_split"], said["test_split"]) == ("train", "test")
+        assert [score["shots"] for score in said["result"]["scores"]] == [1, 5]
+        assert said["result"]["scores"][1]["mean"] > 0.9
+        assert len(list((tmp_path / "kept").iterdir())) == 2
+
+
+@pytest.mark.parametrize("probe", ["knn", "logistic"])
+def test_fewshot_has_other_probes(photos, weights, tmp_path, probe):
+    result = run(
+        "fewshot", weights, photos, "--shots", "5", "--probe", probe, "--cache-dir", "kept", cwd=tmp_path
+    )
+    assert result.returncode == 0, result.stderr
+    assert f"{probe} on 3 classes, 12 test examples, 3 seed(s)" in result.stdout
+
+
+def test_fewshot_refuses_more_shots_than_a_class_has(photos, weights, tmp_path):
+    assert_refused(
+        run("fewshot", weights, photos, "--shots", "7", "--no-cache", cwd=tmp_path),
+        "blue has 6 training example(s), fewer than 7 shots, and 2 more classes have too few",
+    )
