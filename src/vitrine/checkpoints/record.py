@@ -29,8 +29,8 @@ class Record:
     layout: str = "Vitrine"
     """Where the weights came from first."""
     version: str = __version__
-    checksums: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-    """SHA-256 and CRC-32 of each file of weights, by its name."""
+    checksums: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """For each file of weights its SHA-256, and the CRC-32 of each tensor in it."""
 
     @property
     def variant(self) -> str | None:
