@@ -17,8 +17,6 @@ import tempfile
 import time
 from pathlib import Path
 
-import torch
-
 import vitrine
 
 MIB = 1 << 20
@@ -124,8 +122,6 @@ def run_reference(path: str) -> dict[str, float]:
 def run_load(path: str) -> dict[str, float]:
     import vitrine.checkpoints  # what is timed is the loading, not the import
 
-    with torch.device("meta"):
-        vitrine.create_model("ViT-Ti/16")
     began = start()
     vitrine.load(path)
     return since(began)

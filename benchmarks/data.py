@@ -279,20 +279,13 @@ def step_rate(step: Callable[..., None], batches: Any) -> float:
 def import_torchvision() -> None:
     """Import torchvision even where its compiled operators do not fit this torch."""
     try:
-<<<<<<< HEAD
-        pass
-=======
         importlib.import_module("torchvision")
->>>>>>> main
     except RuntimeError:
         library = torch.library.Library("torchvision", "DEF")
         for name in ("nms", "qnms"):
             library.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
         _KEPT.append(library)
-<<<<<<< HEAD
-=======
         importlib.import_module("torchvision")
->>>>>>> main
 
 
 _KEPT: list[Any] = []

@@ -41,7 +41,7 @@ def main() -> None:
 
     photos = sorted(options.photos.rglob("*.jpg"))
     step = max(len(photos) // options.count, 1)
-    largest = relative = 0.0
+    largest = relative = token = 0.0
     cosine, used = 1.0, photos[::step][: options.count]
     for path in used:
         image = preprocess(path.read_bytes(), name=str(path))[None]
@@ -51,9 +51,10 @@ def main() -> None:
         theirs, ours = torch.from_numpy(expected), found
         difference = (theirs - ours).abs().max().item()
         largest, relative = max(largest, difference), max(relative, difference / theirs.abs().max().item())
+        token = max(token, (theirs[:, 0] - ours[:, 0]).abs().max().item())
         cosine = min(cosine, torch.cosine_similarity(theirs[:, 0], ours[:, 0]).item())
-    print(f"{len(used)} photos, all {ours.shape[1]} tokens: largest difference {largest:.2e} ")
-    print(f"relative to the largest feature {relative:.2e}; smallest cosine of class tokens {cosine:.8f}")
+    print(f"{len(used)} photos, all {ours.shape[1]} tokens: largest difference {largest:.2e}, ")
+    print(f"{relative:.2e} of the largest feature; class token: {token:.2e}, smallest cosine {cosine:.7f}")
 
 
 if __name__ == "__main__":
