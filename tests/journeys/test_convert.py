@@ -38,7 +38,7 @@ def test_convert_speaks_json(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout)
     assert result["num_identical"] == len(result["tensors"])
-    assert {line["how"] for line in result["tensors"]} >= {"transposed", "reshaped", "made anew"}
+    assert {line["how"] for line in result["tensors"]} >= {"transposed", "reshaped", "slot merged"}
     assert result["parity"][0]["largest"] == 0
 
 
@@ -53,3 +53,13 @@ def test_a_source_that_is_not_there_is_refused_with_the_nearest(tmp_path: Path) 
     save(small_vit(), tmp_path / "model.npz", to="npz")
     done = vitrine("convert", tmp_path / "model.npy", tmp_path / "out", "--to", "hf")
     assert_refused(done, "did you mean", "model.npz")
+
+
+def test_a_resampled_table_and_a_new_head_are_named_as_such(tmp_path: Path) -> None:
+    save(small_vit(), tmp_path / "model")
+    options = ("--to", "npz", "--size", "48", "--num-classes", "3", "--no-check")
+    done = vitrine("convert", tmp_path / "model", tmp_path / "x.npz", *options)
+    assert done.returncode == 0, done.stderr
+    assert "pos_embedding (1, 37, 64) resampled <- vit.embeddings.position_embeddings" in done.stdout
+    assert "head/kernel (64, 3) new" in done.stdout
+    assert "Note: positions 4x4 -> 6x6 (linear aligned)" in done.stdout

@@ -22,7 +22,7 @@ class TensorLine:
     shape: str
     sources: tuple[str, ...]
     how: str
-    """kept, renamed, transposed, split, merged, reshaped, (un)stacked; made anew: resampled, a slot, a head."""
+    """kept, renamed, transposed, split, merged, reshaped, (un)stacked, resampled, adapted, slot merged, new."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,7 +68,7 @@ def describe_tensors(prepared: Prepared, source: Weights) -> tuple[TensorLine, .
     lines = []
     for rule in prepared.rules:
         sources = sources_of(rule, source, is_split=parts[rule.ours[0]] > 1)
-        how = "made anew" if made.intersection(rule.ours) else how_mapped(rule, sources)
+        how = made.get(rule.ours[0]) or how_mapped(rule, sources)
         shape = shown_shape(spec_of(rule, prepared.weights.index).shape)
         names = tuple(found.theirs for found in sources)
         lines.append(TensorLine(name=rule.theirs, shape=shape, sources=names, how=how))
@@ -116,10 +116,11 @@ def words(rule: Rule) -> set[str]:
     return set(rule.view.how.split(" and ")) - {"renamed"}
 
 
-def made_anew(weights: Weights) -> set[str]:
-    """Return our names of all tensors that were made, not read."""
-    found: set[str] = set()
+def made_anew(weights: Weights) -> dict[str, str]:
+    """Return our names of all tensors that were made, not read, with what was done to them."""
+    found: dict[str, str] = {}
     while isinstance(weights, ChangedWeights):
-        found |= set(weights.makers)
+        for name in weights.makers:
+            found[name] = f"{weights.how} and {found[name]}" if name in found else weights.how
         weights = weights.source
     return found

@@ -97,6 +97,8 @@ class ChangedWeights:
     config: ModelConfig
     makers: Mapping[str, tuple[Spec, Callable[[], Tensor]]]
     """What is made, with its shape; the rest is read as it is."""
+    how: str = "made anew"
+    """What was done to them, in a word for reports."""
 
     @property
     def index(self) -> Mapping[str, Spec]:
