@@ -3,10 +3,10 @@
 import json
 
 import pytest
-
-import vitrine
 from journeys.commandline import assert_refused
 from journeys.commandline import vitrine as command
+
+import vitrine
 from vitrine.models.variants import VARIANTS
 
 
