@@ -55,7 +55,7 @@ def fewshot(
     size: Annotated[int | None, Doc("Image height and width; by default the model's own.")] = None,
     batch_size: Annotated[int, Doc("Images at a time on each device.")] = 64,
     workers: Annotated[int, Doc("Threads that read images.")] = 2,
-    device: Annotated[str | None, Doc("cpu, cuda, cuda:1...; by default the best there is.")] = None,
+    device: Annotated[str, Doc("auto, cpu or cuda.")] = "auto",
     precision: Annotated[Literal["fp32", "bf16"], Doc("What the model computes in.")] = "fp32",
     cache: Annotated[bool, Doc("Keep features, and use those that are kept.")] = True,
     cache_dir: Annotated[Path | None, Doc("Where features are kept; by default the user's cache.")] = None,
@@ -66,7 +66,6 @@ def fewshot(
     from vitrine.errors import DataError
     from vitrine.evaluation.features import extract_features
     from vitrine.evaluation.fewshot import fewshot_accuracy, parse_shots
-    from vitrine.evaluation.outputs import best_device
     from vitrine.evaluation.ranks import joined_processes
 
     wanted, values = parse_shots(shots), _numbers(l2)
@@ -74,8 +73,7 @@ def fewshot(
     if train.is_multi_label:
         raise DataError(f"{data} has several labels an image; few-shot goes with one")
     loaded = load(model, image_size=size)
-    with joined_processes() as own_device:
-        place = own_device or device or best_device()
+    with joined_processes(device) as place:
         loaded.model.to(place)
         found = [
             extract_features(

@@ -40,7 +40,7 @@ class Attempt:
 class Protocol:
     """The attempts that a task's sweep tries."""
 
-    name: ProtocolName
+    name: str
     learning_rates: tuple[float, ...]
     steps: tuple[int, ...]
     batch_size: int
