@@ -7,6 +7,7 @@ On a CUDA machine (JPEGs made here if no folder is given; a ViT-B/16 step on rea
 """
 
 import argparse
+import importlib
 import itertools
 import json
 import statistics
@@ -278,13 +279,13 @@ def step_rate(step: Callable[..., None], batches: Any) -> float:
 def import_torchvision() -> None:
     """Import torchvision even where its compiled operators do not fit this torch."""
     try:
-        import torchvision  # noqa: F401
+        importlib.import_module("torchvision")
     except RuntimeError:
         library = torch.library.Library("torchvision", "DEF")
         for name in ("nms", "qnms"):
             library.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
         _KEPT.append(library)
-        import torchvision
+        importlib.import_module("torchvision")
 
 
 _KEPT: list[Any] = []

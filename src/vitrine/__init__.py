@@ -7,7 +7,7 @@ imports no torch.
 import importlib
 from typing import TYPE_CHECKING, Any
 
-__version__ = "0.1.0"
+from vitrine.version import __version__
 
 if TYPE_CHECKING:
     from vitrine.checkpoints import Loaded as Loaded

@@ -32,7 +32,9 @@ def test_architecture_names_every_room_and_no_other() -> None:
 
 
 def test_architecture_lists_the_rooms_in_the_order_of_the_import_contract() -> None:
-    named = re.findall(r"^\| `([a-z_]+)(?:/|\.py)` \|", (ROOT / "ARCHITECTURE.md").read_text(), flags=re.MULTILINE)
+    named = re.findall(
+        r"^\| `([a-z_]+)(?:/|\.py)` \|", (ROOT / "ARCHITECTURE.md").read_text(), flags=re.MULTILINE
+    )
     contract = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"][0]
     layers = [[room.strip(" ()") for room in layer.split("|")] for layer in reversed(contract["layers"])]
     rank = {room: number for number, layer in enumerate(layers) for room in layer}
@@ -41,7 +43,9 @@ def test_architecture_lists_the_rooms_in_the_order_of_the_import_contract() -> N
 
 def test_no_room_is_a_drawer_for_everything() -> None:
     forbidden = {"utils", "util", "misc", "common", "helpers", "helper"}
-    assert not [path for path in SOURCE.rglob("*.py") if path.stem in forbidden or path.parent.name in forbidden]
+    assert not [
+        path for path in SOURCE.rglob("*.py") if path.stem in forbidden or path.parent.name in forbidden
+    ]
 
 
 def fresh_python(code: str) -> subprocess.CompletedProcess[str]:
@@ -79,7 +83,9 @@ def test_every_verb_is_a_documented_library_function(verb) -> None:  # type: ign
     assert getattr(vitrine, verb.function) is function
     assert inspect.getdoc(function)
     for parameter in inspect.signature(function).parameters.values():
-        assert "Annotated" in str(parameter.annotation) or hasattr(parameter.annotation, "__metadata__"), parameter
+        assert "Annotated" in str(parameter.annotation) or hasattr(parameter.annotation, "__metadata__"), (
+            parameter
+        )
 
 
 def test_the_version_is_the_same_everywhere() -> None:

@@ -71,8 +71,8 @@ def convert(
     """Convert weights, read the result back and compare what both compute."""
     size = None if image_size is None else as_size(image_size)
     opened = open_weights(source, image_size=size, num_heads=num_heads)
-    if opened.checksum and opened.file:
-        checksum.require(checksum.begin(opened.file), opened.checksum, path=opened.file)
+    if "sha256" in opened.checksums and opened.file:
+        checksum.require(checksum.sha256_of(opened.file), opened.checksums["sha256"], path=opened.file)
     mapped = opened.weights
     opened = adapt(opened, num_classes=num_classes, image_size=size, channels=channels, features_only=False)
     prepared = prepare(

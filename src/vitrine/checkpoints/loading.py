@@ -1,8 +1,9 @@
 """`vitrine.load`: from anything that holds weights to a model, its preprocessing and its classes."""
 
 import dataclasses
+from collections.abc import Mapping
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
@@ -45,7 +46,7 @@ class Opened:
     record: Record
     notes: tuple[str, ...]
     file: Path | None = None
-    checksum: str | None = None
+    checksums: Mapping[str, str] = field(default_factory=dict)
 
 
 def load(
@@ -71,11 +72,11 @@ def load(
         opened, num_classes=num_classes, image_size=size, channels=channels, features_only=features_only
     )
     running: Future[str] | None = None
-    if adapted.checksum and adapted.file:
+    if "crc32" in adapted.checksums and adapted.file:
         running = checksum.begin(adapted.file)
     model = fill_model(adapted.weights, dtype=dtype)
-    if running and adapted.checksum and adapted.file:
-        checksum.require(running, adapted.checksum, path=adapted.file)
+    if running is not None and adapted.file:
+        checksum.require(running.result(), adapted.checksums["crc32"], path=adapted.file)
     notes = (*adapted.notes, *zero_head_note(model, num_classes=num_classes))
     for note in notes:
         remark(note)
@@ -116,8 +117,8 @@ def open_weights(
         record, assumed = foreign_record(layout, found, beside)
         notes += assumed
     weights = map_weights(file, layout, record.config)
-    expected = record.checksums.get(place.weights.name)
-    return Opened(weights=weights, record=record, notes=notes, file=place.weights, checksum=expected)
+    sums = record.checksums.get(place.weights.name, {})
+    return Opened(weights=weights, record=record, notes=notes, file=place.weights, checksums=sums)
 
 
 def understand(layout: Layout, index: object, hints: Hints) -> Configured:

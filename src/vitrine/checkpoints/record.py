@@ -37,8 +37,8 @@ class Record:
     layout: str = "Vitrine"
     """Where the weights came from first."""
     version: str = field(default_factory=installed_version)
-    checksums: Mapping[str, str] = field(default_factory=dict)
-    """SHA-256 of each file of weights, by name."""
+    checksums: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    """SHA-256 and CRC-32 of each file of weights, by its name."""
 
     @property
     def variant(self) -> str | None:
@@ -56,7 +56,7 @@ class Record:
             "preprocess": self.preprocess.to_json(),
             "classes": list(self.classes) if self.classes else None,
             "recipe": dict(self.recipe) if self.recipe else None,
-            "checksums": dict(self.checksums),
+            "checksums": {name: dict(sums) for name, sums in self.checksums.items()},
         }
 
     @classmethod

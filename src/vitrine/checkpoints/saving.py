@@ -154,8 +154,8 @@ def write_folder(prepared: Prepared, destination: Path) -> None:
         destination.parent.mkdir(parents=True, exist_ok=True)
         staged = Path(tempfile.mkdtemp(dir=destination.parent, prefix=f".{destination.name[:80]}."))
     try:
-        digest = write_safetensors(staged / WEIGHTS, tensors_of(prepared), specs=specs_of(prepared))
-        record = dataclasses.replace(prepared.record, checksums={WEIGHTS: digest})
+        sums = write_safetensors(staged / WEIGHTS, tensors_of(prepared), specs=specs_of(prepared))
+        record = dataclasses.replace(prepared.record, checksums={WEIGHTS: sums})
         write_text(staged / "README.md", card(record, layout=prepared.layout))
         with suppress(ConfigError):  # what their file cannot say, our record does
             write_json(staged / "preprocessor_config.json", record.preprocess.to_hf())

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from vitrine.checkpoints.layouts.layout import Layout
-from vitrine.checkpoints.layouts.native import empty_model
+from vitrine.checkpoints.layouts.native import empty_model, empty_state
 from vitrine.checkpoints.rules import Rule
 from vitrine.checkpoints.tensors import Spec, TensorFile, shown_shape
 from vitrine.errors import CheckpointError
@@ -102,7 +102,7 @@ class ChangedWeights:
         """Every tensor that the changed config asks for."""
         return {
             name: self.makers[name][0] if name in self.makers else self.source.index[name]
-            for name in empty_model(self.config).state_dict()
+            for name in empty_state(self.config)
         }
 
     def read(self, name: str, *, dtype: torch.dtype | None = None) -> Tensor:
@@ -116,7 +116,7 @@ class ChangedWeights:
 def map_weights(file: TensorFile, layout: Layout, config: ModelConfig) -> MappedWeights:
     """Pair the file's tensors with the model's; refuse the first that is missing, too much or of another shape."""
     rules = layout.rules(config)
-    ours = empty_model(config).state_dict()
+    ours = empty_state(config)
     sources: dict[str, list[tuple[Rule, int | None]]] = {name: [] for name in ours}
     for rule in rules:
         require_shape(file, rule, ours)

@@ -1,6 +1,5 @@
 """Files of weights, written tensor by tensor: whole or not at all, never a pickle."""
 
-import hashlib
 import io
 import json
 import zipfile
@@ -13,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from vitrine.checkpoints.checksum import Checksums
 from vitrine.checkpoints.reading.safetensors_file import DTYPE_NAMES
 from vitrine.checkpoints.tensors import Spec
 from vitrine.errors import CheckpointError
@@ -29,8 +29,8 @@ def write_safetensors(
     *,
     specs: Mapping[str, Spec],
     metadata: Mapping[str, str] | None = None,
-) -> str:
-    """Write tensors that come one at a time in the order of `specs`; return the file's SHA-256."""
+) -> dict[str, str]:
+    """Write tensors that come one at a time in the order of `specs`; return the file's checksums."""
     header: dict[str, Any] = {"__metadata__": {"format": "pt", **(metadata or {})}}
     offset = 0
     for name, spec in specs.items():
@@ -42,20 +42,20 @@ def write_safetensors(
         offset += spec.num_bytes
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % ALIGNMENT)
-    digest = hashlib.sha256()
+    sums = Checksums()
     with refusing_in_words(path), write_atomically(path) as file:
         for piece in (len(text).to_bytes(8, "little"), text):
             file.write(piece)
-            digest.update(piece)
+            sums.update(piece)
         expected = iter(specs.items())
         for name, tensor in tensors:
             wanted, spec = next(expected)
             assert (name, tuple(tensor.shape), tensor.dtype) == (wanted, spec.shape, spec.dtype)
             for chunk in chunks(tensor):
                 file.write(chunk)
-                digest.update(chunk)
+                sums.update(chunk)
         assert next(expected, None) is None
-    return digest.hexdigest()
+    return sums.to_json()
 
 
 def write_npz(path: Path, tensors: Iterable[tuple[str, Tensor]]) -> None:

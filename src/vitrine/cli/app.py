@@ -54,9 +54,9 @@ def build() -> typer.Typer:
         version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False,
     ) -> None:
         if version:
-            import vitrine
+            from vitrine.version import __version__
 
-            print(f"vitrine {vitrine.__version__}")
+            print(f"vitrine {__version__}")
             raise typer.Exit
 
     for verb in VERBS:

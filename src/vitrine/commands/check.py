@@ -26,6 +26,7 @@ class CheckResult:
     formats: dict[str, int]
     modes: dict[str, int]
     converted: dict[str, int]
+    passed_over: dict[str, int]  # files that are not taken for images, by ending
     median_size: tuple[int, int]  # height, width
     num_set_aside: int
     problems: dict[str, int]
@@ -51,6 +52,9 @@ class CheckResult:
         if self.converted:
             how = "; ".join(f"{words} {count:,}" for words, count in self.converted.items())
             lines.append(f"Converted when decoded: {how}")
+        if self.passed_over:
+            endings = ", ".join(f"{count:,} {ending}" for ending, count in list(self.passed_over.items())[:8])
+            lines.append(f"Passed over, as their names do not end like an image's: {endings}")
         if not self.issues:
             lines.append("No problems found")
         else:
@@ -124,6 +128,7 @@ def check(
         formats=report.formats,
         modes=report.modes,
         converted=report.converted,
+        passed_over=report.passed_over,
         median_size=report.median,
         num_set_aside=report.num_bad,
         problems=report.problems,

@@ -18,8 +18,8 @@ class DemoResult:
 
     def __str__(self) -> str:
         return (
-            f"A ViT trained from nothing names {100 * self.accuracy:.1f} % of the shapes in pictures that it never "
-            f"saw (guessing: {100 * self.chance:.0f} %), at {self.images_per_second:,.0f} images/s on this machine.\n"
+            f"A ViT trained from nothing names the colour right in {100 * self.accuracy:.1f} % of pictures that "
+            f"it never saw (guessing: {100 * self.chance:.0f} %), at {self.images_per_second:,.0f} images/s.\n"
             f"Wrote {self.folder}/model (weights, preprocessing, classes), {self.folder}/metrics.jsonl\n"
             f"Next: your own photos, one folder a class:\n"
             f"  .venv/bin/vitrine check ./photos\n"
@@ -42,7 +42,7 @@ def demo(
     from vitrine.commands.pretrain import pretrain
 
     result = pretrain(
-        f"generated:shapes?count={images}&size=32&label=shape",
+        f"generated:shapes?count={images}&size=32&label=colour",
         recipe="demo",
         steps=steps,
         out=out,
@@ -55,6 +55,6 @@ def demo(
     return DemoResult(
         folder=result.folder,
         accuracy=result.accuracy,
-        chance=1 / len(FACTORS["shape"]),
+        chance=1 / len(FACTORS["colour"]),
         images_per_second=result.images_per_second,
     )

@@ -169,6 +169,7 @@ def make_task(setting: Setting, processes: "Processes") -> "Task":
     from vitrine.data.augment import augment
     from vitrine.data.loader import Batch, Loader
     from vitrine.data.order import training_rows
+    from vitrine.data.resident import ResidentLoader, can_reside
     from vitrine.data.view import TrainView
     from vitrine.objectives.classification import classification_loss, num_correct
     from vitrine.training.loop import Task
@@ -185,16 +186,18 @@ def make_task(setting: Setting, processes: "Processes") -> "Task":
         flip=views.flip,
         resize_size=resize,
     )
-    loader = Loader(
-        train_split,
-        view,
-        batch_size=config.batch_size,
-        seed=config.seed,
-        num_workers=setting.workers,
-        device=processes.device,
-        rank=processes.rank,
-        world_size=processes.world_size,
-    )
+    sharing: dict[str, Any] = {
+        "batch_size": config.batch_size,
+        "seed": config.seed,
+        "rank": processes.rank,
+        "world_size": processes.world_size,
+        "device": processes.device,
+    }
+    loader: Loader | ResidentLoader
+    if processes.device.type == "cuda" and can_reside(train_split, view):
+        loader = ResidentLoader(train_split, view, **sharing)
+    else:
+        loader = Loader(train_split, view, num_workers=setting.workers, **sharing)
 
     def prepare(batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
         pixels, targets = augment(
@@ -380,10 +383,10 @@ def environment() -> dict[str, Any]:
     """Return the versions and the machine that a run depends on."""
     import torch
 
-    import vitrine
+    from vitrine.version import __version__
 
     return {
-        "vitrine": vitrine.__version__,
+        "vitrine": __version__,
         "torch": torch.__version__,
         "python": platform.python_version(),
         "machine": platform.platform(),

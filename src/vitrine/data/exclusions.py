@@ -40,17 +40,21 @@ def leave_out(source: Source, paths: Iterable[str]) -> Source:
 
     A list of which the source has nothing at all was made for another set and is refused.
     """
-    wanted = frozenset(paths)
-    names = [source.name(index) for index in range(len(source))]
-    unknown = wanted.difference(names)
+    unknown = set(paths)
+    wanted = frozenset(unknown)
+    is_kept = np.ones(len(source), dtype=bool)
+    for index in range(len(source)):
+        name = source.name(index)
+        if name in wanted:
+            is_kept[index] = False
+            unknown.discard(name)
     if unknown and len(unknown) == len(wanted):
+        example = printable(source.name(0)) if len(source) else "class/image.jpg"
         raise DataError(
             f"none of the {len(wanted)} listed images is in {source.address}, such as "
-            f"{printable(min(unknown))}; the list must hold paths as the set names them, such as "
-            f"{printable(names[0]) if names else 'class/image.jpg'}"
+            f"{printable(min(unknown))}; the list must hold paths as the set names them, such as {example}"
         )
-    kept = np.array([index for index, name in enumerate(names) if name not in wanted], dtype=np.int64)
     if unknown:
         remark(f"{len(unknown)} of the {len(wanted)} listed images are not in {source.address}")
-    remark(f"Left out {len(source) - len(kept)} of {len(source):,} images, as listed")
-    return Subset(source, kept)
+    remark(f"Left out {int((~is_kept).sum()):,} of {len(source):,} images, as listed")
+    return Subset(source, np.flatnonzero(is_kept))

@@ -71,7 +71,9 @@ def shifted_descriptors(thumbnails: NDArray[np.uint8], *, step: int = REACH) -> 
     return [descriptors(thumbnails, top=top, left=left) for top, left in product(offsets, offsets)]
 
 
-def aligned_similarity(queries: NDArray[np.uint8], others: NDArray[np.uint8]) -> tuple[Numbers, Numbers]:
+def aligned_similarity(
+    queries: NDArray[np.uint8] | Numbers, others: NDArray[np.uint8] | Numbers
+) -> tuple[Numbers, Numbers]:
     """Correlate pairs of thumbnails (N, 32, 32), at the shift where they agree best: grey and detail, (N,).
 
     `grey` is the correlation of the windows. `detail` is the same once the mean of every row and column has
@@ -89,6 +91,37 @@ def aligned_similarity(queries: NDArray[np.uint8], others: NDArray[np.uint8]) ->
     similarity = agreement / np.maximum(_window_lengths(moved), 1.0)
     best = similarity[np.arange(len(moved)), similarity[:, :, 1].argmax(1)]  # (N, 2)
     return best[:, 0], best[:, 1]
+
+
+def finely_aligned_similarity(
+    queries: NDArray[np.uint8], others: NDArray[np.uint8]
+) -> tuple[Numbers, Numbers]:
+    """Do as `aligned_similarity` at the shifts between: half a pixel down, right, and both.
+
+    A copy of a large photo that was moved or cropped a little has moved by a part of a thumbnail's pixel.
+    Each side is moved a quarter, one forth and one back, so that both are blurred alike.
+    """
+    grey, detail = np.full(len(queries), -1.0, np.float32), np.full(len(queries), -1.0, np.float32)
+    for axes in ((1,), (2,), (1, 2)):
+        moved, back = queries.astype(np.float32), others.astype(np.float32)
+        for axis in axes:
+            moved, back = _quarter(moved, axis, forth=True), _quarter(back, axis, forth=False)
+        new_grey, new_detail = aligned_similarity(moved, back)
+        is_better = new_detail > detail
+        grey, detail = np.where(is_better, new_grey, grey), np.where(is_better, new_detail, detail)
+    return grey, detail
+
+
+def _quarter(images: Numbers, axis: int, *, forth: bool) -> Numbers:
+    """Move by a quarter of a pixel along `axis`; the last row or column stays."""
+    width = [(0, 0)] * images.ndim
+    width[axis] = (0, 1)
+    padded = np.pad(images, width, mode="edge")
+    here, after = (
+        np.take(padded, range(THUMBNAIL_SIDE), axis),
+        np.take(padded, range(1, THUMBNAIL_SIDE + 1), axis),
+    )
+    return 0.75 * here + 0.25 * after if forth else 0.25 * here + 0.75 * after
 
 
 def _window_lengths(images: Numbers) -> Numbers:

@@ -82,6 +82,8 @@ _BLOCK = 128
 class GeneratedSource(Source):
     """Pictures `start` to `start + count` of an endless series, labelled by one factor or several (`a,b`)."""
 
+    has_fixed_classes = True
+
     def __init__(
         self,
         *,

@@ -18,6 +18,7 @@ class Joined(Source):
         self.classes = first.classes
         self.address = first.address
         self.root = first.root
+        self.has_fixed_classes = first.has_fixed_classes
         self._starts = np.cumsum([0, *(len(source) for source in sources)])
         width = max(source.labels.shape[1] if source.is_multi_label else 0 for source in sources)
         self.labels = np.concatenate([_widened(source.labels, width) for source in sources])

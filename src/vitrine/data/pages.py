@@ -197,8 +197,6 @@ def _render(template: str, **values: Any) -> str:
         import jinja2
     except ImportError as error:
         raise MissingExtraError("jinja2", extra="report", purpose="a report with pictures") from error
-    import vitrine
-
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("vitrine.data"),
         autoescape=True,
@@ -207,4 +205,4 @@ def _render(template: str, **values: Any) -> str:
         lstrip_blocks=True,
     )
     environment.filters["number"] = lambda value: f"{value:,}"
-    return environment.get_template(template).render(version=vitrine.__version__, **values)
+    return environment.get_template(template).render(**values)

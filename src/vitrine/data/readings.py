@@ -9,6 +9,8 @@ import hashlib
 import json
 import os
 import tempfile
+import threading
+import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -21,7 +23,7 @@ from numpy.typing import NDArray
 
 from vitrine.data.decode import ImageFacts, decode, read_facts
 from vitrine.data.fingerprints import HASH_BYTES, THUMBNAIL_SIDE, content_hash, grey_thumbnail
-from vitrine.data.source import Source, Subset
+from vitrine.data.source import Source, Subset, printable
 from vitrine.errors import DataError
 from vitrine.runtime.files import write_atomically
 from vitrine.runtime.progress import track
@@ -32,6 +34,8 @@ Result = TypeVar("Result")
 _VERSION = 1
 # Large JPEGs are decoded at a part of their size: every byte is still gone through, so damage is still found.
 _DECODED_SIDE = 2 * THUMBNAIL_SIDE
+# Images of more pixels than this are decoded one at a time, whatever the number of workers.
+_LARGE_PIXELS = 16_000_000
 # Examples that are on their way at once: bounds the memory whatever the number of files.
 _AT_ONCE_A_WORKER = 16
 
@@ -131,15 +135,18 @@ def _read(source: Source, folder: Path, *, num_workers: int, what: str) -> Readi
     sizes = np.zeros((count, 2), dtype=np.int32)
     kinds: dict[ImageFacts, int] = {}
     reasons: dict[int, str] = {}
-    found = in_order(lambda index: _read_one(source, index), range(count), num_workers=num_workers)
-    for index, reading in enumerate(track(found, what, total=count)):
-        hashes[index] = np.frombuffer(reading.hash, dtype=np.uint8)
-        if reading.facts is None or reading.thumbnail is None:
-            reasons[index] = reading.reason
-            continue
-        thumbnails[index] = reading.thumbnail
-        sizes[index] = reading.facts.height, reading.facts.width
-        kind_of[index] = kinds.setdefault(_without_size(reading.facts), len(kinds))
+    one_large = threading.Lock()
+    found = in_order(lambda index: _read_one(source, index, one_large), range(count), num_workers=num_workers)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # decoders warn of what the report says better
+        for index, reading in enumerate(track(found, what, total=count)):
+            hashes[index] = np.frombuffer(reading.hash, dtype=np.uint8)
+            if reading.facts is None or reading.thumbnail is None:
+                reasons[index] = reading.reason
+                continue
+            thumbnails[index] = reading.thumbnail
+            sizes[index] = reading.facts.height, reading.facts.width
+            kind_of[index] = kinds.setdefault(_without_size(reading.facts), len(kinds))
     return Readings(
         hashes=hashes,
         thumbnails=thumbnails,
@@ -150,19 +157,25 @@ def _read(source: Source, folder: Path, *, num_workers: int, what: str) -> Readi
     )
 
 
-def _read_one(source: Source, index: int) -> _Reading:
+def _read_one(source: Source, index: int, one_large: threading.Lock) -> _Reading:
+    name = source.name(index)
+    digest = bytes(HASH_BYTES)
     try:
         data = source.read(index).data
-    except DataError as error:
-        return _Reading(bytes(HASH_BYTES), reason=str(error))
-    name = source.name(index)
-    digest = content_hash(data)
-    try:
+        digest = content_hash(data)
         facts = read_facts(data, name=name)
-        pixels = decode(data, name=name, min_size=(_DECODED_SIDE, _DECODED_SIDE))
+        is_large = facts.height * facts.width > _LARGE_PIXELS
+        with one_large if is_large else contextlib.nullcontext():
+            pixels = decode(data, name=name, min_size=(_DECODED_SIDE, _DECODED_SIDE))
+            return _Reading(digest, facts=facts, thumbnail=grey_thumbnail(pixels))
     except DataError as error:
         return _Reading(digest, reason=str(error))
-    return _Reading(digest, facts=facts, thumbnail=grey_thumbnail(pixels))
+    except (
+        Exception
+    ) as error:  # decoders raise anything at all on hostile files; the scan names it and goes on
+        return _Reading(
+            digest, reason=f"{printable(name)} is a damaged file: {type(error).__name__}: {error}"
+        )
 
 
 def _without_size(facts: ImageFacts) -> ImageFacts:

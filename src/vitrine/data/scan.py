@@ -4,6 +4,7 @@
 """
 
 import csv
+import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ import numpy as np
 
 from vitrine.data.decode import ImageFacts
 from vitrine.data.duplicates import Duplicate, find_duplicates
+from vitrine.data.file_list import IMAGE_SUFFIXES, FileList
 from vitrine.data.readings import Readings, read_all
 from vitrine.data.shard import verify_shards
 from vitrine.data.source import Source, Subset, printable
@@ -74,6 +76,7 @@ class ScanReport:
     smallest: tuple[int, int]  # height and width, by area
     median: tuple[int, int]
     largest: tuple[int, int]
+    passed_over: dict[str, int]  # files that are not taken for images, by the ending of their names
     bad: dict[str, tuple[int, ...]]  # by split, numbers of the images that cannot be decoded
     duplicates: tuple[Duplicate, ...]
     issues: tuple[Issue, ...]
@@ -123,6 +126,7 @@ def scan(
         modes=_tally(facts, lambda kind: kind.mode),
         converted=_conversions(facts),
         **_size_range(sizes),
+        passed_over=_passed_over(first),
         bad={split: tuple(sorted(reading.reasons)) for split, reading in readings.items()},
         duplicates=duplicates,
         issues=tuple(sorted(issues, key=lambda issue: PROBLEMS.index(issue.problem))),
@@ -212,6 +216,20 @@ def _copy_issues(duplicates: tuple[Duplicate, ...]) -> Iterator[Issue]:
         if not pair.is_leak and not pair.has_conflict:
             problem = "exact duplicate" if pair.is_exact else "near duplicate"
             yield Issue(pair.second.path, problem, f"{how} {other}")
+
+
+def _passed_over(source: Source) -> dict[str, int]:
+    """Count the files of a folder that are not listed, such as photos in a format that is not known."""
+    if source.root is None or not source.root.is_dir() or not isinstance(source, FileList):
+        return {}
+    endings = Counter[str]()
+    for _, folders, files in os.walk(source.root):
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        for name in files:
+            ending = os.path.splitext(name)[1].lower()  # noqa: PTH122 (called for every file)
+            if not name.startswith(".") and ending not in IMAGE_SUFFIXES:
+                endings[ending or "no ending"] += 1
+    return {printable(ending): count for ending, count in endings.most_common()}
 
 
 def _conversions(facts: Counter[ImageFacts]) -> dict[str, int]:

@@ -46,6 +46,8 @@ class Source(ABC):
     root: Path | None = None
     # How much of `train` is held out where the set has no `val` of its own.
     val_fraction: float = 0.1
+    # Whether the classes are what the set defines, so that one without images is no mistake of the user's.
+    has_fixed_classes: bool = False
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -115,6 +117,7 @@ class Subset(Source):
         self.labels = source.labels[chosen]
         self.address = source.address
         self.root = source.root
+        self.has_fixed_classes = source.has_fixed_classes
 
     def name(self, index: int) -> str:
         """Name example `index`."""

@@ -97,7 +97,7 @@ class TrainView:
                 data, layout, rows=box[0] + box[2], name=name, min_size=self._needed(height, width, box)
             )
             scale = round(width / pixels.shape[1])
-            box = tuple(side // scale for side in box)
+            box = _scaled_box(box, scale)
         else:
             pixels = decode(data, name=name, channels=self.channels)
             box = inception_box(numbers, *pixels.shape[:2], area=self.area, aspect=self.aspect)
@@ -106,10 +106,13 @@ class TrainView:
         return resize(_planes(cut, self.channels), self.size, self.interpolation)
 
     def _needed(self, height: int, width: int, box: tuple[int, int, int, int]) -> tuple[int, int]:
-        """Size of the whole image at which the box still has all the pixels of the view."""
+        """Size of the whole image at which the box still has twice the pixels of the view on each side.
+
+        With fewer, the box on the coarser grid would lie too far from where it was drawn.
+        """
         return (
-            math.ceil(height * self.size[0] / box[2]),
-            math.ceil(width * self.size[1] / box[3]),
+            math.ceil(2 * height * self.size[0] / box[2]),
+            math.ceil(2 * width * self.size[1] / box[3]),
         )
 
     def _whole(self, data: bytes | Pixels, name: str, numbers: Numbers) -> torch.Tensor:
@@ -147,6 +150,15 @@ def inception_box(
     rows = min(height, max(1, round(width / aspect[0])))
     columns = min(width, max(1, round(height * aspect[1])))
     return (height - rows) // 2, (width - columns) // 2, rows, columns
+
+
+def _scaled_box(box: tuple[int, int, int, int], scale: int) -> tuple[int, int, int, int]:
+    """Find the box in an image smaller by `scale`, each edge at the nearest pixel."""
+    if scale == 1:
+        return box
+    top, left = round(box[0] / scale), round(box[1] / scale)
+    bottom, right = round((box[0] + box[2]) / scale), round((box[1] + box[3]) / scale)
+    return top, left, bottom - top, right - left
 
 
 def resize(image: torch.Tensor, size: tuple[int, int], interpolation: str) -> torch.Tensor:

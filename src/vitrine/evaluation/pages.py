@@ -116,7 +116,7 @@ def render(template: str, **values: Any) -> str:
         import jinja2
     except ImportError as error:
         raise MissingExtraError("jinja2", extra="report", purpose="a report with pictures") from error
-    import vitrine
+    from vitrine.version import __version__
 
     environment = jinja2.Environment(
         loader=jinja2.ChoiceLoader(
@@ -129,7 +129,7 @@ def render(template: str, **values: Any) -> str:
     )
     environment.filters["number"] = lambda value: f"{value:,}"
     environment.filters["percent"] = lambda value: "-" if value is None else f"{100 * value:.1f}"
-    return environment.get_template(template).render(version=vitrine.__version__, **values)
+    return environment.get_template(template).render(version=__version__, **values)
 
 
 def _bar(found: Any) -> dict[str, float]:

@@ -37,7 +37,7 @@ class LayerScale(nn.Module):
 
     def forward(self, branch: Tensor) -> Tensor:
         """Scale a branch (B, N, D)."""
-        return branch * self.gain
+        return branch * self.gain.to(branch.dtype)
 
 
 class StochasticDepth(nn.Module):

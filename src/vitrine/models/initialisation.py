@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from vitrine.models.attention import AttentionPooling, SelfAttention
 from vitrine.models.encoder import LayerScale, Mlp
 from vitrine.models.positions import Learned1D, Learned2D, Relative1D
+from vitrine.models.resnet_stem import BottleneckUnit
 
 if TYPE_CHECKING:
     from vitrine.models.bit import BiT
@@ -27,7 +28,9 @@ TRUNCATED_NORMAL_STD = 0.87962566103423978
 
 @torch.no_grad()
 def initialise_vit(model: "ViT") -> None:
-    """Fill every parameter of a ViT or hybrid."""
+    """Fill every parameter of a ViT or hybrid; one without memory (on the meta device) has nothing to fill."""
+    if model.norm.weight.is_meta:
+        return
     for module in model.modules():
         initialise_layer(module)
     for table in model.positions:
@@ -44,17 +47,17 @@ def initialise_vit(model: "ViT") -> None:
         nn.init.zeros_(model.representation.bias)
     for head in (model.head, model.distillation_head):
         initialise_head(head, bias=model.config.head_bias)
-    if model.config.stem:
-        for name, module in model.stem.named_modules():
-            # A residual branch that starts at zero lets every unit start as its shortcut.
-            if name.endswith("norm_3"):
-                assert isinstance(module, nn.GroupNorm)
-                nn.init.zeros_(module.weight)
+    # A residual branch that starts at zero lets every unit of a hybrid's stem start as its shortcut.
+    for unit in model.stem.modules():
+        if isinstance(unit, BottleneckUnit):
+            nn.init.zeros_(unit.norm_3.weight)
 
 
 @torch.no_grad()
 def initialise_bit(model: "BiT") -> None:
-    """Fill every parameter of a BiT ResNet."""
+    """Fill every parameter of a BiT ResNet; one without memory (on the meta device) has nothing to fill."""
+    if model.norm.weight.is_meta:
+        return
     for module in model.modules():
         initialise_layer(module)
     initialise_head(model.head, bias=model.config.head_bias)

@@ -84,7 +84,9 @@ class ViT(nn.Module):
         """Put class token and its like before the patches and add positions: z_0 of eq. 1, (B, T, D)."""
         B = patches.shape[0]
         prefix = [self.class_token, self.distillation_token, self.registers]
-        tokens = torch.cat([*(p.expand(B, -1, -1) for p in prefix if p is not None), patches], dim=1)
+        # The residual stream has the precision of the patches: under bf16 autocast, half the bytes of fp32.
+        before = [p.to(patches.dtype).expand(B, -1, -1) for p in prefix if p is not None]
+        tokens = torch.cat([*before, patches], dim=1)
         if self.config.position_placement == "stem":
             tokens = self.add_positions(tokens, grid, layer=0)
         return self.dropout(tokens)
@@ -122,7 +124,7 @@ class ViT(nn.Module):
         if gap:
             empty = table.new_zeros(1, gap, table.shape[2])
             table = torch.cat([table[:, :slots], empty, table[:, slots:]], dim=1)
-        return tokens + table
+        return tokens + table.to(tokens.dtype)
 
     def pool(self, tokens: Tensor) -> Tensor:
         """Reduce encoded tokens (B, T, D) to one vector an image (B, D): y of eq. 4."""

@@ -58,9 +58,9 @@ def find_run(named: Path) -> Path:
     return named
 
 
-def is_inside(path: Path, folder: Path) -> bool:
-    """Whether `path` is `folder` or below it (for a file: below the folder it is in), links followed."""
-    root = os.path.realpath(folder if folder.is_dir() else folder.parent)
+def is_inside(path: Path, data: Path) -> bool:
+    """Whether `path` is `data` or below it, links followed; beside a single file is not inside it."""
+    root = os.path.realpath(data)
     return os.path.commonpath([root, os.path.realpath(path)]) == root
 
 

@@ -39,7 +39,7 @@ class TrainingConfig:
     """Factor on the learning rate from each block to the one before it."""
     trains: Trains = "all"
     """`head` freezes everything else: a linear probe."""
-    matrix_lr_factor: float = 20.0
+    matrix_lr_factor: float = 4.0
     """For `muon`: learning rate of the matrices over that of the rest."""
     average_decay: float | None = None
     """Decay of Polyak averaging; the paper's is .9999."""

@@ -31,9 +31,9 @@ class Muon(torch.optim.Optimizer):
                 continue
             update = self._matrix_updates if group["is_matrix"] else self._adam_updates
             updates = update(group, parameters, found)
-            rate = group["lr"] if found is None else torch.where(found > 0, 0.0, group["lr"])
             for parameter, change in zip(parameters, updates, strict=True):
-                parameter.sub_(rate * (change + group["weight_decay"] * parameter))
+                moved = group["lr"] * (change + group["weight_decay"] * parameter)
+                parameter.sub_(moved if found is None else torch.where(found > 0, 0.0, moved))
 
     def _matrix_updates(
         self, group: dict[str, Any], parameters: list[Tensor], found: Tensor | None

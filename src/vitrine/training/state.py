@@ -195,7 +195,7 @@ def weights_of(path: Path) -> dict[str, Tensor]:
 
 def read_consolidated(path: Path) -> dict[str, Tensor]:
     """Read the weights of a sharded state whole, in one process."""
-    from torch.distributed.checkpoint import FileSystemReader
+    from torch.distributed.checkpoint.filesystem import FileSystemReader
     from torch.distributed.checkpoint.metadata import TensorStorageMetadata
     from torch.distributed.checkpoint.state_dict_loader import load
 

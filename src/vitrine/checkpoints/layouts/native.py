@@ -1,8 +1,11 @@
 """Our own names, for models that no other layout can hold."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 
 import torch
+from torch import Tensor
 
 from vitrine.checkpoints.layouts.bit_npz import bit_config
 from vitrine.checkpoints.layouts.layout import Configured, Hints, count, shape_of, vit_config
@@ -82,7 +85,7 @@ class NativeLayout:
 
     def rules(self, config: ModelConfig) -> list[Rule]:
         """Declare every parameter under its own name."""
-        return [rule(name, name) for name in empty_model(config).state_dict()]
+        return [rule(name, name) for name in empty_state(config)]
 
     def refusal(self, config: ModelConfig) -> str | None:
         """Hold everything."""
@@ -102,6 +105,12 @@ def recognise(index: Index) -> NativeLayout | None:
     if "blocks.0.attention.to_qkv.weight" in index or "stages.0.0.norm_1.weight" in index:
         return NativeLayout()
     return None
+
+
+@lru_cache(maxsize=4)
+def empty_state(config: ModelConfig) -> Mapping[str, Tensor]:
+    """Return the tensors of a model, with shapes and no memory."""
+    return empty_model(config).state_dict()
 
 
 def empty_model(config: ModelConfig) -> Model:

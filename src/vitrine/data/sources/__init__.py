@@ -143,7 +143,9 @@ def check_classes(splits: Mapping[str, Source], *, allow_empty_class: bool = Fal
     sources = dict(splits)
     names = list(sources)
     first = sources[names[0]]
-    if not allow_empty_class and first.is_labelled and bool((first.counts() == 0).any()):
+    if first.has_fixed_classes or not first.is_labelled:
+        return sources
+    if not allow_empty_class and bool((first.counts() == 0).any()):
         empty = [name for name, count in zip(first.classes, first.counts(), strict=True) if count == 0]
         raise DataError(
             f"{names[0]} has no images of {_some(empty)}; add some, remove the class or allow it with "

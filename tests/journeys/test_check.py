@@ -1,0 +1,209 @@
+"""`vitrine check` from the command line: what it says, writes and exits with."""
+
+import csv
+import json
+import os
+import sys
+
+import pytest
+from pictures import altered, class_folders, photo, save
+from PIL import Image
+
+from vitrine.cli import app
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path, monkeypatch):
+    """Work in an empty folder with a cache of its own."""
+    monkeypatch.setenv("VITRINE_CACHE", str(tmp_path / "cache"))
+    (tmp_path / "work").mkdir()
+    monkeypatch.chdir(tmp_path / "work")
+
+
+@pytest.fixture
+def vitrine(monkeypatch, capsys):
+    """Run the command line; returns exit code, standard output, standard error."""
+    monkeypatch.setattr(app, "VERBS", [verb for verb in app.VERBS if verb.name == "check"])
+
+    def run(*words):
+        monkeypatch.setattr(sys, "argv", ["vitrine", *map(str, words)])
+        try:
+            app.main()
+            code = 0
+        except SystemExit as end:
+            code = end.code or 0
+        said = capsys.readouterr()
+        return code, said.out, said.err
+
+    return run
+
+
+@pytest.fixture
+def photos(tmp_path):
+    return class_folders(tmp_path / "photos")
+
+
+def rows_of(path):
+    with path.open(newline="", encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
+def snapshot(folder):
+    return {path: path.stat().st_mtime_ns for path in folder.rglob("*")}
+
+
+def test_a_clean_set_passes_strictly_and_leaves_a_dated_report(vitrine, photos, tmp_path):
+    before = snapshot(photos)
+    code, out, _ = vitrine("check", photos, "--strict")
+    assert code == 0
+    assert "12 images" in out and "No problems found" in out
+    (folder,) = (tmp_path / "work" / "runs").iterdir()
+    assert f"Wrote runs/{folder.name}/report.html" in out and f"Wrote runs/{folder.name}/issues.csv" in out
+    assert f"Next: vitrine finetune {photos}" in out
+    assert rows_of(folder / "issues.csv") == []
+    assert snapshot(photos) == before
+
+
+BAD = {
+    "not an image": ("letter.jpg", lambda tmp: b"Dear Sir", "looks like text"),
+    "empty file": ("zero.png", lambda tmp: b"", "0 bytes"),
+    "damaged": (
+        "cut.jpg",
+        lambda tmp: save(tmp / "x.jpg", photo(9, 200, 200)).read_bytes()[:3000],
+        "damaged JPEG",
+    ),
+}
+
+
+@pytest.mark.parametrize("problem", BAD)
+def test_a_bad_file_is_said_by_path_and_reason_and_strict_exits_1(vitrine, photos, tmp_path, problem):
+    name, data, words = BAD[problem]
+    (photos / "dog" / name).write_bytes(data(tmp_path))
+    for flags, expected in (((), 0), (("--strict",), 1)):
+        code, out, _ = vitrine("check", photos, "--out", tmp_path / "out", "--overwrite", *flags)
+        assert code == expected
+        assert f"{problem}: dog/{name}: " in out and words in out
+    (row,) = rows_of(tmp_path / "out" / "issues.csv")
+    assert (row["path"], row["problem"]) == (f"dog/{name}", problem) and words in row["detail"]
+
+
+def test_16_bit_alpha_cmyk_palette_grey_and_turned_images_are_converted_and_said_so(
+    vitrine, photos, tmp_path
+):
+    image = Image.fromarray(photo(50))
+    image.convert("CMYK").save(photos / "cat" / "c.jpg")
+    Image.fromarray(photo(51)).quantize(8).save(photos / "cat" / "p.png")
+    Image.fromarray(photo(52)).convert("L").save(photos / "cat" / "g.png")
+    Image.fromarray(photo(53)).convert("RGBA").save(photos / "cat" / "a.png")
+    Image.fromarray(photo(54)[:, :, 0].astype("uint16") * 257).save(photos / "cat" / "d.png")
+    exif = Image.Exif()
+    exif[0x0112] = 8
+    Image.fromarray(photo(55)).save(photos / "cat" / "t.jpg", exif=exif)
+    code, out, _ = vitrine("check", photos, "--strict", "--out", tmp_path / "out")
+    assert code == 0
+    for words in ("EXIF 1", "16-bit or deeper, scaled to 8 1", "alpha laid over white 1", "CMYK made RGB 1"):
+        assert words in out
+
+
+def test_an_empty_class_folder_and_a_class_missing_from_val_are_said_with_the_counts(vitrine, tmp_path):
+    root = tmp_path / "set"
+    class_folders(root / "train", classes=("cat", "dog", "emu"))
+    class_folders(root / "val", classes=("cat", "dog"), first=5000)
+    (root / "train" / "yak").mkdir()
+    code, out, _ = vitrine("check", root, "--strict", "--out", tmp_path / "out")
+    assert code == 1
+    assert "empty class: yak: the class yak has no images at all" in out
+    assert "missing class: val/emu: val has no images of emu (6 in train, 0 in val)" in out
+    table = [line.split() for line in out.splitlines() if line.startswith("  ")]
+    assert ["class", "train", "val"] in table and ["emu", "6", "0"] in table and ["yak", "0", "0"] in table
+
+
+def test_a_wrong_path_is_refused_with_the_nearest(vitrine, photos, tmp_path):
+    code, out, err = vitrine("check", tmp_path / "fotos")
+    assert code == 2 and out == ""
+    assert f"no such folder {tmp_path}/fotos; did you mean {photos}?" in err
+    assert not (tmp_path / "work" / "runs").exists()
+
+
+def test_a_folder_that_may_not_be_listed_is_named(vitrine, photos, monkeypatch):
+    real = os.scandir
+
+    def guarded(folder):
+        if str(folder).endswith("dog"):
+            raise PermissionError(13, "Permission denied")
+        return real(folder)
+
+    monkeypatch.setattr(os, "scandir", guarded)
+    code, _, err = vitrine("check", photos)
+    assert code == 2
+    assert f"cannot list the folder {photos}/dog: Permission denied" in err
+
+
+def test_a_folder_without_images_is_refused(vitrine, tmp_path):
+    (tmp_path / "none" / "cat").mkdir(parents=True)
+    code, _, err = vitrine("check", tmp_path / "none")
+    assert code == 2 and "holds no images" in err
+
+
+def test_nothing_is_written_into_the_data_set(vitrine, photos):
+    before = snapshot(photos)
+    code, _, err = vitrine("check", photos, "--out", photos / "report")
+    assert code == 2 and "nothing is ever written" in err
+    assert snapshot(photos) == before
+
+
+def test_from_inside_the_data_set_a_place_for_the_report_is_asked_for(vitrine, photos, monkeypatch):
+    monkeypatch.chdir(photos)
+    before = snapshot(photos)
+    code, _, err = vitrine("check", ".")
+    assert code == 2 and "--out" in err
+    assert snapshot(photos) == before
+
+
+def test_an_existing_report_is_kept_unless_told_otherwise(vitrine, photos, tmp_path):
+    assert vitrine("check", photos, "--out", tmp_path / "out")[0] == 0
+    code, _, err = vitrine("check", photos, "--out", tmp_path / "out")
+    assert code == 2 and "--overwrite" in err
+
+
+def test_loose_images_are_checked_without_labels(vitrine, tmp_path):
+    for seed in range(3):
+        save(tmp_path / "loose" / f"{seed}.png", photo(seed))
+    save(tmp_path / "loose" / "copy.jpg", altered(photo(1)))
+    code, out, err = vitrine("check", tmp_path / "loose", "--out", tmp_path / "out")
+    assert code == 0 and "without labels" in err
+    assert "4 images" in out and "1 near duplicate" in out
+
+
+def test_json_holds_the_same_for_machines(vitrine, photos, tmp_path):
+    (photos / "cat" / "zero.png").write_bytes(b"")
+    code, out, _ = vitrine("check", photos, "--json", "--strict", "--out", tmp_path / "out")
+    result = json.loads(out)
+    assert code == 1
+    assert result["problems"] == {"empty file": 1} and result["num_set_aside"] == 1
+    assert result["issues"][0]["path"] == "cat/zero.png"
+    assert result["counts"] == {"all": {"cat": 7, "dog": 6}}
+
+
+def test_without_the_report_extra_there_is_a_csv_and_a_remark(vitrine, photos, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "jinja2", None)
+    code, out, err = vitrine("check", photos, "--out", tmp_path / "out")
+    assert code == 0
+    assert "only issues.csv" in err and "vitrine[report]" in err
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["issues.csv"] and "report.html" not in out
+
+
+def test_a_typo_in_an_option_is_refused(vitrine, photos, tmp_path):
+    code, _, err = vitrine("check", photos, "--stric")
+    assert code == 2 and "--strict" in err
+    assert not (tmp_path / "work" / "runs").exists()
+
+
+def test_names_in_any_script_and_broken_bytes_are_shown(vitrine, tmp_path):
+    root = class_folders(tmp_path / "set", classes=("кошка", "犬"))
+    with open(os.fsencode(root) + b"/\xe7\x8a\xac/caf\xe9.png", "wb"):  # noqa: PTH123 (not UTF-8)
+        pass
+    code, out, _ = vitrine("check", root, "--strict", "--out", tmp_path / "out")
+    assert code == 1
+    assert "кошка" in out and r"犬/caf\xe9.png" in out
+    assert r"caf\xe9.png" in (tmp_path / "out" / "report.html").read_text(encoding="utf-8")

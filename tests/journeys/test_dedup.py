@@ -1,0 +1,114 @@
+"""`vitrine dedup` from the command line: from two folders to a list that leaves the copies out."""
+
+import csv
+import json
+import sys
+
+import pytest
+from pictures import altered, class_folders, photo, save
+
+from vitrine.cli import app
+from vitrine.data.exclusions import leave_out, read_exclusions
+from vitrine.data.sources import open_source
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path, monkeypatch):
+    monkeypatch.setenv("VITRINE_CACHE", str(tmp_path / "cache"))
+    (tmp_path / "work").mkdir()
+    monkeypatch.chdir(tmp_path / "work")
+
+
+@pytest.fixture
+def vitrine(monkeypatch, capsys):
+    monkeypatch.setattr(app, "VERBS", [verb for verb in app.VERBS if verb.name == "dedup"])
+
+    def run(*words):
+        monkeypatch.setattr(sys, "argv", ["vitrine", *map(str, words)])
+        try:
+            app.main()
+            code = 0
+        except SystemExit as end:
+            code = end.code or 0
+        said = capsys.readouterr()
+        return code, said.out, said.err
+
+    return run
+
+
+@pytest.fixture
+def sets(tmp_path):
+    train = class_folders(tmp_path / "train")
+    first = class_folders(tmp_path / "first", first=5000)
+    for seed in range(8000, 8004):
+        save(tmp_path / "loose" / f"{seed}.png", photo(seed))
+    (train / "cat" / "same.png").write_bytes((first / "cat" / "2.png").read_bytes())
+    save(train / "dog" / "moved.jpg", altered(photo(8001)))
+    save(train / "dog" / "mirrored.png", photo(8002)[:, ::-1])
+    return train, first, tmp_path / "loose"
+
+
+def test_copies_of_several_test_sets_are_listed_and_left_out(vitrine, sets, tmp_path):
+    train, first, loose = sets
+    code, out, _ = vitrine("dedup", train, "--against", first, "--against", loose, "--out", tmp_path / "out")
+    assert code == 0
+    assert "15 training images against first (12), loose (4)" in out
+    assert "2 training images are copies of test images: 2 pairs, 1 by hash, 1 by perceptual" in out
+    for name in ("pairs.html", "pairs.csv", "exclude.txt"):
+        assert f"Wrote {tmp_path / 'out' / name}" in out
+    listed = read_exclusions(tmp_path / "out" / "exclude.txt")
+    assert listed == {"cat/same.png", "dog/moved.jpg"}
+    assert len(leave_out(open_source(train), listed)) == 13
+    with (tmp_path / "out" / "pairs.csv").open(newline="") as file:
+        assert [row["test_set"] for row in csv.DictReader(file)] == ["first", "loose"]
+    assert (tmp_path / "out" / "pairs.html").read_text().count("<img") == 4
+
+
+def test_mirrored_copies_are_found_when_asked_for(vitrine, sets, tmp_path):
+    train, _, loose = sets
+    code, out, _ = vitrine(
+        "dedup", train, "--against", loose, "--mirrored", "--json", "--out", tmp_path / "out"
+    )
+    result = json.loads(out)
+    assert code == 0 and result["num_excluded"] == 2
+    assert "dog/mirrored.png" in read_exclusions(tmp_path / "out" / "exclude.txt")
+
+
+def test_one_split_of_a_set_is_compared_with_another(vitrine, tmp_path):
+    root = tmp_path / "set"
+    class_folders(root / "train")
+    class_folders(root / "test", first=5000)
+    (root / "test" / "cat" / "leak.png").write_bytes((root / "train" / "cat" / "1.png").read_bytes())
+    code, _, _ = vitrine(
+        "dedup",
+        root,
+        "--split",
+        "train",
+        "--against",
+        root,
+        "--against-split",
+        "test",
+        "--out",
+        tmp_path / "out",
+    )
+    assert code == 0
+    assert read_exclusions(tmp_path / "out" / "exclude.txt") == {"train/cat/1.png"}
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (("--against", "{test}", "--by", "hsah"), "did you mean hash"),
+        (("--against", "{test}", "--by", "features"), "needs a model"),
+        (("--against", "{test}x"), "no such folder"),
+        (("--against", "{test}", "--out", "{train}/out"), "nothing is ever written"),
+        (("--against", "{test}", "--out", "{test}/out"), "nothing is ever written"),
+        (("--against", "{test}", "--split", "trian"), "has no split trian"),
+        ((), "--against"),
+    ],
+)
+def test_mistakes_are_answered_in_a_sentence_with_exit_2(vitrine, sets, options, words):
+    train, first, _ = sets
+    code, out, err = vitrine("dedup", train, *(word.format(test=first, train=train) for word in options))
+    assert code == 2 and out == ""
+    assert words in err and "Traceback" not in err

@@ -1,0 +1,126 @@
+import os
+import threading
+import time
+
+import numpy as np
+import pytest
+from pictures import class_folders, photo, save
+
+from vitrine.data import readings as module
+from vitrine.data.readings import cache_folder, in_order, read_all
+from vitrine.data.source import Subset
+from vitrine.data.sources import open_source
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("VITRINE_CACHE", str(tmp_path / "cache"))
+
+
+@pytest.fixture
+def source(tmp_path):
+    class_folders(tmp_path / "photos", each=4)
+    (tmp_path / "photos" / "cat" / "zero.jpg").write_bytes(b"")
+    return open_source(tmp_path / "photos")
+
+
+def refuse_to_read(*_args, **_options):
+    raise AssertionError("a file was read again")
+
+
+def test_every_file_is_read_and_those_that_cannot_be_decoded_have_a_reason(source):
+    found = read_all(source)
+    assert len(found) == 9
+    (bad,) = found.reasons
+    assert source.name(bad) == "cat/zero.jpg" and "0 bytes" in found.reasons[bad]
+    assert found.kind_of[bad] == -1 and not found.thumbnails[bad].any()
+    assert (np.delete(found.sizes, bad, axis=0) == (48, 64)).all()
+    assert [(kind.format, kind.mode) for kind in found.kinds] == [("PNG", "RGB")]
+
+
+def test_an_unchanged_set_is_recalled_and_not_read_again(source, monkeypatch):
+    first = read_all(source)
+    monkeypatch.setattr(module, "_read_one", refuse_to_read)
+    again = read_all(source)
+    for name in ("hashes", "thumbnails", "kind_of", "sizes"):
+        np.testing.assert_array_equal(getattr(first, name), getattr(again, name))
+    assert (again.kinds, again.reasons) == (first.kinds, first.reasons)
+
+
+def test_a_part_of_a_set_recalls_the_reading_of_the_whole(source, monkeypatch):
+    whole = read_all(source)
+    monkeypatch.setattr(module, "_read_one", refuse_to_read)
+    order = [8, 4, 0]
+    part = read_all(Subset(source, order))
+    np.testing.assert_array_equal(part.thumbnails, whole.thumbnails[order])
+    assert part.reasons == {1: whole.reasons[4]}
+
+
+def test_a_file_that_changed_at_equal_size_is_read_again(source, tmp_path):
+    before = read_all(source)
+    path = tmp_path / "photos" / "cat" / "0.png"
+    data = bytearray(path.read_bytes())
+    data[-30] ^= 1
+    path.write_bytes(bytes(data))
+    os.utime(path, ns=(1, 1))
+    after = read_all(open_source(tmp_path / "photos"))
+    assert bytes(after.hashes[0]) != bytes(before.hashes[0])
+
+
+def test_a_damaged_cache_is_read_anew(source):
+    first = read_all(source)
+    for file in cache_folder().rglob("arrays.npz"):
+        file.write_bytes(b"nonsense")
+    np.testing.assert_array_equal(read_all(source).hashes, first.hashes)
+
+
+def test_a_cache_that_cannot_be_written_is_done_without(source, tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("in the way")
+    monkeypatch.setenv("VITRINE_CACHE", str(tmp_path / "file"))
+    assert len(read_all(source)) == 9
+
+
+def test_nothing_is_written_into_the_data_set(source, tmp_path):
+    before = sorted(path.relative_to(tmp_path) for path in (tmp_path / "photos").rglob("*"))
+    read_all(source)
+    assert sorted(path.relative_to(tmp_path) for path in (tmp_path / "photos").rglob("*")) == before
+
+
+def test_the_number_of_workers_does_not_change_the_result(source):
+    one, many = (read_all(source, num_workers=n, is_cached=False) for n in (1, 4))
+    np.testing.assert_array_equal(one.thumbnails, many.thumbnails)
+    np.testing.assert_array_equal(one.hashes, many.hashes)
+
+
+def test_results_come_in_order_and_few_are_on_their_way():
+    lock, state = threading.Lock(), {"ahead": 0, "most": 0}
+
+    def slow(number: int) -> int:
+        with lock:
+            state["ahead"] += 1
+            state["most"] = max(state["most"], state["ahead"])
+        time.sleep(0.001 * (number % 3))
+        return number
+
+    taken = []
+    for number in in_order(slow, range(200), num_workers=3):
+        taken.append(number)
+        with lock:
+            state["ahead"] -= 1
+    assert taken == list(range(200))
+    assert state["most"] <= 3 * 16 + 1
+
+
+def test_the_cache_is_where_the_user_says(monkeypatch, tmp_path):
+    monkeypatch.setenv("VITRINE_CACHE", "/somewhere")
+    assert str(cache_folder()) == "/somewhere"
+    monkeypatch.delenv("VITRINE_CACHE")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert cache_folder() == tmp_path / "vitrine"
+
+
+def test_a_scaled_jpeg_has_nearly_the_thumbnail_of_its_full_size(tmp_path):
+    save(tmp_path / "a" / "large.jpg", photo(3, 400, 600), quality=95)
+    save(tmp_path / "b" / "large.png", photo(3, 400, 600))
+    thumbnails = read_all(open_source(tmp_path)).thumbnails.astype(int)
+    assert abs(thumbnails[0] - thumbnails[1]).max() <= 6  # of 255: two ways to shrink, one of them lossy

@@ -1,0 +1,53 @@
+"""Batches made on the device are those of the workers, pixel for pixel."""
+
+import numpy as np
+import pytest
+import torch
+
+from vitrine.data.arrays import ArraySource
+from vitrine.data.loader import Loader
+from vitrine.data.resident import ResidentLoader, can_reside
+from vitrine.data.source import Subset
+from vitrine.data.view import TrainView
+
+
+def small_set(count: int = 37) -> ArraySource:
+    generator = np.random.default_rng(0)
+    images = generator.integers(0, 256, (count, 16, 24, 3), dtype=np.uint8)
+    labels = (np.arange(count) % 3).astype(np.int32)
+    return ArraySource(images, labels=labels, classes=("a", "b", "c"), address="memory", root=None)
+
+
+@pytest.mark.parametrize("crop", ["padded", "none"])
+@pytest.mark.parametrize("is_part", [False, True])
+def test_resident_batches_equal_those_of_the_loader(crop: str, is_part: bool) -> None:
+    source = Subset(small_set(), [5, 3, 8, 30, 11, 2, 9]) if is_part else small_set()
+    view = TrainView(size=(16, 24), crop=crop)  # type: ignore[arg-type]
+    assert can_reside(source, view)
+    options = {"batch_size": 6, "seed": 4, "rank": 1, "world_size": 2}
+    theirs = Loader(source, view, num_workers=0, **options).training_batches(start_step=3, stop_step=9)  # type: ignore[arg-type]
+    ours = ResidentLoader(source, view, **options).training_batches(start_step=3, stop_step=9)
+    for left, right in zip(theirs, ours, strict=True):
+        assert torch.equal(left.images, right.images)
+        assert torch.equal(left.labels, right.labels)
+        assert np.array_equal(left.rows.indices, right.rows.indices)
+
+
+def test_views_that_resize_are_left_to_the_workers() -> None:
+    assert not can_reside(small_set(), TrainView(size=(16, 24), crop="inception"))
+    assert not can_reside(small_set(), TrainView(size=(16, 16), crop="padded"))
+
+
+def test_a_reader_that_stops_early_leaves_no_thread_waiting() -> None:
+    import threading
+
+    before = threading.active_count()
+    batches = ResidentLoader(
+        small_set(), TrainView(size=(16, 24), crop="padded"), batch_size=4
+    ).training_batches(stop_step=1000)
+    next(batches)
+    batches.close()  # type: ignore[attr-defined]
+    for thread in threading.enumerate():
+        if thread is not threading.main_thread() and thread.daemon:
+            thread.join(timeout=2)
+    assert threading.active_count() <= before

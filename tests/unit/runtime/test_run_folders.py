@@ -1,0 +1,41 @@
+import pytest
+
+from vitrine.errors import ConfigError
+from vitrine.runtime.run_folders import is_inside, new_run_folder
+
+
+def test_without_a_name_each_run_has_its_own_dated_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    folders = {new_run_folder(None, verb="check", files=["report.html"]) for _ in range(3)}
+    assert len(folders) == 3
+    assert all(
+        folder.parent.name == "runs" and "check" in folder.name and folder.is_dir() for folder in folders
+    )
+
+
+def test_a_folder_inside_the_data_set_is_refused_even_through_a_link(tmp_path):
+    (tmp_path / "photos").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "photos")
+    for out in (tmp_path / "photos", tmp_path / "photos" / "out", tmp_path / "link" / "out"):
+        with pytest.raises(ConfigError, match=r"nothing is ever written.*--out"):
+            new_run_folder(out, verb="check", files=[], never_in=[tmp_path / "photos"])
+    assert list((tmp_path / "photos").iterdir()) == []
+
+
+def test_a_folder_that_holds_results_is_refused_unless_overwriting(tmp_path):
+    (tmp_path / "issues.csv").write_text("old")
+    with pytest.raises(ConfigError, match=r"already holds issues\.csv"):
+        new_run_folder(tmp_path, verb="check", files=["issues.csv"])
+    assert new_run_folder(tmp_path, verb="check", files=["issues.csv"], is_overwriting=True) == tmp_path
+
+
+def test_a_folder_that_cannot_be_made_is_named(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ConfigError, match="cannot make the folder"):
+        new_run_folder(tmp_path / "file" / "out", verb="check", files=[])
+
+
+def test_beside_a_file_is_not_inside_it_but_the_file_itself_is(tmp_path):
+    (tmp_path / "train.parquet").write_text("")
+    assert not is_inside(tmp_path / "runs", tmp_path / "train.parquet")
+    assert is_inside(tmp_path / "train.parquet", tmp_path / "train.parquet")

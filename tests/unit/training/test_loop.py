@@ -1,0 +1,250 @@
+"""The one loop: exact, resumable, careful."""
+
+import dataclasses
+import json
+import math
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+from unit.training.simple import CONFIG, Memory, assert_equal, fresh_folder, small_model, small_task, weights
+
+from vitrine.errors import CheckpointError, TrainingError
+from vitrine.models import create_model
+from vitrine.training import state as state_module
+from vitrine.training.config import TrainingConfig
+from vitrine.training.loop import BEST, LAST, StoppedError, Task, train
+from vitrine.training.schedule import learning_rate
+from vitrine.training.state import numbers_of, weights_of
+
+Changed = dataclasses.replace
+
+
+def run(tmp_path: Path, config: TrainingConfig = CONFIG, **options: object) -> tuple[nn.Module, Memory]:
+    model, memory = small_model(**options), Memory()
+    train(model, small_task(config), config=config, folder=fresh_folder(tmp_path), sinks=[memory])
+    return model, memory
+
+
+def test_the_first_twenty_losses_equal_those_of_a_plain_pytorch_loop(tmp_path: Path) -> None:
+    _, memory = run(tmp_path)
+    model, task = small_model(), small_task()
+    decayed = [p for n, p in model.named_parameters() if n.endswith(".weight") and p.ndim > 1]
+    others = [p for n, p in model.named_parameters() if not (n.endswith(".weight") and p.ndim > 1)]
+    optimizer = torch.optim.AdamW(
+        [{"params": decayed, "weight_decay": 0.1}, {"params": others, "weight_decay": 0.0}]
+    )
+    losses = []
+    for step, batch in enumerate(task.batches(0, 20)):
+        images, labels = task.prepare(batch)
+        loss = nn.functional.cross_entropy(model(images), labels)
+        loss.backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        for group in optimizer.param_groups:
+            group["lr"] = 1e-3 * min(1, step / 4) * 0.5 * (1 + math.cos(math.pi * max(0, step - 4) / 16))
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(loss.item())
+    # Adam's fused and plain kernels round differently; after twenty steps that is still in the sixth digit.
+    assert memory.losses == pytest.approx(losses, rel=1e-5)
+
+
+def test_logged_learning_rates_equal_the_schedule(tmp_path: Path) -> None:
+    _, memory = run(tmp_path)
+    rates = [record["lr"] for record in memory.records if "lr" in record]
+    assert rates == [learning_rate(s, peak=1e-3, warmup_steps=4, total_steps=20) for s in range(20)]
+
+
+@pytest.mark.parametrize("micro_batch", [1, 5, 8])
+def test_micro_batches_do_not_change_the_result(tmp_path: Path, micro_batch: int) -> None:
+    config = Changed(CONFIG, total_steps=6)
+    _, whole = run(tmp_path / "a", config)
+    _, pieces = run(tmp_path / "b", Changed(config, micro_batch=micro_batch))
+    assert pieces.losses == pytest.approx(whole.losses, rel=1e-5)  # sums in another order
+
+
+def test_out_of_memory_halves_the_micro_batch_and_goes_on_with_the_same_result(tmp_path: Path) -> None:
+    config = Changed(CONFIG, total_steps=4)
+    _, expected = run(tmp_path / "a", config)
+    task, sizes = small_task(config), []
+
+    def cramped(module: nn.Module, parts: tuple[Tensor, ...]) -> tuple[Tensor, dict[str, Tensor]]:
+        if len(parts[0]) > 4:
+            raise torch.OutOfMemoryError("no room")
+        sizes.append(len(parts[0]))
+        return task.loss_of(module, parts)
+
+    memory = Memory()
+    train(
+        small_model(),
+        Changed(task, loss_of=cramped),
+        config=config,
+        folder=fresh_folder(tmp_path, "b"),
+        sinks=[memory],
+    )
+    assert set(sizes) == {4}
+    assert memory.losses == pytest.approx(expected.losses, rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"optimizer": "adamw", "average_decay": 0.9},
+        {"optimizer": "sgd", "lr": 0.05},
+        {"optimizer": "muon"},
+        {"log_every": 7},
+    ],
+    ids=lambda changes: "-".join(map(str, changes.values())),
+)
+def test_a_resumed_run_equals_an_uninterrupted_one_bit_for_bit(
+    tmp_path: Path, changes: dict[str, object]
+) -> None:
+    config = Changed(CONFIG, **changes)
+    options = {"dropout": 0.1, "stochastic_depth": 0.1}
+    whole, expected = run(tmp_path / "whole", config, **options)
+    task, memory = small_task(config), Memory()
+
+    def until(start: int, stop: int) -> Iterator[object]:
+        for step, batch in zip(range(start, stop), task.batches(start, stop), strict=True):
+            if step == 13:
+                raise ConnectionError("the power goes")
+            yield batch
+
+    folder = fresh_folder(tmp_path, "broken")
+    with pytest.raises(ConnectionError):
+        train(
+            small_model(**options), Changed(task, batches=until), config=config, folder=folder, sinks=[memory]
+        )
+    kept = [r for r in memory.records if r["step"] <= 10]
+    assert numbers_of(folder / LAST)["step"] == 10
+    again, rest = small_model(**options), Memory()
+    train(again, task, config=config, folder=folder, sinks=[rest], resume_from=folder / LAST)
+    assert_equal(weights(whole), weights(again))
+    both = [r["loss"] for r in kept + rest.records if "loss" in r]
+    assert both == expected.losses
+    if config.average_decay:
+        assert_equal(weights_of(folder / LAST), weights_of(fresh_folder(tmp_path / "whole") / LAST))
+
+
+def test_a_loss_that_is_not_finite_stops_at_that_step_and_keeps_the_last_good_weights(tmp_path: Path) -> None:
+    config = Changed(CONFIG, log_every=4)
+    task, seen = small_task(config), []
+
+    def spoilt(module: nn.Module, parts: tuple[Tensor, ...]) -> tuple[Tensor, dict[str, Tensor]]:
+        seen.append({name: value.clone() for name, value in module.state_dict().items()})
+        losses, stats = task.loss_of(module, parts)
+        return losses * (float("nan") if len(seen) == 6 else 1.0), stats
+
+    folder = fresh_folder(tmp_path)
+    with pytest.raises(
+        TrainingError, match=r"step 6 is not finite.*picture-5.*lower learning rate"
+    ) as caught:
+        train(small_model(), Changed(task, loss_of=spoilt), config=config, folder=folder)
+    assert caught.value.exit_code == 3
+    assert_equal(weights_of(folder / LAST), seen[5])  # as they were before the sixth step
+    assert numbers_of(folder / LAST)["step"] == 5
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_saves_and_stops_with_its_exit_code(tmp_path: Path, number: int) -> None:
+    task, folder = small_task(), fresh_folder(tmp_path)
+
+    def until(start: int, stop: int) -> Iterator[object]:
+        for step, batch in zip(range(start, stop), task.batches(start, stop), strict=True):
+            if step == 7:
+                os.kill(os.getpid(), number)
+            yield batch
+
+    before = signal.getsignal(number)
+    with pytest.raises(StoppedError, match=r"stopped after step 8 of 20.*vitrine resume") as caught:
+        train(small_model(), Changed(task, batches=until), config=CONFIG, folder=folder)
+    assert caught.value.exit_code == 130
+    assert numbers_of(folder / LAST)["step"] == 8
+    assert signal.getsignal(number) is before
+
+
+def test_a_full_disk_keeps_the_last_good_checkpoint_and_says_what_is_needed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = fresh_folder(tmp_path)
+    train(small_model(), small_task(), config=Changed(CONFIG, total_steps=5), folder=folder)
+    good = (folder / LAST).read_bytes()
+    full = type("Usage", (), {"free": 100})()
+    monkeypatch.setattr(state_module.shutil, "disk_usage", lambda path: full)
+    with pytest.raises(
+        CheckpointError, match=r"GB free and a checkpoint needs .* last good checkpoint is kept"
+    ):
+        train(small_model(), small_task(), config=CONFIG, folder=folder)
+    assert (folder / LAST).read_bytes() == good
+
+
+def test_the_best_weights_are_kept_and_patience_ends_the_run(tmp_path: Path) -> None:
+    results = iter([0.1, 0.5, 0.4, 0.3, 0.2])
+    config = Changed(CONFIG, evaluate_every=2, patience=2, average_decay=0.9)
+    task = Changed(small_task(config), evaluate=lambda model: {"accuracy": next(results)})
+    folder = fresh_folder(tmp_path)
+    outcome = train(small_model(), task, config=config, folder=folder)
+    assert (outcome.best, outcome.best_step, outcome.steps) == (0.5, 4, 8)
+    assert numbers_of(folder / BEST)["step"] == 4
+
+
+def test_averages_follow_the_weights_by_the_formula(tmp_path: Path) -> None:
+    from vitrine.training.averaging import Averages
+
+    model = create_model("ViT-Ti/16", image_size=32, depth=1, num_classes=2)
+    averages = Averages(model, decay=0.9)
+    expected = {name: value.clone() for name, value in model.state_dict().items()}
+    for step in range(30):
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.add_(0.1)
+        averages.update(model, step=step)
+        decay = min(0.9, (1 + step) / (10 + step))
+        for name, value in model.state_dict().items():
+            expected[name] = decay * expected[name] + (1 - decay) * value
+    for name, value in expected.items():
+        torch.testing.assert_close(averages.weights[name], value, rtol=1e-5, atol=1e-6)
+    before = weights(model)
+    with averages.applied_to(model):
+        torch.testing.assert_close(model.state_dict()["norm.weight"], expected["norm.weight"])
+    assert_equal(weights(model), before)
+
+
+def test_a_state_that_was_cut_short_is_refused_in_one_sentence(tmp_path: Path) -> None:
+    folder = fresh_folder(tmp_path)
+    train(small_model(), small_task(), config=Changed(CONFIG, total_steps=5), folder=folder)
+    broken = tmp_path / "broken.safetensors"
+    broken.write_bytes((folder / LAST).read_bytes()[:1000])
+    with pytest.raises(CheckpointError, match="is not a training state that can be read"):
+        train(small_model(), small_task(), config=CONFIG, folder=folder, resume_from=broken)
+
+
+def test_records_after_the_checkpoint_are_dropped_when_a_run_goes_on(tmp_path: Path) -> None:
+    from vitrine.training.metrics_log import MetricsFile
+
+    path = tmp_path / "metrics.jsonl"
+    path.write_text('{"step": 1, "loss": 2.0}\n{"step": 2, "loss": 1.9}\n{"step": 3, "lo')
+    sink = MetricsFile(path, done_steps=1)
+    sink.write({"step": 2, "loss": 1.8})
+    sink.close()
+    assert [json.loads(line) for line in path.read_text().splitlines()] == [
+        {"step": 1, "loss": 2.0},
+        {"step": 2, "loss": 1.8},
+    ]
+
+
+def test_bf16_and_compilation_train_too(tmp_path: Path) -> None:
+    config = Changed(CONFIG, total_steps=3)
+    _, exact = run(tmp_path / "a", config)
+    _, rough = run(tmp_path / "b", Changed(config, precision="bf16"))
+    assert rough.losses == pytest.approx(exact.losses, rel=0.02)  # bf16 has 8 bits
+
+
+def test_tasks_are_frozen_records() -> None:
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        small_task().metric = "loss"  # type: ignore[misc]
+    assert Task.__dataclass_params__.frozen  # type: ignore[attr-defined]
