@@ -50,7 +50,14 @@ def weights(tmp_path_factory):
 
 
 def test_vtab_trains_scores_writes_and_goes_on(root, weights, tmp_path):
-    options = {"steps": 3, "batch_size": 8, "size": 16, "device": "cpu", "workers": 0, "out": tmp_path / "out"}
+    options = {
+        "steps": 3,
+        "batch_size": 8,
+        "size": 16,
+        "device": "cpu",
+        "workers": 0,
+        "out": tmp_path / "out",
+    }
     result = vitrine.vtab(weights, root, **options)
     assert [score.task for score in result.scores.scores] == ["SVHN", "Clevr-Count"]
     assert [score.num_test for score in result.scores.scores] == [20, 20]
