@@ -1,12 +1,13 @@
 """Each label definition, on files made in the layout of the original archive."""
 
 import pickle
+import sys
 
 import numpy as np
 import pytest
 
 from vitrine.data.preprocess import Preprocess
-from vitrine.errors import ConfigError, DataError
+from vitrine.errors import ConfigError, DataError, MissingExtraError
 from vitrine.evaluation.vtab.opening import complete_splits, find_folders, open_task
 from vitrine.evaluation.vtab.tasks import GROUPS, TASKS, find_task
 
@@ -245,3 +246,10 @@ def test_damaged_archives_are_refused_in_one_sentence(tmp_path):
     scenes.write_text(scenes.read_text()[:150])
     with pytest.raises(DataError, match="not a complete file of CLEVR scenes"):
         open_task(tmp_path / "clevr", find_task("Clevr-Count"), **SMALL)
+
+
+def test_hdf5_without_h5py_says_what_to_install(tmp_path, monkeypatch):
+    files.make_camelyon(tmp_path)
+    monkeypatch.setitem(sys.modules, "h5py", None)
+    with pytest.raises(MissingExtraError, match=r"pip install 'vitrine\[vtab\]'"):
+        open_task(tmp_path, find_task("Camelyon"), **SMALL)

@@ -1,9 +1,10 @@
 import dataclasses
+import sys
 
 import pytest
 
 from vitrine.data.source import Source
-from vitrine.errors import ConfigError, DataError
+from vitrine.errors import ConfigError, DataError, MissingExtraError
 from vitrine.evaluation.bootstrap import Interval
 from vitrine.evaluation.vtab.figure import draw_figure
 from vitrine.evaluation.vtab.protocol import PROTOCOLS, run_vtab
@@ -174,3 +175,9 @@ def test_the_figure_is_drawn_with_and_without_all_tasks(tmp_path, is_complete):
         scores = dataclasses.replace(scores, scores=scores.scores[1:], missing=("Caltech101",))
     draw_figure(tmp_path / "vtab.png", scores)
     assert (tmp_path / "vtab.png").read_bytes()[:4] == b"\x89PNG"
+
+
+def test_a_figure_without_matplotlib_says_what_to_install(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    with pytest.raises(MissingExtraError, match=r"pip install 'vitrine\[report\]'"):
+        draw_figure(tmp_path / "vtab.png", all_tasks())
