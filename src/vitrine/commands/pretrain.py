@@ -30,6 +30,10 @@ def pretrain(
     log_every: Annotated[int | None, Doc("Steps between two records.")] = None,
     checkpoint_every: Annotated[int | None, Doc("Steps between two checkpoints.")] = None,
     evaluate_every: Annotated[int | None, Doc("Steps between two evaluations.")] = None,
+    hold_out: Annotated[
+        float | None,
+        Doc("Share of train to validate on where there is no val; by default a tenth, 0 for none."),
+    ] = None,
     exclude: Annotated[Path | None, Doc("A list of images to leave out, as vitrine dedup writes it.")] = None,
     shard: Annotated[bool, Doc("Share weights and optimizer among the processes (FSDP2).")] = False,
     strict: Annotated[bool, Doc("Refuse to train where a file cannot be read.")] = False,
@@ -56,7 +60,7 @@ def pretrain(
         out, verb="pretrain", files=FILES, never_in=data_folder(data), is_overwriting=overwrite
     )
     splits = open_data(
-        data, folder=folder, seed=chosen.training.seed, exclude=exclude, strict=strict,
+        data, folder=folder, seed=chosen.training.seed, hold_out=hold_out, exclude=exclude, strict=strict,
         allow_empty_class=allow_empty_class, workers=workers,
     )  # fmt: skip
     chosen = chosen.with_steps_for(len(splits["train"]))
@@ -72,6 +76,6 @@ def pretrain(
     return carry_out(
         Setting(
             model=fresh, preprocess=preprocess, splits=splits, recipe=chosen, folder=folder, verb="pretrain",
-            data=data, device=device, workers=workers, shard=shard, tensorboard=tensorboard, wandb=wandb,
+            data=data, device=device, workers=workers, hold_out=hold_out, shard=shard, tensorboard=tensorboard, wandb=wandb,
         )
     )  # fmt: skip

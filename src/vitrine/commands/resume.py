@@ -42,7 +42,7 @@ def resume(
     if done >= recipe.training.total_steps and (folder / "model").exists():
         raise ConfigError(f"{folder} is finished ({done:,} steps); its model is in {folder / 'model'}")
     splits = open_data(
-        began["data"], folder=folder, seed=recipe.training.seed, exclude=None, strict=False, allow_empty_class=True,
+        began["data"], folder=folder, seed=recipe.training.seed, hold_out=began["hold_out"], exclude=None, strict=False, allow_empty_class=True,
         workers=began["workers"] if workers is None else workers,
     )  # fmt: skip
     torch.manual_seed(recipe.training.seed)
@@ -58,6 +58,7 @@ def resume(
             data=began["data"],
             device=device or began["device"],
             workers=began["workers"] if workers is None else workers,
+            hold_out=began["hold_out"],
             shard=began["shard"],
             allow_changed_data=allow_changed_data,
         ),

@@ -71,6 +71,7 @@ class Setting:
     data: str
     device: str
     workers: int
+    hold_out: float | None = None
     shard: bool = False
     tensorboard: bool = False
     wandb: str | None = None
@@ -82,6 +83,7 @@ def open_data(
     *,
     folder: Path,
     seed: int,
+    hold_out: float | None,
     exclude: Path | None,
     strict: bool,
     allow_empty_class: bool,
@@ -95,7 +97,11 @@ def open_data(
 
     try:
         splits = open_splits(
-            address, seed=seed, split_file=folder / "split.csv", allow_empty_class=allow_empty_class
+            address,
+            seed=seed,
+            val_fraction=hold_out,
+            split_file=None if hold_out == 0 else folder / "split.csv",
+            allow_empty_class=allow_empty_class,
         )
     except DataError:
         if not any(folder.iterdir()):
@@ -374,7 +380,7 @@ def write_records(setting: Setting, *, is_resumed: bool) -> None:
     write_json(
         folder / "run.json",
         {"verb": setting.verb, "data": setting.data, "device": setting.device, "workers": setting.workers,
-         "shard": setting.shard, "preprocess": setting.preprocess.to_json(),
+         "shard": setting.shard, "hold_out": setting.hold_out, "preprocess": setting.preprocess.to_json(),
          "model": config_to_json(setting.model.config)},
     )  # fmt: skip
 
