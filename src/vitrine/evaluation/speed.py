@@ -85,7 +85,9 @@ def largest_batch(
         try:
             run = _runner(model, torch.randn(count, channels, *image_size, device=device), precision)
             _timed(run, 1, device)
-        except torch.OutOfMemoryError:
+        except RuntimeError:  # out of memory, or a kernel whose indices are too short for so many numbers
+            if count == 1:
+                raise
             return False
         finally:
             if device.type == "cuda":

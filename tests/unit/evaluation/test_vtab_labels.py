@@ -5,6 +5,7 @@ import sys
 
 import numpy as np
 import pytest
+from scipy.io import savemat
 
 from vitrine.data.preprocess import Preprocess
 from vitrine.errors import ConfigError, DataError, MissingExtraError
@@ -188,6 +189,56 @@ def test_caltech_trains_on_thirty_of_each_class(tmp_path):
     train = np.concatenate([splits["train"].labels, splits["val"].labels])
     assert np.bincount(train).tolist() == [30, 30, 30]
     assert np.bincount(splits["test"].labels).tolist() == [5, 5, 5]
+
+
+def test_class_folders_inside_one_more_folder_are_found(tmp_path):
+    files.make_class_folders(tmp_path / "2750", 10, 4)
+    data = open_task(tmp_path, find_task("EuroSAT"), num_train=8, num_val=4)
+    assert len(data.test.classes) == 10
+
+
+def test_dtd_takes_the_first_of_its_own_splits(tmp_path):
+    files.make_class_folders(tmp_path / "images", 47, 3)
+    (tmp_path / "labels").mkdir()
+    for number, split in enumerate(("train", "val", "test")):
+        lines = [f"class_{k:03d}/{number}.png" for k in range(47)]
+        (tmp_path / "labels" / f"{split}1.txt").write_text("\n".join(lines) + "\n")
+    data = open_task(tmp_path, find_task("DTD"), **SMALL)
+    assert data.test.labels.tolist() == list(range(47))
+    assert {data.test.name(i)[-5:] for i in range(47)} == {"2.png"}
+    assert {data.train.name(i)[-5:] for i in range(8)} == {"0.png"}
+
+
+def test_flowers_takes_its_own_train_val_and_test(tmp_path):
+    count = 204
+    labels = np.arange(count) % 102 + 1
+    for number in range(1, count + 1):
+        files.picture(tmp_path / "jpg" / f"image_{number:05d}.jpg")
+    numbers = np.arange(1, count + 1)
+    sets = {"trnid": numbers[:20], "valid": numbers[20:30], "tstid": numbers[30:]}
+    savemat(tmp_path / "imagelabels.mat", {"labels": labels[None].astype(np.uint8)})
+    savemat(tmp_path / "setid.mat", {name: rows[None].astype(np.uint16) for name, rows in sets.items()})
+    data = open_task(tmp_path, find_task("Flowers102"), **SMALL)
+    assert data.test.labels.tolist() == (labels[30:] - 1).tolist()
+    assert all(int(data.val.name(i)[-9:-4]) in sets["valid"] for i in range(4))
+
+
+@pytest.mark.parametrize("has_lists", [True, False])
+def test_sun397_reads_nested_classes_and_the_lists_where_they_are_there(tmp_path, has_lists):
+    classes = [f"/a/scene_{k:03d}" for k in range(396)] + ["/b/bakery/shop"]
+    paths = [f"{name}/sun_{number}.jpg" for name in classes for number in range(2)]
+    for path in paths:
+        files.picture(tmp_path / path.strip("/"))
+    (tmp_path / "ClassName.txt").write_text("\n".join(classes) + "\n")
+    if has_lists:
+        for name, part in {"tr": paths[:300], "va": paths[300:400], "te": paths[400:]}.items():
+            (tmp_path / f"sun397_tfds_{name}.txt").write_text("\n".join(part) + "\n")
+    data = open_task(tmp_path, find_task("Sun397"), **SMALL)
+    if has_lists:
+        assert data.test.labels.tolist() == [k for k in range(200, 397) for _ in range(2)]
+    for index in range(len(data.test)):
+        folder = data.test.name(index).rpartition("/")[0]
+        assert classes[data.test.label(index)].strip("/") == folder
 
 
 def test_tasks_are_found_by_any_of_their_folders_and_missing_ones_are_none(tmp_path):

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from vitrine.data.file_list import FileList
+from vitrine.data.file_list import FileList, subfolders
 from vitrine.data.joined import Joined
 from vitrine.data.source import Source, Subset
 from vitrine.data.sources import open_kind
@@ -22,7 +22,9 @@ from vitrine.data.sources.vtab import LISTS, read_list
 from vitrine.errors import DataError
 from vitrine.evaluation.vtab.tasks import TASKS, TRAIN_IMAGES, VAL_IMAGES, Task
 
-READERS = ("clevr", "dsprites", "kitti", "smallnorb", "dmlab", "retinopathy", "svhn", "camelyon")
+READERS = (
+    "clevr", "dsprites", "kitti", "smallnorb", "dmlab", "retinopathy", "svhn", "camelyon", "dtd", "flowers", "sun397",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,7 +58,9 @@ def open_task(
     splits = _from_archive(folder, task)
     layout = "original archive" if splits is not None else "class folders"
     if splits is None:
-        splits = {name: source for name, source in open_kind(folder).items() if name in _KNOWN}
+        splits = {
+            name: source for name, source in open_kind(_class_root(folder, task)).items() if name in _KNOWN
+        }
     if not splits:
         raise DataError(
             f"{folder} has no layout of {task.name} that is known: lists, class folders or its archive"
@@ -132,6 +136,14 @@ def _from_archive(folder: Path, task: Task) -> dict[str, Source] | None:
         if splits is not None:
             return splits
     return None
+
+
+def _class_root(folder: Path, task: Task) -> Path:
+    """Go down to where the class folders are: archives put them into one more (`101_ObjectCategories`, `2750`)."""
+    for path in (folder, *(folder / name for name in subfolders(folder))):
+        if len(subfolders(path)) == task.num_classes:
+            return path
+    return folder
 
 
 def _checked(data: TaskData) -> TaskData:
