@@ -1,6 +1,6 @@
 """Few-shot accuracy of real weights on real sets, with seeds and spread: the figures of docs/experiments.md.
 
-    python benchmarks/fewshot_real.py WEIGHTS DATA [DATA ...] --size 224 --shots 1,5,10,25 --seeds 5 --out fewshot.json
+    python benchmarks/fewshot_real.py WEIGHTS DATA [DATA ...] --size 224 --seeds 5 --out fewshot.json
 
 WEIGHTS is anything that `vitrine.load` reads, DATA anything that `vitrine check` reads (class folders with train
 and test, `pets:/data/pets`). Runs on the GPU where there is one. Besides the paper's ridge at l2 = 1024 it prints
@@ -21,7 +21,9 @@ OTHER_L2 = "1,16,128,1024,8192"
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("weights")
     parser.add_argument("data", nargs="+")
     parser.add_argument("--size", type=int, default=None)
@@ -35,7 +37,9 @@ def main() -> None:
     options = parser.parse_args()
 
     device = torch.cuda.get_device_name() if torch.cuda.is_available() else "CPU"
-    print(f"{options.weights} on {device}, torch {torch.__version__}, {options.precision}, size {options.size}")
+    print(
+        f"{options.weights} on {device}, torch {torch.__version__}, {options.precision}, size {options.size}"
+    )
     common = {
         "shots": options.shots,
         "seeds": options.seeds,
@@ -56,7 +60,9 @@ def main() -> None:
         }.items():
             began = time.perf_counter()
             report = vitrine.fewshot(options.weights, data, **common, **extra)
-            print(f"\n{name}, {time.perf_counter() - began:.1f} s (features included where they are not kept yet)")
+            print(
+                f"\n{name}, {time.perf_counter() - began:.1f} s (features included where they are not kept yet)"
+            )
             print(report)
             reports[name] = plain(report)
         found[data] = reports

@@ -215,5 +215,9 @@ def test_fewshot_refuses_more_shots_than_a_class_has(photos, weights):
         match=r"blue has 6 training example\(s\), fewer than 7 shots, and 2 more classes have too few",
     ):
         vitrine.fewshot(str(weights), str(photos), shots="7", cache=False, device="cpu")
+    make_folders(photos.parent / "odd" / "test", "red", "blue")
+    make_folders(photos.parent / "odd" / "val", "red", "blue")
+    with pytest.raises(DataError, match="few-shot draws from train and tests on test or val"):
+        vitrine.fewshot(str(weights), str(photos.parent / "odd"), cache=False)
     with pytest.raises(ConfigError, match="l2 must be numbers with commas between, got 'x'"):
         vitrine.fewshot(str(weights), str(photos), l2="x")

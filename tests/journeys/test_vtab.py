@@ -63,6 +63,7 @@ def test_vtab_trains_scores_writes_and_goes_on(root, weights, tmp_path):
     assert [score.num_test for score in result.scores.scores] == [20, 20]
     assert "VTAB-1k, vit with steps 3, batch 8, size 16 protocol" in str(result)
     assert "2 of 19 tasks" in str(result)
+    assert (result.count, result.mean) == ("2 of 19", None)
     assert {path.name for path in result.wrote} == {"vtab.md", "vtab.png"}
     kept = json.loads((tmp_path / "out" / "tasks" / "SVHN.json").read_text())
     assert kept["score"]["num_test"] == 20

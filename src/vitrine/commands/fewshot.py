@@ -120,12 +120,17 @@ def _open(data: str, test_fraction: float) -> "tuple[tuple[str, str], tuple[Sour
     """Open what examples are drawn from and what is tested on: the set's own splits, or two halves."""
     from vitrine.data.source import match_classes
     from vitrine.data.sources import list_splits, open_splits
+    from vitrine.errors import DataError
 
     own = list_splits(data)
     # With a test set of its own, all of `train` may be drawn from; its own `val` is left alone.
     held_out = 0.0 if "test" in own else test_fraction
     splits = open_splits(data, val_fraction=held_out, allow_empty_class=True)
     test = "test" if "test" in splits else "val"
+    if "train" not in splits or test not in splits:
+        raise DataError(
+            f"{data} has only {', '.join(splits)}; few-shot draws from train and tests on test or val"
+        )
     names = ("train", test if test in own else f"the {100 * test_fraction:g} % held out")
     return names, (splits["train"], match_classes(splits[test], splits["train"].classes))
 

@@ -22,6 +22,11 @@ class VtabResult:
     """The scores and the files that hold them."""
 
     scores: "VtabScores"
+    count: str
+    """How many of the 19 tasks were run."""
+    mean: float | None
+    """Of all 19 tasks; None where one is missing."""
+    group_means: dict[str, float | None]
     wrote: tuple[Path, ...]
 
     def __str__(self) -> str:
@@ -51,16 +56,18 @@ def vtab(
     """Fine-tune on each of VTAB's 19 tasks and score the whole test sets; what is missing is named."""
     from vitrine.checkpoints import load
     from vitrine.evaluation.features import weights_hash
-    from vitrine.evaluation.ranks import joined_processes, this_rank
+    from vitrine.evaluation.ranks import from_first_rank, joined_processes, this_rank
     from vitrine.evaluation.vtab.protocol import run_vtab
-    from vitrine.evaluation.vtab.tasks import TASKS, find_task
+    from vitrine.evaluation.vtab.tasks import GROUPS, TASKS, find_task
     from vitrine.runtime.run_folders import new_run_folder
 
     chosen = TASKS if tasks is None else tuple(find_task(name.strip()) for name in tasks.split(","))
     how = _protocol(protocol, steps=steps, batch_size=batch_size, size=size)
-    folder = new_run_folder(out, verb="vtab", files=(), never_in=[root])
     identity = weights_hash(load(model).model)
     with joined_processes(device) as place:
+        is_first = this_rank()[0] == 0
+        made = new_run_folder(out, verb="vtab", files=(), never_in=[root]) if is_first else None
+        folder: Path = from_first_rank(made)  # a dated name must be the same for all
         scores = run_vtab(
             root,
             fine_tune=_fine_tuner(
@@ -72,10 +79,16 @@ def vtab(
             identity=identity,
             model=model,
             tasks=chosen,
-            is_first=this_rank()[0] == 0,
+            is_first=is_first,
         )
-        wrote = _write(folder, scores) if this_rank()[0] == 0 else ()
-    return VtabResult(scores=scores, wrote=wrote)
+        wrote = _write(folder, scores) if is_first else ()
+    return VtabResult(
+        scores=scores,
+        count=scores.count,
+        mean=scores.mean,
+        group_means={group: scores.group_mean(group) for group in GROUPS},
+        wrote=wrote,
+    )
 
 
 def _protocol(

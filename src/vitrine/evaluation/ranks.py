@@ -59,6 +59,14 @@ def on_every_rank(claim: bool) -> bool:
     return all(claims)
 
 
+def from_first_rank(value: Any) -> Any:
+    """Return process 0's value on every process."""
+    box = [value]
+    if this_rank()[1] > 1:
+        dist.broadcast_object_list(box, src=0)
+    return box[0]
+
+
 def wait_for_all() -> None:
     """Go on when every process has come here."""
     if this_rank()[1] > 1:
