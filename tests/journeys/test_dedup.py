@@ -74,6 +74,21 @@ def test_mirrored_copies_are_found_when_asked_for(vitrine, sets, tmp_path):
     assert "dog/mirrored.png" in read_exclusions(tmp_path / "out" / "exclude.txt")
 
 
+def test_with_a_model_its_features_are_compared_too_and_unreadable_files_match_nothing(
+    vitrine, sets, tmp_path
+):
+    train, first, _ = sets
+    for folder in (train, first):
+        (folder / "cat" / "zero.png").write_bytes(b"")
+    save(first / "dog" / "resaved.bmp", photo(1003))  # equal pixels, other bytes
+    words = ("--by", "hash", "--model", "ViT-Ti/16", "--least-cosine", "0.999999", "--device", "cpu")
+    code, out, _ = vitrine("dedup", train, "--against", first, *words, "--out", tmp_path / "out")
+    assert code == 0 and "2 files cannot be read" in out
+    with (tmp_path / "out" / "pairs.csv").open(newline="") as file:
+        rows = [(row["train"], row["test"], row["method"]) for row in csv.DictReader(file)]
+    assert rows == [("cat/same.png", "cat/2.png", "hash"), ("dog/3.png", "dog/resaved.bmp", "features")]
+
+
 def test_one_split_of_a_set_is_compared_with_another(vitrine, tmp_path):
     root = tmp_path / "set"
     class_folders(root / "train")

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 from annotated_doc import Doc
 
 if TYPE_CHECKING:
+    from vitrine.data.overlap import Features
     from vitrine.data.source import Source
 
 
@@ -44,8 +45,16 @@ def dedup(
     *,
     against: Annotated[list[str], Doc("A test set; give the option once for each test set.")],
     by: Annotated[
-        str, Doc("How to search: hash (equal files), perceptual (moved, brightened, re-compressed).")
+        str,
+        Doc("How to search: hash (equal files), perceptual (moved, brightened, re-compressed), features."),
     ] = "hash,perceptual",
+    model: Annotated[
+        str | None, Doc("Search by this model's features, too: a run folder, a file, a hub id, a variant.")
+    ] = None,
+    least_cosine: Annotated[
+        float, Doc("Features are alike from this cosine on; depends on the model, so look at the pairs.")
+    ] = 0.95,
+    device: Annotated[str | None, Doc("Where the model runs; by default the best there is.")] = None,
     mirrored: Annotated[bool, Doc("Find copies that were flipped left to right, too.")] = False,
     split: Annotated[str, Doc("Split of the training set to search; all is every image it has.")] = "all",
     against_split: Annotated[str, Doc("Split of each test set to search for.")] = "all",
@@ -58,18 +67,30 @@ def dedup(
 ) -> DedupResult:
     """Find the training images that are copies of test images, and write a list to leave them out by."""
     from vitrine.data.exclusions import write_exclusions
-    from vitrine.data.overlap import check_methods, find_overlap, write_pairs
+    from vitrine.data.overlap import TRAIN, check_methods, find_overlap, write_pairs
     from vitrine.runtime.run_folders import new_run_folder
 
     methods = tuple(part.strip() for part in by.split(",") if part.strip())
-    check_methods(methods, has_features=False)
+    if model is not None and "features" not in methods:
+        methods = (*methods, "features")
+    check_methods(methods, has_features=model is not None)
     training = _open(train, split)
     tests = {name: _open(address, against_split) for name, address in _names(against).items()}
     roots = [source.root for source in (training, *tests.values()) if source.root is not None]
     files = ("pairs.html", "pairs.csv", "exclude.txt")
     folder = new_run_folder(out, verb="dedup", files=files, never_in=roots, is_overwriting=overwrite)
+    features = None
+    if model is not None:
+        features = _features(model, {TRAIN: training, **tests}, device=device, workers=workers, cache=cache)
     overlap = find_overlap(
-        training, tests, by=methods, is_mirrored=mirrored, num_workers=workers, is_cached=cache
+        training,
+        tests,
+        by=methods,
+        features=features,
+        least_cosine=least_cosine,
+        is_mirrored=mirrored,
+        num_workers=workers,
+        is_cached=cache,
     )
     write_pairs(overlap, folder / "pairs.csv")
     write_exclusions(overlap.excluded, folder / "exclude.txt")
@@ -105,6 +126,38 @@ def _open(address: str, split: str) -> "Source":
     path = Path(address)
     is_loose = path.is_dir() and not subfolders(path) and next(list_images(path), None) is not None
     return open_source(address, split=split, val_fraction=0, allow_empty_class=True, is_labelled=not is_loose)
+
+
+def _features(
+    model: str, sources: "dict[str, Source]", *, device: str | None, workers: int, cache: bool
+) -> "dict[str, Features]":
+    """Work out the features of every set, (N, D) each; rows of images that cannot be read are 0."""
+    import numpy as np
+
+    from vitrine.checkpoints import load
+    from vitrine.data.readings import available_processors
+    from vitrine.evaluation.features import extract_features
+    from vitrine.evaluation.outputs import best_device
+
+    loaded = load(model)
+    place = device or best_device()
+    loaded.model.to(place)
+    features = {}
+    for name, source in sources.items():
+        found = extract_features(
+            loaded.model,
+            source,
+            preprocess=loaded.preprocess,
+            cache=cache,
+            num_workers=workers or available_processors(),
+            device=place,
+            what=f"Extracting features of {name}",
+        )
+        rows = np.zeros((len(source), found.rows.shape[1]), dtype=np.float32)
+        readable = np.setdiff1d(np.arange(len(source)), list(found.failures))
+        rows[readable] = found.rows.numpy()
+        features[name] = rows
+    return features
 
 
 def _page(overlap: object, train: "Source", tests: "dict[str, Source]", path: Path) -> Path | None:

@@ -8,13 +8,15 @@ where that is installed, everything else by Pillow. Both use libjpeg-turbo: full
 
 import io
 import struct
+import threading
 import warnings
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from PIL import Image, ImageMode
+from PIL import Image
 
+from vitrine.data.colours import first_frame, upright
 from vitrine.data.jpeg import JpegLayout, read_layout, scale_factor, upper_rows
 from vitrine.data.source import Pixels, printable
 from vitrine.errors import DataError
@@ -30,18 +32,9 @@ MAX_PIXELS = 178_956_970
 MAX_SIDE = 65_535
 # Largest difference of a sample between the two JPEG decoders (they may be built with different versions).
 DECODER_TOLERANCE = 2
+_MOST_SCRATCH_BYTES = 2**24
 JPEG_MAGIC = b"\xff\xd8\xff"
 ORIENTATION_TAG = 0x0112
-# How an EXIF orientation is undone on an (H, W, C) array: transposed first, then flipped up-down, left-right.
-_TURNS = {
-    2: (False, False, True),
-    3: (False, True, True),
-    4: (False, True, False),
-    5: (True, False, False),
-    6: (True, False, True),
-    7: (True, True, True),
-    8: (True, True, False),
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,7 +91,8 @@ def decode_upper_rows(
 ) -> Pixels:
     """Decode at least the first `rows` rows of a JPEG whose layout `can_stop`; the rest may be missing.
 
-    `min_size` is of the whole image, as in `decode`. The result is grey (H, W, 1) or colour (H, W, 3).
+    `min_size` is of the whole image, as in `decode`. The result is grey (H, W, 1) or colour (H, W, 3), and
+    may lie in memory that the next call in the same thread uses again: copy what is to be kept.
     """
     check_size(layout.height, layout.width, name=name, max_pixels=max_pixels)
     factor = scale_factor(layout.height, layout.width, min_size=min_size)
@@ -107,7 +101,12 @@ def decode_upper_rows(
     smaller = (height // factor, layout.width // factor) if factor > 1 else None
     if simplejpeg is not None:
         pixels = _decode_jpeg(
-            data, name=name, min_size=smaller, max_pixels=max_pixels, is_strict=upper is None
+            data,
+            name=name,
+            min_size=smaller,
+            max_pixels=max_pixels,
+            is_strict=upper is None,
+            scratch=_scratch(3 * height * layout.width),
         )
         if pixels is not None:
             return pixels
@@ -149,20 +148,6 @@ def to_channels(pixels: Pixels, channels: int) -> Pixels:
     raise DataError(f"an image of {pixels.shape[2]} channels cannot be made one of {channels}")
 
 
-def upright(pixels: Pixels, orientation: int) -> Pixels:
-    """Undo an EXIF orientation (1 to 8)."""
-    if orientation not in _TURNS:
-        return pixels
-    is_transposed, is_flipped, is_mirrored = _TURNS[orientation]
-    if is_transposed:
-        pixels = pixels.transpose(1, 0, 2)
-    if is_flipped:
-        pixels = pixels[::-1]
-    if is_mirrored:
-        pixels = pixels[:, ::-1]
-    return np.ascontiguousarray(pixels)
-
-
 def check_size(height: int, width: int, *, name: str, max_pixels: int = MAX_PIXELS) -> None:
     """Refuse an image that would not fit in memory, by its header alone."""
     if height * width > max_pixels or max(height, width) > MAX_SIDE:
@@ -175,7 +160,13 @@ def check_size(height: int, width: int, *, name: str, max_pixels: int = MAX_PIXE
 
 
 def _decode_jpeg(
-    data: bytes, *, name: str, min_size: tuple[int, int] | None, max_pixels: int, is_strict: bool = True
+    data: bytes,
+    *,
+    name: str,
+    min_size: tuple[int, int] | None,
+    max_pixels: int,
+    is_strict: bool = True,
+    scratch: Pixels | None = None,
 ) -> Pixels | None:
     try:
         height, width, space, _ = simplejpeg.decode_jpeg_header(data)
@@ -194,10 +185,26 @@ def _decode_jpeg(
             "min_factor": factor,
         }
     try:
-        pixels: Pixels = simplejpeg.decode_jpeg(data, strict=is_strict, **options)
+        pixels: Pixels = simplejpeg.decode_jpeg(data, strict=is_strict, buffer=scratch, **options)
     except ValueError as error:
+        if "extraneous" in str(error):  # stray bytes between segments cost no pixel; Pillow passes over them
+            return None
         raise DataError(f"{printable(name)} is a damaged JPEG: {str(error).strip().rstrip('.')}") from error
     return upright(pixels, orientation)
+
+
+_threads = threading.local()
+
+
+def _scratch(size: int) -> Pixels | None:
+    """Memory of this thread for `size` bytes: new pages for every image would cost a tenth of its decoding."""
+    if size > _MOST_SCRATCH_BYTES:
+        return None
+    memory: Pixels | None = getattr(_threads, "memory", None)
+    if memory is None or len(memory) < size:
+        memory = np.empty(max(size, 2**20), dtype=np.uint8)
+        _threads.memory = memory
+    return memory
 
 
 def _opened(data: bytes, *, name: str, max_pixels: int) -> Image.Image:
@@ -232,37 +239,11 @@ def _load(image: Image.Image, *, name: str, min_size: tuple[int, int] | None) ->
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            pixels = _as_uint8(image)
+            pixels = first_frame(image)
     except (OSError, SyntaxError, ValueError, struct.error, EOFError, MemoryError) as error:
         reason = str(error).strip().rstrip(".") or type(error).__name__
         raise DataError(f"{printable(name)} is a damaged {image.format}: {reason}") from error
     return upright(pixels, orientation)
-
-
-def _as_uint8(image: Image.Image) -> Pixels:
-    if image.mode.startswith("I") or image.mode == "F":
-        return _scaled(np.asarray(image), is_float=image.mode == "F")
-    if image.has_transparency_data:
-        layered = image.convert("RGBA")
-        canvas = Image.new("RGBA", layered.size, (255, 255, 255, 255))
-        return np.asarray(Image.alpha_composite(canvas, layered).convert("RGB"))
-    if ImageMode.getmode(image.mode).basemode == "L" and image.mode != "P":
-        return np.asarray(image.convert("L"))[:, :, None]
-    return np.asarray(image.convert("RGB"))
-
-
-def _scaled(samples: np.ndarray, *, is_float: bool) -> Pixels:
-    """Scale 16-bit samples by 257 (65535 becomes 255); floats from 0..1, or from their own range."""
-    values = samples.astype(np.float64)
-    if is_float:
-        low, high = (0.0, 1.0) if values.min() >= 0 and values.max() <= 1 else (values.min(), values.max())
-        values = (values - low) / max(high - low, np.finfo(np.float64).tiny) * 255
-    elif values.max() > 65_535 or values.min() < 0:  # true 32-bit samples have no agreed white
-        low, high = values.min(), values.max()
-        values = (values - low) / max(high - low, 1.0) * 255
-    else:
-        values = values / 257
-    return np.rint(values).astype(np.uint8)[:, :, None]
 
 
 def _orientation(image: Image.Image) -> int:

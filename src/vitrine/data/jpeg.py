@@ -10,12 +10,13 @@ import struct
 from dataclasses import dataclass
 
 MAGIC = b"\xff\xd8\xff"
-_EXIF, _SCAN = 0xE1, 0xDA
+_EXIF, _SCAN, _FILL = 0xE1, 0xDA, 0xFF
 _BASELINE = (0xC0, 0xC1)
 _FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
-_ORIENTATION_TAG = 0x0112
-# A crop may need one more row of chroma blocks than it covers, for smooth upsampling at its lower edge.
-_MARGIN_ROWS = 32
+_ORIENTATION_TAG, _LONG = 0x0112, 4
+# Smooth upsampling of chroma looks at one row of chroma below, which is at most four rows of pixels; twice that
+# for safety. Rows are stored in blocks of 16 mostly, so that the rest of the last block costs nothing.
+_MARGIN_ROWS, _BLOCK_ROWS = 8, 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +38,9 @@ def read_layout(data: bytes) -> JpegLayout:
     position, end = 2, len(data) - 10
     while position < end and data[position] == 0xFF:
         marker = data[position + 1]
+        if marker == _FILL:
+            position += 1
+            continue
         if marker == _SCAN:
             # One scan with all components, and a proper end, so that a cut file is not taken for whole.
             can_stop = is_baseline and data[position + 4] == components and data[-2:] == b"\xff\xd9"
@@ -57,7 +61,7 @@ def upper_rows(data: bytes, layout: JpegLayout, *, rows: int) -> tuple[bytes, in
 
     Returns the file and its new height.
     """
-    kept = (rows + _MARGIN_ROWS + 15) // 16 * 16
+    kept = -(-(rows + _MARGIN_ROWS) // _BLOCK_ROWS) * _BLOCK_ROWS
     if not layout.can_stop or layout.orientation != 1 or kept >= layout.height:
         return None
     at = layout.height_at
@@ -80,8 +84,11 @@ def _orientation_in_tiff(data: bytes, base: int) -> int:
         (offset,) = struct.unpack_from(order + "I", data, base + 4)
         (count,) = struct.unpack_from(order + "H", data, base + offset)
         for number in range(count):
-            tag, _, _, value = struct.unpack_from(order + "HHIH", data, base + offset + 2 + 12 * number)
+            entry = base + offset + 2 + 12 * number
+            tag, kind = struct.unpack_from(order + "HH", data, entry)
             if tag == _ORIENTATION_TAG:
+                # A short by the standard; some cameras write a long.
+                (value,) = struct.unpack_from(order + ("I" if kind == _LONG else "H"), data, entry + 8)
                 return value if value in range(1, 9) else 1
     except struct.error:  # damaged EXIF; the picture itself may be fine
         pass

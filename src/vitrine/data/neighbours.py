@@ -30,8 +30,10 @@ from vitrine.runtime.progress import track
 # reach 0.98 in grey, but hardly ever 0.88 in detail.
 LEAST_GREY = 0.93
 LEAST_DETAIL = 0.88
-# Pairs that agree this much at whole pixels are compared at half pixels too.
+# Pairs that agree this much at whole pixels are compared at half pixels too. Those lie between pixels and are
+# therefore blurred, which makes like scenes more alike: more agreement is asked for.
 _DOUBTFUL = 0.6
+LEAST_BLURRED_DETAIL = 0.93
 # The first stage only has to let all copies through.
 LEAST_COARSE = 0.85
 # Best candidates of one query that are looked at closely.
@@ -187,7 +189,7 @@ def _verified(
     for begin in range(0, len(doubtful), _PAIR_BLOCK):
         some = doubtful[begin : begin + _PAIR_BLOCK]
         fine_grey, fine_detail = finely_aligned_similarity(block[places[some]], base[others[some]])
-        is_kept[some] = (fine_grey >= LEAST_GREY) & (fine_detail >= LEAST_DETAIL)
+        is_kept[some] = (fine_grey >= LEAST_GREY) & (fine_detail >= LEAST_BLURRED_DETAIL)
         detail[some] = fine_detail
     return places[is_kept] + start, others[is_kept], detail[is_kept]
 

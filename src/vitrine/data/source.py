@@ -137,6 +137,14 @@ class Subset(Source):
         """Return the file that is example `index`, if it is one."""
         return self.source.path(int(self.indices[index]))
 
+    def fingerprint(self) -> str:
+        """Hash the whole set's fingerprint, and which part of it this is."""
+        digest = hashlib.blake2b(self.source.fingerprint().encode(), digest_size=16)
+        digest.update("\0".join(self.classes).encode("utf-8", "surrogateescape"))
+        digest.update(np.ascontiguousarray(self.indices).tobytes())
+        digest.update(np.ascontiguousarray(self.labels).tobytes())
+        return digest.hexdigest()
+
 
 def match_classes(source: Source, classes: Sequence[str]) -> Source:
     """Number the labels by `classes`, matched by name; refuse a label that is not among them."""

@@ -154,6 +154,20 @@ def test_scale_factor_follows_the_upright_size():
     assert scale_factor(800, 400, min_size=None) == 1
 
 
+def test_stray_bytes_between_segments_do_no_harm(decoder):
+    data = encoded(smooth(40, 40), "JPEG")
+    strays = data[:-2] + b"\0\1\2\3" + data[-2:]
+    assert np.array_equal(decode(strays), decode(data))
+
+
+def test_a_rotation_written_as_a_long_after_fill_bytes_is_found():
+    tiff = b"MM\0*\0\0\0\x08" + struct.pack(">HHHII", 1, 0x0112, 4, 1, 6) + b"\0\0\0\0"
+    segment = b"Exif\0\0" + tiff
+    data = encoded(smooth(20, 30), "JPEG")
+    turned = data[:2] + b"\xff\xff\xe1" + struct.pack(">H", len(segment) + 2) + segment + data[2:]
+    assert read_layout(turned).orientation == 6
+
+
 @pytest.mark.parametrize("keep", [0.3, 0.8])
 def test_a_truncated_jpeg_is_named_with_its_reason(decoder, keep):
     data = encoded(smooth(200, 200), "JPEG", quality=95)

@@ -1,5 +1,7 @@
 """Sets on the Hugging Face hub, `hub:uoft-cs/cifar10`: the network is used only when asked like this."""
 
+from urllib.parse import parse_qsl
+
 from vitrine.data.source import Source
 
 PREFIX = "hub:"
@@ -11,13 +13,14 @@ def recognises(address: str) -> bool:
 
 
 def open_all(address: str) -> dict[str, Source]:
-    """Bring the set's Parquet files to the local cache and open them; `?label=NAME` as for Parquet."""
+    """Bring the set's Parquet files to the local cache and open them; `?config=NAME&label=NAME` if need be."""
     from vitrine.data.hub import fetch_dataset
     from vitrine.data.sources import parquet
 
     place, mark, query = address.removeprefix(PREFIX).partition("?")
     repository, _, revision = place.partition("@")
-    folder = fetch_dataset(repository, revision=revision or "main")
+    config = dict(parse_qsl(query)).get("config")
+    folder = fetch_dataset(repository, revision=revision or "main", config=config)
     splits = parquet.open_all(f"{folder}{mark}{query}")
     for source in splits.values():
         source.address = address

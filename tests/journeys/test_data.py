@@ -1,0 +1,46 @@
+"""The data room from the command line, and its guide as it stands."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from journeys.commandline import vitrine
+from unit.data.pictures import class_folders
+
+GUIDE = Path(__file__).parents[2] / "docs" / "guides" / "data.md"
+
+
+def test_the_snippets_of_the_guide_run_as_they_stand():
+    snippets = re.findall(r"```python\n(.*?)```", GUIDE.read_text(encoding="utf-8"), flags=re.DOTALL)
+    assert len(snippets) >= 6
+    names: dict[str, object] = {}
+    for snippet in snippets:
+        exec(compile(snippet, str(GUIDE), "exec"), names)
+
+
+def test_a_folder_becomes_shards_and_says_what_to_do_next(tmp_path):
+    class_folders(tmp_path / "photos", {"ant": 3, "bee": 3})
+    done = vitrine("shard", str(tmp_path / "photos"), str(tmp_path / "shards"))
+    assert done.returncode == 0, done.stderr
+    assert "all: 6 images in 1 shards" in done.stdout and "Next: vitrine check" in done.stdout
+    again = vitrine("shard", str(tmp_path / "photos"), str(tmp_path / "shards"), "--json")
+    assert json.loads(again.stdout)["images"] == {"all": 6}
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ("photo", "no such folder {root}/photo; did you mean {root}/photos?"),
+        ("photos/ant/00.png", "is not a data set that can be read"),
+        ("empty", "empty holds no images"),
+    ],
+)
+def test_a_wrong_path_is_one_sentence_and_exit_code_two(tmp_path, given, message):
+    class_folders(tmp_path / "photos", {"ant": 1})
+    (tmp_path / "empty").mkdir()
+    done = vitrine("shard", str(tmp_path / given), str(tmp_path / "out"))
+    assert done.returncode == 2
+    assert message.format(root=tmp_path) in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not (tmp_path / "out").exists()
