@@ -1,6 +1,6 @@
 """Few-shot accuracy of real weights on real sets, with seeds and spread: the figures of docs/experiments.md.
 
-    python benchmarks/fewshot_real.py WEIGHTS DATA [DATA ...] --size 224 --seeds 5 --out fewshot.json
+    python benchmarks/fewshot_real.py WEIGHTS DATA [DATA ...] --sizes 224,448 --seeds 5 --out fewshot.json
 
 WEIGHTS is anything that `vitrine.load` reads, DATA anything that `vitrine check` reads (class folders with train
 and test, `pets:/data/pets`). Runs on the GPU where there is one. Besides the paper's ridge at l2 = 1024 it prints
@@ -11,6 +11,7 @@ import argparse
 import json
 import time
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -26,7 +27,7 @@ def main() -> None:
     )
     parser.add_argument("weights")
     parser.add_argument("data", nargs="+")
-    parser.add_argument("--size", type=int, default=None)
+    parser.add_argument("--sizes", default="224", help="image sides in pixels, with commas between")
     parser.add_argument("--shots", default="1,5,10,25")
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--batch-size", type=int, default=256)
@@ -43,31 +44,35 @@ def main() -> None:
     common = {
         "shots": options.shots,
         "seeds": options.seeds,
-        "size": options.size,
         "batch_size": options.batch_size,
         "workers": options.workers,
         "precision": options.precision,
         "cache_dir": options.cache_dir,
     }
-    found = {}
+    found: dict[str, dict[str, object]] = {}
     for data in options.data:
-        reports = {}
-        for name, extra in {
-            "ridge, l2 1024": {},
-            f"ridge, l2 {OTHER_L2}": {"l2": OTHER_L2},
-            "knn": {"probe": "knn"},
-            "logistic": {"probe": "logistic"},
-        }.items():
-            began = time.perf_counter()
-            report = vitrine.fewshot(options.weights, data, **common, **extra)
-            print(
-                f"\n{name}, {time.perf_counter() - began:.1f} s (features included where they are not kept yet)"
-            )
-            print(report)
-            reports[name] = plain(report)
-        found[data] = reports
-        if options.out is not None:  # after each set, so that an interrupted run leaves what it has
-            options.out.write_text(json.dumps(found, indent=2))
+        for size in map(int, options.sizes.split(",")):
+            found[f"{data} at {size} px"] = measured(options.weights, data, size=size, **common)
+            if options.out is not None:  # after each, so that an interrupted run leaves what it has
+                options.out.write_text(json.dumps(found, indent=2))
+
+
+def measured(weights: str, data: str, **options: Any) -> dict[str, object]:
+    reports = {}
+    for name, extra in {
+        "ridge, l2 1024": {},
+        f"ridge, l2 {OTHER_L2}": {"l2": OTHER_L2},
+        "knn": {"probe": "knn"},
+        "logistic": {"probe": "logistic"},
+    }.items():
+        began = time.perf_counter()
+        report = vitrine.fewshot(weights, data, **options, **extra)
+        print(
+            f"\n{options['size']} px, {name}, {time.perf_counter() - began:.1f} s (features only the first time)"
+        )
+        print(report, flush=True)
+        reports[name] = plain(report)
+    return reports
 
 
 if __name__ == "__main__":

@@ -223,6 +223,21 @@ def test_flowers_takes_its_own_train_val_and_test(tmp_path):
     assert all(int(data.val.name(i)[-9:-4]) in sets["valid"] for i in range(4))
 
 
+def test_cifar_100_takes_the_fine_labels(tmp_path):
+    files.make_cifar100(tmp_path)
+    data = open_task(tmp_path, find_task("CIFAR-100"), num_train=200, num_val=20)
+    assert data.test.labels.tolist() == [number % 100 for number in range(300)]
+    assert len(data.train) == 200
+
+
+def test_pets_are_37_breeds_with_their_own_test_list(tmp_path):
+    files.make_pets(tmp_path)
+    data = open_task(tmp_path, find_task("Pets"), num_train=60, num_val=20)
+    assert np.bincount(data.test.labels).tolist() == [4] * 37
+    assert {int(data.test.name(i).rpartition("_")[2][:-4]) for i in range(148)} == {0, 1, 2, 3}
+    assert {int(data.trainval.name(i).rpartition("_")[2][:-4]) for i in range(80)} == {4, 5, 6, 7}
+
+
 @pytest.mark.parametrize("has_lists", [True, False])
 def test_sun397_reads_nested_classes_and_the_lists_where_they_are_there(tmp_path, has_lists):
     classes = [f"/a/scene_{k:03d}" for k in range(396)] + ["/b/bakery/shop"]

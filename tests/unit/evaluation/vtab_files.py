@@ -181,3 +181,27 @@ def make_class_folders(folder: Path, num_classes: int, each: int):
     for number in range(num_classes):
         for image in range(each):
             picture(folder / f"class_{number:03d}" / f"{image}.png")
+
+
+def make_cifar100(folder: Path, count=300):
+    """The binary version: a coarse label, a fine label, 3,072 bytes of planes a record."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "fine_label_names.txt").write_text("\n".join(f"fine_{k:02d}" for k in range(100)) + "\n")
+    (folder / "coarse_label_names.txt").write_text("\n".join(f"coarse_{k}" for k in range(20)) + "\n")
+    for part in ("train", "test"):
+        records = np.zeros((count, 3074), dtype=np.uint8)
+        records[:, 0], records[:, 1] = np.arange(count) % 20, np.arange(count) % 100
+        (folder / f"{part}.bin").write_bytes(records.tobytes())
+
+
+def make_pets(folder: Path, each=4):
+    """`images/Breed_1.jpg` and the two lists; numbers in the lists count breeds from 1."""
+    (folder / "annotations").mkdir(parents=True)
+    for name in ("trainval", "test"):
+        lines = []
+        for breed in range(37):
+            for number in range(each):
+                stem = f"Breed_{breed:02d}_{number + (0 if name == 'test' else each)}"
+                picture(folder / "images" / f"{stem}.jpg")
+                lines.append(f"{stem} {breed + 1} 1 1")
+        (folder / "annotations" / f"{name}.txt").write_text("\n".join(lines) + "\n")
