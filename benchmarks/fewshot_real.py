@@ -38,9 +38,7 @@ def main() -> None:
     options = parser.parse_args()
 
     device = torch.cuda.get_device_name() if torch.cuda.is_available() else "CPU"
-    print(
-        f"{options.weights} on {device}, torch {torch.__version__}, {options.precision}, size {options.size}"
-    )
+    print(f"{options.weights} on {device}, torch {torch.__version__}, {options.precision}")
     common = {
         "shots": options.shots,
         "seeds": options.seeds,
