@@ -100,7 +100,8 @@ def bench(
                 ours = load(model, image_size=side).model
             models, note = _with_peer(ours, side, is_wanted=peer)
             notes = [*notes, *(found for found in note if found not in notes)]
-            models = {name: _ready(found, place, compile=compile) for name, found in models.items()}
+            models = {name: found.eval().to(place) for name, found in models.items()}
+            timed = {name: _compiled(found) if compile else found for name, found in models.items()}
             setting = _Setting(
                 image_size=(side, side),
                 channels=ours.config.channels,
@@ -109,7 +110,7 @@ def bench(
                 turns=turns,
             )
             for count in counts:
-                found_speeds = setting.speeds(models, count)
+                found_speeds = setting.speeds(timed, count)
                 speeds += found_speeds
                 if not found_speeds:
                     notes.append(f"A batch of {count} at {side} px does not fit")
@@ -232,11 +233,12 @@ def _with_peer(ours: "Model", side: int, *, is_wanted: bool) -> "tuple[dict[str,
     return models, []
 
 
-def _ready(model: "nn.Module", device: "torch.device", *, compile: bool) -> "nn.Module":
+def _compiled(model: "nn.Module") -> "nn.Module":
     import torch
 
-    model = model.eval().to(device)
-    return torch.compile(model) if compile else model  # type: ignore[return-value]
+    # For each shape anew: what is timed is that shape, not a kernel that serves all of them.
+    compiled: nn.Module = torch.compile(model, dynamic=False)  # type: ignore[assignment]
+    return compiled
 
 
 def _device_name(device: "torch.device") -> str:

@@ -68,6 +68,8 @@ class EvaluateResult:
                 f"{len(self.unreadable)} file(s) cannot be read and are not scored; the first, {name}: {why}"
             )
         lines += [f"Wrote {path}" for path in self.wrote]
+        if self.wrote:
+            lines.append(f"Next: open {self.wrote[-1]}")
         return "\n".join(lines)
 
 
@@ -99,6 +101,7 @@ def evaluate(
     from vitrine.checkpoints import load
     from vitrine.evaluation.outputs import run_model
     from vitrine.evaluation.ranks import joined_processes, this_rank
+    from vitrine.runtime.progress import remark
 
     chosen, source = _open(data, split)
     loaded = load(model, image_size=size)
@@ -108,6 +111,10 @@ def evaluate(
         is_first = this_rank()[0] == 0
         # One process makes the folder, before the work and not after it, so that a bad name costs no time.
         folder = _folder(out, source, overwrite=overwrite) if is_first else None
+        remark(
+            f"Plan: {model} on {len(matched):,} images of {data} ({chosen}), {len(matched.classes)} classes, "
+            f"{'x'.join(map(str, loaded.preprocess.size))} px, on {place} in {precision}; to {folder}"
+        )
         outputs = run_model(
             loaded.model.to(place),
             matched,

@@ -34,6 +34,7 @@ class FewShotReport:
             lines.append(
                 f"{len(self.unreadable)} file(s) cannot be read and are left out; the first, {name}: {why}"
             )
+        lines.append(f"Next: vitrine finetune {self.data} --model {self.model}")
         return "\n".join(lines)
 
 
@@ -67,6 +68,7 @@ def fewshot(
     from vitrine.evaluation.features import extract_features
     from vitrine.evaluation.fewshot import fewshot_accuracy, parse_shots
     from vitrine.evaluation.ranks import joined_processes
+    from vitrine.runtime.progress import remark
 
     wanted, values = parse_shots(shots), _numbers(l2)
     names, (train, test) = _open(data, test_fraction)
@@ -75,6 +77,11 @@ def fewshot(
     loaded = load(model, image_size=size)
     with joined_processes(device) as place:
         loaded.model.to(place)
+        remark(
+            f"Plan: {model} on {len(train):,} images to draw from and {len(test):,} to test on, "
+            f"{len(train.classes)} classes, {'x'.join(map(str, loaded.preprocess.size))} px, on {place} in "
+            f"{precision}; {probe} at {shots} shots, {seeds} seed(s)"
+        )
         found = [
             extract_features(
                 loaded.model,

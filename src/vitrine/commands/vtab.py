@@ -30,7 +30,8 @@ class VtabResult:
     wrote: tuple[Path, ...]
 
     def __str__(self) -> str:
-        return "\n".join([str(self.scores), *(f"Wrote {path}" for path in self.wrote)])
+        lines = [str(self.scores), *(f"Wrote {path}" for path in self.wrote)]
+        return "\n".join([*lines, f"Next: open {self.wrote[-1]}"] if self.wrote else lines)
 
 
 def vtab(

@@ -121,6 +121,12 @@ def run_vtab(
         remark(
             f"{len(missing)} of {len(TASKS)} tasks are missing and will not be averaged: {', '.join(missing)}"
         )
+    runs = sum(_count_runs(protocol, found.task) for found in data.values())
+    remark(
+        f"Plan: {len(data)} of {len(TASKS)} tasks by the {protocol.name} protocol, {runs} runs of "
+        f"{' or '.join(f'{steps:,}' for steps in protocol.steps)} steps of {protocol.batch_size} at "
+        f"{protocol.image_size} px; to {folder}"
+    )
     scores = []
     for name, found in data.items():
         file = folder / "tasks" / f"{name}.json"
@@ -162,6 +168,11 @@ def run_task(
         layout=data.layout,
         sweep=sweep,
     )
+
+
+def _count_runs(protocol: Protocol, task: Task) -> int:
+    attempts = len(protocol.attempts(task))
+    return attempts + 1 if attempts > 1 else 1
 
 
 def write_score(file: Path, score: TaskScore, *, identity: str, protocol: Protocol) -> None:
