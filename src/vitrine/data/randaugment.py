@@ -4,7 +4,7 @@ Images are (B, C, H, W) floats from 0 to 255. `level` is the magnitude over 10: 
 AutoAugment uses, more goes beyond. `signs` (B,) are -1 or 1 for operations with a direction.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from torch.nn import functional as F
@@ -49,43 +49,39 @@ def affine(images: torch.Tensor, matrices: torch.Tensor) -> torch.Tensor:
     return sampled + FILL
 
 
-def _matrices(signs: torch.Tensor, **entries: torch.Tensor) -> torch.Tensor:
-    matrices = torch.eye(2, 3, device=signs.device).repeat(len(signs), 1, 1)
-    where = {"xx": (0, 0), "xy": (0, 1), "x": (0, 2), "yx": (1, 0), "yy": (1, 1), "y": (1, 2)}
-    for name, values in entries.items():
-        matrices[:, *where[name]] = values
-    return matrices
+def identities(signs: torch.Tensor) -> torch.Tensor:
+    """Return one matrix (2, 3) an image that moves nothing."""
+    return torch.eye(2, 3, device=signs.device).repeat(len(signs), 1, 1)
 
 
-def rotate(images: torch.Tensor, level: float, signs: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
+def _rows(signs: torch.Tensor, *entries: torch.Tensor | float) -> torch.Tensor:
+    """Put six entries, each a number or one an image, into matrices (B, 2, 3)."""
+    columns = [torch.zeros_like(signs) + entry for entry in entries]
+    return torch.stack(columns, dim=1).view(-1, 2, 3)
+
+
+def rotation(signs: torch.Tensor, level: float, size: Sequence[int]) -> torch.Tensor:
     """Turn counter-clockwise by up to 30 degrees."""
     angle = torch.deg2rad(_DEGREES * level * signs)
     cos, sin = angle.cos(), angle.sin()
-    return affine(images, _matrices(signs, xx=cos, xy=-sin, yx=sin, yy=cos))
+    return _rows(signs, cos, -sin, 0, sin, cos, 0)
 
 
-def shear_x(images: torch.Tensor, level: float, signs: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
-    """Shear along the width by up to 0.3."""
-    return affine(images, _matrices(signs, xy=_SHEAR * level * signs))
+# How each geometric operation moves the output's pixels, at a level, on an image of (height, width).
+GEOMETRY: dict[str, Callable[[torch.Tensor, float, Sequence[int]], torch.Tensor]] = {
+    "rotate": rotation,
+    "shear_x": lambda signs, level, size: _rows(signs, 1, _SHEAR * level * signs, 0, 0, 1, 0),
+    "shear_y": lambda signs, level, size: _rows(signs, 1, 0, 0, _SHEAR * level * signs, 1, 0),
+    "translate_x": lambda signs, level, size: _rows(signs, 1, 0, _SHIFT * level * signs * size[1], 0, 1, 0),
+    "translate_y": lambda signs, level, size: _rows(signs, 1, 0, 0, 0, 1, _SHIFT * level * signs * size[0]),
+}
 
 
-def shear_y(images: torch.Tensor, level: float, signs: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
-    """Shear along the height by up to 0.3."""
-    return affine(images, _matrices(signs, yx=_SHEAR * level * signs))
+def _moved(name: str) -> Callable[..., torch.Tensor]:
+    def move(images: torch.Tensor, level: float, signs: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
+        return affine(images, GEOMETRY[name](signs, level, images.shape[2:]))
 
-
-def translate_x(
-    images: torch.Tensor, level: float, signs: torch.Tensor, places: torch.Tensor
-) -> torch.Tensor:
-    """Shift along the width by up to 100/331 of it."""
-    return affine(images, _matrices(signs, x=_SHIFT * level * signs * images.shape[3]))
-
-
-def translate_y(
-    images: torch.Tensor, level: float, signs: torch.Tensor, places: torch.Tensor
-) -> torch.Tensor:
-    """Shift along the height by up to 100/331 of it."""
-    return affine(images, _matrices(signs, y=_SHIFT * level * signs * images.shape[2]))
+    return move
 
 
 def autocontrast(
@@ -189,13 +185,13 @@ OPERATIONS: dict[str, Callable[..., torch.Tensor]] = {
     "autocontrast": autocontrast,
     "equalise": equalise,
     "invert": invert,
-    "rotate": rotate,
+    "rotate": _moved("rotate"),
     "posterise": posterise,
     "solarise": solarise,
     "solarise_add": solarise_add,
-    "shear_x": shear_x,
-    "shear_y": shear_y,
-    "translate_x": translate_x,
-    "translate_y": translate_y,
+    "shear_x": _moved("shear_x"),
+    "shear_y": _moved("shear_y"),
+    "translate_x": _moved("translate_x"),
+    "translate_y": _moved("translate_y"),
     "cutout": cutout,
 } | {name: _enhancement(name) for name in ENHANCEMENTS}

@@ -10,6 +10,8 @@ from vitrine.models.config import BiTConfig, ModelConfig, ResNetStemConfig, ViTC
 
 # A training step costs a forward pass and twice that backwards; a multiply-add is two operations.
 TRAINING_FLOPS_PER_MAC = 6
+# A convolution's output, which its norm reads again backwards, and the ReLU's.
+KEPT_MAPS = 2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,9 +24,13 @@ class Cost:
     tokens: int | None
     """Length of the sequence; None for a ResNet."""
     activations: int
-    """Numbers kept for the backward pass of one image (fused attention, nothing recomputed)."""
+    """Numbers of tokens kept for the backward pass of one image (fused attention, nothing recomputed)."""
     checkpointed_activations: int
-    """The same when every block (ViT) or unit (BiT) is recomputed: its input, and one block's inside."""
+    """The same when every block is recomputed: its input, and one block's inside."""
+    map_activations: int = 0
+    """Numbers of feature maps kept for the backward pass of one image (hybrids, BiT)."""
+    checkpointed_map_activations: int = 0
+    """The same when every unit of a BiT is recomputed."""
 
 
 def cost_of(config: ModelConfig) -> Cost:
@@ -42,12 +48,12 @@ def vit_cost(config: ViTConfig) -> Cost:
     D, M, L, K = config.width, config.mlp_width, config.depth, config.num_classes or 0
     T = config.num_tokens
     N = config.grid_size[0] * config.grid_size[1]
-    params, macs, kept = 0, 0, 0
+    params, macs, kept, kept_maps = 0, 0, 0, 0
 
     in_channels = config.channels
     if config.stem:
         stem = stem_cost(config.stem, channels=config.channels, image_size=config.image_size)
-        params, macs, kept = stem.params, stem.macs, stem.activations
+        params, macs, kept_maps = stem.params, stem.macs, stem.map_activations
         in_channels = config.stem.out_channels
     patch = config.patch_size[0] * config.patch_size[1] * in_channels
     params += patch * D + D + (config.num_prefix_tokens + config.num_registers) * D + position_params(config)
@@ -76,6 +82,8 @@ def vit_cost(config: ViTConfig) -> Cost:
         tokens=T,
         activations=kept + L * block_kept,
         checkpointed_activations=kept + L * T * D + block_kept,
+        map_activations=kept_maps,
+        checkpointed_map_activations=kept_maps,
     )
 
 
@@ -145,10 +153,16 @@ class Conv:
 def stem_cost(config: ResNetStemConfig, *, channels: int, image_size: tuple[int, int]) -> Cost:
     """Count a hybrid's ResNet; every convolution is followed by a norm of its own."""
     convs = list(stem_convs(config, channels=channels, image_size=image_size))
-    kept = 3 * sum(conv.outputs for conv in convs)  # a convolution's output, its norm's, its ReLU's
-    macs = sum(conv.macs for conv in convs)
-    params = sum(conv.params for conv in convs)
-    return Cost(params=params, macs=macs, tokens=None, activations=kept, checkpointed_activations=kept)
+    kept = KEPT_MAPS * sum(conv.outputs for conv in convs)
+    return Cost(
+        params=sum(conv.params for conv in convs),
+        macs=sum(conv.macs for conv in convs),
+        tokens=None,
+        activations=0,
+        checkpointed_activations=0,
+        map_activations=kept,
+        checkpointed_map_activations=kept,
+    )
 
 
 def stem_convs(config: ResNetStemConfig, *, channels: int, image_size: tuple[int, int]) -> Iterator[Conv]:
@@ -188,13 +202,15 @@ def bit_cost(config: BiTConfig) -> Cost:
             convs.append(inside)
             in_channels = 4 * mid
     flat = [conv for unit in convs for conv in unit]
-    inside_units = [3 * sum(conv.outputs for conv in unit) for unit in convs]
+    inside_units = [KEPT_MAPS * sum(conv.outputs for conv in unit) for unit in convs]
     return Cost(
         params=sum(conv.params for conv in flat) + 2 * in_channels + K * (in_channels + 1),
         macs=sum(conv.macs for conv in flat) + K * in_channels,
         tokens=None,
-        activations=sum(inside_units),
-        checkpointed_activations=sum(unit[-1].outputs for unit in convs) + max(inside_units),
+        activations=0,
+        checkpointed_activations=0,
+        map_activations=sum(inside_units),
+        checkpointed_map_activations=sum(unit[-1].outputs for unit in convs) + max(inside_units),
     )
 
 

@@ -6,8 +6,10 @@ from vitrine.models.cost import Cost
 
 GIB = 1024**3
 FP32 = 4
-# What an allocator cannot use and what the libraries keep: measured 4 to 9 % on one H200 (docs/experiments.md).
+# Working space and what is kept besides: fitted on one H200 (docs/experiments.md, Memory of a step).
 SLACK = 1.08
+# Group norm computes in fp32 under bf16 autocast, so that maps are kept in fp32 and partly in bf16 as well.
+BYTES_OF_MAPS = {4: 4.0, 2: 4.5}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,7 +44,9 @@ class Demand:
 
     def memory(self, *, micro_batch: int, shards: int = 1, checkpointing: bool = False) -> MemoryParts:
         """Predict one device's memory for `micro_batch` images; `shards` divides what belongs to the weights."""
-        kept = self.cost.checkpointed_activations if checkpointing else self.cost.activations
+        cost = self.cost
+        kept = cost.checkpointed_activations if checkpointing else cost.activations
+        maps = cost.checkpointed_map_activations if checkpointing else cost.map_activations
         held = FP32 * self.cost.params / shards
         # Low precision computes with a copy of the weights, cast once a step.
         copy = 0 if self.bytes_kept == FP32 else self.bytes_kept * self.cost.params
@@ -50,7 +54,7 @@ class Demand:
             weights=held + copy,
             gradients=held,
             optimizer=self.states * held,
-            activations=micro_batch * kept * self.bytes_kept,
+            activations=micro_batch * (kept * self.bytes_kept + maps * BYTES_OF_MAPS[self.bytes_kept]),
         )
 
 

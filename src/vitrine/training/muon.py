@@ -29,45 +29,52 @@ class Muon(torch.optim.Optimizer):
             parameters = [p for p in group["params"] if p.grad is not None]
             if not parameters:
                 continue
+            gradients: list[Tensor] = [p.grad for p in parameters if p.grad is not None]
+            if found is not None:  # zeros where anything is not finite, so that no state is spoilt
+                gradients = [torch.where(found > 0, 0.0, gradient) for gradient in gradients]
             update = self._matrix_updates if group["is_matrix"] else self._adam_updates
-            updates = update(group, parameters, found)
-            for parameter, change in zip(parameters, updates, strict=True):
-                moved = group["lr"] * (change + group["weight_decay"] * parameter)
-                parameter.sub_(moved if found is None else torch.where(found > 0, 0.0, moved))
+            changes = update(group, parameters, gradients)
+            torch._foreach_add_(changes, parameters, alpha=group["weight_decay"])
+            if found is not None:
+                torch._foreach_mul_(changes, torch.where(found > 0, 0.0, 1.0))
+            torch._foreach_add_(parameters, changes, alpha=-group["lr"])
 
     def _matrix_updates(
-        self, group: dict[str, Any], parameters: list[Tensor], found: Tensor | None
+        self, group: dict[str, Any], parameters: list[Tensor], gradients: list[Tensor]
     ) -> list[Tensor]:
-        changes: dict[torch.Size, list[int]] = {}
+        momenta = [self._buffer(parameter, "momentum") for parameter in parameters]
+        torch._foreach_lerp_(momenta, gradients, 1 - group["momentum"])
+        ahead = torch._foreach_lerp(gradients, momenta, group["momentum"])  # Nesterov's look ahead
+        by_shape: dict[torch.Size, list[int]] = {}
         for index, parameter in enumerate(parameters):
-            changes.setdefault(parameter.shape, []).append(index)
-        updates: list[Tensor] = [torch.empty(0)] * len(parameters)
-        for shape, indices in changes.items():
-            gradients = finite_stack([parameters[i] for i in indices], found)
-            momenta = [self._buffer(parameters[i], "momentum") for i in indices]
-            torch._foreach_lerp_(momenta, list(gradients), 1 - group["momentum"])
-            ahead = gradients.lerp(torch.stack(momenta), group["momentum"])  # Nesterov's look ahead
+            by_shape.setdefault(parameter.shape, []).append(index)
+        changes: list[Tensor] = list(ahead)
+        for shape, indices in by_shape.items():
             # An orthogonal (m, n) matrix has entries of 1 / sqrt(max(m, n)); this scale gives them Adam's size.
             scale = 0.2 * max(shape) ** 0.5
-            for i, change in zip(indices, orthogonalised(ahead), strict=True):
-                updates[i] = change.to(parameters[i].dtype) * scale
-        return updates
+            flat = orthogonalised(torch.stack([ahead[i] for i in indices])) * scale
+            for i, change in zip(indices, flat.to(parameters[0].dtype), strict=True):
+                changes[i] = change
+        return changes
 
     def _adam_updates(
-        self, group: dict[str, Any], parameters: list[Tensor], found: Tensor | None
+        self, group: dict[str, Any], parameters: list[Tensor], gradients: list[Tensor]
     ) -> list[Tensor]:
         first, second = group["betas"]
-        updates = []
-        for parameter in parameters:
-            gradient = finite_stack([parameter], found)[0]
-            count = self._buffer(parameter, "step", shape=())
-            average, square = self._buffer(parameter, "exp_avg"), self._buffer(parameter, "exp_avg_sq")
-            count.add_(1 if found is None else (found <= 0).to(count.dtype).reshape(()))
-            average.lerp_(gradient, 1 - first)
-            square.mul_(second).addcmul_(gradient, gradient, value=1 - second)
-            correction = (1 - second**count).sqrt() / (1 - first**count)
-            updates.append(correction * average / (square.sqrt() + group["eps"]))
-        return updates
+        averages = [self._buffer(parameter, "exp_avg") for parameter in parameters]
+        squares = [self._buffer(parameter, "exp_avg_sq") for parameter in parameters]
+        counts = [self._buffer(parameter, "step", shape=()) for parameter in parameters]
+        torch._foreach_add_(counts, 1)
+        torch._foreach_lerp_(averages, gradients, 1 - first)
+        torch._foreach_mul_(squares, second)
+        torch._foreach_addcmul_(squares, gradients, gradients, value=1 - second)
+        count = counts[0]  # all of them have taken every step
+        correction = (1 - second**count).sqrt() / (1 - first**count)
+        sizes = torch._foreach_sqrt(squares)
+        torch._foreach_add_(sizes, group["eps"])
+        changes = torch._foreach_div(averages, sizes)
+        torch._foreach_mul_(changes, correction)
+        return list(changes)
 
     def _buffer(self, parameter: Tensor, name: str, *, shape: tuple[int, ...] | None = None) -> Tensor:
         state = self.state[parameter]
@@ -76,12 +83,6 @@ class Muon(torch.optim.Optimizer):
             state[name] = torch.zeros(like, device=parameter.device, dtype=parameter.dtype)
         buffer: Tensor = state[name]
         return buffer
-
-
-def finite_stack(parameters: list[Tensor], found: Tensor | None) -> Tensor:
-    """Stack gradients (L, m, n); zeros where they are not finite, so that no state is spoilt."""
-    gradients = torch.stack([p.grad for p in parameters if p.grad is not None])
-    return gradients if found is None else torch.where(found > 0, torch.zeros_like(gradients), gradients)
 
 
 def orthogonalised(matrices: Tensor) -> Tensor:
@@ -93,5 +94,6 @@ def orthogonalised(matrices: Tensor) -> Tensor:
     X = X / (X.norm(dim=(-2, -1), keepdim=True) + 1e-7)
     for _ in range(ITERATIONS):
         gram = X @ X.mT
-        X = a * X + (b * gram + c * gram @ gram) @ X
+        mixed = torch.baddbmm(gram, gram, gram, beta=b, alpha=c)
+        X = torch.baddbmm(X, mixed, X, beta=a)
     return X.mT if is_tall else X

@@ -170,3 +170,15 @@ def test_smoothed_labels_sum_to_one_and_multi_labels_stay():
 def test_nonsense_is_refused_at_birth(values):
     with pytest.raises(ConfigError):
         Augment(**values)
+
+
+def test_every_operation_on_all_images_equals_each_on_those_that_drew_it():
+    from vitrine.data.augment import apply_to_all, apply_to_chosen
+
+    images = batch(64).float()
+    numbers = uniforms(3, stream="augment", epochs=0, positions=np.arange(64), count=4)
+    choice = (numbers[:, 0] * len(OPERATIONS)).astype(np.int64)
+    assert len(np.unique(choice)) > 12
+    sorted_out = apply_to_chosen(images, choice, numbers, level=0.9)
+    together = apply_to_all(images, choice, numbers, level=0.9)
+    torch.testing.assert_close(together, sorted_out, rtol=0, atol=1e-3)
