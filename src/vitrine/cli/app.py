@@ -82,11 +82,12 @@ def as_command(verb: Verb) -> Callable[..., None]:
         from vitrine.runtime.progress import listening
 
         as_json = options.pop("json")
+        if os.environ.get("RANK", "0") != "0":  # of the processes that torchrun started, one speaks
+            result = function(**options)
+            raise typer.Exit(getattr(result, "exit_code", 0))
         with LiveLine() as line, listening(line):
             result = function(**options)
-        if os.environ.get("RANK", "0") != "0":
-            pass  # of the processes that torchrun started, one speaks
-        elif as_json:
+        if as_json:
             print(json.dumps(plain(result), indent=2))
         else:
             views.show(verb.name, result)
