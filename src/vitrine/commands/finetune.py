@@ -75,7 +75,8 @@ def finetune(
         remark(note)
     setting = Setting(
         model=loaded.model, preprocess=loaded.preprocess, splits=splits, recipe=chosen, folder=folder,
-        verb="finetune", data=data, device=device, workers=workers, hold_out=hold_out, shard=shard, tensorboard=tensorboard,
+        verb="finetune", data=data, device=device, workers=workers, hold_out=hold_out, shard=shard,
+        tensorboard=tensorboard,
         wandb=wandb,
     )  # fmt: skip
     return carry_out(swept(setting) if sweep else setting)

@@ -76,6 +76,7 @@ def pretrain(
     return carry_out(
         Setting(
             model=fresh, preprocess=preprocess, splits=splits, recipe=chosen, folder=folder, verb="pretrain",
-            data=data, device=device, workers=workers, hold_out=hold_out, shard=shard, tensorboard=tensorboard, wandb=wandb,
+            data=data, device=device, workers=workers, hold_out=hold_out, shard=shard,
+            tensorboard=tensorboard, wandb=wandb,
         )
     )  # fmt: skip

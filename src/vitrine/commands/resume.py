@@ -42,7 +42,8 @@ def resume(
     if done >= recipe.training.total_steps and (folder / "model").exists():
         raise ConfigError(f"{folder} is finished ({done:,} steps); its model is in {folder / 'model'}")
     splits = open_data(
-        began["data"], folder=folder, seed=recipe.training.seed, hold_out=began["hold_out"], exclude=None, strict=False, allow_empty_class=True,
+        began["data"], folder=folder, seed=recipe.training.seed, hold_out=began["hold_out"], exclude=None,
+        strict=False, allow_empty_class=True,
         workers=began["workers"] if workers is None else workers,
     )  # fmt: skip
     torch.manual_seed(recipe.training.seed)
