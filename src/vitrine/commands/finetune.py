@@ -51,7 +51,6 @@ def finetune(
     from vitrine.checkpoints import load
     from vitrine.commands.training_run import FILES, Setting, carry_out, data_folder, open_data
     from vitrine.recipes.options import chosen_recipe
-    from vitrine.runtime.progress import remark
     from vitrine.runtime.run_folders import new_run_folder
 
     chosen = chosen_recipe(
@@ -71,8 +70,6 @@ def finetune(
     chosen = dataclasses.replace(chosen.with_steps_for(len(splits["train"])), model=model)
     # Both linear layers of the old head go, one of zeros comes (section 3.2).
     loaded = load(model, num_classes=len(splits["train"].classes), image_size=chosen.size)
-    for note in loaded.notes:
-        remark(note)
     setting = Setting(
         model=loaded.model, preprocess=loaded.preprocess, splits=splits, recipe=chosen, folder=folder,
         verb="finetune", data=data, device=device, workers=workers, hold_out=hold_out, shard=shard,
