@@ -36,3 +36,11 @@ class TrainingError(VitrineError):
     """Training cannot go on: the loss is no longer a number, say."""
 
     exit_code = 3
+
+
+class RepeatedError(VitrineError):
+    """The first of several processes failed and tells the user; the others end with its exit code."""
+
+    def __init__(self, message: str, exit_code: int) -> None:
+        super().__init__(message)
+        self.exit_code = exit_code

@@ -10,7 +10,6 @@ import dataclasses
 import importlib
 import inspect
 import json
-import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -21,7 +20,8 @@ from annotated_doc import Doc
 
 from vitrine.cli import views
 from vitrine.commands import VERBS, Verb
-from vitrine.errors import VitrineError
+from vitrine.errors import RepeatedError, VitrineError
+from vitrine.runtime.launch import launched
 
 INTERRUPTED = 130
 
@@ -31,8 +31,11 @@ def main() -> None:
     app = build()
     try:
         app(prog_name="vitrine")
+    except RepeatedError as error:
+        sys.exit(error.exit_code)
     except VitrineError as error:
-        print(f"vitrine: {error}", file=sys.stderr)
+        rank = launched().rank
+        print(f"vitrine (process {rank}): {error}" if rank else f"vitrine: {error}", file=sys.stderr)
         sys.exit(error.exit_code)
     except KeyboardInterrupt:
         print("vitrine: interrupted", file=sys.stderr)
@@ -82,7 +85,7 @@ def as_command(verb: Verb) -> Callable[..., None]:
         from vitrine.runtime.progress import listening
 
         as_json = options.pop("json")
-        if os.environ.get("RANK", "0") != "0":  # of the processes that torchrun started, one speaks
+        if launched().rank > 0:  # of several processes one speaks
             result = function(**options)
             raise typer.Exit(getattr(result, "exit_code", 0))
         with LiveLine() as line, listening(line):

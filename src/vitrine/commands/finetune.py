@@ -49,9 +49,12 @@ def finetune(
 ) -> "TrainingResult":
     """Transfer a trained model to your images: a new head, all weights trained; also under torchrun, unchanged."""
     from vitrine.checkpoints import load
-    from vitrine.commands.training_run import FILES, Setting, carry_out, data_folder, open_data
+    from vitrine.commands.resume import resume
+    from vitrine.commands.run_data import open_data
+    from vitrine.commands.run_records import restarted_run, start_folder
+    from vitrine.commands.training_run import Setting, carry_out, loss_for
     from vitrine.recipes.options import chosen_recipe
-    from vitrine.runtime.run_folders import new_run_folder
+    from vitrine.training.processes import joined_processes
 
     chosen = chosen_recipe(
         recipe, epochs=epochs, steps=steps, batch_size=batch_size, lr=lr, size=size, seed=seed,
@@ -60,31 +63,35 @@ def finetune(
     )  # fmt: skip
     if probe:
         chosen = dataclasses.replace(chosen, training=dataclasses.replace(chosen.training, trains="head"))
-    folder = new_run_folder(
-        out, verb="finetune", files=FILES, never_in=data_folder(data), is_overwriting=overwrite
-    )
-    splits = open_data(
-        data, folder=folder, seed=chosen.training.seed, hold_out=hold_out, exclude=exclude, strict=strict,
-        allow_empty_class=allow_empty_class, workers=workers,
-    )  # fmt: skip
-    chosen = dataclasses.replace(chosen.with_steps_for(len(splits["train"])), model=model)
-    # Both linear layers of the old head go, one of zeros comes (section 3.2).
-    loaded = load(model, num_classes=len(splits["train"].classes), image_size=chosen.size)
-    setting = Setting(
-        model=loaded.model, preprocess=loaded.preprocess, splits=splits, recipe=chosen, folder=folder,
-        verb="finetune", data=data, device=device, workers=workers, hold_out=hold_out, shard=shard,
-        tensorboard=tensorboard,
-        wandb=wandb,
-    )  # fmt: skip
-    return carry_out(swept(setting) if sweep else setting)
+    out = None if out is None else Path(out)
+    with joined_processes(device) as processes:
+        lost = restarted_run(out, processes=processes)
+        if lost is not None:
+            return resume(lost, device=device, workers=workers)
+        folder = start_folder(out, verb="finetune", data=data, overwrite=overwrite, processes=processes)
+        opened = open_data(
+            data, folder=folder, seed=chosen.training.seed, hold_out=hold_out, exclude=exclude, strict=strict,
+            allow_empty_class=allow_empty_class, workers=workers, processes=processes,
+        )  # fmt: skip
+        train_split = opened.splits["train"]
+        chosen = loss_for(train_split, chosen.with_steps_for(len(train_split)))
+        # Both linear layers of the old head go, one of zeros comes (section 3.2).
+        loaded = load(model, num_classes=len(train_split.classes), image_size=chosen.size)
+        setting = Setting(
+            model=loaded.model, preprocess=loaded.preprocess, splits=opened.splits, set_aside=opened.set_aside,
+            recipe=dataclasses.replace(chosen, model=model), folder=folder, verb="finetune", data=data,
+            device=device, workers=workers, hold_out=hold_out, exclude=exclude, shard=shard,
+            tensorboard=tensorboard, wandb=wandb,
+        )  # fmt: skip
+        return carry_out(swept(setting) if sweep else setting)
 
 
 def swept(setting: "Setting") -> "Setting":
     """Try each learning rate of the recipe on the held-out part; return the run of the best, on all images."""
     import copy
 
+    from vitrine.commands.run_data import everything
     from vitrine.commands.training_run import carry_out
-    from vitrine.data.joined import Joined
     from vitrine.errors import ConfigError
     from vitrine.runtime.progress import remark
 
@@ -106,10 +113,10 @@ def swept(setting: "Setting") -> "Setting":
         remark(f"Learning rate {rate:g}: {100 * tried[rate]:.2f} % on the held-out part")
     best = max(tried, key=lambda rate: tried[rate])
     remark(f"Training on all of it with learning rate {best:g}")
-    everything = {"train": Joined([setting.splits["train"], setting.splits["val"]])}
-    if "test" in setting.splits:
-        everything["test"] = setting.splits["test"]  # type: ignore[assignment]
     training = dataclasses.replace(setting.recipe.training, lr=best)
     return dataclasses.replace(
-        setting, splits=everything, recipe=dataclasses.replace(setting.recipe, training=training)
+        setting,
+        splits=everything(setting.splits),
+        trains_on_all=True,
+        recipe=dataclasses.replace(setting.recipe, training=training),
     )

@@ -45,38 +45,45 @@ def pretrain(
     """Train a model from fresh weights; also under torchrun, unchanged."""
     import torch
 
-    from vitrine.commands.training_run import FILES, Setting, carry_out, data_folder, open_data
+    from vitrine.commands.resume import resume
+    from vitrine.commands.run_data import open_data
+    from vitrine.commands.run_records import restarted_run, start_folder
+    from vitrine.commands.training_run import Setting, carry_out, loss_for
     from vitrine.data.preprocess import Preprocess
     from vitrine.models import create_model
     from vitrine.recipes.options import chosen_recipe
-    from vitrine.runtime.run_folders import new_run_folder
+    from vitrine.training.processes import joined_processes
 
     chosen = chosen_recipe(
         recipe, model=model, epochs=epochs, steps=steps, batch_size=batch_size, lr=lr, size=size, seed=seed,
         precision=precision, log_every=log_every, checkpoint_every=checkpoint_every,
         evaluate_every=evaluate_every, settings=set or (),
     )  # fmt: skip
-    folder = new_run_folder(
-        out, verb="pretrain", files=FILES, never_in=data_folder(data), is_overwriting=overwrite
-    )
-    splits = open_data(
-        data, folder=folder, seed=chosen.training.seed, hold_out=hold_out, exclude=exclude, strict=strict,
-        allow_empty_class=allow_empty_class, workers=workers,
-    )  # fmt: skip
-    chosen = chosen.with_steps_for(len(splits["train"]))
-    torch.manual_seed(chosen.training.seed)
-    fresh = create_model(
-        chosen.model or "ViT-Ti/16",
-        num_classes=len(splits["train"].classes),
-        image_size=chosen.size,
-        **chosen.model_options,
-    )
-    half = (0.5,) * fresh.config.channels
-    preprocess = Preprocess(size=fresh.config.image_size, mean=half, std=half)
-    return carry_out(
-        Setting(
-            model=fresh, preprocess=preprocess, splits=splits, recipe=chosen, folder=folder, verb="pretrain",
-            data=data, device=device, workers=workers, hold_out=hold_out, shard=shard,
-            tensorboard=tensorboard, wandb=wandb,
+    out = None if out is None else Path(out)
+    with joined_processes(device) as processes:
+        lost = restarted_run(out, processes=processes)
+        if lost is not None:
+            return resume(lost, device=device, workers=workers)
+        folder = start_folder(out, verb="pretrain", data=data, overwrite=overwrite, processes=processes)
+        opened = open_data(
+            data, folder=folder, seed=chosen.training.seed, hold_out=hold_out, exclude=exclude, strict=strict,
+            allow_empty_class=allow_empty_class, workers=workers, processes=processes,
+        )  # fmt: skip
+        train_split = opened.splits["train"]
+        chosen = loss_for(train_split, chosen.with_steps_for(len(train_split)))
+        torch.manual_seed(chosen.training.seed)
+        fresh = create_model(
+            chosen.model or "ViT-Ti/16",
+            num_classes=len(train_split.classes),
+            image_size=chosen.size,
+            **chosen.model_options,
         )
-    )  # fmt: skip
+        half = (0.5,) * fresh.config.channels
+        preprocess = Preprocess(size=fresh.config.image_size, mean=half, std=half)
+        return carry_out(
+            Setting(
+                model=fresh, preprocess=preprocess, splits=opened.splits, set_aside=opened.set_aside, recipe=chosen,
+                folder=folder, verb="pretrain", data=data, device=device, workers=workers, hold_out=hold_out,
+                exclude=exclude, shard=shard, tensorboard=tensorboard, wandb=wandb,
+            )
+        )  # fmt: skip

@@ -7,6 +7,10 @@ from annotated_doc import Doc
 
 if TYPE_CHECKING:
     from vitrine.commands.training_run import TrainingResult
+    from vitrine.training.config import TrainingConfig
+
+# What a resumed run takes over from run.json as it is.
+KEPT = ("verb", "data", "hold_out", "trains_on_all", "shard", "tensorboard", "wandb")
 
 
 def resume(
@@ -22,46 +26,68 @@ def resume(
     import torch
 
     from vitrine.checkpoints.record import config_from_json
-    from vitrine.commands.training_run import Setting, carry_out, open_data, steps_done
+    from vitrine.commands.run_data import everything, open_data, require_classes
+    from vitrine.commands.training_run import Setting, carry_out
     from vitrine.data.preprocess import Preprocess
-    from vitrine.errors import ConfigError
     from vitrine.models import build
     from vitrine.recipes.recipe import from_yaml
     from vitrine.runtime.progress import remark
     from vitrine.runtime.run_folders import find_run
+    from vitrine.training.processes import by_the_first, joined_processes
 
-    folder = find_run(run)
-    state = folder / "checkpoints" / "last.safetensors"
-    if not state.exists():
+    folder = find_run(Path(run))
+    recipe = from_yaml((folder / "config.yaml").read_text())
+    began = json.loads((folder / "run.json").read_text())
+    if workers is None:
+        workers = int(began["workers"])
+    exclude = None if began["exclude"] is None else Path(began["exclude"])
+    with joined_processes(device or began["device"]) as processes:
+        state, done = by_the_first(lambda: unfinished_state(folder, recipe.training), processes)
+        opened = open_data(
+            began["data"], folder=folder, seed=recipe.training.seed, hold_out=began["hold_out"], exclude=exclude,
+            strict=False, allow_empty_class=True, workers=workers, processes=processes, is_resumed=True,
+            allow_changed=allow_changed_data,
+        )  # fmt: skip
+        splits = everything(opened.splits) if began["trains_on_all"] else opened.splits
+        require_classes(splits, folder)
+        torch.manual_seed(recipe.training.seed)
+        remark(f"Going on with {folder} after step {done:,} of {recipe.training.total_steps:,}")
+        return carry_out(
+            Setting(
+                model=build(config_from_json(began["model"])),
+                preprocess=Preprocess.from_json(began["preprocess"]),
+                splits=splits,
+                set_aside=opened.set_aside,
+                recipe=recipe,
+                folder=folder,
+                device=device or began["device"],
+                workers=workers,
+                exclude=exclude,
+                allow_changed_data=allow_changed_data,
+                **{name: began[name] for name in KEPT},
+            ),
+            resume_from=state,
+        )
+
+
+def unfinished_state(folder: Path, training: "TrainingConfig") -> tuple[Path, int]:
+    """Return the last state of a run and its step; refuse a run that has none, and one that is finished."""
+    from vitrine.errors import ConfigError
+    from vitrine.runtime.launch import launched
+    from vitrine.training.loop import LAST
+    from vitrine.training.state import newest_state, numbers_of
+
+    state = newest_state(folder / "checkpoints" / LAST)
+    if state is None:
         raise ConfigError(
             f"{folder} has no checkpoint yet, so there is nothing to go on from; start the run again"
         )
-    recipe = from_yaml((folder / "config.yaml").read_text())
-    began = json.loads((folder / "run.json").read_text())
-    done = steps_done(state)
-    if done >= recipe.training.total_steps and (folder / "model").exists():
-        raise ConfigError(f"{folder} is finished ({done:,} steps); its model is in {folder / 'model'}")
-    splits = open_data(
-        began["data"], folder=folder, seed=recipe.training.seed, hold_out=began["hold_out"], exclude=None,
-        strict=False, allow_empty_class=True,
-        workers=began["workers"] if workers is None else workers,
-    )  # fmt: skip
-    torch.manual_seed(recipe.training.seed)
-    remark(f"Going on with {folder} after step {done:,} of {recipe.training.total_steps:,}")
-    return carry_out(
-        Setting(
-            model=build(config_from_json(began["model"])),
-            preprocess=Preprocess.from_json(began["preprocess"]),
-            splits=splits,
-            recipe=recipe,
-            folder=folder,
-            verb=began["verb"],
-            data=began["data"],
-            device=device or began["device"],
-            workers=began["workers"] if workers is None else workers,
-            hold_out=began["hold_out"],
-            shard=began["shard"],
-            allow_changed_data=allow_changed_data,
-        ),
-        resume_from=state,
+    numbers = numbers_of(state)
+    done, since_best = int(numbers["step"]), int(numbers["evaluations_since_best"])
+    is_over = done >= training.total_steps or (
+        training.patience is not None and since_best >= training.patience
     )
+    # A process may be lost when all is done; torchrun's restart should then end well.
+    if is_over and (folder / "model").exists() and not launched().restarts:
+        raise ConfigError(f"{folder} is finished ({done:,} steps); its model is in {folder / 'model'}")
+    return state, done

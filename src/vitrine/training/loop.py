@@ -12,12 +12,12 @@ import torch
 from torch import nn
 
 from vitrine.data.loader import Batch
-from vitrine.errors import CheckpointError, TrainingError, VitrineError
+from vitrine.errors import CheckpointError, ConfigError, RepeatedError, TrainingError, VitrineError
 from vitrine.runtime.progress import announced, remark
 from vitrine.training.averaging import Averages
 from vitrine.training.config import TrainingConfig
 from vitrine.training.metrics_log import Sink
-from vitrine.training.optimizer import make_optimizer
+from vitrine.training.optimizer import freeze, make_optimizer
 from vitrine.training.processes import Processes, anyone, distributed
 from vitrine.training.schedule import learning_rate
 from vitrine.training.state import TrainingState, load_state, save_state
@@ -101,6 +101,11 @@ class Run:
         self.processes, self.shard = processes, shard
         self.model = model.to(processes.device)
         self.wants_to_stop = False
+        if shard and processes.world_size > 1 and config.optimizer == "muon":
+            raise ConfigError(
+                "muon needs whole matrices, which --shard cuts; use adamw or sgd, or no --shard"
+            )
+        freeze(self.model, trains=config.trains)
         self.module = distributed(self.model, processes, shard=shard)
         if self.compiles:
             uses_graphs = config.graphs and processes.device.type == "cuda" and processes.world_size == 1
@@ -122,11 +127,12 @@ class Run:
         """Take every step that is left."""
         config, state, task = self.config, self.state, self.task
         local_batch = config.batch_size // self.processes.world_size
+        wanted = min(config.micro_batch or local_batch, local_batch)
         step_state = StepState(
-            micro_batch=state.micro_batch or min(config.micro_batch or local_batch, local_batch),
+            micro_batch=min(state.micro_batch or wanted, wanted),
             bad=torch.zeros((), device=self.processes.device),
         )
-        window = Window(self.processes.device, sums=state.sums)
+        window = Window(self.processes, sums=state.sums)
         began, first, waited = time.monotonic(), state.step, 0.0
         batches = iter(task.batches(state.step, config.total_steps))
         self.model.train()
@@ -148,12 +154,14 @@ class Run:
                     processes=self.processes,
                 )  # fmt: skip
                 norm = update(
-                    self.model, state.optimizer, loss=loss, clip_norm=config.clip_norm, state=step_state
-                )
+                    self.model, state.optimizer, loss=loss, clip_norm=config.clip_norm, state=step_state,
+                    processes=self.processes,
+                )  # fmt: skip
                 if state.averages is not None:
                     state.averages.update(self.model, step=state.step)
                 state.step += 1
-                state.micro_batch = step_state.micro_batch
+                if step_state.micro_batch < wanted:
+                    state.micro_batch = step_state.micro_batch
                 window.add(loss, stats, norm, step_state.bad, images=len(parts[0]))
                 note = ""
                 if self.is_due(config.log_every):
@@ -202,7 +210,7 @@ class Run:
 
     def log(self, window: Window, rate: float, *, share_waited: float) -> str:
         """Fetch the means since the last record, the only time that the host waits for the device."""
-        means = window.fetch(self.processes)
+        means = window.fetch()
         if means.pop("bad"):
             self.stop_not_finite(window)
         record = {"step": self.state.step, **means, "lr": rate, "waiting_for_data": round(share_waited, 4)}
@@ -248,6 +256,7 @@ class Run:
             found = self.task.evaluate(self.model)
         self.model.train()
         self.last_evaluation = found
+        self.state.evaluated_step = self.state.step
         self.write({"step": self.state.step, **{f"val_{name}": value for name, value in found.items()}})
         value = found.get(self.task.metric)
         if value is not None and (self.state.best is None or value > self.state.best):
@@ -280,7 +289,7 @@ class Run:
         """Save the state; a full disk is said and training goes on, unless this is the last chance."""
         try:
             save_state(self.state, self.folder / name, processes=self.processes, shard=self.shard)
-        except CheckpointError as error:
+        except (CheckpointError, RepeatedError) as error:
             if must:
                 raise
             remark(f"Not saved at step {self.state.step}: {error}")
@@ -288,7 +297,7 @@ class Run:
     def finish(self, window: Window, first: int) -> Outcome:
         """Evaluate and save for the last time."""
         steps = self.state.step
-        if not self.config.evaluate_every or steps % self.config.evaluate_every:
+        if self.state.evaluated_step != steps:
             self.evaluate()
         self.state.sums = window.as_numbers()
         self.save(LAST, must=True)

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from vitrine.errors import ConfigError
-from vitrine.training.config import TrainingConfig
+from vitrine.training.config import TrainingConfig, Trains
 from vitrine.training.muon import Muon
 
 
@@ -16,8 +16,7 @@ def make_optimizer(model: nn.Module, config: TrainingConfig) -> torch.optim.Opti
 
     Every group has `lr_scale`, which the loop multiplies the schedule's rate with.
     """
-    for name, parameter in model.named_parameters():
-        parameter.requires_grad_(config.trains == "all" or is_head(name))
+    freeze(model, trains=config.trains)
     groups = parameter_groups(model, config)
     if not groups:
         raise ConfigError("nothing to train: the model has no head; give it num_classes or train all of it")
@@ -26,6 +25,12 @@ def make_optimizer(model: nn.Module, config: TrainingConfig) -> torch.optim.Opti
     if config.optimizer == "adamw":
         return torch.optim.AdamW(groups, lr=1.0, betas=config.betas, fused=True)
     return Muon(groups, betas=config.betas, momentum=0.95)
+
+
+def freeze(model: nn.Module, *, trains: Trains) -> None:
+    """Let gradients reach what is trained alone; to be called before DDP counts on every other gradient."""
+    for name, parameter in model.named_parameters():
+        parameter.requires_grad_(trains == "all" or is_head(name))
 
 
 def parameter_groups(model: nn.Module, config: TrainingConfig) -> list[dict[str, Any]]:

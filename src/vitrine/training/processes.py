@@ -3,18 +3,27 @@
 The same command runs alone, under torchrun and under SLURM; all of them tell rank and world size by environment.
 """
 
+import itertools
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.distributed_c10d import PrefixStore, Store
+from torch.distributed.rendezvous import rendezvous
 
-from vitrine.errors import ConfigError
+from vitrine.errors import ConfigError, RepeatedError, VitrineError
 from vitrine.models.bit import PreActivationUnit
 from vitrine.models.encoder import Block
+from vitrine.runtime.launch import Launch, launched
+
+Result = TypeVar("Result")
+# How often this process has joined others; the same number in all of them.
+_MEETINGS = itertools.count()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,33 +43,52 @@ class Processes:
 @contextmanager
 def joined_processes(device: str = "auto") -> Iterator[Processes]:
     """Join the other processes that a launcher started, if any, for the length of the block."""
-    rank, world_size, local_rank = launched()
-    chosen = choose_device(device, local_rank)
-    if world_size == 1 or dist.is_initialized():
-        yield Processes(rank=rank, world_size=world_size, device=chosen)
+    launch = launched()
+    chosen = choose_device(device, launch.local_rank)
+    found = Processes(rank=launch.rank, world_size=launch.world_size, device=chosen)
+    if launch.world_size == 1 or dist.is_initialized():
+        yield found
         return
-    os.environ.setdefault("MASTER_ADDR", "127.0.0.1")
-    os.environ.setdefault("MASTER_PORT", "29500")
-    dist.init_process_group("nccl" if chosen.type == "cuda" else "gloo", rank=rank, world_size=world_size)
+    dist.init_process_group(
+        "nccl" if chosen.type == "cuda" else "gloo",
+        store=meeting_place(launch),
+        rank=launch.rank,
+        world_size=launch.world_size,
+    )
     try:
-        yield Processes(rank=rank, world_size=world_size, device=chosen)
+        yield found
     finally:
         dist.destroy_process_group()
 
 
-def launched() -> tuple[int, int, int]:
-    """Return rank, world size and local rank as torchrun or SLURM tells them; 0, 1, 0 without a launcher."""
-    environment = os.environ
-    if "RANK" in environment and "WORLD_SIZE" in environment:
-        return int(environment["RANK"]), int(environment["WORLD_SIZE"]), int(environment.get("LOCAL_RANK", 0))
-    # SLURM sets these inside every step of srun; a single task needs no process group.
-    if int(environment.get("SLURM_NTASKS", 1)) > 1 and "SLURM_PROCID" in environment:
-        return (
-            int(environment["SLURM_PROCID"]),
-            int(environment["SLURM_NTASKS"]),
-            int(environment["SLURM_LOCALID"]),
-        )
-    return 0, 1, 0
+def meeting_place(launch: Launch) -> Store:
+    """Return the store where processes find each other, a fresh part of it for every restart and every meeting.
+
+    torchrun keeps its store when it starts processes anew, and with it the addresses of those that are gone.
+    """
+    address = "env://" if "MASTER_PORT" in os.environ else f"tcp://{launch.address}:{launch.port}"
+    store, _, _ = next(rendezvous(address, launch.rank, launch.world_size))
+    return PrefixStore(f"vitrine-{launch.restarts}-{next(_MEETINGS)}", store)
+
+
+def by_the_first(work: Callable[[], Result], processes: Processes) -> Result:
+    """Let the first process do `work` and give its result, or its error, to all of them."""
+    if processes.world_size == 1:
+        return work()
+    error: VitrineError | None = None
+    told: list[Any] = [None, None]
+    if processes.is_first:
+        try:
+            told[0] = work()
+        except VitrineError as caught:
+            error, told[1] = caught, (str(caught), caught.exit_code)
+    dist.broadcast_object_list(told)
+    if error is not None:
+        raise error
+    if told[1] is not None:
+        raise RepeatedError(*told[1])
+    result: Result = told[0]
+    return result
 
 
 def choose_device(name: str, local_rank: int = 0) -> torch.device:
@@ -85,13 +113,15 @@ def distributed(model: nn.Module, processes: Processes, *, shard: bool) -> nn.Mo
     if processes.world_size == 1:
         return model
     if shard:
+        from torch.distributed.device_mesh import init_device_mesh
         from torch.distributed.fsdp import fully_shard
 
+        mesh = init_device_mesh(processes.device.type, (processes.world_size,))
         # Blocks one by one, so that only one of them is whole at a time.
         for module in list(model.modules()):
             if isinstance(module, (Block, PreActivationUnit)):
-                fully_shard(module)
-        fully_shard(model)
+                fully_shard(module, mesh=mesh)
+        fully_shard(model, mesh=mesh)
         return model
     devices = [processes.device] if processes.device.type == "cuda" else None
     return nn.parallel.DistributedDataParallel(model, device_ids=devices, gradient_as_bucket_view=True)
@@ -105,13 +135,18 @@ def mean_over(value: Tensor, processes: Processes) -> Tensor:
     return value
 
 
+def largest(value: Tensor, processes: Processes) -> Tensor:
+    """Take the largest over all processes, in place."""
+    if processes.world_size > 1:
+        dist.all_reduce(value, op=dist.ReduceOp.MAX)
+    return value
+
+
 def anyone(flag: bool, processes: Processes) -> bool:
     """Whether any process says yes."""
     if processes.world_size == 1:
         return flag
-    votes = torch.tensor(float(flag), device=processes.device)
-    dist.all_reduce(votes, op=dist.ReduceOp.MAX)
-    return bool(votes.item())
+    return bool(largest(torch.tensor(float(flag), device=processes.device), processes).item())
 
 
 def wait_for_all(processes: Processes) -> None:

@@ -14,7 +14,7 @@ from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 
 from vitrine.runtime.progress import remark
-from vitrine.training.processes import Processes, anyone
+from vitrine.training.processes import Processes, anyone, largest
 
 Parts = tuple[Tensor, ...]
 # Maps the trained module and (a slice of) the prepared batch to one loss an image and sums worth logging.
@@ -81,12 +81,18 @@ def accumulate(
 
 def exchange(module: nn.Module, *, now: bool) -> AbstractContextManager[None]:
     """Exchange gradients with other processes in this backward pass, or let them add up here."""
-    if isinstance(module, nn.parallel.DistributedDataParallel):
-        return nullcontext() if now else module.no_sync()
-    inner = getattr(module, "_orig_mod", module)
+    inner = uncompiled(module)
+    if isinstance(inner, nn.parallel.DistributedDataParallel):
+        return nullcontext() if now else inner.no_sync()
     if isinstance(inner, FSDPModule):
         inner.set_requires_gradient_sync(now)
     return nullcontext()
+
+
+def uncompiled(module: nn.Module) -> nn.Module:
+    """Return the module that `torch.compile` wrapped, or the module itself."""
+    inner: nn.Module = getattr(module, "_orig_mod", module)
+    return inner
 
 
 def fit_micro_batch(
@@ -101,9 +107,13 @@ def fit_micro_batch(
     """With several processes, find a micro-batch that fits all of them before the first step.
 
     Each tries one forward and backward pass of its own without exchanging gradients; all take the smallest.
+    Sharded models exchange weights in every pass, so one of them cannot try alone.
     """
-    inner = module.module if isinstance(module, nn.parallel.DistributedDataParallel) else module
-    while processes.world_size > 1 and processes.device.type == "cuda":
+    inner = uncompiled(module)
+    if processes.world_size == 1 or processes.device.type != "cuda" or isinstance(inner, FSDPModule):
+        return
+    inner = inner.module if isinstance(inner, nn.parallel.DistributedDataParallel) else inner
+    while True:
         failed = False
         try:
             with autocast():
@@ -134,13 +144,15 @@ def update(
     loss: Tensor,
     clip_norm: float | None,
     state: StepState,
+    processes: Processes,
 ) -> Tensor:
     """Clip at the global norm and step, unless anything was ever not finite; return the norm before clipping."""
     parameters = [p for p in module.parameters() if p.grad is not None]
     norm = torch.nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None])
     if isinstance(norm, DTensor):
         norm = norm.full_tensor()
-    state.bad = torch.maximum(state.bad, (~(loss + norm).isfinite()).to(state.bad.dtype))
+    # The norm is everyone's, the loss each process's own: all must leave out the same update.
+    state.bad = largest(torch.maximum(state.bad, (~(loss + norm).isfinite()).to(state.bad.dtype)), processes)
     if clip_norm is not None:
         torch.nn.utils.clip_grads_with_norm_(parameters, clip_norm, norm)
     # The fused kernels read this flag on the device and leave weights and averages alone where it is up.

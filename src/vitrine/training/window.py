@@ -6,21 +6,27 @@ import torch
 
 from vitrine.training.processes import Processes, mean_over
 
+# Of all the sums the one that is not a sum over images: the same in every process.
+NORM = "gradient_norm"
+
 
 class Window:
     """Sums since the last logged step, on the device until they are fetched."""
 
-    def __init__(self, device: torch.device, *, sums: dict[str, float]) -> None:
-        self.device = device
+    def __init__(self, processes: Processes, *, sums: dict[str, float]) -> None:
+        """Go on with `sums` over all processes, as `as_numbers` gave them; each process takes an equal share."""
+        self.processes = processes
         self.overall_images, self.overall_began = 0, time.monotonic()
         self.clear()
+        world_size = processes.world_size
         for name, value in sums.items():
             if name == "images":
-                self.images = int(value)
+                self.images = int(value) // world_size
             elif name == "steps":
                 self.steps = int(value)
             else:
-                self.sums[name] = torch.tensor(value, device=device)
+                share = value if name == NORM else value / world_size
+                self.sums[name] = torch.tensor(share, device=processes.device)
 
     def clear(self) -> None:
         """Begin anew."""
@@ -40,7 +46,7 @@ class Window:
         images: int,
     ) -> None:
         """Add one step's sums."""
-        for name, value in {"loss": loss, "gradient_norm": norm, **stats}.items():
+        for name, value in {"loss": loss, NORM: norm, **stats}.items():
             self.sums[name] = self.sums[name] + value if name in self.sums else value.clone()
         self.bad.append(bad)
         self.images += images
@@ -48,20 +54,22 @@ class Window:
         self.overall_images += images
         self.steps += 1
 
-    def fetch(self, processes: Processes) -> dict[str, float]:
+    def fetch(self) -> dict[str, float]:
         """Return means over the window and all processes, in one exchange with the device."""
-        names = list(self.sums)
-        values = torch.stack([*(self.sums[name].double() for name in names), self.bad[-1].double()])
-        values = mean_over(values.float() if values.device.type == "mps" else values, processes)
-        *totals, bad = values.tolist()
+        *totals, bad = self._mean_over_processes(self.bad[-1])
         means = {
-            name: total / (self.steps if name == "gradient_norm" else self.images)
-            for name, total in zip(names, totals, strict=True)
+            name: total / (self.steps if name == NORM else self.images)
+            for name, total in zip(self.sums, totals, strict=True)
         }
         seconds = max(time.monotonic() - self.began, 1e-9)
-        means["images_per_second"] = round(self.fresh_images * processes.world_size / seconds, 2)
+        means["images_per_second"] = round(self.fresh_images * self.processes.world_size / seconds, 2)
         means["bad"] = bad
         return means
+
+    def _mean_over_processes(self, *others: torch.Tensor) -> list[float]:
+        values = torch.stack([value.double() for value in (*self.sums.values(), *others)])
+        found: list[float] = mean_over(values, self.processes).tolist()
+        return found
 
     def first_bad_step(self, step: int) -> int:
         """Return the number (from 0) of the first step of the window that was not finite."""
@@ -69,12 +77,19 @@ class Window:
         return step - len(flags) + flags.index(1.0)
 
     def as_numbers(self) -> dict[str, float]:
-        """Return the sums for a checkpoint."""
+        """Return the sums over all processes for a checkpoint; all of them must ask."""
         if not self.steps:
             return {}
-        return {"images": self.images, "steps": self.steps, **{n: float(v) for n, v in self.sums.items()}}
+        world_size = self.processes.world_size
+        totals = {
+            name: mean if name == NORM else mean * world_size
+            for name, mean in zip(self.sums, self._mean_over_processes(), strict=True)
+        }
+        return {"images": self.images * world_size, "steps": self.steps, **totals}
 
     @property
     def overall_rate(self) -> float:
         """Images a second over the whole call, evaluation included."""
-        return self.overall_images / max(time.monotonic() - self.overall_began, 1e-9)
+        return (
+            self.overall_images * self.processes.world_size / max(time.monotonic() - self.overall_began, 1e-9)
+        )

@@ -1,0 +1,153 @@
+"""The data of a run: opened for all processes, what cannot be read set aside, the split kept in the folder."""
+
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from vitrine.errors import DataError, VitrineError
+
+if TYPE_CHECKING:
+    from vitrine.data.source import Source
+    from vitrine.training.processes import Processes
+
+SPLIT = "split.csv"
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunData:
+    """The splits that a run trains and is judged on."""
+
+    splits: "Mapping[str, Source]"
+    set_aside: tuple[str, ...] = ()
+    """Names of the files that cannot be read."""
+
+
+def open_data(
+    address: str,
+    *,
+    folder: Path,
+    seed: int,
+    hold_out: float | None,
+    exclude: Path | None,
+    strict: bool,
+    allow_empty_class: bool,
+    workers: int,
+    processes: "Processes",
+    is_resumed: bool = False,
+    allow_changed: bool = False,
+) -> RunData:
+    """Open the splits, leave out what cannot be read or was excluded, and say how many.
+
+    The first process looks at the files and writes the split; the others read what it found.
+    """
+    from vitrine.data.exclusions import leave_out, read_exclusions
+    from vitrine.data.scan import ScanReport, scan, set_aside
+    from vitrine.data.sources import open_splits
+    from vitrine.training.processes import by_the_first
+
+    split_file = None if hold_out == 0 else folder / SPLIT
+
+    def opened() -> "dict[str, Source]":
+        return open_splits(
+            address,
+            seed=seed,
+            val_fraction=hold_out,
+            split_file=split_file,
+            allow_empty_class=allow_empty_class,
+        )
+
+    def opened_first() -> "dict[str, Source]":
+        is_known = is_resumed and split_file is not None and split_file.exists()
+        try:
+            return opened()
+        except DataError as error:
+            if not is_known or str(split_file) not in str(error):
+                raise
+            if not allow_changed:
+                raise changed(address) from None
+        assert split_file is not None
+        mend_split(address, split_file)
+        return opened()
+
+    def looked_through() -> "tuple[ScanReport | None, tuple[str, ...]]":
+        own.update(opened_first())
+        if not own["train"].is_labelled:
+            raise DataError(f"{address} has no labels; give one folder a class, or a manifest with labels")
+        if own["train"].root is None:  # generated pictures cannot be broken
+            return None, ()
+        report = scan(own, num_workers=workers, is_near=False)
+        if report.num_bad and strict:
+            raise DataError(
+                f"{report.num_bad} files of {address} cannot be read; see: vitrine check {address}"
+            )
+        return report, tuple(own[split].name(row) for split, rows in report.bad.items() for row in rows)
+
+    own: dict[str, Source] = {}
+    with withdrawing(folder, processes):
+        report, bad = by_the_first(looked_through, processes)
+    splits = own or opened()
+    if report is not None:
+        splits = set_aside(splits, report)
+    if exclude is not None:
+        splits["train"] = leave_out(splits["train"], read_exclusions(exclude))
+    return RunData(splits=splits, set_aside=bad)
+
+
+@contextmanager
+def withdrawing(folder: Path, processes: "Processes") -> Iterator[None]:
+    """Take an empty folder away again where the block finds that there will be no run."""
+    was_empty = processes.is_first and not any(folder.iterdir())
+    try:
+        yield
+    except VitrineError:
+        if was_empty:
+            (folder / SPLIT).unlink(missing_ok=True)
+            folder.rmdir()
+        raise
+
+
+def changed(what: str) -> DataError:
+    """Say that a run cannot go on as it began."""
+    return DataError(
+        f"{what} is not what this run began with; bring the files back, or go on with what is there now with "
+        "--allow-changed-data"
+    )
+
+
+def mend_split(address: str, split_file: Path) -> None:
+    """Write the split anew for changed data: who was held out still is, what is new is trained on."""
+    import csv
+
+    import numpy as np
+
+    from vitrine.data.sources import open_splits
+    from vitrine.data.split import write_split
+
+    with split_file.open(newline="", encoding="utf-8", errors="surrogateescape") as file:
+        side = {row["path"]: row["split"] for row in csv.DictReader(file)}
+    source = open_splits(address, val_fraction=0, allow_empty_class=True)["train"]
+    held_out = np.array([side.get(source.name(row)) == "val" for row in range(len(source))])
+    write_split(source, split_file, {"train": np.flatnonzero(~held_out), "val": np.flatnonzero(held_out)})
+
+
+def require_classes(splits: "Mapping[str, Source]", folder: Path) -> None:
+    """Refuse data whose classes are no longer those of the run's head."""
+    before = json.loads((folder / "classes.json").read_text())["classes"]
+    now = list(splits["train"].classes)
+    if now != before:
+        names = sorted(set(now) ^ set(before))
+        raise DataError(
+            f"the classes are not those that this run began with (for one, {names[0] if names else 'their order'}); "
+            "start a new run with: vitrine finetune"
+        )
+
+
+def everything(splits: "Mapping[str, Source]") -> "dict[str, Source]":
+    """Join the held-out part to the rest, for a run on all images."""
+    from vitrine.data.joined import Joined
+
+    joined: dict[str, Source] = {"train": Joined([splits["train"], splits["val"]])}
+    return joined | {name: source for name, source in splits.items() if name == "test"}

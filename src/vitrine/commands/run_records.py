@@ -1,0 +1,159 @@
+"""The run folder: who makes it, what is written there before the first step, what a resumed run checks.
+
+`config.yaml` re-runs it; `run.json` is what `vitrine resume` needs beyond that; `data.json` what the data was.
+"""
+
+import dataclasses
+import json
+import platform
+import shutil
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from vitrine.commands.training_run import Setting
+    from vitrine.training.processes import Processes
+
+FILES = ("config.yaml", "metrics.jsonl", "checkpoints", "model")
+# Everything that a run writes into its folder, and so all that --overwrite takes away.
+WRITTEN = (
+    *FILES, "run.json", "command.txt", "environment.json", "classes.json", "split.csv", "data.json", "sweep",
+    "tensorboard",
+)  # fmt: skip
+
+
+def start_folder(
+    named: Path | None, *, verb: str, data: str, overwrite: bool, processes: "Processes"
+) -> Path:
+    """Let the first process make the run folder, and all processes know it."""
+    from vitrine.runtime.run_folders import new_run_folder
+    from vitrine.training.processes import by_the_first
+
+    def make() -> Path:
+        may_replace = overwrite or (named is not None and is_restarted(named))
+        folder = new_run_folder(
+            named, verb=verb, files=FILES, never_in=data_folder(data), is_overwriting=may_replace
+        )
+        if may_replace:  # an earlier run's best weights must not be taken for this one's
+            for name in WRITTEN:
+                remove(folder / name)
+        return folder
+
+    return by_the_first(make, processes)
+
+
+def remove(path: Path) -> None:
+    """Remove a file or a folder, if it is there."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def restarted_run(named: Path | None, *, processes: "Processes") -> Path | None:
+    """Find the run to go on with where torchrun lost a process and starts the same command once more."""
+    from vitrine.training.loop import LAST
+    from vitrine.training.processes import by_the_first
+    from vitrine.training.state import newest_state
+
+    def look() -> Path | None:
+        places = [named] if named is not None else [path.parent for path in Path("runs").glob("*/run.json")]
+        ours = [place for place in places if is_restarted(place)]
+        return next((place for place in ours if newest_state(place / "checkpoints" / LAST)), None)
+
+    return by_the_first(look, processes)
+
+
+def is_restarted(folder: Path) -> bool:
+    """Whether a folder holds a run that this torchrun began before it lost a process and started anew."""
+    from vitrine.runtime.launch import launched
+
+    launch, record = launched(), folder / "run.json"
+    if not launch.restarts or not record.exists():
+        return False
+    return bool(json.loads(record.read_text())["launch"] == launch.identity)
+
+
+def write_records(setting: "Setting", *, is_resumed: bool) -> None:
+    """Write what is needed to repeat the run; a resumed run checks that its data is unchanged."""
+    from vitrine.checkpoints.record import config_to_json
+    from vitrine.checkpoints.writing import write_json, write_text
+    from vitrine.commands.run_data import changed
+    from vitrine.recipes.recipe import to_yaml
+    from vitrine.runtime.launch import launched
+
+    folder = setting.folder
+    fingerprints = {name: source.fingerprint() for name, source in setting.splits.items()}
+    record = folder / "data.json"
+    if is_resumed and record.exists():
+        before = json.loads(record.read_text())["fingerprints"]
+        others = [name for name in fingerprints if before.get(name) != fingerprints[name]]
+        if others and not setting.allow_changed_data:
+            raise changed(f"the {others[0]} split of {setting.data}")
+        return
+    kept = ("verb", "data", "device", "workers", "shard", "hold_out", "trains_on_all", "tensorboard", "wandb")
+    write_json(
+        folder / "run.json",
+        {
+            **{name: getattr(setting, name) for name in kept},
+            "exclude": None if setting.exclude is None else str(setting.exclude.absolute()),
+            "launch": launched().identity,
+            "preprocess": setting.preprocess.to_json(),
+            "model": config_to_json(setting.model.config),
+        },
+    )
+    write_text(folder / "config.yaml", to_yaml(setting.recipe))
+    write_text(folder / "command.txt", " ".join(sys.argv) + "\n")
+    write_json(folder / "environment.json", environment())
+    write_json(folder / "classes.json", {"classes": list(setting.splits["train"].classes)})
+    write_json(
+        record,
+        {
+            "address": setting.data,
+            "images": {name: len(source) for name, source in setting.splits.items()},
+            "fingerprints": fingerprints,
+            "set_aside": list(setting.set_aside),
+        },
+    )
+
+
+def environment() -> dict[str, Any]:
+    """Return the versions and the machine that a run depends on."""
+    import torch
+
+    from vitrine.version import __version__
+
+    return {
+        "vitrine": __version__,
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "machine": platform.platform(),
+        "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
+    }
+
+
+def optional_sinks(setting: "Setting") -> list[Any]:
+    """Open TensorBoard and W&B where they are asked for."""
+    from vitrine.training.metrics_log import TensorBoard, WeightsAndBiases
+
+    sinks: list[Any] = []
+    if setting.tensorboard:
+        sinks.append(TensorBoard(setting.folder / "tensorboard"))
+    if setting.wandb:
+        config = dataclasses.asdict(setting.recipe)
+        sinks.append(WeightsAndBiases(setting.wandb, config=config, folder=setting.folder))
+    return sinks
+
+
+def steps_done(state: Path | None) -> int:
+    """Return the step that a saved state stands at."""
+    from vitrine.training.state import numbers_of
+
+    return int(numbers_of(state)["step"]) if state is not None else 0
+
+
+def data_folder(address: str) -> list[Path]:
+    """Return the folder or file that a data set lies in, where it is one on this machine: never written to."""
+    path = Path(address)
+    return [path] if path.exists() else []

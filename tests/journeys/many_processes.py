@@ -1,0 +1,41 @@
+"""Run several training jobs one after the other in the processes that torchrun started; no test by itself.
+
+The jobs are a JSON list of `{"verb", "options", "stop_after", "full_disk"}`: starting Python and torch once for
+all of them is most of the cost. What became of each job is printed by the first process.
+"""
+
+import json
+import sys
+from unittest import mock
+
+import vitrine
+from vitrine.errors import VitrineError
+from vitrine.training import state
+from vitrine.training.loop import Run
+from vitrine.training.processes import joined_processes
+
+
+def do(job: dict, rank: int) -> str:
+    log, usage = Run.log, state.shutil.disk_usage
+
+    def log_and_stop(self: Run, *arguments: object, **options: object) -> str:
+        if self.state.step == job.get("stop_after") and rank == self.processes.world_size - 1:
+            self.wants_to_stop = True  # as a signal to one of the processes does
+        return log(self, *arguments, **options)
+
+    def full(path: object) -> object:
+        return type("Usage", (), {"free": 100})() if job.get("full_disk") else usage(path)
+
+    with mock.patch.object(Run, "log", log_and_stop), mock.patch.object(state.shutil, "disk_usage", full):
+        try:
+            getattr(vitrine, job["verb"])(job["argument"], **job["options"])
+        except VitrineError as error:
+            return f"{error.exit_code} {error}"
+    return "0"
+
+
+if __name__ == "__main__":
+    with joined_processes("cpu") as processes:
+        ends = [do(job, processes.rank) for job in json.loads(sys.argv[1])]
+    if processes.is_first:
+        sys.stdout.write(json.dumps(ends) + "\n")

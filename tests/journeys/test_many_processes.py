@@ -1,0 +1,184 @@
+"""One process, two or four, whole or sharded, interrupted and gone on with: the same losses, the same weights.
+
+Sums over a batch are added in another order by several processes, which changes the last bits of a float32
+(2^-24 = 6e-8 of the value); Adam divides small numbers by small numbers and so carries some of that into the
+weights. Six steps in, the losses agree to 1e-5 and weights, of size 0.01 to 1, to 1e-4.
+"""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from journeys.commandline import SOURCE, losses, vitrine
+from safetensors.torch import load_file
+
+import vitrine as library
+
+DATA = "generated:shapes?count=96&size=32&label=colour"
+OPTIONS = {
+    "recipe": "demo", "steps": 6, "batch_size": 16, "log_every": 1, "checkpoint_every": 2, "evaluate_every": 4,
+    "device": "cpu", "workers": 0, "set": ["training.average_decay=0.9", "augment.mixup=0.2"],
+}  # fmt: skip
+JOBS = Path(__file__).with_name("many_processes.py")
+
+
+def pretrain(out: Path, *, stop_after: int | None = None, full_disk: bool = False, **options: object) -> dict:
+    return {
+        "verb": "pretrain", "argument": DATA, "options": {**OPTIONS, "out": str(out), **options},
+        "stop_after": stop_after, "full_disk": full_disk,
+    }  # fmt: skip
+
+
+def resume(run: Path) -> dict:
+    return {"verb": "resume", "argument": str(run), "options": {}}
+
+
+def on_processes(count: int, jobs: list[dict]) -> list[str]:
+    """Run jobs in so many processes; return how each one ended."""
+    torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(count)]
+    done = subprocess.run(
+        [sys.executable, *(torchrun if count > 1 else []), str(JOBS), json.dumps(jobs)],
+        capture_output=True, text=True, timeout=200,
+        env={**os.environ, "PYTHONPATH": str(SOURCE), "OMP_NUM_THREADS": "1", "PYTHONFAULTHANDLER": "1"},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[:6000]
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """All runs of this module, by the names of their folders."""
+    root = tmp_path_factory.mktemp("runs")
+    ends = on_processes(1, [pretrain(root / "one"), pretrain(root / "begun-on-1", shard=True, stop_after=3)])
+    assert ends[0] == "0" and ends[1].startswith("130 stopped after step 3 of 6")
+    ends = on_processes(
+        2,
+        [
+            pretrain(root / "two"),
+            pretrain(root / "two-sharded", shard=True),
+            pretrain(root / "begun-on-2", stop_after=3),
+            pretrain(root / "begun-on-2-sharded", shard=True, stop_after=3),
+            pretrain(root / "not-finite", shard=True, lr=1e30),
+            pretrain(root / "full", full_disk=True),
+            pretrain(root / "full-sharded", shard=True, full_disk=True),
+            pretrain(root / "muon", shard=True, set=["training.optimizer=muon"]),
+            pretrain(root / "two"),
+            pretrain(root / "frozen", set=["training.trains=head", "training.average_decay=null"]),
+            pretrain(root / "bf16-sharded", shard=True, precision="bf16"),
+        ],
+    )
+    (root / "ends.json").write_text(json.dumps(ends))
+    for name in ("begun-on-2", "begun-on-2-sharded"):
+        shutil.copytree(root / name, root / f"{name}-then-1")
+        shutil.copytree(root / name, root / f"{name}-then-4")
+    shutil.copytree(root / "begun-on-1", root / "begun-on-1-then-4")
+    names = ("begun-on-2-then-1", "begun-on-2-sharded-then-1")
+    assert on_processes(1, [resume(root / name) for name in names]) == ["0", "0"]
+    names = ("begun-on-2-then-4", "begun-on-2-sharded-then-4", "begun-on-1-then-4")
+    assert on_processes(4, [pretrain(root / "four"), *(resume(root / name) for name in names)]) == ["0"] * 4
+    return root
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "two", "four", "two-sharded", "begun-on-2-then-1", "begun-on-2-then-4", "begun-on-2-sharded-then-1",
+        "begun-on-2-sharded-then-4", "begun-on-1-then-4",
+    ],
+)  # fmt: skip
+def test_losses_and_weights_are_those_of_one_process(runs: Path, name: str) -> None:
+    assert len(losses(runs / "one")) == 6
+    assert losses(runs / name) == pytest.approx(losses(runs / "one"), rel=1e-5)
+    expected = load_file(runs / "one" / "model" / "model.safetensors")
+    found = load_file(runs / name / "model" / "model.safetensors")
+    assert found.keys() == expected.keys()
+    for key, value in expected.items():
+        torch.testing.assert_close(found[key], value, rtol=0, atol=1e-4, msg=key)
+    assert library.load(runs / name).classes == library.load(runs / "one").classes
+
+
+def test_evaluations_count_every_image_once_on_any_number_of_processes(runs: Path) -> None:
+    for name in ("two", "four", "two-sharded", "begun-on-2-sharded-then-4"):
+        found, expected = ([r for r in records(runs / n) if "val_loss" in r] for n in (name, "one"))
+        assert [r["step"] for r in found] == [4, 6]
+        for one, other in zip(found, expected, strict=True):
+            assert one["val_loss"] == pytest.approx(other["val_loss"], rel=1e-5)
+            assert one["val_accuracy"] == other["val_accuracy"]
+
+
+def test_a_sharded_run_keeps_folders_and_what_a_whole_one_leaves_replaces_them(runs: Path) -> None:
+    def kept(name: str) -> list[str]:
+        return sorted(path.name for path in (runs / name / "checkpoints").iterdir())
+
+    assert kept("two") == ["best.safetensors", "last.safetensors"]
+    assert kept("two-sharded") == ["best", "last"]
+    assert "last.safetensors" in kept("begun-on-2-sharded-then-1")
+    assert "last" not in kept("begun-on-2-sharded-then-1")
+    assert "last" in kept("begun-on-1-then-4") and "last.safetensors" not in kept("begun-on-1-then-4")
+
+
+def test_an_error_of_the_first_process_ends_all_of_them(runs: Path) -> None:
+    ends = json.loads((runs / "ends.json").read_text())
+    assert ends[:2] == ["0", "0"]
+    assert all(end.startswith("130 stopped after step 3 of 6") for end in ends[2:4])
+    assert ends[4].startswith("3 the loss or a gradient of step")
+    assert all("GB free and a checkpoint needs" in end for end in ends[5:7])
+    assert ends[7].startswith("2 muon needs whole matrices")
+    assert "already holds config.yaml" in ends[8]
+    assert ends[9:] == ["0", "0"]
+
+
+def test_the_weights_of_a_sharded_run_that_stopped_are_the_last_good_ones(runs: Path) -> None:
+    from vitrine.training.state import weights_of
+
+    kept = weights_of(runs / "not-finite" / "checkpoints" / "last")
+    assert kept and all(value.isfinite().all() for value in kept.values())
+
+
+def test_bf16_goes_with_sharding(runs: Path) -> None:
+    assert losses(runs / "bf16-sharded") == pytest.approx(losses(runs / "one"), rel=0.02)  # 8 bits
+
+
+def test_a_lost_worker_is_replaced_and_the_run_goes_on_from_its_last_checkpoint(
+    tmp_path: Path, runs: Path
+) -> None:
+    """One of two processes dies by `kill -9` after step 3, once; torchrun starts both anew."""
+    hook = tmp_path / "hook"
+    hook.mkdir()
+    (hook / "sitecustomize.py").write_text(
+        "import os, signal, sys, threading\n"
+        "if os.environ.get('RANK') == '1' and os.environ.get('TORCHELASTIC_RESTART_COUNT') == '0':\n"
+        "    from pathlib import Path\n"
+        "    import time\n"
+        "    def wait():\n"
+        f"        path = Path({str(tmp_path / 'run' / 'metrics.jsonl')!r})\n"
+        "        while not path.exists() or path.read_text().count('loss') < 3:\n"
+        "            time.sleep(0.002)\n"
+        "        os.kill(os.getpid(), signal.SIGKILL)\n"
+        "    threading.Thread(target=wait, daemon=True).start()\n"
+    )
+    settings = [part for one in OPTIONS["set"] for part in ("--set", one)]
+    done = subprocess.run(
+        [
+            sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2",
+            "--max-restarts", "1", "-m", "vitrine.cli", "pretrain", DATA, "--recipe", "demo",
+            "--steps", "6", "--batch-size", "16",
+            "--log-every", "1", "--checkpoint-every", "2", "--evaluate-every", "4", "--device", "cpu",
+            "--workers", "0", *settings, "--out", str(tmp_path / "run"),
+        ],
+        capture_output=True, text=True, timeout=200,
+        env={**os.environ, "PYTHONPATH": f"{hook}:{SOURCE}", "OMP_NUM_THREADS": "1"},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[:6000]
+    assert "Going on with" in done.stderr
+    assert losses(tmp_path / "run") == pytest.approx(losses(runs / "one"), rel=1e-5)
+    assert vitrine("resume", tmp_path / "run").returncode == 2  # finished
+
+
+def records(run: Path) -> list[dict]:
+    return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]

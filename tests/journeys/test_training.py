@@ -1,0 +1,299 @@
+"""Pre-training and resuming from the command line: what is promised when all goes well and when it does not."""
+
+import errno
+import json
+import random
+import signal
+from pathlib import Path
+from unittest import mock
+
+import pytest
+from journeys.commandline import assert_refused, inside, losses, started, wait_for_records
+from pictures import class_folders, photo, save
+from safetensors.torch import load_file
+
+from vitrine.training import state
+from vitrine.training.loop import Run
+
+SHAPES = "generated:shapes?count=64&size=32&label=colour"
+SMALL = (
+    "--recipe", "demo", "--batch-size", "8", "--log-every", "1", "--checkpoint-every", "3", "--device", "cpu",
+    "--workers", "0", "--set", "model_options.depth=1", "--set", "model_options.width=32", "--set",
+    "model_options.mlp_width=32",
+)  # fmt: skip
+ALL = (
+    "--set",
+    "training.average_decay=0.9",
+    "--set",
+    "model_options.dropout=0.1",
+    "--set",
+    "augment.mixup=0.2",
+)
+
+
+def same_run(left: Path, right: Path) -> None:
+    assert losses(left) == losses(right)
+    one, other = (load_file(run / "model" / "model.safetensors") for run in (left, right))
+    assert one.keys() == other.keys()
+    assert all((one[name] == other[name]).all() for name in one)
+
+
+def interrupted(*arguments: str | Path, after: int = 4) -> Path:
+    """Run `vitrine pretrain` and stop it after a step, as Ctrl-C does; return its folder."""
+    log = Run.log
+
+    def stop(self: Run, *given: object, **options: object) -> str:
+        self.wants_to_stop = self.state.step == after
+        return log(self, *given, **options)
+
+    with mock.patch.object(Run, "log", stop):
+        done = inside("pretrain", *arguments)
+    assert done.returncode == 130, done.stderr
+    return Path(arguments[arguments.index("--out") + 1])
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of forty steps that nothing interrupted."""
+    run = tmp_path_factory.mktemp("whole") / "run"
+    done = inside("pretrain", SHAPES, *SMALL, *ALL, "--steps", "40", "--out", run)
+    assert done.returncode == 0, done.stderr
+    assert "Wrote" in done.stdout and "Next: " in done.stdout
+    return run
+
+
+def test_a_run_killed_at_a_random_step_goes_on_to_the_same_bits(tmp_path: Path, whole: Path) -> None:
+    step = random.randrange(4, 30)
+    process = started("pretrain", SHAPES, *SMALL, *ALL, "--steps", "40", "--out", tmp_path / "run")
+    wait_for_records(tmp_path / "run", step)
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    assert process.returncode == -signal.SIGKILL and not (tmp_path / "run" / "model").exists()
+    done = inside("resume", tmp_path / "run")
+    assert done.returncode == 0, f"killed after step {step}: {done.stderr}"
+    same_run(tmp_path / "run", whole)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_saves_and_exits_with_130_and_resume_completes(
+    tmp_path: Path, whole: Path, number: signal.Signals
+) -> None:
+    process = started("pretrain", SHAPES, *SMALL, *ALL, "--steps", "40", "--out", tmp_path / "run")
+    wait_for_records(tmp_path / "run", 5)
+    process.send_signal(number)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert f"go on with: vitrine resume {tmp_path / 'run'}" in said and "Traceback" not in said
+    assert inside("resume", tmp_path / "run").returncode == 0
+    same_run(tmp_path / "run", whole)
+
+
+def test_config_yaml_repeats_a_run(tmp_path: Path, whole: Path) -> None:
+    options = ("--device", "cpu", "--workers", "0", "--out", tmp_path / "again")
+    done = inside("pretrain", SHAPES, "--recipe", whole / "config.yaml", *options)
+    assert done.returncode == 0, done.stderr
+    same_run(tmp_path / "again", whole)
+
+
+def test_the_run_folder_holds_what_is_needed_to_repeat_and_to_judge_the_run(whole: Path) -> None:
+    names = {path.name for path in whole.iterdir()}
+    assert names >= {
+        "config.yaml", "command.txt", "environment.json", "classes.json", "data.json", "metrics.jsonl",
+        "checkpoints", "model", "run.json",
+    }  # fmt: skip
+    records = [json.loads(line) for line in (whole / "metrics.jsonl").read_text().splitlines()]
+    logged = [record for record in records if "loss" in record]
+    assert [record["step"] for record in logged] == list(range(1, 41))
+    assert all({"loss", "lr", "images_per_second"} <= record.keys() for record in logged)
+    assert records[-1]["step"] == 40 and "val_accuracy" in records[-1]
+    assert len(json.loads((whole / "classes.json").read_text())["classes"]) == 8
+
+
+def test_a_finished_run_says_that_it_is_finished(whole: Path) -> None:
+    assert_refused(inside("resume", whole), f"{whole} is finished (40 steps); its model is in {whole}/model")
+
+
+def test_a_named_folder_with_a_run_in_it_is_refused(whole: Path) -> None:
+    before = (whole / "metrics.jsonl").read_text()
+    done = inside("pretrain", SHAPES, *SMALL, "--steps", "2", "--out", whole)
+    assert_refused(
+        done, f"{whole} already holds config.yaml; name another folder with --out, or give --overwrite"
+    )
+    assert (whole / "metrics.jsonl").read_text() == before
+
+
+def test_overwriting_leaves_nothing_of_the_run_before(tmp_path: Path) -> None:
+    out = ("--out", tmp_path / "run")
+    assert inside("pretrain", SHAPES, *SMALL, "--steps", "5", *out).returncode == 0
+    assert (tmp_path / "run" / "checkpoints" / "best.safetensors").exists()
+    folders = class_folders(tmp_path / "photos", each=4)
+    again = (folders, *SMALL, "--steps", "2", *out, "--overwrite", "--hold-out", "0")
+    done = inside("pretrain", *again)
+    assert done.returncode == 0, done.stderr
+    assert "there was no validation split" in done.stdout
+    assert len(losses(tmp_path / "run")) == 2
+    # The weights are the last ones of this run, not the best ones of the run before.
+    assert not (tmp_path / "run" / "checkpoints" / "best.safetensors").exists()
+    assert json.loads((tmp_path / "run" / "classes.json").read_text())["classes"] == ["cat", "dog"]
+
+
+def test_dated_folders_are_made_and_the_newest_is_called_latest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert_refused(inside("resume", "runs/latest"), "runs holds no training run yet")
+    for _ in range(2):
+        assert inside("pretrain", SHAPES, *SMALL, "--steps", "1").returncode == 0
+    newest = max(Path("runs").iterdir(), key=lambda path: (path / "run.json").stat().st_mtime)
+    assert len(list(Path("runs").iterdir())) == 2
+    assert_refused(inside("resume", "runs/latest"), f"{newest} is finished")
+    assert_refused(inside("resume", f"{newest}x"), "is not the folder of a training run; did you mean")
+
+
+def test_a_run_without_a_checkpoint_says_so(tmp_path: Path) -> None:
+    run = interrupted(SHAPES, *SMALL, "--steps", "9", "--out", tmp_path / "run")
+    (run / "checkpoints" / "last.safetensors").unlink()
+    assert_refused(inside("resume", run), "has no checkpoint yet")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--set", "training.lrr=1"), "there is no setting 'training.lrr'; did you mean 'training.lr'?"),
+        (("--set", "training.lr"), "a setting looks like training.lr=3e-4, got 'training.lr'"),
+        (("--set", "training.lr=high"), "training.lr must be float, got 'high'"),
+        (("--set", "training.optimizer=adam"), "nearest: adamw"),
+        (("--epochs", "2", "--steps", "5"), "give epochs or steps, not both, got 2 and 5"),
+        (("--recipe", "demos"), "no recipe is called 'demos'; nearest: demo"),
+        (("--model", "VitS-16"), "ViT-S/16"),
+        (("--lr", "-1"), "lr must be above 0, got -1.0"),
+        (("--batch-size", "0"), "batch_size must be at least 1, got 0"),
+        (("--device", "cuda"), "this torch sees no GPU; use --device cpu"),
+        (("--device", "quantum"), "no device is called 'quantum'"),
+    ],
+)  # fmt: skip
+def test_a_wrong_option_is_refused_in_one_sentence_and_nothing_is_left_behind(
+    tmp_path: Path, options: tuple[str, ...], message: str
+) -> None:
+    done = inside("pretrain", SHAPES, *SMALL, "--out", tmp_path / "run", *options)
+    assert_refused(done, message)
+    assert done.stderr.count("\n") == 1
+    assert not (tmp_path / "run" / "config.yaml").exists()
+
+
+def test_a_misspelt_option_is_refused_with_the_nearest_name(tmp_path: Path) -> None:
+    done = inside("pretrain", SHAPES, "--epoch", "2", "--out", tmp_path / "run")
+    assert_refused(done, "--epochs")
+
+
+def test_a_wrong_path_names_the_nearest_and_leaves_no_folder(tmp_path: Path) -> None:
+    class_folders(tmp_path / "photos", each=2)
+    done = inside("pretrain", tmp_path / "photo", *SMALL, "--out", tmp_path / "run")
+    assert_refused(done, f"no such folder {tmp_path}/photo; did you mean {tmp_path}/photos?")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_run_never_writes_into_the_data(tmp_path: Path) -> None:
+    class_folders(tmp_path / "photos", each=2)
+    done = inside("pretrain", tmp_path / "photos", *SMALL, "--out", tmp_path / "photos" / "run")
+    assert_refused(done, "lies in the data set")
+
+
+def test_a_loss_that_is_not_finite_exits_with_3_names_the_files_and_suggests(tmp_path: Path) -> None:
+    class_folders(tmp_path / "photos", each=8)
+    options = (
+        *SMALL,
+        "--steps",
+        "20",
+        "--lr",
+        "1e30",
+        "--set",
+        "training.warmup_steps=0",
+        "--batch-size",
+        "4",
+    )
+    done = inside("pretrain", tmp_path / "photos", *options, "--out", tmp_path / "run")
+    assert_refused(done, "is not finite", "try a lower learning rate (now 1e+30)", code=3)
+    assert "cat/" in done.stderr or "dog/" in done.stderr
+    kept = state.weights_of(tmp_path / "run" / "checkpoints" / "last.safetensors")
+    assert all(value.isfinite().all() for value in kept.values())
+
+
+@pytest.mark.parametrize("how", ["added", "removed", "changed"])
+def test_changed_data_is_refused_unless_asked_for(tmp_path: Path, how: str) -> None:
+    folders = class_folders(tmp_path / "photos", each=10)
+    run = interrupted(folders, *SMALL, "--steps", "8", "--out", tmp_path / "run")
+    held_out = [line for line in (run / "split.csv").read_text().splitlines() if line.endswith(",val")]
+    if how == "added":
+        save(folders / "cat" / "new.png", photo(99))
+    elif how == "removed":
+        (folders / "cat" / "3.png").unlink()
+    else:
+        save(folders / "cat" / "3.png", photo(99, 100, 100))
+    refused = inside("resume", run)
+    assert_refused(refused, "is not what this run began with", "--allow-changed-data")
+    done = inside("resume", run, "--allow-changed-data")
+    assert done.returncode == 0, done.stderr
+    assert len(losses(run)) == 8
+    still = [line for line in (run / "split.csv").read_text().splitlines() if line.endswith(",val")]
+    assert set(still) <= set(held_out)  # nothing that was trained on is now tested on
+
+
+def test_a_new_class_cannot_join_a_run_under_way(tmp_path: Path) -> None:
+    folders = class_folders(tmp_path / "photos", each=4)
+    run = interrupted(folders, *SMALL, "--steps", "8", "--out", tmp_path / "run")
+    save(folders / "owl" / "0.png", photo(99))
+    assert_refused(inside("resume", run, "--allow-changed-data"), "the classes are not those", "owl")
+
+
+def test_what_was_excluded_stays_excluded_when_a_run_goes_on(tmp_path: Path) -> None:
+    folders = class_folders(tmp_path / "photos", each=8)
+    (tmp_path / "exclude.csv").write_text("path\ncat/0.png\ncat/1.png\n")
+    options = (*SMALL, "--steps", "8", "--exclude", tmp_path / "exclude.csv")
+    run = interrupted(folders, *options, "--out", tmp_path / "run")
+    assert inside("pretrain", folders, *options, "--out", tmp_path / "whole").returncode == 0
+    done = inside("resume", run)
+    assert done.returncode == 0, done.stderr
+    same_run(run, tmp_path / "whole")
+
+
+def test_a_full_disk_keeps_the_last_good_checkpoint_and_the_run_can_go_on(tmp_path: Path) -> None:
+    """The disk fills up after the first checkpoint: `fsync` fails from then on."""
+    calls, fsync = [], state.os.fsync
+    last = tmp_path / "run" / "checkpoints" / "last.safetensors"
+
+    def full(handle: int) -> None:
+        if last.exists():
+            calls.append(handle)
+            raise OSError(errno.ENOSPC, "No space left on device")
+        fsync(handle)
+
+    with mock.patch("vitrine.runtime.files.os.fsync", full):
+        done = inside("pretrain", SHAPES, *SMALL, "--steps", "8", "--out", tmp_path / "run")
+    assert_refused(done, "No space left on device", "the last good checkpoint is kept")
+    assert calls and state.numbers_of(last)["step"] == 3
+    assert inside("resume", tmp_path / "run").returncode == 0
+    assert inside("pretrain", SHAPES, *SMALL, "--steps", "8", "--out", tmp_path / "whole").returncode == 0
+    same_run(tmp_path / "run", tmp_path / "whole")
+
+
+def test_broken_images_are_set_aside_and_counted_and_strict_refuses_them(tmp_path: Path) -> None:
+    folders = class_folders(tmp_path / "photos", each=6)
+    (folders / "cat" / "5.png").write_text("this is no picture")
+    (folders / "dog" / "2.png").write_bytes(b"")
+    done = inside("pretrain", folders, *SMALL, "--steps", "3", "--out", tmp_path / "run")
+    assert done.returncode == 0, done.stderr
+    assert "Set aside 2 of 12 files" in done.stderr
+    assert f"2 files could not be read and were set aside: {tmp_path}/run/data.json" in done.stdout
+    record = json.loads((tmp_path / "run" / "data.json").read_text())
+    assert sorted(record["set_aside"]) == ["cat/5.png", "dog/2.png"]
+    strict = inside("pretrain", folders, *SMALL, "--steps", "3", "--out", tmp_path / "strict", "--strict")
+    assert_refused(strict, "2 files of", "cannot be read; see: vitrine check")
+    assert not (tmp_path / "strict").exists()
+
+
+def test_help_explains_every_option() -> None:
+    done = inside("pretrain", "--help")
+    assert done.returncode == 0
+    for word in ("--steps", "--batch-size", "--shard", "--hold-out", "Passes over the data", "torchrun"):
+        assert word in done.stdout
