@@ -7,6 +7,7 @@ side 256, centre 224, ImageNet's mean and deviation.
 """
 
 import argparse
+import copy
 import time
 from pathlib import Path
 
@@ -41,19 +42,25 @@ def main() -> None:
 
     photos = sorted(options.photos.rglob("*.jpg"))
     step = max(len(photos) // options.count, 1)
-    largest = relative = 0.0
+    exact = copy.deepcopy(loaded.model).double()  # tells which side's rounding a difference is
+    largest = relative = token = their_rounding = our_rounding = 0.0
     cosine, used = 1.0, photos[::step][: options.count]
     for path in used:
         image = preprocess(path.read_bytes(), name=str(path))[None]
         (expected,) = session.run([CLASS_TOKENS], {"input": image.numpy()})
         with torch.inference_mode():
             found = loaded.model.features(image)["encoded"]
+            truth = exact.features(image.double())["encoded"]
         theirs, ours = torch.from_numpy(expected), found
         difference = (theirs - ours).abs().max().item()
         largest, relative = max(largest, difference), max(relative, difference / theirs.abs().max().item())
+        their_rounding = max(their_rounding, (theirs - truth).abs().max().item())
+        our_rounding = max(our_rounding, (ours - truth).abs().max().item())
+        token = max(token, (theirs[:, 0] - ours[:, 0]).abs().max().item())
         cosine = min(cosine, torch.cosine_similarity(theirs[:, 0], ours[:, 0]).item())
-    print(f"{len(used)} photos, all {ours.shape[1]} tokens: largest difference {largest:.2e} ")
-    print(f"relative to the largest feature {relative:.2e}; smallest cosine of class tokens {cosine:.8f}")
+    print(f"{len(used)} photos, all {ours.shape[1]} tokens: largest difference {largest:.2e}, ")
+    print(f"{relative:.2e} of the largest feature; class token: {token:.2e}, smallest cosine {cosine:.7f}")
+    print(f"from ours in fp64: the graph {their_rounding:.2e}, ours in fp32 {our_rounding:.2e}")
 
 
 if __name__ == "__main__":

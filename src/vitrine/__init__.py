@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from vitrine.checkpoints import Loaded as Loaded
     from vitrine.checkpoints import load as load
     from vitrine.checkpoints import save as save
+    from vitrine.commands.bench import bench as bench
     from vitrine.commands.check import check as check
     from vitrine.commands.convert import convert as convert
     from vitrine.commands.dedup import dedup as dedup
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from vitrine.commands.pretrain import pretrain as pretrain
     from vitrine.commands.resume import resume as resume
     from vitrine.commands.shard import shard as shard
+    from vitrine.commands.vtab import vtab as vtab
     from vitrine.errors import VitrineError as VitrineError
     from vitrine.evaluation.fewshot import fewshot_accuracy as fewshot_accuracy
     from vitrine.models import create_model as create_model
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
 _HOME = {
     "Loaded": "vitrine.checkpoints",
     "VitrineError": "vitrine.errors",
+    "bench": "vitrine.commands.bench",
     "check": "vitrine.commands.check",
     "convert": "vitrine.commands.convert",
     "create_model": "vitrine.models",
@@ -48,6 +51,7 @@ _HOME = {
     "resume": "vitrine.commands.resume",
     "save": "vitrine.checkpoints",
     "shard": "vitrine.commands.shard",
+    "vtab": "vitrine.commands.vtab",
 }
 
 __all__ = ["__version__", *_HOME]  # noqa: PLE0604

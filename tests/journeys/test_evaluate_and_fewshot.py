@@ -3,6 +3,7 @@
 import csv
 import json
 import os
+import shutil
 import subprocess
 import sys
 
@@ -13,6 +14,7 @@ from PIL import Image
 
 import vitrine
 from vitrine.data.preprocess import Preprocess
+from vitrine.errors import ConfigError, DataError
 from vitrine.models import create_model
 
 from .commandline import SOURCE, assert_refused
@@ -83,20 +85,61 @@ def test_evaluate_matches_classes_by_name_and_writes_figures_predictions_and_rep
 
 
 def test_evaluate_shows_mistakes_and_names_unreadable_files(photos, weights, tmp_path):
-    import shutil
-
     shutil.copytree(photos / "test", tmp_path / "set")
     (tmp_path / "set" / "red" / "9.png").write_text("no image")
     (tmp_path / "set" / "blue" / "0.png").rename(tmp_path / "set" / "red" / "8.png")  # a label error
-    result = run("evaluate", weights, "set", "--out", "out", "--strict", cwd=tmp_path)
-    assert result.returncode == 1
-    assert "1 file(s) cannot be read and are not scored; the first, red/9.png" in result.stdout
-    assert "Top-5 says nothing with 3 classes" in result.stdout
+    result = vitrine.evaluate(
+        str(weights), str(tmp_path / "set"), out=tmp_path / "out", strict=True, device="cpu"
+    )
+    assert result.exit_code == 1
+    assert "1 file(s) cannot be read and are not scored; the first, red/9.png" in str(result)
+    assert "Top-5 says nothing with 3 classes" in str(result)
     page = (tmp_path / "out" / "report.html").read_text()
     assert "Most confident mistakes" in page
     assert "Likely label errors" in page
     assert "red/8.png" in page
     assert "data:image/png;base64," in page
+
+
+def test_evaluate_scores_real_with_empty_lists_left_out(photos, weights, tmp_path):
+    # In the order of the sorted names, which repeat over the classes: so they are made unique first.
+    for index, path in enumerate(sorted((photos / "test").rglob("*.png"))):
+        folder = tmp_path / "set" / path.parent.name
+        folder.mkdir(parents=True, exist_ok=True)
+        shutil.copy(path, folder / f"ILSVRC2012_val_{12 - index:08d}.png")
+    # Files 1 to 4 are red, 5 to 8 green, 9 to 12 blue; classes are numbered as the folders: blue, green, red.
+    lists = [[2], [0, 2], [], [0]] + [[1]] * 4 + [[]] * 4
+    (tmp_path / "real.json").write_text(json.dumps(lists))
+    result = vitrine.evaluate(
+        str(weights), str(tmp_path / "set"), real=tmp_path / "real.json", out=tmp_path / "out", device="cpu"
+    )
+    assert result.top1.value == 1.0
+    assert result.num_real_images == 7
+    assert result.real.value == pytest.approx(6 / 7)  # one red picture may only be called blue
+
+
+def test_evaluate_of_several_labels_an_image_gives_average_precision(tmp_path):
+    torch.manual_seed(0)
+    data = "generated:shapes?size=16&count=8&test=40&label=colour,scale"
+    num_classes = 8 + 3
+    model = create_model(
+        "ViT-B/16",
+        image_size=16,
+        num_classes=num_classes,
+        patch_size=8,
+        width=16,
+        depth=1,
+        num_heads=2,
+        mlp_width=32,
+    )
+    model.head.weight.data.normal_()
+    vitrine.save(model, tmp_path / "model", preprocess=Preprocess(size=(16, 16)))
+    result = vitrine.evaluate(str(tmp_path / "model"), data, out=tmp_path / "out", device="cpu")
+    assert result.top1 is None
+    assert 0 < result.mean_average_precision.value < 1
+    assert result.mean_average_precision.low <= result.mean_average_precision.value
+    assert "mean average precision" in (tmp_path / "out" / "report.html").read_text()
+    assert len((tmp_path / "out" / "predictions.csv").read_text().splitlines()) == 41
 
 
 def test_evaluate_refuses_what_does_not_fit_in_one_sentence(photos, weights, tmp_path):
@@ -105,19 +148,24 @@ def test_evaluate_refuses_what_does_not_fit_in_one_sentence(photos, weights, tmp
         run("evaluate", weights, photos, "--real", "real.json", "--out", "out", cwd=tmp_path),
         "real.json has labels for 2 images",
     )
-    assert_refused(run("evaluate", weights, photos / "tset", cwd=tmp_path), "did you mean")
-    assert_refused(
-        run("evaluate", weights, photos, "--out", photos / "out", cwd=tmp_path), "nothing is ever written"
-    )
-    (tmp_path / "other" / "purple").mkdir(parents=True)
-    (tmp_path / "other" / "red").mkdir()
-    for name in ("purple", "red"):
-        Image.new("RGB", (16, 16)).save(tmp_path / "other" / name / "0.png")
-    assert_refused(
-        run("evaluate", weights, "other", cwd=tmp_path),
-        "the label purple, which is not in the list of 3 classes; they are red, blue, green",
-    )
+    for data, message in (
+        (photos / "tset", "did you mean"),
+        (make_folders(tmp_path / "other", "purple", "red"),
+         "the label purple, which is not in the list of 3 classes; they are red, blue, green"),
+        (make_folders(tmp_path / "only" / "train", "red").parent, "which the model may have been trained on"),
+    ):  # fmt: skip
+        with pytest.raises(DataError, match=message):
+            vitrine.evaluate(str(weights), str(data), out=tmp_path / "out", device="cpu")
+    with pytest.raises(ConfigError, match="nothing is ever written"):
+        vitrine.evaluate(str(weights), str(photos), out=photos / "out", device="cpu")
     assert not (tmp_path / "out" / "metrics.json").exists()
+
+
+def make_folders(root, *names):
+    for name in names:
+        (root / name).mkdir(parents=True)
+        Image.new("RGB", (16, 16)).save(root / name / "0.png")
+    return root
 
 
 def test_evaluate_on_two_processes_gives_the_figures_of_one(photos, weights, tmp_path):
@@ -139,29 +187,37 @@ def test_evaluate_on_two_processes_gives_the_figures_of_one(photos, weights, tmp
 
 
 def test_fewshot_draws_from_train_tests_on_test_and_uses_kept_features_again(photos, weights, tmp_path):
-    for _ in range(2):
-        result = run(
-            "fewshot", weights, photos, "--shots", "1,5", "--cache-dir", "kept", "--json", cwd=tmp_path
-        )
-        assert result.returncode == 0, result.stderr
-        said = json.loads(result.stdout)
-        assert (said["train_split"], said["test_split"]) == ("train", "test")
-        assert [score["shots"] for score in said["result"]["scores"]] == [1, 5]
-        assert said["result"]["scores"][1]["mean"] > 0.9
-        assert len(list((tmp_path / "kept").iterdir())) == 2
-
-
-@pytest.mark.parametrize("probe", ["knn", "logistic"])
-def test_fewshot_has_other_probes(photos, weights, tmp_path, probe):
-    result = run(
-        "fewshot", weights, photos, "--shots", "5", "--probe", probe, "--cache-dir", "kept", cwd=tmp_path
-    )
+    result = run("fewshot", weights, photos, "--shots", "1,5", "--cache-dir", "kept", "--json", cwd=tmp_path)
     assert result.returncode == 0, result.stderr
-    assert f"{probe} on 3 classes, 12 test examples, 3 seed(s)" in result.stdout
+    said = json.loads(result.stdout)
+    assert (said["train_split"], said["test_split"]) == ("train", "test")
+    assert [score["shots"] for score in said["result"]["scores"]] == [1, 5]
+    assert said["result"]["scores"][1]["mean"] > 0.9
+    before = {path.name: path.stat().st_mtime_ns for path in (tmp_path / "kept").iterdir()}
+    assert len(before) == 2
+    for probe in ("knn", "logistic"):
+        report = vitrine.fewshot(
+            str(weights), str(photos), shots="5", probe=probe, cache_dir=tmp_path / "kept", device="cpu"
+        )
+        assert f"{probe} on 3 classes, 12 test examples, 3 seed(s)" in str(report)
+    assert before == {path.name: path.stat().st_mtime_ns for path in (tmp_path / "kept").iterdir()}
 
 
-def test_fewshot_refuses_more_shots_than_a_class_has(photos, weights, tmp_path):
-    assert_refused(
-        run("fewshot", weights, photos, "--shots", "7", "--no-cache", cwd=tmp_path),
-        "blue has 6 training example(s), fewer than 7 shots, and 2 more classes have too few",
-    )
+def test_fewshot_of_a_set_that_is_not_split_holds_out_a_half(photos, weights):
+    report = vitrine.fewshot(str(weights), str(photos / "train"), shots="1", cache=False, device="cpu")
+    assert report.test_split == "the 50 % held out"
+    assert (report.result.num_train, report.result.num_test) == (9, 9)
+
+
+def test_fewshot_refuses_more_shots_than_a_class_has(photos, weights):
+    with pytest.raises(
+        DataError,
+        match=r"blue has 6 training example\(s\), fewer than 7 shots, and 2 more classes have too few",
+    ):
+        vitrine.fewshot(str(weights), str(photos), shots="7", cache=False, device="cpu")
+    make_folders(photos.parent / "odd" / "test", "red", "blue")
+    make_folders(photos.parent / "odd" / "val", "red", "blue")
+    with pytest.raises(DataError, match="few-shot draws from train and tests on test or val"):
+        vitrine.fewshot(str(weights), str(photos.parent / "odd"), cache=False)
+    with pytest.raises(ConfigError, match="l2 must be numbers with commas between, got 'x'"):
+        vitrine.fewshot(str(weights), str(photos), l2="x")

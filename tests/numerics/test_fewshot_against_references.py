@@ -94,10 +94,11 @@ def test_logistic_regression_equals_scikit_learns():
     foreign = LogisticRegression(C=0.5, tol=1e-10, max_iter=1000, solver="newton-cholesky").fit(
         features, labels
     )
+    # Gradients below 1e-7 over a curvature of l2 / N = 1/60 leave weights within 1e-5.
     # The bias is only known up to a constant over the classes; both centre it differently.
-    np.testing.assert_allclose(weight.T.numpy(), foreign.coef_, rtol=0, atol=1e-6)
+    np.testing.assert_allclose(weight.T.numpy(), foreign.coef_, rtol=0, atol=1e-5)
     mine, other = bias.numpy() - bias.numpy().mean(), foreign.intercept_ - foreign.intercept_.mean()
-    np.testing.assert_allclose(mine, other, rtol=0, atol=1e-6)
+    np.testing.assert_allclose(mine, other, rtol=0, atol=1e-5)
 
 
 def test_nearest_neighbours_equal_scikit_learns_with_the_same_weights():

@@ -51,7 +51,9 @@ def at_image_size(weights: Weights, image_size: tuple[int, int]) -> Changed:
         if name.startswith("positions.") and name.split(".")[-1] in changes
     }
     what = f"positions {old[0]}x{old[1]} -> {new[0]}x{new[1]}"
-    return ChangedWeights(weights, changed, makers), f"{what} ({how.replace('_', ' ')})" if makers else ""
+    return ChangedWeights(
+        weights, changed, makers, "resampled"
+    ), f"{what} ({how.replace('_', ' ')})" if makers else ""
 
 
 def with_channels(weights: Weights, channels: int) -> Changed:
@@ -74,7 +76,7 @@ def with_channels(weights: Weights, channels: int) -> Changed:
     makers = {name: remade(weights, name, adapted)}
     changed = dataclasses.replace(config, channels=channels)
     return ChangedWeights(
-        weights, changed, makers
+        weights, changed, makers, "adapted"
     ), f"patch kernel {what} from {old} to {channels} channel(s)"
 
 
@@ -100,7 +102,7 @@ def with_num_classes(weights: Weights, num_classes: int | None) -> Changed:
             makers[f"{head}.{kind}"] = (Spec(shape, dtype), partial(torch.zeros, shape, dtype=dtype))
     had = f"head for {config.num_classes} classes" if config.num_classes else "missing head"
     note = f"{had}{dropped} replaced by a new one of zeros for {num_classes}: it must be trained"
-    return ChangedWeights(weights, changed, makers), note
+    return ChangedWeights(weights, changed, makers, "new"), note
 
 
 def with_slots(weights: Weights, has_slots: bool) -> Changed:
@@ -118,12 +120,16 @@ def with_slots(weights: Weights, has_slots: bool) -> Changed:
             return torch.cat([patches.new_zeros(1, count, patches.shape[2]), patches], dim=1)
 
         makers = {table: remade(weights, table, padded)}
-        return ChangedWeights(weights, changed, makers), f"{count} position slot(s) of zero added"
+        return ChangedWeights(
+            weights, changed, makers, "slot added"
+        ), f"{count} position slot(s) of zero added"
     makers = {table: remade(weights, table, lambda full: full[:, count:].contiguous())}
     tokens = [name for name in ("class_token", "distillation_token") if name in weights.index]
     for slot, name in enumerate(tokens):
         makers[name] = (weights.index[name], partial(merged_token, weights, name, slot))
-    return ChangedWeights(weights, changed, makers), f"{count} position slot(s) merged into the token(s)"
+    return ChangedWeights(
+        weights, changed, makers, "slot merged"
+    ), f"{count} position slot(s) merged into the token(s)"
 
 
 def merged_token(weights: Weights, name: str, slot: int) -> Tensor:
@@ -155,7 +161,7 @@ def with_table(weights: Weights) -> Changed:
     slots, patches = config.num_position_slots, math.prod(config.grid_size)
     spec = Spec((1, slots + patches, config.width), dtype)
     note = f"{config.positions} positions written out as one table"
-    return ChangedWeights(weights, changed, {"positions.0.table": (spec, written_out)}), note
+    return ChangedWeights(weights, changed, {"positions.0.table": (spec, written_out)}, "written out"), note
 
 
 def remade(weights: Weights, name: str, make: Callable[[Tensor], Tensor]) -> Made:

@@ -1,36 +1,40 @@
 """Checksums of a file of weights.
 
-SHA-256 says which file it is; it is written down for people and checked by `convert`. CRC-32 finds damage several
-times as fast; every load checks it, on another thread beside the reading.
+SHA-256 says which file it is; it is written down for people and checked by `convert`. A CRC-32 of each tensor finds
+damage several times as fast and tells where; every load checks it, on another thread, while the bytes are warm.
 """
 
 import hashlib
 import zlib
+from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from vitrine.errors import CheckpointError
 
-CHUNK_BYTES = 1 << 20  # fits a core's cache, so that the bytes are summed where they were copied to
 
+class Verifier:
+    """Compares the CRC-32 of each tensor that is read with what was written down."""
 
-@dataclass
-class Checksums:
-    """Both sums of the bytes so far."""
+    def __init__(self, expected: Mapping[str, str], *, path: Path) -> None:
+        self._expected, self._path = expected, path
+        # One thread: zlib lets go of Python's lock, so it runs beside the reading.
+        self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="checksum")
+        self._running: list[tuple[str, Future[int]]] = []
 
-    sha256: Any = field(default_factory=hashlib.sha256)
-    crc32: int = 0
+    def see(self, name: str, data: memoryview) -> None:
+        """Take note of a tensor's bytes; they must stay as they are until `finish`."""
+        if name in self._expected:
+            self._running.append((name, self._pool.submit(zlib.crc32, data)))
 
-    def update(self, data: bytes | memoryview) -> None:
-        """Go on with more bytes."""
-        self.sha256.update(data)
-        self.crc32 = zlib.crc32(data, self.crc32)
-
-    def to_json(self) -> dict[str, str]:
-        """Return both sums in hexadecimal."""
-        return {"sha256": self.sha256.hexdigest(), "crc32": f"{self.crc32:08x}"}
+    def finish(self) -> None:
+        """Wait for all sums and refuse the first tensor that is not the one that was written."""
+        self._pool.shutdown(wait=True)
+        for name, future in self._running:
+            found = f"{future.result():08x}"
+            if found != self._expected[name]:
+                raise damaged(self._path, found=found, expected=self._expected[name], where=f" in {name}")
+        self._running = []
 
 
 def sha256_of(path: Path) -> str:
@@ -39,28 +43,16 @@ def sha256_of(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def crc32_of(path: Path) -> str:
-    """Read a file in pieces and return its CRC-32."""
-    found, buffer = 0, bytearray(CHUNK_BYTES)
-    view = memoryview(buffer)
-    with path.open("rb", buffering=0) as file:
-        while count := file.readinto(buffer):
-            found = zlib.crc32(view[:count], found)
-    return f"{found:08x}"
-
-
-def begin(path: Path) -> Future[str]:
-    """Start to compute a file's CRC-32 on another thread; zlib lets go of Python's lock."""
-    pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="checksum")
-    future = pool.submit(crc32_of, path)
-    pool.shutdown(wait=False)
-    return future
-
-
-def require(found: str, expected: str, *, path: Path) -> None:
+def require_sha256(path: Path, expected: str) -> None:
     """Refuse a file that is not the one that was written."""
+    found = sha256_of(path)
     if found != expected:
-        raise CheckpointError(
-            f"{path} is not the file that was saved: its checksum is {found[:12]}, its record says "
-            f"{expected[:12]}; copy it again with its config.json"
-        )
+        raise damaged(path, found=found, expected=expected)
+
+
+def damaged(path: Path, *, found: str, expected: str, where: str = "") -> CheckpointError:
+    """Say that a file has changed since it was saved."""
+    return CheckpointError(
+        f"{path} is not the file that was saved: its checksum{where} is {found[:12]}, its record says "
+        f"{expected[:12]}; copy it again with its config.json"
+    )

@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from vitrine.checkpoints import checksum
+from vitrine.checkpoints.checksum import require_sha256
 from vitrine.checkpoints.layouts import Generation, Target
 from vitrine.checkpoints.libraries import LIBRARIES, NoAnswerError, outputs_of
 from vitrine.checkpoints.loading import Opened, adapt, load, open_weights
@@ -72,7 +72,7 @@ def convert(
     size = None if image_size is None else as_size(image_size)
     opened = open_weights(source, image_size=size, num_heads=num_heads)
     if "sha256" in opened.checksums and opened.file:
-        checksum.require(checksum.sha256_of(opened.file), opened.checksums["sha256"], path=opened.file)
+        require_sha256(opened.file.path, opened.checksums["sha256"])
     mapped = opened.weights
     opened = adapt(opened, num_classes=num_classes, image_size=size, channels=channels, features_only=False)
     prepared = prepare(

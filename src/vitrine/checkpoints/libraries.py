@@ -31,6 +31,8 @@ def outputs_of(target: str, path: Path, *, config: ModelConfig, images: Tensor) 
             return name, run(images)
     except NoAnswerError:
         raise
+    except ImportError as error:  # transformers imports what it needs only now
+        raise NoAnswerError(f"{name} cannot be used here: {first_line(error)}") from None
     except Exception as error:
         # Whatever another library raises is an answer to the question whether it reads our file.
         raise NoAnswerError(

@@ -2,19 +2,21 @@
 
 import dataclasses
 from collections.abc import Mapping
-from concurrent.futures import Future
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import torch
 
-from vitrine.checkpoints import checksum
 from vitrine.checkpoints.adapting import Changed, at_image_size, with_channels, with_num_classes
+from vitrine.checkpoints.checksum import Verifier
 from vitrine.checkpoints.layouts import Configured, Hints, Layout, detect
 from vitrine.checkpoints.places import find
 from vitrine.checkpoints.reading import open_tensors
+from vitrine.checkpoints.reading.safetensors_file import SafetensorsFile
 from vitrine.checkpoints.record import Record
 from vitrine.checkpoints.sidecars import Sidecars, read_sidecars
+from vitrine.checkpoints.tensors import TensorFile
 from vitrine.checkpoints.weights import ModelWeights, Weights, fill_model, map_weights
 from vitrine.data.preprocess import Preprocess
 from vitrine.errors import CheckpointError, ConfigError
@@ -45,8 +47,8 @@ class Opened:
     weights: Weights
     record: Record
     notes: tuple[str, ...]
-    file: Path | None = None
-    checksums: Mapping[str, str] = field(default_factory=dict)
+    file: TensorFile | None = None
+    checksums: Mapping[str, Any] = field(default_factory=dict)
 
 
 def load(
@@ -71,12 +73,13 @@ def load(
     adapted = adapt(
         opened, num_classes=num_classes, image_size=size, channels=channels, features_only=features_only
     )
-    running: Future[str] | None = None
-    if "crc32" in adapted.checksums and adapted.file:
-        running = checksum.begin(adapted.file)
+    verifier = None
+    if adapted.checksums and isinstance(adapted.file, SafetensorsFile):
+        verifier = Verifier(adapted.checksums.get("crc32", {}), path=adapted.file.path)
+        adapted.file.verifier = verifier
     model = fill_model(adapted.weights, dtype=dtype)
-    if running is not None and adapted.file:
-        checksum.require(running.result(), adapted.checksums["crc32"], path=adapted.file)
+    if verifier is not None:
+        verifier.finish()
     notes = (*adapted.notes, *zero_head_note(model, num_classes=num_classes))
     for note in notes:
         remark(note)
@@ -118,7 +121,7 @@ def open_weights(
         notes += assumed
     weights = map_weights(file, layout, record.config)
     sums = record.checksums.get(place.weights.name, {})
-    return Opened(weights=weights, record=record, notes=notes, file=place.weights, checksums=sums)
+    return Opened(weights=weights, record=record, notes=notes, file=file, checksums=sums)
 
 
 def understand(layout: Layout, index: object, hints: Hints) -> Configured:

@@ -1,7 +1,6 @@
 """Everything that must go with weights: the model's config, preprocessing, classes, recipe and version."""
 
 import dataclasses
-import importlib.metadata
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,18 +11,11 @@ from vitrine.errors import CheckpointError, ConfigError
 from vitrine.models import BiTConfig, ModelConfig, ViTConfig
 from vitrine.models.config import ResNetStemConfig
 from vitrine.models.variants import VARIANTS, configure
+from vitrine.version import __version__
 
 KEY = "vitrine"
 """Where our record stands in config.json and in the metadata of a safetensors file."""
 FORMAT = 1
-
-
-def installed_version() -> str:
-    """Return the version of Vitrine that is installed."""
-    try:
-        return importlib.metadata.version("vitrine")
-    except importlib.metadata.PackageNotFoundError:
-        return "unknown"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,9 +28,9 @@ class Record:
     recipe: Mapping[str, Any] | None = None
     layout: str = "Vitrine"
     """Where the weights came from first."""
-    version: str = field(default_factory=installed_version)
-    checksums: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-    """SHA-256 and CRC-32 of each file of weights, by its name."""
+    version: str = __version__
+    checksums: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """For each file of weights its SHA-256, and the CRC-32 of each tensor in it."""
 
     @property
     def variant(self) -> str | None:

@@ -22,7 +22,7 @@ class TensorLine:
     shape: str
     sources: tuple[str, ...]
     how: str
-    """kept, renamed, transposed, split, merged, stacked, or made anew (resampled, merged slots, a new head)."""
+    """kept, renamed, transposed, split, merged, reshaped, (un)stacked, resampled, adapted, slot merged, new."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,7 +68,7 @@ def describe_tensors(prepared: Prepared, source: Weights) -> tuple[TensorLine, .
     lines = []
     for rule in prepared.rules:
         sources = sources_of(rule, source, is_split=parts[rule.ours[0]] > 1)
-        how = "made anew" if made.intersection(rule.ours) else how_mapped(rule, sources)
+        how = made.get(rule.ours[0]) or how_mapped(rule, sources)
         shape = shown_shape(spec_of(rule, prepared.weights.index).shape)
         names = tuple(found.theirs for found in sources)
         lines.append(TensorLine(name=rule.theirs, shape=shape, sources=names, how=how))
@@ -98,22 +98,29 @@ def overlaps(one: Rule, other: Rule, *, shape: tuple[int, ...]) -> bool:
 
 
 def how_mapped(rule: Rule, sources: list[Rule]) -> str:
-    """Name what was done to one tensor."""
-    if len(sources) != 1:
-        return ("stacked" if len(rule.ours) > 1 else "merged") if sources else "written"
-    (source,) = sources
-    hows = {rule.view.how, source.view.how}
-    if len(source.ours) > 1 and len(rule.ours) == 1:
-        return "unstacked"
-    if len(hows) == 1:
-        return "kept" if rule.theirs == source.theirs else "renamed"
-    return next(how for how in ("split", "transposed", "reshaped", "renamed") if how in hows)
+    """Name what was done to one tensor: what only one of both layouts does to ours."""
+    if not sources:
+        return "written"
+    done = words(rule) ^ words(sources[0])
+    if len(sources) > 1:
+        done = (done - {"split"}) | {"stacked" if rule.is_stacked else "merged"}
+    elif sources[0].is_stacked != rule.is_stacked:
+        done.add("stacked" if rule.is_stacked else "unstacked")
+    if not done:
+        return "kept" if rule.theirs == sources[0].theirs else "renamed"
+    return " and ".join(sorted(done))
 
 
-def made_anew(weights: Weights) -> set[str]:
-    """Return our names of all tensors that were made, not read."""
-    found: set[str] = set()
+def words(rule: Rule) -> set[str]:
+    """Return what a layout does to our tensor, apart from its name."""
+    return set(rule.view.how.split(" and ")) - {"renamed"}
+
+
+def made_anew(weights: Weights) -> dict[str, str]:
+    """Return our names of all tensors that were made, not read, with what was done to them."""
+    found: dict[str, str] = {}
     while isinstance(weights, ChangedWeights):
-        found |= set(weights.makers)
+        for name in weights.makers:
+            found[name] = f"{weights.how} and {found[name]}" if name in found else weights.how
         weights = weights.source
     return found

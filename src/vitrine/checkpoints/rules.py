@@ -20,14 +20,13 @@ class View:
 
 @dataclass(frozen=True)
 class Rule:
-    """One tensor of the file, by its name there, and where it is in ours.
-
-    With more than one name in `ours` the file stacks these along a new first axis (scanned layers).
-    """
+    """One tensor of the file, by its name there, and where it is in ours."""
 
     theirs: str
     ours: tuple[str, ...]
     view: View
+    is_stacked: bool = False
+    """Whether the file stacks all of `ours` along a new first axis (scanned layers)."""
 
 
 SAME = View("renamed", lambda tensor: tensor)
@@ -49,12 +48,12 @@ def part(index: int, *, of: int) -> View:
 
 def heads_of_kernel(index: int, *, of: int, num_heads: int) -> View:
     """Take q, k or v of a fused kernel as JAX keeps it: (in, heads, channels a head)."""
-    return View("split", lambda tensor: split_axis(tensor.chunk(of)[index].T, 1, num_heads))
+    return View("split and transposed", lambda tensor: split_axis(tensor.chunk(of)[index].T, 1, num_heads))
 
 
 def heads_of_bias(index: int, *, of: int, num_heads: int) -> View:
     """Take q, k or v of a fused bias as JAX keeps it: (heads, channels a head)."""
-    return View("split", lambda tensor: split_axis(tensor.chunk(of)[index], 0, num_heads))
+    return View("split and reshaped", lambda tensor: split_axis(tensor.chunk(of)[index], 0, num_heads))
 
 
 def joined_heads(*, num_heads: int) -> View:

@@ -157,8 +157,9 @@ def write_folder(prepared: Prepared, destination: Path) -> None:
         sums = write_safetensors(staged / WEIGHTS, tensors_of(prepared), specs=specs_of(prepared))
         record = dataclasses.replace(prepared.record, checksums={WEIGHTS: sums})
         write_text(staged / "README.md", card(record, layout=prepared.layout))
-        with suppress(ConfigError):  # what their file cannot say, our record does
-            write_json(staged / "preprocessor_config.json", record.preprocess.to_hf())
+        if prepared.target != "timm":  # its config.json says it
+            with suppress(ConfigError):  # what Hugging Face's file cannot say, our record does
+                write_json(staged / "preprocessor_config.json", record.preprocess.to_hf())
         write_json(staged / "config.json", {**settings_of(prepared), KEY: record.to_json()})
         with refusing_in_words(destination):
             staged.chmod(0o777 & ~current_umask())

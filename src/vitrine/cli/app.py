@@ -100,8 +100,8 @@ def as_command(verb: Verb) -> Callable[..., None]:
 
         as_json = options.pop("json")
         if launched().rank > 0:  # of several processes one speaks
-            function(**options)
-            return
+            result = function(**options)
+            raise typer.Exit(getattr(result, "exit_code", 0))
         with LiveLine() as line, listening(line):
             result = function(**options)
         if as_json:

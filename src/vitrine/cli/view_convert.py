@@ -2,23 +2,15 @@
 
 import re
 
-from rich.console import Console
-from rich.table import Table
-
 from vitrine.checkpoints.converting import Conversion
 from vitrine.checkpoints.report import TensorLine
 
 
 def show(result: Conversion) -> None:
     """Print what happened to each tensor (alike layers on one line), then what agrees."""
-    console = Console(highlight=False)
     print(f"{result.source} ({result.source_layout}) -> {result.destination} ({result.target_layout})\n")
-    table = Table(box=None, pad_edge=False)
-    for name in ("written", "shape", "how", "from"):
-        table.add_column(name, overflow="fold")
-    for row in rows(result.tensors):
-        table.add_row(*row)
-    console.print(table)
+    for line in rows(result.tensors):
+        print(line)
     for name, reason in result.left_out.items():
         print(f"Left out: {name} ({reason})")
     for note in result.notes:
@@ -39,8 +31,8 @@ def show(result: Conversion) -> None:
     print(f"Next: vitrine evaluate {result.destination} ./test")
 
 
-def rows(tensors: tuple[TensorLine, ...]) -> list[tuple[str, str, str, str]]:
-    """Put tensors that differ only in their layer's number on one line."""
+def rows(tensors: tuple[TensorLine, ...]) -> list[str]:
+    """Write a line a tensor; those that differ only in their layer's number share one."""
     groups: dict[tuple[str, ...], list[TensorLine]] = {}
     for line in tensors:
         sources = tuple(pattern(name) for name in line.sources)
@@ -49,11 +41,11 @@ def rows(tensors: tuple[TensorLine, ...]) -> list[tuple[str, str, str, str]]:
     for key, lines in groups.items():
         first, count = lines[0], f" (x{len(lines)})" if len(lines) > 1 else ""
         name, sources = (first.name, first.sources) if len(lines) == 1 else (key[0], key[3:])
-        listed = ", ".join(dict.fromkeys(sources)) or "-"
-        shown.append((f"{name}{count}", first.shape, first.how, listed))
+        origin = f" <- {', '.join(dict.fromkeys(sources))}" if sources else ""
+        shown.append(f"{name} {first.shape}{count} {first.how}{origin}")
     return shown
 
 
 def pattern(name: str) -> str:
-    """Hide the number of the layer, of the stage's unit and the like."""
-    return re.sub(r"(?<=[._/a-z])\d+(?=[./])", "#", name)
+    """Hide the number of the layer, or of the stage and its unit."""
+    return re.sub(r"(encoderblock_|encoder_layer_|layers?\.|blocks\.|stages\.|block|unit)\d+", r"\1#", name)

@@ -29,6 +29,8 @@ VERBS = (
     Verb("resume", "resume"),
     Verb("evaluate", "evaluate"),
     Verb("fewshot", "fewshot"),
+    Verb("vtab", "vtab"),
+    Verb("bench", "bench"),
     Verb("models", "list_models"),  # `vitrine.models` is the room
     Verb("plan", "plan"),
     Verb("convert", "convert"),

@@ -68,6 +68,8 @@ class EvaluateResult:
                 f"{len(self.unreadable)} file(s) cannot be read and are not scored; the first, {name}: {why}"
             )
         lines += [f"Wrote {path}" for path in self.wrote]
+        if self.wrote:
+            lines.append(f"Next: open {self.wrote[-1]}")
         return "\n".join(lines)
 
 
@@ -89,7 +91,7 @@ def evaluate(
     size: Annotated[int | None, Doc("Image height and width; by default the model's own.")] = None,
     batch_size: Annotated[int, Doc("Images at a time on each device.")] = 64,
     workers: Annotated[int, Doc("Threads that read images.")] = 2,
-    device: Annotated[str | None, Doc("cpu, cuda, cuda:1...; by default the best there is.")] = None,
+    device: Annotated[str, Doc("auto, cpu or cuda.")] = "auto",
     precision: Annotated[Literal["fp32", "bf16"], Doc("What the model computes in.")] = "fp32",
     seed: Annotated[int, Doc("Seed of the resamples that the intervals come from.")] = 0,
     strict: Annotated[bool, Doc("Exit with 1 if any file cannot be read.")] = False,
@@ -97,18 +99,22 @@ def evaluate(
 ) -> EvaluateResult:
     """Measure accuracy, calibration and confusion with 95 % intervals, and show the mistakes."""
     from vitrine.checkpoints import load
-    from vitrine.evaluation.outputs import best_device, run_model
+    from vitrine.evaluation.outputs import run_model
     from vitrine.evaluation.ranks import joined_processes, this_rank
+    from vitrine.runtime.progress import remark
 
     chosen, source = _open(data, split)
     loaded = load(model, image_size=size)
     matched = _matched(loaded, source, by_order=by_order)
     lists = _real(real, source, matched)
-    with joined_processes() as own_device:
+    with joined_processes(device) as place:
         is_first = this_rank()[0] == 0
         # One process makes the folder, before the work and not after it, so that a bad name costs no time.
         folder = _folder(out, source, overwrite=overwrite) if is_first else None
-        place = own_device or device or best_device()
+        remark(
+            f"Plan: {model} on {len(matched):,} images of {data} ({chosen}), {len(matched.classes)} classes, "
+            f"{'x'.join(map(str, loaded.preprocess.size))} px, on {place} in {precision}; to {folder}"
+        )
         outputs = run_model(
             loaded.model.to(place),
             matched,

@@ -34,6 +34,7 @@ class FewShotReport:
             lines.append(
                 f"{len(self.unreadable)} file(s) cannot be read and are left out; the first, {name}: {why}"
             )
+        lines.append(f"Next: vitrine finetune {self.data} --model {self.model}")
         return "\n".join(lines)
 
 
@@ -55,7 +56,7 @@ def fewshot(
     size: Annotated[int | None, Doc("Image height and width; by default the model's own.")] = None,
     batch_size: Annotated[int, Doc("Images at a time on each device.")] = 64,
     workers: Annotated[int, Doc("Threads that read images.")] = 2,
-    device: Annotated[str | None, Doc("cpu, cuda, cuda:1...; by default the best there is.")] = None,
+    device: Annotated[str, Doc("auto, cpu or cuda.")] = "auto",
     precision: Annotated[Literal["fp32", "bf16"], Doc("What the model computes in.")] = "fp32",
     cache: Annotated[bool, Doc("Keep features, and use those that are kept.")] = True,
     cache_dir: Annotated[Path | None, Doc("Where features are kept; by default the user's cache.")] = None,
@@ -66,17 +67,21 @@ def fewshot(
     from vitrine.errors import DataError
     from vitrine.evaluation.features import extract_features
     from vitrine.evaluation.fewshot import fewshot_accuracy, parse_shots
-    from vitrine.evaluation.outputs import best_device
     from vitrine.evaluation.ranks import joined_processes
+    from vitrine.runtime.progress import remark
 
     wanted, values = parse_shots(shots), _numbers(l2)
     names, (train, test) = _open(data, test_fraction)
     if train.is_multi_label:
         raise DataError(f"{data} has several labels an image; few-shot goes with one")
     loaded = load(model, image_size=size)
-    with joined_processes() as own_device:
-        place = own_device or device or best_device()
+    with joined_processes(device) as place:
         loaded.model.to(place)
+        remark(
+            f"Plan: {model} on {len(train):,} images to draw from and {len(test):,} to test on, "
+            f"{len(train.classes)} classes, {'x'.join(map(str, loaded.preprocess.size))} px, on {place} in "
+            f"{precision}; {probe} at {shots} shots, {seeds} seed(s)"
+        )
         found = [
             extract_features(
                 loaded.model,
@@ -122,12 +127,17 @@ def _open(data: str, test_fraction: float) -> "tuple[tuple[str, str], tuple[Sour
     """Open what examples are drawn from and what is tested on: the set's own splits, or two halves."""
     from vitrine.data.source import match_classes
     from vitrine.data.sources import list_splits, open_splits
+    from vitrine.errors import DataError
 
     own = list_splits(data)
     # With a test set of its own, all of `train` may be drawn from; its own `val` is left alone.
     held_out = 0.0 if "test" in own else test_fraction
     splits = open_splits(data, val_fraction=held_out, allow_empty_class=True)
     test = "test" if "test" in splits else "val"
+    if "train" not in splits or test not in splits:
+        raise DataError(
+            f"{data} has only {', '.join(splits)}; few-shot draws from train and tests on test or val"
+        )
     names = ("train", test if test in own else f"the {100 * test_fraction:g} % held out")
     return names, (splits["train"], match_classes(splits[test], splits["train"].classes))
 

@@ -31,7 +31,7 @@ def finetune(
     set: Annotated[list[str] | None, Doc("Any setting of the recipe, such as training.lr=3e-4.")] = None,
     device: Annotated[str, Doc("auto, cpu or cuda.")] = "auto",
     precision: Annotated[Literal["auto", "bf16", "fp32"] | None, Doc("What to compute in.")] = None,
-    workers: Annotated[int, Doc("Threads that read images.")] = 2,
+    workers: Annotated[int, Doc("How many read images: threads, or processes beside a GPU.")] = 2,
     log_every: Annotated[int | None, Doc("Steps between two records.")] = None,
     checkpoint_every: Annotated[int | None, Doc("Steps between two checkpoints.")] = None,
     evaluate_every: Annotated[int | None, Doc("Steps between two evaluations.")] = None,
@@ -54,7 +54,6 @@ def finetune(
     from vitrine.commands.run_records import restarted_run, start_folder
     from vitrine.commands.training_run import Setting, carry_out, loss_for
     from vitrine.recipes.options import chosen_recipe
-    from vitrine.runtime.progress import remark
     from vitrine.training.processes import joined_processes
 
     chosen = chosen_recipe(
@@ -78,8 +77,6 @@ def finetune(
         chosen = loss_for(train_split, chosen.with_steps_for(len(train_split)))
         # Both linear layers of the old head go, one of zeros comes (section 3.2).
         loaded = load(model, num_classes=len(train_split.classes), image_size=chosen.size)
-        for note in loaded.notes:
-            remark(note)
         setting = Setting(
             model=loaded.model, preprocess=loaded.preprocess, splits=opened.splits, set_aside=opened.set_aside,
             recipe=dataclasses.replace(chosen, model=model), folder=folder, verb="finetune", data=data,

@@ -26,7 +26,7 @@ def pretrain(
     set: Annotated[list[str] | None, Doc("Any setting of the recipe, such as training.lr=3e-4.")] = None,
     device: Annotated[str, Doc("auto, cpu or cuda.")] = "auto",
     precision: Annotated[Literal["auto", "bf16", "fp32"] | None, Doc("What to compute in.")] = None,
-    workers: Annotated[int, Doc("Threads that read images.")] = 2,
+    workers: Annotated[int, Doc("How many read images: threads, or processes beside a GPU.")] = 2,
     log_every: Annotated[int | None, Doc("Steps between two records.")] = None,
     checkpoint_every: Annotated[int | None, Doc("Steps between two checkpoints.")] = None,
     evaluate_every: Annotated[int | None, Doc("Steps between two evaluations.")] = None,

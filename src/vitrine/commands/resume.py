@@ -17,7 +17,7 @@ def resume(
     run: Annotated[Path, Doc("A run folder, or runs/latest for the newest one.")],
     *,
     device: Annotated[str | None, Doc("auto, cpu or cuda; by default what the run began on.")] = None,
-    workers: Annotated[int | None, Doc("Threads that read images.")] = None,
+    workers: Annotated[int | None, Doc("How many read images: threads, or processes beside a GPU.")] = None,
     allow_changed_data: Annotated[bool, Doc("Go on although files were added, removed or changed.")] = False,
 ) -> "TrainingResult":
     """Go on with a run where it was stopped: data order, random numbers, averages and best result are kept."""

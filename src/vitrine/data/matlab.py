@@ -16,8 +16,8 @@ _HEADER_BYTES = 128
 _MOST_BYTES = 2**26
 
 
-def read_matlab(file: Path) -> dict[str, np.ndarray]:
-    """Read the real numeric arrays of a .mat file by name, each with its own shape."""
+def read_matlab(file: Path, *, most_bytes: int = _MOST_BYTES) -> dict[str, np.ndarray]:
+    """Read the real numeric arrays of a .mat file by name, each with its own shape and of `most_bytes` at most."""
     try:
         data = file.read_bytes()
         arrays: dict[str, np.ndarray] = {}
@@ -25,7 +25,7 @@ def read_matlab(file: Path) -> dict[str, np.ndarray]:
         while position + 8 <= len(data):
             kind, body, position = _element(data, position)
             if kind == _COMPRESSED:
-                unpacked = zlib.decompressobj().decompress(body, _MOST_BYTES)
+                unpacked = zlib.decompressobj().decompress(body, most_bytes)
                 kind, body, _ = _element(unpacked, 0)
             if kind == _MATRIX:
                 name, array = _matrix(body)

@@ -88,6 +88,10 @@ class ResidentLoader:
             while not drawn.empty():  # a thread that waits to put one more must see the end
                 drawn.get_nowait()
 
+    def close(self) -> None:
+        """Give the device's memory back."""
+        self.images = self.labels = torch.empty(0)
+
     def _draw(self, step: int) -> tuple[Rows, torch.Tensor]:
         rows = training_rows(
             step,

@@ -137,7 +137,13 @@ def in_model_classes(
     if not source.is_labelled:
         raise DataError(f"{source.address} has no labels, so there is nothing to compare predictions with")
     if classes is not None and not by_order:
-        source = match_classes(source, classes)
+        try:
+            source = match_classes(source, classes)
+        except DataError as error:
+            if len(source.classes) != num_outputs:
+                raise
+            # ImageNet's folders are numbers and most models' classes are words: as many, in the same order.
+            raise DataError(f"{error}; if both lists are in the same order, say --by-order") from None
     elif len(source.classes) != num_outputs:
         why = "the classes are to be matched by order" if by_order else "the model carries no class names"
         raise DataError(

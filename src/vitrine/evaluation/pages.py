@@ -14,7 +14,7 @@ from vitrine.runtime.progress import track
 
 MOST_PICTURES = 24
 MOST_CLASSES = 20
-MOST_PAIRS = 20
+MOST_PAIRS = 10
 # Above this many classes the matrix shows the ones that fare worst; the CSV file has all.
 MOST_MATRIX = 40
 
@@ -102,8 +102,10 @@ def matrix_cells(figures: SingleLabel) -> dict[str, Any]:
     chosen = sorted(ranked[:MOST_MATRIX])
     counts = figures.confusion[np.ix_(chosen, chosen)]
     totals = np.maximum(figures.confusion[chosen].sum(axis=1, keepdims=True), 1)
+    names = [printable(figures.per_class[k].name) for k in chosen]
     return {
-        "names": [printable(figures.per_class[k].name) for k in chosen],
+        "names": names,
+        "margin": 16 + round(6.5 * min(22, max(map(len, names)))),  # letters of 11 px, 22 of them at most
         "counts": counts.tolist(),
         "shares": np.round(counts / totals, 4).tolist(),
         "is_partial": len(chosen) < len(figures.per_class),

@@ -12,6 +12,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from vitrine.errors import ConfigError
+
 
 def this_rank() -> tuple[int, int]:
     """Return this process's number and how many there are: (0, 1) where nothing is distributed."""
@@ -57,18 +59,44 @@ def on_every_rank(claim: bool) -> bool:
     return all(claims)
 
 
+def from_first_rank(value: Any) -> Any:
+    """Return process 0's value on every process."""
+    box = [value]
+    if this_rank()[1] > 1:
+        dist.broadcast_object_list(box, src=0)
+    return box[0]
+
+
+def wait_for_all() -> None:
+    """Go on when every process has come here."""
+    if this_rank()[1] > 1:
+        dist.barrier()
+
+
 @contextmanager
-def joined_processes() -> Iterator[torch.device | None]:
-    """Join the processes that torchrun started, for the block; yields this one's device, None without torchrun."""
+def joined_processes(device: str = "auto") -> Iterator[torch.device]:
+    """Join the processes that torchrun started, if any, for the block; yields this one's device."""
+    local_rank = int(os.environ.get("LOCAL_RANK", "0"))
+    chosen = _device(device, local_rank)
     if int(os.environ.get("WORLD_SIZE", "1")) == 1 or dist.is_initialized():
-        yield None
+        yield chosen
         return
-    device = torch.device("cpu")
-    if torch.cuda.is_available():
-        device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
-        torch.cuda.set_device(device)
-    dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
+    dist.init_process_group("nccl" if chosen.type == "cuda" else "gloo")
     try:
-        yield device
+        yield chosen
     finally:
         dist.destroy_process_group()
+
+
+def _device(name: str, local_rank: int) -> torch.device:
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
+    try:
+        device = torch.device(f"cuda:{local_rank}" if name == "cuda" else name)
+    except RuntimeError:
+        raise ConfigError(f"no device is called {name!r}; use auto, cpu or cuda") from None
+    if device.type == "cuda":
+        if not torch.cuda.is_available():
+            raise ConfigError(f"device {name!r} was asked for, but this torch sees no GPU; use --device cpu")
+        torch.cuda.set_device(device)
+    return device

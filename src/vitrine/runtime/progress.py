@@ -42,6 +42,16 @@ def listening(listener: Listener) -> Iterator[None]:
         _listener.reset(token)
 
 
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Tell nobody of what happens inside the block."""
+    token = _listener.set(None)
+    try:
+        yield
+    finally:
+        _listener.reset(token)
+
+
 def track(items: Iterable[Item], what: str, *, total: int | None = None, weight: int = 1) -> Iterator[Item]:
     """Pass `items` through and tell the listener of each; `weight` is how many steps one item stands for."""
     listener = _listener.get()

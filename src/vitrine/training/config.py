@@ -47,6 +47,8 @@ class TrainingConfig:
     """bf16 on CUDA, fp32 elsewhere, unless said."""
     compile: bool | None = None
     """None compiles on CUDA when the run is long enough to repay it."""
+    graphs: bool = False
+    """Replay CUDA graphs: for models so small that launching kernels outlasts them; one process, compiled."""
     micro_batch: int | None = None
     """Images at a time on one device; None takes all and halves when memory runs out."""
     seed: int = 0

@@ -108,7 +108,9 @@ class Run:
         freeze(self.model, trains=config.trains)
         self.module = distributed(self.model, processes, shard=shard)
         if self.compiles:
-            self.module = torch.compile(self.module)  # type: ignore[assignment]
+            uses_graphs = config.graphs and processes.device.type == "cuda" and processes.world_size == 1
+            mode = "reduce-overhead" if uses_graphs else "default"
+            self.module = torch.compile(self.module, mode=mode)  # type: ignore[assignment]
         optimizer = make_optimizer(self.model, config)
         averages = Averages(self.model, decay=config.average_decay) if config.average_decay else None
         self.state = TrainingState(model=self.model, optimizer=optimizer, averages=averages)

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.optim.adamw import adamw
 
 # A quintic whose iteration drives singular values towards 1 from anywhere in (0, 1] in five steps.
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)
@@ -27,60 +28,56 @@ class Muon(torch.optim.Optimizer):
         found = getattr(self, "found_inf", None)
         for group in self.param_groups:
             parameters = [p for p in group["params"] if p.grad is not None]
-            if not parameters:
-                continue
-            gradients: list[Tensor] = [p.grad for p in parameters if p.grad is not None]
-            if found is not None:  # zeros where anything is not finite, so that no state is spoilt
-                gradients = [torch.where(found > 0, 0.0, gradient) for gradient in gradients]
-            update = self._matrix_updates if group["is_matrix"] else self._adam_updates
-            changes = update(group, parameters, gradients)
-            torch._foreach_add_(changes, parameters, alpha=group["weight_decay"])
-            if found is not None:
-                torch._foreach_mul_(changes, torch.where(found > 0, 0.0, 1.0))
-            torch._foreach_add_(parameters, changes, alpha=-group["lr"])
+            if parameters and group["is_matrix"]:
+                self._step_matrices(group, parameters, found)
+            elif parameters:
+                self._step_others(group, parameters, found)
 
-    def _matrix_updates(
-        self, group: dict[str, Any], parameters: list[Tensor], gradients: list[Tensor]
-    ) -> list[Tensor]:
-        momenta = [self._buffer(parameter, "momentum") for parameter in parameters]
-        torch._foreach_lerp_(momenta, gradients, 1 - group["momentum"])
-        ahead = torch._foreach_lerp(gradients, momenta, group["momentum"])  # Nesterov's look ahead
-        by_shape: dict[torch.Size, list[int]] = {}
-        for index, parameter in enumerate(parameters):
-            by_shape.setdefault(parameter.shape, []).append(index)
-        changes: list[Tensor] = list(ahead)
-        for shape, indices in by_shape.items():
+    def _step_matrices(self, group: dict[str, Any], parameters: list[Tensor], found: Tensor | None) -> None:
+        by_shape: dict[torch.Size, list[Tensor]] = {}
+        for parameter in parameters:
+            by_shape.setdefault(parameter.shape, []).append(parameter)
+        for shape, alike in by_shape.items():
+            gradients = torch.stack([p.grad for p in alike if p.grad is not None])
+            if found is not None:  # zeros where anything is not finite, so that no state is spoilt
+                gradients = torch.where(found > 0, 0.0, gradients)
+            momenta = [self._buffer(parameter, "momentum") for parameter in alike]
+            torch._foreach_lerp_(momenta, list(gradients), 1 - group["momentum"])
+            ahead = gradients.lerp(torch.stack(momenta), group["momentum"])  # Nesterov's look ahead
             # An orthogonal (m, n) matrix has entries of 1 / sqrt(max(m, n)); this scale gives them Adam's size.
             scale = 0.2 * max(shape) ** 0.5
-            flat = orthogonalised(torch.stack([ahead[i] for i in indices])) * scale
-            for i, change in zip(indices, flat.to(parameters[0].dtype), strict=True):
-                changes[i] = change
-        return changes
+            changes = orthogonalised(ahead).to(gradients.dtype) * scale
+            changes = changes.add(torch.stack(alike), alpha=group["weight_decay"])
+            if found is not None:
+                changes = torch.where(found > 0, 0.0, changes)
+            torch._foreach_add_(alike, list(changes), alpha=-group["lr"])
 
-    def _adam_updates(
-        self, group: dict[str, Any], parameters: list[Tensor], gradients: list[Tensor]
-    ) -> list[Tensor]:
+    def _step_others(self, group: dict[str, Any], parameters: list[Tensor], found: Tensor | None) -> None:
         first, second = group["betas"]
-        averages = [self._buffer(parameter, "exp_avg") for parameter in parameters]
-        squares = [self._buffer(parameter, "exp_avg_sq") for parameter in parameters]
-        counts = [self._buffer(parameter, "step", shape=()) for parameter in parameters]
-        torch._foreach_add_(counts, 1)
-        torch._foreach_lerp_(averages, gradients, 1 - first)
-        torch._foreach_mul_(squares, second)
-        torch._foreach_addcmul_(squares, gradients, gradients, value=1 - second)
-        count = counts[0]  # all of them have taken every step
-        correction = (1 - second**count).sqrt() / (1 - first**count)
-        sizes = torch._foreach_sqrt(squares)
-        torch._foreach_add_(sizes, group["eps"])
-        changes = torch._foreach_div(averages, sizes)
-        torch._foreach_mul_(changes, correction)
-        return list(changes)
+        adamw(
+            parameters,
+            [p.grad for p in parameters if p.grad is not None],
+            [self._buffer(parameter, "exp_avg") for parameter in parameters],
+            [self._buffer(parameter, "exp_avg_sq") for parameter in parameters],
+            [],
+            [self._buffer(parameter, "step", shape=()) for parameter in parameters],
+            fused=True,
+            found_inf=found,
+            amsgrad=False,
+            beta1=first,
+            beta2=second,
+            lr=group["lr"],
+            weight_decay=group["weight_decay"],
+            eps=group["eps"],
+            maximize=False,
+        )
 
     def _buffer(self, parameter: Tensor, name: str, *, shape: tuple[int, ...] | None = None) -> Tensor:
         state = self.state[parameter]
         if name not in state:
             like = parameter.shape if shape is None else shape
-            state[name] = torch.zeros(like, device=parameter.device, dtype=parameter.dtype)
+            dtype = torch.float32 if shape == () else parameter.dtype  # as torch counts its own steps
+            state[name] = torch.zeros(like, device=parameter.device, dtype=dtype)
         buffer: Tensor = state[name]
         return buffer
 

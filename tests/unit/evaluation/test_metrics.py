@@ -63,6 +63,9 @@ def test_a_class_that_the_model_does_not_know_is_refused_by_name():
         DataError, match="the label bee, which is not in the list of 2 classes; did you mean bees"
     ):
         in_model_classes(data, ["ant", "bees"], num_outputs=2)
+    with pytest.raises(DataError, match="if both lists are in the same order, say --by-order"):
+        in_model_classes(data, ["ant", "bees"], num_outputs=2)
+    assert in_model_classes(data, ["ant", "bees"], num_outputs=2, by_order=True) is data
 
 
 def test_a_model_without_names_needs_as_many_outputs_as_there_are_classes():

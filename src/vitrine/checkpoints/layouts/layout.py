@@ -109,6 +109,8 @@ def vit_config(
         notes.append(f"the file does not tell the image size; {image_size[0]}x{image_size[1]} assumed")
     if depth < 1:
         raise CheckpointError(f"{hints.path} holds no encoder block; its first tensor is {min(index)}")
+    if options.get("has_class_token") == (options.get("pooling", "class_token") == "class_token"):
+        del options["has_class_token"]  # just when pooling reads it: what a config says by default
     config = ViTConfig(
         image_size=image_size,
         patch_size=(rows, columns),

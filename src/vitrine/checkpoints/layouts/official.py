@@ -155,7 +155,7 @@ class OfficialLayout:
         def each(theirs: str, ours: str, view: View = SAME) -> None:
             names = [f"blocks.{i}.{ours}" for i in range(config.depth)]
             if self.generation == "D":
-                declared.append(Rule(self.block(0) + theirs, tuple(names), view))
+                declared.append(Rule(self.block(0) + theirs, tuple(names), view, is_stacked=True))
             else:
                 declared.extend(rule(self.block(i) + theirs, name, view) for i, name in enumerate(names))
 

@@ -26,6 +26,7 @@ STEM = "patch_embed.backbone."
 STEM_NUMERICS = {"norm_eps": 1e-5, "standardisation_std_eps": 0.0, "standardisation_variance_eps": 1e-8}
 DEFAULT_CROP = 0.9  # timm's for ViTs below 384 pixels
 FULL_CROP_FROM = 384
+DINOV2_CROP = 224 / 256
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -193,7 +194,8 @@ class TimmLayout:
         mean, std = (0.5,) * channels, (0.5,) * channels
         if channels == len(IMAGENET_MEAN) and (self.family == "dinov2" or is_distilled):
             mean, std = IMAGENET_MEAN, IMAGENET_STD
-        crop = DEFAULT_CROP if max(size) < FULL_CROP_FROM else 1.0
+        usual = DEFAULT_CROP if max(size) < FULL_CROP_FROM else 1.0
+        crop = DINOV2_CROP if self.family == "dinov2" else usual
         return Preprocess(
             size=size, rule="shorter", crop_fraction=crop, interpolation="bicubic", mean=mean, std=std
         )

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from vitrine.checkpoints.checksum import Verifier
 from vitrine.checkpoints.tensors import Index, Spec
 from vitrine.errors import CheckpointError
 
@@ -34,6 +35,9 @@ DTYPE_NAMES = {dtype: name for name, dtype in DTYPES.items()}
 
 class SafetensorsFile:
     """One .safetensors file."""
+
+    verifier: Verifier | None = None
+    """Hears of every tensor that is read whole, where its checksum is known."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -79,12 +83,14 @@ class SafetensorsFile:
             return
         # A view as bytes of the tensor's own memory (numpy knows no bfloat16, hence the detour).
         memory = memoryview(out.detach().reshape(-1).view(torch.uint8).numpy().data)
-        offset = self._offset[name] + (0 if row is None else row * len(memory))
+        whole, offset = memory, self._offset[name] + (0 if row is None else row * len(memory))
         while memory:
             count = os.preadv(self._file.fileno(), [memory], offset)
             if count == 0:
                 raise CheckpointError(f"{self.path} became shorter while {name} was read")
             memory, offset = memory[count:], offset + count
+        if self.verifier is not None and row is None:
+            self.verifier.see(name, whole)
 
 
 class ShardedSafetensors:

@@ -2,6 +2,7 @@
 
 import pickle
 import re
+import warnings
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -51,7 +52,9 @@ def unpickle(path: Path) -> Any:
         with zipfile.ZipFile(path) as archive:
             require_no_bomb(archive, path)
     try:
-        return torch.load(path, map_location="cpu", weights_only=True, mmap=True if is_zip else None)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of an unusual protocol; what it cannot read it refuses
+            return torch.load(path, map_location="cpu", weights_only=True, mmap=True if is_zip else None)
     except pickle.UnpicklingError as error:
         wanted = re.search(r"(?:GLOBAL|global|class|function)\s+`?([\w.]+\.[\w.]+)", str(error))
         what = f" (it wants {wanted[1]})" if wanted else ""

@@ -1,0 +1,140 @@
+"""How fast models answer on this device: images a second, latency, the largest batch that fits (appendix D.5).
+
+Models are timed in turns, so that whatever else the machine does falls on all of them alike.
+"""
+
+import statistics
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from vitrine.evaluation.outputs import Precision
+
+# Each turn lasts about this long, so that a clock's tick and a launch's delay do not count.
+TURN_SECONDS = 0.5
+TURNS = 5
+MOST_IMAGES = 2**16
+
+
+@dataclass(frozen=True, kw_only=True)
+class Speed:
+    """One model at one size and batch; `latency_ms` is of one batch."""
+
+    model: str
+    image_size: tuple[int, int]
+    batch_size: int
+    images_per_second: float
+    latency_ms: float
+    slowest_ms: float
+    """Latency of the slowest turn: how far the turns lie apart."""
+
+
+def measure_speeds(
+    models: Mapping[str, nn.Module],
+    *,
+    image_size: tuple[int, int],
+    batch_size: int,
+    channels: int = 3,
+    device: torch.device | str = "cpu",
+    precision: Precision = "fp32",
+    turns: int = TURNS,
+    turn_seconds: float = TURN_SECONDS,
+) -> list[Speed]:
+    """Time the models in turns on the same random images, in evaluation mode; the median turn counts."""
+    device = torch.device(device)
+    images = torch.randn(batch_size, channels, *image_size, device=device)
+    runs = {name: _runner(model, images, precision) for name, model in models.items()}
+    repeats = {}
+    for name, run in runs.items():
+        seconds = _timed(run, 1, device)  # the first pass also warms up kernels and memory
+        seconds = min(seconds, _timed(run, 1, device))
+        repeats[name] = max(1, round(turn_seconds / max(seconds, 1e-6)))
+    found: dict[str, list[float]] = {name: [] for name in models}
+    for _ in range(turns):
+        for name, run in runs.items():
+            found[name].append(_timed(run, repeats[name], device) / repeats[name])
+    return [
+        Speed(
+            model=name,
+            image_size=image_size,
+            batch_size=batch_size,
+            images_per_second=batch_size / statistics.median(seconds),
+            latency_ms=1000 * statistics.median(seconds),
+            slowest_ms=1000 * max(seconds),
+        )
+        for name, seconds in found.items()
+    ]
+
+
+def largest_batch(
+    model: nn.Module,
+    *,
+    image_size: tuple[int, int],
+    channels: int = 3,
+    device: torch.device | str = "cuda",
+    precision: Precision = "fp32",
+    most: int = MOST_IMAGES,
+) -> int:
+    """Find the most images that fit in the device's memory at once: doubling, then halving the gap to 1 %."""
+    device = torch.device(device)
+
+    def fits(count: int) -> bool:
+        try:
+            run = _runner(model, torch.randn(count, channels, *image_size, device=device), precision)
+            _timed(run, 1, device)
+        except RuntimeError:  # out of memory, or a kernel whose indices are too short for so many numbers
+            if count == 1:
+                raise
+            return False
+        finally:
+            if device.type == "cuda":
+                torch.cuda.empty_cache()
+        return True
+
+    return search_largest(fits, most=most)
+
+
+def search_largest(fits: Callable[[int], bool], *, most: int) -> int:
+    """Find the largest count that fits, to 1 %, where all smaller ones fit too; 0 where not even one does."""
+    low, high = 0, 1
+    while high <= most and fits(high):
+        low, high = high, 2 * high
+    high = min(high, most + 1)
+    while high - low > max(1, low // 100):
+        middle = (low + high) // 2
+        if fits(middle):
+            low = middle
+        else:
+            high = middle
+    return low
+
+
+def _runner(model: nn.Module, images: Tensor, precision: Precision) -> Callable[[], None]:
+    kind = images.device.type
+    model.eval()  # once, not in every pass: walking through the modules would be timed too
+
+    def run() -> None:
+        casting = torch.autocast(kind, torch.bfloat16, enabled=precision == "bf16")
+        with torch.inference_mode(), casting:
+            model(images)
+
+    return run
+
+
+def _timed(run: Callable[[], None], repeats: int, device: torch.device) -> float:
+    _synchronise(device)
+    began = time.perf_counter()
+    for _ in range(repeats):
+        run()
+    _synchronise(device)
+    return time.perf_counter() - began
+
+
+def _synchronise(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    elif device.type == "mps":
+        torch.mps.synchronize()

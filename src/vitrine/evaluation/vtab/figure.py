@@ -1,0 +1,41 @@
+"""A figure like the paper's Figure 2: the mean of VTAB and of its three groups, beside the paper's own rows."""
+
+from pathlib import Path
+from typing import Any
+
+from vitrine.errors import MissingExtraError
+from vitrine.evaluation.vtab.scores import PAPER_MEANS, PAPER_ROWS, VtabScores, paper_group_mean
+from vitrine.evaluation.vtab.tasks import GROUPS, TASKS
+from vitrine.runtime.files import write_atomically
+
+
+def draw_figure(file: Path, scores: VtabScores) -> None:
+    """Draw four panels, VTAB and its groups; a mean is drawn only where no task of it is missing."""
+    try:
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise MissingExtraError("matplotlib", extra="report", purpose="a figure") from error
+    figure = Figure(figsize=(11, 3.6), layout="constrained")
+    axes = figure.subplots(1, 4)
+    panels: list[tuple[Any, int, float | None]] = [("VTAB", len(TASKS), scores.mean)]
+    panels += [
+        (group, sum(task.group == group for task in TASKS), scores.group_mean(group)) for group in GROUPS
+    ]
+    paper = {group: [(row, paper_group_mean(row, group)) for row in PAPER_ROWS] for group in GROUPS}
+    for axis, (name, count, mean) in zip(axes, panels, strict=True):
+        bars: list[tuple[str, float]] = [] if mean is None else [(scores.model, 100 * mean)]
+        bars += PAPER_MEANS.items() if name == "VTAB" else paper[name]
+        for place, (label, value) in enumerate(bars):
+            is_ours = label == scores.model
+            axis.bar(place, value, color="#4267b2" if is_ours else "#b8bcc4")
+            axis.text(place, value + 0.5, f"{value:.1f}", ha="center", fontsize=8)
+        axis.set_title(f"{name} ({count} tasks)", fontsize=10)
+        axis.set_xticks(range(len(bars)), [label for label, _ in bars], rotation=30, ha="right", fontsize=7)
+        axis.set_ylim(0, 100)
+        axis.spines[["top", "right"]].set_visible(False)
+        if mean is None:
+            axis.text(0.5, 0.95, f"incomplete: {scores.count} tasks run", ha="center", va="top", fontsize=8,
+                      transform=axis.transAxes)  # fmt: skip
+    axes[0].set_ylabel("Accuracy [%]")
+    with write_atomically(file) as opened:
+        figure.savefig(opened, format="png", dpi=150)

@@ -1,0 +1,85 @@
+"""VTAB from lists of files to table and figure, with real training of a tiny model."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+import vitrine
+from vitrine.data.preprocess import Preprocess
+from vitrine.errors import ConfigError, DataError
+from vitrine.models import create_model
+
+TASKS = {"svhn": 10, "clevr_count": 8}
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory):
+    """Two tasks in the community's layout; the label is the brightness."""
+    root = tmp_path_factory.mktemp("vtab")
+    random = np.random.default_rng(0)
+    for task, num_classes in TASKS.items():
+        lines = {}
+        for split, name, count in (("train", "train800", 24), ("val", "val200", 8), ("test", "test", 20)):
+            lines[name] = []
+            for number in range(count):
+                label = number % num_classes
+                path = f"images/{split}/{number:06d}.jpg"
+                (root / task / path).parent.mkdir(parents=True, exist_ok=True)
+                noise = random.integers(-5, 6, (20, 20, 3))
+                pixels = np.clip(12 + label * 230 // num_classes + noise, 0, 255).astype(np.uint8)
+                Image.fromarray(pixels).save(root / task / path, quality=95)
+                lines[name].append(f"{path} {label}")
+        lines["train800val200"] = lines["train800"] + lines["val200"]
+        for name, rows in lines.items():
+            (root / task / f"{name}.txt").write_text("\n".join(rows) + "\n")
+    return root
+
+
+@pytest.fixture(scope="module")
+def weights(tmp_path_factory):
+    torch.manual_seed(0)
+    model = create_model(
+        "ViT-B/16", image_size=16, num_classes=3, patch_size=8, width=16, depth=1, num_heads=2, mlp_width=32
+    )
+    folder = tmp_path_factory.mktemp("weights") / "model"
+    vitrine.save(model, folder, preprocess=Preprocess(size=(16, 16)), classes=("a", "b", "c"))
+    return str(folder)
+
+
+def test_vtab_trains_scores_writes_and_goes_on(root, weights, tmp_path):
+    options = {
+        "steps": 3,
+        "batch_size": 8,
+        "size": 16,
+        "device": "cpu",
+        "workers": 0,
+        "out": tmp_path / "out",
+    }
+    result = vitrine.vtab(weights, root, **options)
+    assert [score.task for score in result.scores.scores] == ["SVHN", "Clevr-Count"]
+    assert [score.num_test for score in result.scores.scores] == [20, 20]
+    assert "VTAB-1k, vit with steps 3, batch 8, size 16 protocol" in str(result)
+    assert "2 of 19 tasks" in str(result)
+    assert (result.count, result.mean) == ("2 of 19", None)
+    assert {path.name for path in result.wrote} == {"vtab.md", "vtab.png"}
+    kept = json.loads((tmp_path / "out" / "tasks" / "SVHN.json").read_text())
+    assert kept["score"]["num_test"] == 20
+    assert not list((tmp_path / "out").rglob("*.safetensors"))  # weights are not kept unless asked
+    assert not list(root.rglob("*.json"))  # nothing is written into the data
+    stamp = (tmp_path / "out" / "tasks" / "SVHN.json").stat().st_mtime_ns
+    again = vitrine.vtab(weights, root, **options)
+    assert again.scores == result.scores
+    assert (tmp_path / "out" / "tasks" / "SVHN.json").stat().st_mtime_ns == stamp
+
+
+def test_vtab_refuses_a_root_that_is_none_and_unknown_tasks(root, weights, tmp_path):
+    with pytest.raises(DataError, match="holds none of VTAB's 19 task folders"):
+        (tmp_path / "empty").mkdir()
+        vitrine.vtab(weights, tmp_path / "empty", out=tmp_path / "out")
+    with pytest.raises(ConfigError, match="VTAB has no task 'svnh'; did you mean SVHN"):
+        vitrine.vtab(weights, root, tasks="svnh", out=tmp_path / "out")
+    with pytest.raises(ConfigError, match="steps must be 1 or more, got 0"):
+        vitrine.vtab(weights, root, steps=0, out=tmp_path / "out")

@@ -1,0 +1,304 @@
+"""Each wrong file gets one sentence that names it, and the first tensor that is wrong; nothing is half-written."""
+
+import io
+import json
+import os
+import pickle
+import re
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from unit.checkpoints.made import arrays_of, small_vit, write_npz
+
+from vitrine.checkpoints import convert, load, save
+from vitrine.errors import CheckpointError
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return save(small_vit(), tmp_path / "model")
+
+
+@pytest.fixture
+def npz(tmp_path: Path) -> Path:
+    return save(small_vit(), tmp_path / "model.npz", to="npz")
+
+
+def refused(path: Path | str, *words: str, **options: object) -> str:
+    with pytest.raises(CheckpointError) as caught:
+        load(path, **options)  # type: ignore[arg-type]
+    sentence = str(caught.value)
+    assert "\n" not in sentence
+    for word in (*words, Path(path).name):
+        assert word in sentence, sentence
+    return sentence
+
+
+def changed(folder: Path, **tensors: torch.Tensor | None) -> Path:
+    """Write a folder's weights anew, as someone else would, without our record."""
+    path = folder / "model.safetensors"
+    found = load_file(path) | {name.replace("__", "."): tensor for name, tensor in tensors.items()}
+    save_file({name: tensor for name, tensor in found.items() if tensor is not None}, path)
+    config = json.loads((folder / "config.json").read_text())
+    del config["vitrine"]
+    (folder / "config.json").write_text(json.dumps(config))
+    return folder
+
+
+@pytest.mark.parametrize("part", [0.001, 0.5, 0.999])
+def test_a_truncated_safetensors_file_is_named(folder: Path, part: float) -> None:
+    path = folder / "model.safetensors"
+    path.write_bytes(path.read_bytes()[: int(path.stat().st_size * part)])
+    refused(path, "cut off")
+
+
+@pytest.mark.parametrize("part", [0.3, 0.999])
+def test_a_truncated_npz_file_is_named(npz: Path, part: float) -> None:
+    npz.write_bytes(npz.read_bytes()[: int(npz.stat().st_size * part)])
+    refused(npz, "cut off or damaged")
+
+
+@pytest.mark.parametrize("part", [0.3, 0.999])
+@pytest.mark.parametrize("is_zip", [True, False])
+def test_a_truncated_torch_file_is_named(tmp_path: Path, part: float, is_zip: bool) -> None:
+    path = tmp_path / "model.pth"
+    torch.save(small_vit().state_dict(), path, _use_new_zipfile_serialization=is_zip)
+    path.write_bytes(path.read_bytes()[: int(path.stat().st_size * part)])
+    refused(path, "cut off or damaged")
+
+
+def test_a_flipped_bit_in_our_own_file_is_found(folder: Path) -> None:
+    path = folder / "model.safetensors"
+    data = bytearray(path.read_bytes())
+    data[-5] ^= 1
+    path.write_bytes(data)
+    refused(path, "not the file that was saved")
+
+
+def test_a_flipped_bit_in_an_npz_is_found(npz: Path) -> None:
+    data = bytearray(npz.read_bytes())
+    data[npz.stat().st_size // 2] ^= 1
+    npz.write_bytes(data)
+    refused(npz, "damaged")
+
+
+def test_a_wrong_width_names_the_first_tensor_with_both_shapes(folder: Path) -> None:
+    name = "vit__encoder__layer__1__intermediate__dense__weight"
+    changed(folder, **{name: torch.zeros(96, 32)})
+    refused(
+        folder / "model.safetensors",
+        "vit.encoder.layer.1.intermediate.dense.weight",
+        "has shape (96, 32), expected (96, 64)",
+    )
+
+
+def test_a_missing_tensor_is_named_with_the_shape_that_it_should_have(folder: Path) -> None:
+    changed(folder, vit__encoder__layer__1__attention__attention__key__bias=None)
+    refused(
+        folder / "model.safetensors",
+        "lacks the tensor vit.encoder.layer.1.attention.attention.key.bias",
+        "(64,)",
+    )
+
+
+def test_a_tensor_too_much_is_named_with_the_nearest_known_name(folder: Path) -> None:
+    changed(folder, vit__layernormal__weight=torch.zeros(64))
+    refused(
+        folder / "model.safetensors",
+        "too much: vit.layernormal.weight",
+        "(64,)",
+        "nearest known: vit.layernorm",
+    )
+
+
+def test_a_missing_array_of_an_npz_is_named(tmp_path: Path, npz: Path) -> None:
+    arrays = arrays_of(npz)
+    del arrays["Transformer/encoderblock_1/MlpBlock_3/Dense_1/bias"]
+    refused(
+        write_npz(tmp_path / "less.npz", arrays),
+        "lacks the tensor Transformer/encoderblock_1/MlpBlock_3/Dense_1/bias",
+    )
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_numbers_that_are_none_are_refused_by_tensor(folder: Path, value: float) -> None:
+    bad = torch.zeros(64)
+    bad[3] = value
+    changed(folder, vit__encoder__layer__0__attention__attention__value__bias=bad)
+    refused(
+        folder / "model.safetensors",
+        "vit.encoder.layer.0.attention.attention.value.bias: 1 of",
+        "NaN or infinite",
+    )
+
+
+class Evil:
+    def __init__(self, mark: Path) -> None:
+        self.mark = mark
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return os.system, (f"touch {self.mark}",)
+
+
+@pytest.mark.parametrize("is_zip", [True, False])
+def test_a_pickle_that_wants_to_run_code_is_refused_and_runs_nothing(tmp_path: Path, is_zip: bool) -> None:
+    mark, path = tmp_path / "ran", tmp_path / "evil.pth"
+    torch.save({"model": Evil(mark)}, path, _use_new_zipfile_serialization=is_zip)
+    refused(path, "run code", "system")
+    assert not mark.exists()
+
+
+def test_a_plain_pickle_is_refused(tmp_path: Path) -> None:
+    mark, path = tmp_path / "ran", tmp_path / "evil.bin"
+    path.write_bytes(pickle.dumps(Evil(mark)))
+    refused(path, "refused")
+    assert not mark.exists()
+
+
+def test_an_npz_with_python_objects_is_refused_by_array(tmp_path: Path) -> None:
+    mark = tmp_path / "ran"
+    np.savez(tmp_path / "evil.npz", **{"embedding/kernel": np.array([Evil(mark)], dtype=object)})
+    refused(tmp_path / "evil.npz", "Python objects in embedding/kernel")
+    assert not mark.exists()
+
+
+def test_a_zip_bomb_is_refused_before_anything_is_unpacked(tmp_path: Path) -> None:
+    path, header = tmp_path / "bomb.npz", io.BytesIO()
+    zeros = 200 << 20
+    np.lib.format.write_array_header_1_0(header, {"descr": "|u1", "fortran_order": False, "shape": (zeros,)})
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive, archive.open("cls.npy", "w") as member:
+        member.write(header.getvalue())
+        for _ in range(200):
+            member.write(bytes(1 << 20))
+    sentence = refused(path, "zip bomb", "cls.npy")
+    assert re.search(r"grow from [\d,]+ to 209,7", sentence)
+
+
+def test_an_array_whose_header_promises_more_than_there_is_is_refused(tmp_path: Path) -> None:
+    path, header = tmp_path / "liar.npz", io.BytesIO()
+    np.lib.format.write_array_header_1_0(
+        header, {"descr": "<f4", "fortran_order": False, "shape": (1 << 40,)}
+    )
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("embedding/kernel.npy", header.getvalue() + bytes(64))
+    refused(path, "embedding/kernel", "needs 4,398,046,511,104 bytes and has 64")
+
+
+def test_a_safetensors_header_of_absurd_length_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "x.safetensors"
+    path.write_bytes((1 << 60).to_bytes(8, "little") + b"{}")
+    refused(path, "cut off or no safetensors file")
+
+
+def test_overlong_offsets_are_refused_by_tensor(tmp_path: Path) -> None:
+    header = json.dumps({"a": {"dtype": "F32", "shape": [4], "data_offsets": [0, 4]}}).encode()
+    path = tmp_path / "x.safetensors"
+    path.write_bytes(len(header).to_bytes(8, "little") + header + bytes(16))
+    refused(path, "tensor a of (4,) float32 needs 16 bytes, the header gives it 4")
+
+
+def test_a_folder_without_weights_says_what_was_looked_for(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("hello")
+    refused(tmp_path, "holds no weights", "model.safetensors")
+
+
+def test_a_folder_with_several_files_of_weights_lists_them(tmp_path: Path) -> None:
+    for name in ("a.npz", "b.npz"):
+        (tmp_path / name).write_bytes(b"x")
+    refused(tmp_path, "a.npz, b.npz")
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
+def test_a_file_without_permission_is_named(npz: Path) -> None:
+    npz.chmod(0)
+    refused(npz, "no permission")
+
+
+def test_permission_refusals_become_sentences(npz: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # The same as above for a test that runs as root, who may read and write everything.
+    def deny(self: Path, *args: object, **options: object) -> None:
+        raise PermissionError(13, "Permission denied", str(self))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "open", deny)
+        refused(npz, "no permission to read")
+    with monkeypatch.context() as patched:
+        patched.setattr("tempfile.mkstemp", lambda **_: deny(npz))
+        with pytest.raises(CheckpointError, match=r"no permission to write .*out.npz; nothing was written"):
+            convert(npz, npz.with_name("out.npz"), to="npz", check_logits=False)
+
+
+def test_a_wrong_path_suggests_the_nearest(npz: Path) -> None:
+    with pytest.raises(
+        CheckpointError, match=r"no such file or folder: .*modle\.npz; did you mean .*model\.npz\?"
+    ):
+        load(str(npz.with_name("modle.npz")))
+
+
+def test_a_text_file_is_no_file_of_weights(tmp_path: Path) -> None:
+    path = tmp_path / "weights.safetensor"
+    path.write_text("version https://git-lfs.github.com/spec/v1\noid sha256:1234\n")
+    refused(path, "is no file of weights", "begins with")
+
+
+def test_an_empty_file_is_named(tmp_path: Path) -> None:
+    (tmp_path / "model.npz").write_bytes(b"")
+    refused(tmp_path / "model.npz", "is empty")
+
+
+def test_weights_of_something_else_are_named_by_their_first_tensors(tmp_path: Path) -> None:
+    save_file({"layer1.conv.weight": torch.zeros(2)}, tmp_path / "resnet.safetensors")
+    refused(tmp_path / "resnet.safetensors", "no known layout", "layer1.conv.weight")
+
+
+def test_unknown_heads_are_asked_for(tmp_path: Path) -> None:
+    path = save(small_vit(gelu="erf", width=48), tmp_path / "model.safetensors", to="timm")
+    save_file(load_file(path), tmp_path / "bare.safetensors")
+    refused(tmp_path / "bare.safetensors", "number of heads", "width 48", "num_heads")
+    assert load(tmp_path / "bare.safetensors", num_heads=4).model.config.num_heads == 4
+
+
+def test_a_failed_write_leaves_the_old_file_and_no_other(
+    tmp_path: Path, npz: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = npz.read_bytes()
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("os.fsync", full)
+    for destination, to in ((npz, "npz"), (tmp_path / "folder", "hf"), (tmp_path / "x.safetensors", "timm")):
+        with pytest.raises(CheckpointError, match=r"No space left"):
+            save(small_vit(seed=1), destination, to=to, overwrite=True)  # type: ignore[arg-type]
+    assert [entry.name for entry in tmp_path.iterdir()] == ["model.npz"]
+    assert npz.read_bytes() == before
+
+
+def test_what_is_there_is_not_overwritten_unasked(folder: Path) -> None:
+    with pytest.raises(CheckpointError, match=r"exists"):
+        save(small_vit(seed=1), folder)
+    save(small_vit(seed=1), folder, overwrite=True)
+    assert sorted(entry.name for entry in folder.iterdir()) == [
+        "README.md",
+        "config.json",
+        "model.safetensors",
+        "preprocessor_config.json",
+    ]
+    load(folder)  # the checksum goes with the new weights
+
+
+def test_pickles_are_never_written(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match=r"pickles are never written.*model\.safetensors"):
+        save(small_vit(), tmp_path / "model.pth")
+
+
+def test_a_record_of_a_later_format_asks_for_an_update(folder: Path) -> None:
+    config = json.loads((folder / "config.json").read_text())
+    config["vitrine"]["format"] = 99
+    (folder / "config.json").write_text(json.dumps(config))
+    with pytest.raises(CheckpointError, match=r"later Vitrine .*pip install -U"):
+        load(folder)
