@@ -14,8 +14,11 @@ if TYPE_CHECKING:
     from vitrine.data.preprocess import Preprocess
     from vitrine.data.source import Source
     from vitrine.models import Model
+    from vitrine.models.memory import Demand
     from vitrine.recipes import Recipe
+    from vitrine.training.config import TrainingConfig
     from vitrine.training.loop import Outcome
+    from vitrine.training.processes import Processes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,7 +101,7 @@ def carry_out(setting: Setting, *, resume_from: Path | None = None) -> TrainingR
             outcome = train(
                 setting.model,
                 task,
-                config=setting.recipe.training,
+                config=by_the_first(lambda: with_micro_batch(setting, processes), processes),
                 folder=folder / "checkpoints",
                 sinks=sinks,
                 processes=processes,
@@ -110,6 +113,32 @@ def carry_out(setting: Setting, *, resume_from: Path | None = None) -> TrainingR
                 sink.close()
         by_the_first(lambda: save_model(setting), processes)
     return result_of(setting, outcome)
+
+
+def with_micro_batch(setting: Setting, processes: "Processes") -> "TrainingConfig":
+    """Choose the micro-batch of a sharded run by the predicted memory: its processes cannot try one by one."""
+    import torch
+
+    training, device = setting.recipe.training, processes.device
+    is_sharded = setting.shard and processes.world_size > 1
+    if not is_sharded or training.micro_batch is not None or device.type != "cuda":
+        return training
+    free, _ = torch.cuda.mem_get_info(device)
+    return dataclasses.replace(
+        training, micro_batch=fitting_micro_batch(setting, world_size=processes.world_size, free=free)
+    )
+
+
+def fitting_micro_batch(setting: Setting, *, world_size: int, free: float) -> int:
+    """Halve each process's share of the batch until its memory, all weights sharded, is predicted to be free."""
+    size = setting.recipe.training.batch_size // world_size
+    checkpointing = setting.model.config.activation_checkpointing
+    while size > 1 and (
+        demand_of(setting).memory(micro_batch=size, shards=world_size, checkpointing=checkpointing).total
+        > free
+    ):
+        size //= 2
+    return max(size, 1)
 
 
 def save_model(setting: Setting) -> None:
@@ -178,17 +207,22 @@ def plan_line(setting: Setting) -> str:
 
 def memory_line(setting: Setting) -> str:
     """Predict the memory of a step on one device."""
+    training = setting.recipe.training
+    batch = training.micro_batch or training.batch_size
+    return f"about {demand_of(setting).memory(micro_batch=batch).total / 2**30:.1f} GiB for {batch} images at a time"
+
+
+def demand_of(setting: Setting) -> "Demand":
+    """Reckon what the memory of a step follows from."""
     from vitrine.models.cost import cost_of
     from vitrine.models.memory import Demand
 
     training = setting.recipe.training
-    demand = Demand(
+    return Demand(
         cost=cost_of(setting.model.config),
         states=1 if training.optimizer == "sgd" else 2,
         bytes_kept=2 if training.precision == "bf16" else 4,
     )
-    batch = training.micro_batch or training.batch_size
-    return f"about {demand.memory(micro_batch=batch).total / 2**30:.1f} GiB for {batch} images at a time"
 
 
 def wilson_interval(share: float, count: int) -> tuple[float, float]:
