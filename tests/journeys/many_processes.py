@@ -1,12 +1,16 @@
 """Run several training jobs one after the other in the processes that torchrun started; no test by itself.
 
-The jobs are a JSON list of `{"verb", "options", "stop_after", "full_disk"}`: starting Python and torch once for
-all of them is most of the cost. What became of each job is printed by the first process.
+The jobs are a JSON list of `{"verb", "argument", "options", "stop_after", "full_disk"}`: starting Python and torch
+once for all of them saves most of the cost. What became of each job is printed by the first process.
 """
 
+import functools
 import json
+import os
 import sys
 from unittest import mock
+
+import torch
 
 import vitrine
 from vitrine.errors import VitrineError
@@ -26,7 +30,13 @@ def do(job: dict, rank: int) -> str:
     def full(path: object) -> object:
         return type("Usage", (), {"free": 100})() if job.get("full_disk") else usage(path)
 
-    with mock.patch.object(Run, "log", log_and_stop), mock.patch.object(state.shutil, "disk_usage", full):
+    # Whether compilation goes with the wrappings is the question, not what the compiler makes of it.
+    quick = functools.partial(torch.compile, backend="aot_eager")
+    with (
+        mock.patch.object(Run, "log", log_and_stop),
+        mock.patch.object(state.shutil, "disk_usage", full),
+        mock.patch.object(torch, "compile", quick),
+    ):
         try:
             getattr(vitrine, job["verb"])(job["argument"], **job["options"])
         except VitrineError as error:
@@ -39,3 +49,5 @@ if __name__ == "__main__":
         ends = [do(job, processes.rank) for job in json.loads(sys.argv[1])]
     if processes.is_first:
         sys.stdout.write(json.dumps(ends) + "\n")
+    sys.stdout.flush()
+    os._exit(0)  # as the command line ends: torch's threads may abort while Python is taken down

@@ -1,22 +1,10 @@
-"""The data room from the command line, and its guide as it stands."""
+"""The data room from the command line."""
 
 import json
-import re
-from pathlib import Path
 
 import pytest
 from journeys.commandline import vitrine
 from unit.data.pictures import class_folders
-
-GUIDE = Path(__file__).parents[2] / "docs" / "guides" / "data.md"
-
-
-def test_the_snippets_of_the_guide_run_as_they_stand():
-    snippets = re.findall(r"```python\n(.*?)```", GUIDE.read_text(encoding="utf-8"), flags=re.DOTALL)
-    assert len(snippets) >= 6
-    names: dict[str, object] = {}
-    for snippet in snippets:
-        exec(compile(snippet, str(GUIDE), "exec"), names)
 
 
 def test_a_folder_becomes_shards_and_says_what_to_do_next(tmp_path):

@@ -10,6 +10,7 @@ import dataclasses
 import importlib
 import inspect
 import json
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -28,18 +29,31 @@ INTERRUPTED = 130
 
 def main() -> None:
     """Run the command line on the arguments of this process."""
-    app = build()
+    code = exit_code_of(build())
+    if launched().world_size > 1:
+        # Threads of torch's process groups may still want Python's lock while it is taken down, and abort.
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+    sys.exit(code)
+
+
+def exit_code_of(app: typer.Typer) -> int:
+    """Run a command; say in one sentence what went wrong, if anything did."""
     try:
         app(prog_name="vitrine")
+    except SystemExit as end:
+        return end.code if isinstance(end.code, int) else int(end.code is not None)
     except RepeatedError as error:
-        sys.exit(error.exit_code)
+        return error.exit_code
     except VitrineError as error:
         rank = launched().rank
         print(f"vitrine (process {rank}): {error}" if rank else f"vitrine: {error}", file=sys.stderr)
-        sys.exit(error.exit_code)
+        return error.exit_code
     except KeyboardInterrupt:
         print("vitrine: interrupted", file=sys.stderr)
-        sys.exit(INTERRUPTED)
+        return INTERRUPTED
+    return 0
 
 
 def build() -> typer.Typer:

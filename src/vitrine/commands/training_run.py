@@ -14,8 +14,11 @@ if TYPE_CHECKING:
     from vitrine.data.preprocess import Preprocess
     from vitrine.data.source import Source
     from vitrine.models import Model
+    from vitrine.models.memory import Demand
     from vitrine.recipes import Recipe
+    from vitrine.training.config import TrainingConfig
     from vitrine.training.loop import Outcome
+    from vitrine.training.processes import Processes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,8 +89,8 @@ def carry_out(setting: Setting, *, resume_from: Path | None = None) -> TrainingR
     from vitrine.training.processes import by_the_first, joined_processes
 
     folder = setting.folder
-    remark(plan_line(setting))
     with joined_processes(setting.device) as processes:
+        remark(plan_line(setting, processes))
         task = make_task(setting, processes)
         by_the_first(lambda: write_records(setting, is_resumed=resume_from is not None), processes)
         sinks: list[Any] = []
@@ -98,7 +101,7 @@ def carry_out(setting: Setting, *, resume_from: Path | None = None) -> TrainingR
             outcome = train(
                 setting.model,
                 task,
-                config=setting.recipe.training,
+                config=by_the_first(lambda: with_micro_batch(setting, processes), processes),
                 folder=folder / "checkpoints",
                 sinks=sinks,
                 processes=processes,
@@ -110,6 +113,33 @@ def carry_out(setting: Setting, *, resume_from: Path | None = None) -> TrainingR
                 sink.close()
         by_the_first(lambda: save_model(setting), processes)
     return result_of(setting, outcome)
+
+
+def with_micro_batch(setting: Setting, processes: "Processes") -> "TrainingConfig":
+    """Choose the micro-batch of a sharded run by the predicted memory: its processes cannot try one by one."""
+    import torch
+
+    training, device = setting.recipe.training, processes.device
+    is_sharded = setting.shard and processes.world_size > 1
+    if not is_sharded or training.micro_batch is not None or device.type != "cuda":
+        return training
+    free, _ = torch.cuda.mem_get_info(device)
+    return dataclasses.replace(
+        training, micro_batch=fitting_micro_batch(setting, world_size=processes.world_size, free=free)
+    )
+
+
+def fitting_micro_batch(setting: Setting, *, world_size: int, free: float) -> int:
+    """Halve each process's share of the batch until its memory, all weights sharded, is predicted to be free."""
+    demand = demand_of(setting, is_cuda=True)
+    checkpointing = setting.model.config.activation_checkpointing
+    size = setting.recipe.training.batch_size // world_size
+    while size > 1:
+        memory = demand.memory(micro_batch=size, shards=world_size, checkpointing=checkpointing)
+        if memory.total <= free:
+            break
+        size //= 2
+    return max(size, 1)
 
 
 def save_model(setting: Setting) -> None:
@@ -163,7 +193,7 @@ def loss_for(source: "Source", recipe: "Recipe") -> "Recipe":
     return dataclasses.replace(recipe, loss="sigmoid")
 
 
-def plan_line(setting: Setting) -> str:
+def plan_line(setting: Setting, processes: "Processes") -> str:
     """Say before the first step what will be done."""
     counts = ", ".join(f"{len(source):,} {name}" for name, source in setting.splits.items())
     t, config = setting.recipe.training, setting.model.config
@@ -172,23 +202,34 @@ def plan_line(setting: Setting) -> str:
     return (
         f"Plan: {setting.recipe.model or 'the model'}, {params:,} parameters, {config.num_classes} classes, "
         f"{side} px; {counts} images; {t.total_steps:,} steps of {t.batch_size}, {t.optimizer} at {t.lr:g}, warm-up "
-        f"{t.warmup_steps}, {t.decay} decay; {memory_line(setting)}; to {setting.folder}"
+        f"{t.warmup_steps}, {t.decay} decay; {memory_line(setting, processes)}; to {setting.folder}"
     )
 
 
-def memory_line(setting: Setting) -> str:
+def memory_line(setting: Setting, processes: "Processes") -> str:
     """Predict the memory of a step on one device."""
+    training, world_size = setting.recipe.training, processes.world_size
+    batch = training.micro_batch or max(training.batch_size // world_size, 1)
+    memory = demand_of(setting, is_cuda=processes.device.type == "cuda").memory(
+        micro_batch=batch,
+        shards=world_size if setting.shard else 1,
+        checkpointing=setting.model.config.activation_checkpointing,
+    )
+    where = f" on each of {world_size} devices" if world_size > 1 else ""
+    return f"about {memory.total / 2**30:.1f} GiB for {batch} images at a time{where}"
+
+
+def demand_of(setting: Setting, *, is_cuda: bool) -> "Demand":
+    """Reckon what the memory of a step follows from."""
     from vitrine.models.cost import cost_of
     from vitrine.models.memory import Demand
 
     training = setting.recipe.training
-    demand = Demand(
+    return Demand(
         cost=cost_of(setting.model.config),
         states=1 if training.optimizer == "sgd" else 2,
-        bytes_kept=2 if training.precision == "bf16" else 4,
+        bytes_kept=2 if training.precision == "bf16" or (training.precision == "auto" and is_cuda) else 4,
     )
-    batch = training.micro_batch or training.batch_size
-    return f"about {demand.memory(micro_batch=batch).total / 2**30:.1f} GiB for {batch} images at a time"
 
 
 def wilson_interval(share: float, count: int) -> tuple[float, float]:

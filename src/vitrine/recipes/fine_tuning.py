@@ -54,13 +54,13 @@ def bit_hyper_rule(num_images: int, *, smallest_side: int) -> Recipe:
     """BiT-HyperRule: schedule and size by the number and the size of the images (arXiv:1912.11370); unmeasured."""
     resize, crop = (160, 128) if smallest_side < 96 else (512, 480)
     if num_images < 20_000:
-        steps, warmup, boundaries = 500, 100, (200, 300, 400)
+        name, steps, warmup, boundaries = "small", 500, 100, (200, 300, 400)
     elif num_images < 500_000:
-        steps, warmup, boundaries = 10_000, 500, (3_000, 6_000, 9_000)
+        name, steps, warmup, boundaries = "medium", 10_000, 500, (3_000, 6_000, 9_000)
     else:
-        steps, warmup, boundaries = 20_000, 500, (6_000, 12_000, 18_000)
+        name, steps, warmup, boundaries = "large", 20_000, 500, (6_000, 12_000, 18_000)
     return Recipe(
-        name="bit-hyperrule",
+        name=f"bit-hyperrule-{name}",
         claim="BiT-HyperRule (arXiv:1912.11370); unmeasured here",
         size=crop,
         views=Views(crop="random", resize_size=resize),

@@ -13,7 +13,7 @@ from vitrine.data.view import Crop
 from vitrine.errors import ConfigError
 from vitrine.objectives.classification import LossKind
 from vitrine.spelling import nearest
-from vitrine.training.config import TrainingConfig
+from vitrine.training.config import TrainingConfig, require_choice
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,6 +25,11 @@ class Views:
     flip: bool = True
     resize_size: int | None = None
     """For `random`: the square that the image is squashed to before the cut (BiT-HyperRule)."""
+
+    def __post_init__(self) -> None:
+        require_choice("crop", self.crop, get_args(Crop))
+        if not (len(self.area) == 2 and 0 < self.area[0] <= self.area[1] <= 1):
+            raise ConfigError(f"area must be two shares of the image, the smaller first, got {self.area}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,6 +52,11 @@ class Recipe:
     """Passes over the data; decides `training.total_steps` once the data is known, where it is given."""
     sweep: tuple[float, ...] = ()
     """Learning rates that `--sweep` tries (Table 4)."""
+
+    def __post_init__(self) -> None:
+        require_choice("loss", self.loss, get_args(LossKind))
+        if self.epochs is not None and self.epochs <= 0:
+            raise ConfigError(f"epochs must be above 0, got {self.epochs:g}")
 
     def with_steps_for(self, num_images: int) -> "Recipe":
         """Turn epochs into steps for a data set of this size."""

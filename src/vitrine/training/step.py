@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 
+from vitrine.errors import TrainingError
 from vitrine.runtime.progress import remark
 from vitrine.training.processes import Processes, anyone, largest
 
@@ -49,8 +50,19 @@ def forward_backward(
         except torch.OutOfMemoryError:
             # With several processes the others already wait in the exchange of gradients.
             if state.micro_batch == 1 or processes.world_size > 1:
-                raise
+                raise out_of_memory(state.micro_batch) from None
         halve(module, state)
+
+
+def out_of_memory(micro_batch: int) -> TrainingError:
+    """Say what may help where halving the micro-batch cannot."""
+    smaller = (
+        f"--set training.micro_batch={micro_batch // 2}, " if micro_batch > 1 else "a smaller model, --size, "
+    )
+    return TrainingError(
+        f"out of memory with {micro_batch} image(s) at a time on each device; go on with {smaller}"
+        "--set model_options.activation_checkpointing=true or, on several devices, --shard; see: vitrine plan"
+    )
 
 
 def accumulate(
@@ -124,6 +136,8 @@ def fit_micro_batch(
         inner.zero_grad(set_to_none=True)
         if not anyone(failed, processes):
             return
+        if state.micro_batch == 1:
+            raise out_of_memory(1)
         halve(module, state)
 
 

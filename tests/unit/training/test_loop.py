@@ -248,3 +248,15 @@ def test_tasks_are_frozen_records() -> None:
     with pytest.raises(dataclasses.FrozenInstanceError):
         small_task().metric = "loss"  # type: ignore[misc]
     assert Task.__dataclass_params__.frozen  # type: ignore[attr-defined]
+
+
+def test_out_of_memory_with_one_image_says_what_may_help(tmp_path: Path) -> None:
+    def never(module: nn.Module, parts: tuple[Tensor, ...]) -> tuple[Tensor, dict[str, Tensor]]:
+        raise torch.OutOfMemoryError("no room")
+
+    task = Changed(small_task(), loss_of=never)
+    with pytest.raises(
+        TrainingError, match=r"out of memory with 1 image.*activation_checkpointing"
+    ) as caught:
+        train(small_model(), task, config=CONFIG, folder=fresh_folder(tmp_path))
+    assert caught.value.exit_code == 3

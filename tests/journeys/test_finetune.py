@@ -1,0 +1,150 @@
+"""Fine-tuning from the command line: a new head, another size, a probe, a sweep, several labels."""
+
+import csv
+import json
+import math
+from pathlib import Path
+
+import pytest
+import torch
+from journeys.commandline import assert_refused, inside, losses
+from pictures import class_folders, photo, save
+
+import vitrine
+
+PRETRAIN = (
+    "--recipe", "demo", "--steps", "3", "--batch-size", "8", "--device", "cpu", "--workers", "0",
+    "--set", "model_options.depth=2", "--set", "model_options.width=32", "--set", "model_options.mlp_width=32",
+    "--set", "model_options.positions=learned_1d",
+)  # fmt: skip
+FINETUNE = (
+    "--batch-size", "4", "--log-every", "1", "--device", "cpu", "--workers", "0", "--set", "training.warmup_steps=0",
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def pretrained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run on generated pictures of 32 px in patches of 8: positions of 4 x 4."""
+    run = tmp_path_factory.mktemp("pretrained") / "run"
+    done = inside("pretrain", "generated:shapes?count=32&size=32&label=colour", *PRETRAIN, "--out", run)
+    assert done.returncode == 0, done.stderr
+    return run
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return class_folders(tmp_path_factory.mktemp("data") / "photos", classes=("cat", "dog", "owl"), each=8)
+
+
+def finetune(photos: Path, pretrained: Path, out: Path, *options: str):  # type: ignore[no-untyped-def]
+    return inside("finetune", photos, "--model", pretrained, *FINETUNE, "--out", out, *options)
+
+
+def records(run: Path) -> list[dict]:
+    return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+
+
+def test_the_old_head_goes_and_one_of_zeros_comes(photos: Path, pretrained: Path, tmp_path: Path) -> None:
+    done = finetune(photos, pretrained, tmp_path / "run", "--steps", "4")
+    assert done.returncode == 0, done.stderr
+    assert "Accuracy" in done.stdout and "95 % interval" in done.stdout
+    # Zero logits give every class the same chance, whatever the label smoothing.
+    assert losses(tmp_path / "run")[0] == pytest.approx(math.log(3), rel=1e-6)
+    tuned = vitrine.load(tmp_path / "run")
+    assert tuned.classes == ("cat", "dog", "owl")
+    assert tuned.model.config.num_classes == 3
+
+
+def test_another_size_resamples_the_positions_and_says_so(
+    photos: Path, pretrained: Path, tmp_path: Path
+) -> None:
+    done = finetune(photos, pretrained, tmp_path / "run", "--steps", "2", "--size", "64")
+    assert done.returncode == 0, done.stderr
+    assert "positions 4x4 -> 8x8" in done.stderr
+    tuned = vitrine.load(tmp_path / "run")
+    assert tuned.preprocess.size == tuned.model.config.image_size == (64, 64)
+
+
+def test_a_probe_trains_the_head_alone(photos: Path, pretrained: Path, tmp_path: Path) -> None:
+    done = finetune(photos, pretrained, tmp_path / "run", "--steps", "4", "--probe", "--lr", "0.01")
+    assert done.returncode == 0, done.stderr
+    before = vitrine.load(pretrained).model.state_dict()
+    after = vitrine.load(tmp_path / "run").model.state_dict()
+    for name, value in after.items():
+        if name.startswith("head."):
+            assert value.abs().max() > 0
+        else:
+            assert torch.equal(value, before[name]), name
+
+
+def test_a_sweep_tries_every_rate_and_then_trains_on_all_images(
+    photos: Path, pretrained: Path, tmp_path: Path
+) -> None:
+    sweep = ("--sweep", "--set", "sweep=[0.0001, 0.003]", "--steps", "3")
+    done = finetune(photos, pretrained, tmp_path / "run", *sweep)
+    assert done.returncode == 0, done.stderr
+    for rate in ("0.0001", "0.003"):
+        assert f"Learning rate {rate}: " in done.stderr
+        assert json.loads((tmp_path / "run" / "sweep" / f"lr-{rate}" / "data.json").read_text())["images"][
+            "val"
+        ]
+    assert "Training on all of it with learning rate " in done.stderr
+    assert json.loads((tmp_path / "run" / "data.json").read_text())["images"] == {"train": 24}
+    assert "there was no validation split" in done.stdout
+    last = tmp_path / "run" / "checkpoints" / "last.safetensors"
+    assert last.exists() and not last.with_name("best.safetensors").exists()
+
+
+def test_a_sweep_without_a_held_out_part_is_refused(photos: Path, pretrained: Path, tmp_path: Path) -> None:
+    done = finetune(photos, pretrained, tmp_path / "run", "--sweep", "--hold-out", "0")
+    assert_refused(done, "a sweep needs", "a held-out part to try them on")
+
+
+def test_images_with_several_labels_are_trained_with_the_sigmoid_loss(
+    pretrained: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "data").mkdir()
+    with (tmp_path / "data" / "labels.csv").open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(["path", "labels"])
+        for number in range(24):
+            save(tmp_path / "data" / "images" / f"{number}.png", photo(number))
+            labels = [name for bit, name in enumerate(("day", "sea", "sky")) if (number + 1) >> bit & 1]
+            writer.writerow([f"images/{number}.png", ";".join(labels or ["day"])])
+    done = finetune(tmp_path / "data" / "labels.csv", pretrained, tmp_path / "run", "--steps", "3")
+    assert done.returncode == 0, done.stderr
+    assert "Images have several labels: sigmoid loss" in done.stderr
+    # Zero logits: log 2 for each of three classes.
+    assert losses(tmp_path / "run")[0] == pytest.approx(3 * math.log(2), rel=1e-6)
+
+
+def test_patience_stops_early_and_a_run_stopped_so_is_finished(
+    photos: Path, pretrained: Path, tmp_path: Path
+) -> None:
+    # With a rate this small no evaluation is better than the first.
+    options = ("--steps", "40", "--evaluate-every", "2", "--set", "training.patience=2", "--lr", "1e-12")
+    done = finetune(photos, pretrained, tmp_path / "run", *options)
+    assert done.returncode == 0, done.stderr
+    assert [r["step"] for r in records(tmp_path / "run") if "val_loss" in r] == [2, 4, 6]
+    assert_refused(inside("resume", tmp_path / "run"), "is finished (6 steps)")
+
+
+def test_the_saved_weights_are_the_averages_where_there_are_any(
+    photos: Path, pretrained: Path, tmp_path: Path
+) -> None:
+    from safetensors.torch import load_file
+
+    done = finetune(
+        photos, pretrained, tmp_path / "run", "--steps", "4", "--set", "training.average_decay=0.9"
+    )
+    assert done.returncode == 0, done.stderr
+    state = load_file(tmp_path / "run" / "checkpoints" / "best.safetensors")
+    saved = vitrine.load(tmp_path / "run").model.state_dict()
+    for name, value in saved.items():
+        torch.testing.assert_close(value, state[f"averages.{name}"], rtol=0, atol=0)
+    assert any(not torch.equal(saved[name], state[f"model.{name}"]) for name in saved)
+
+
+def test_weights_that_are_not_there_are_refused_with_the_nearest(photos: Path, tmp_path: Path) -> None:
+    done = finetune(photos, tmp_path / "nowhere", tmp_path / "run")
+    assert_refused(done, "no such file or folder")

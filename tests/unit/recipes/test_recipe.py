@@ -1,0 +1,109 @@
+"""Recipes as records: written and read back, changed by name, refused where they make no sense."""
+
+import dataclasses
+import json
+
+import pytest
+
+from vitrine.errors import ConfigError
+from vitrine.models import create_model
+from vitrine.recipes import RECIPES, find_recipe, with_settings
+from vitrine.recipes.options import chosen_recipe
+from vitrine.recipes.recipe import from_yaml, to_yaml
+
+
+@pytest.mark.parametrize("name", sorted(RECIPES))
+def test_every_recipe_comes_back_equal_from_yaml(name: str) -> None:
+    recipe = RECIPES[name]()
+    assert from_yaml(to_yaml(recipe)) == recipe
+
+
+@pytest.mark.parametrize("name", sorted(RECIPES))
+def test_every_recipe_bears_its_name_and_states_its_claim(name: str) -> None:
+    recipe = RECIPES[name]()
+    assert recipe.name == name
+    assert len(recipe.claim) > 5
+    json.dumps(dataclasses.asdict(recipe))  # it goes into the record beside the weights
+
+
+@pytest.mark.parametrize("name", sorted(name for name in RECIPES if RECIPES[name]().model))
+def test_every_recipe_with_a_model_builds_it(name: str) -> None:
+    import torch
+
+    recipe = RECIPES[name]()
+    assert recipe.model is not None
+    with torch.device("meta"):
+        model = create_model(recipe.model, num_classes=7, image_size=recipe.size, **recipe.model_options)
+    assert model.config.num_classes == 7
+
+
+def test_settings_change_what_they_name_and_nothing_else() -> None:
+    before = find_recipe("photos")
+    after = with_settings(
+        before, ["training.lr=3e-4", "augment.mixup=0.5", "views.flip=false", "training.clip_norm=null"]
+    )
+    assert (after.training.lr, after.augment.mixup) == (3e-4, 0.5)
+    assert after.views.flip is False and after.training.clip_norm is None
+    training = dataclasses.replace(after.training, lr=before.training.lr, clip_norm=before.training.clip_norm)
+    assert training == before.training
+
+
+@pytest.mark.parametrize(
+    ("setting", "value"),
+    [
+        ("training.betas=[0.9, 0.95]", (0.9, 0.95)),
+        ("training.total_steps=1e3", 1000),
+        ("training.decays_all=true", True),
+        ("sweep=[0.1, 1]", (0.1, 1.0)),
+        ("size=96", 96),
+        ("model_options.dropout=0.1", {"dropout": 0.1}),
+    ],
+)
+def test_values_are_read_as_the_kind_of_their_field(setting: str, value: object) -> None:
+    found: object = with_settings(find_recipe("photos"), [setting])
+    for part in setting.partition("=")[0].split("."):
+        found = getattr(found, part) if not isinstance(found, dict) else found
+    assert found == value and type(found) is type(value)
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ("training.lrr=1", "there is no setting 'training.lrr'; did you mean 'training.lr'"),
+        ("trainin.lr=1", "there is no setting 'trainin.lr'; did you mean 'training.lr'"),
+        ("lr=1", "there is no setting 'lr'"),
+        ("training.lr", "a setting looks like training.lr=3e-4, got 'training.lr'"),
+        ("training.lr=big", "training.lr must be float, got 'big'"),
+        ("training.lr=true", "training.lr must be float, got True"),
+        ("training.total_steps=1.5", "training.total_steps must be int, got 1.5"),
+        ("training.optimizer=sdg", "optimizer must be one of adamw, sgd, muon, got 'sdg'; nearest: sgd"),
+        ("training=5", "training is a table of names and values, got 5"),
+        ("training.lr=0", "lr must be above 0, got 0.0"),
+        ("augment.erase=2", "must be from 0 to 1"),
+        ("loss=hinge", "softmax"),
+        ("views.crop=incepton", "inception"),
+    ],
+)
+def test_a_wrong_setting_is_refused_with_what_would_do(setting: str, message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        with_settings(find_recipe("photos"), [setting])
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize("text", ["[1, 2]", "training: {lr: [}", "name: x\nclaim: y\nspeed: 3"])
+def test_what_is_not_a_recipe_is_refused(text: str) -> None:
+    with pytest.raises(ConfigError):
+        from_yaml(text)
+
+
+def test_epochs_become_steps_once_the_data_is_known() -> None:
+    recipe = chosen_recipe("photos", epochs=3, batch_size=32)
+    assert recipe.with_steps_for(1000).training.total_steps == round(3 * 1000 / 32)
+    assert recipe.with_steps_for(1).training.total_steps == 1
+    assert chosen_recipe("photos", steps=7).with_steps_for(1000).training.total_steps == 7
+
+
+def test_another_model_keeps_what_is_not_its_shape() -> None:
+    recipe = chosen_recipe("cifar10", model="ViT-S/16")
+    assert recipe.model == "ViT-S/16"
+    assert "width" not in recipe.model_options and recipe.model_options["pooling"] == "average"
