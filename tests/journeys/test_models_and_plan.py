@@ -41,7 +41,7 @@ def test_plan_fits_what_fits_and_says_what_else_would_do() -> None:
 def test_plan_halves_recomputes_and_shards_in_this_order() -> None:
     big = vitrine.plan("ViT-B/16", batch_size=4096, device_memory=80, rate=400)
     assert big.fits and big.micro_batch < 4096 and not big.activation_checkpointing and not big.shard
-    tight = vitrine.plan("ViT-H/14", batch_size=64, device_memory=16, rate=400)
+    tight = vitrine.plan("ViT-H/14", batch_size=64, device_memory=14, rate=400)
     assert tight.fits and tight.activation_checkpointing
     shared = vitrine.plan("ViT-H/14", batch_size=64, devices=8, device_memory=8, rate=400)
     assert shared.fits and shared.shard

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from vitrine.checkpoints.reading.safetensors_file import SafetensorsFile
 from vitrine.checkpoints.sidecars import read_json, timm_model
 from vitrine.models import BiTConfig, ModelConfig, ViTConfig
+from vitrine.runtime.peers import import_peer
 
 LIBRARIES = {"hf": "transformers", "timm": "timm", "torchvision": "torchvision"}
 
@@ -43,7 +44,7 @@ def outputs_of(target: str, path: Path, *, config: ModelConfig, images: Tensor) 
 def import_library(name: str) -> ModuleType:
     """Import a library that is there only in some environments."""
     try:
-        return importlib.import_module(name)
+        return import_peer(name)
     except ImportError:
         raise NoAnswerError(f"{name} is not installed") from None
     except RuntimeError as error:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from vitrine.errors import CheckpointError, ConfigError
 from vitrine.models import ModelConfig, configure
+from vitrine.runtime.run_folders import LATEST, find_run
 from vitrine.spelling import nearest
 
 NAMES = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin")
@@ -32,6 +33,8 @@ def find(source: str | Path, *, revision: str | None = None) -> Place | str:
         if text.startswith(HUB_SCHEME):
             return from_hub(text.removeprefix(HUB_SCHEME), revision=revision)
     path = Path(source).expanduser()
+    if path.name == LATEST and path.parent.is_dir() and not path.exists():
+        path = find_run(path)
     if path.is_dir():
         return in_folder(path)
     if path.exists() or path.is_symlink():

@@ -207,6 +207,7 @@ def _tiled(sizes: list[int], model: "Model") -> tuple[list[int], list[str]]:
 def _with_peer(ours: "Model", side: int, *, is_wanted: bool) -> "tuple[dict[str, nn.Module], list[str]]":
     """Return our model, and timm's of the same shape where there is one."""
     from vitrine.models import ViT
+    from vitrine.runtime.peers import import_peer
 
     models: dict[str, nn.Module] = {OURS: ours}
     if not is_wanted:
@@ -214,10 +215,10 @@ def _with_peer(ours: "Model", side: int, *, is_wanted: bool) -> "tuple[dict[str,
     if not isinstance(ours, ViT) or ours.config.stem is not None:
         return models, ["Not beside timm: only plain ViTs are compared"]
     try:
-        from timm.models.vision_transformer import VisionTransformer
+        VisionTransformer = import_peer("timm.models.vision_transformer").VisionTransformer
     except ImportError:
         return models, ["Not beside timm: it is not installed"]
-    except RuntimeError as error:  # a torchvision that was built for another torch
+    except RuntimeError as error:
         return models, [f"Not beside timm: it cannot be imported ({str(error).splitlines()[0]})"]
     config = ours.config
     models[PEER] = VisionTransformer(

@@ -50,7 +50,7 @@ class TrainingResult:
             )
         lines.append(f"Wrote {self.model} (weights, preprocessing, classes) and {self.folder}/metrics.jsonl")
         lines.append(
-            f"Next: vitrine.load({str(self.folder)!r}) in Python, or: vitrine convert {self.folder} out --to hf"
+            f"Next: vitrine evaluate {self.folder} DATA --split test, or vitrine.load({str(self.folder)!r})"
         )
         return "\n".join(lines)
 

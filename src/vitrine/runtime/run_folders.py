@@ -8,6 +8,9 @@ from pathlib import Path
 from vitrine.errors import ConfigError
 from vitrine.spelling import nearest
 
+LATEST = "latest"
+"""Stands for the newest training run of a folder."""
+
 
 def new_run_folder(
     named: Path | None,
@@ -44,7 +47,7 @@ def new_run_folder(
 
 def find_run(named: Path) -> Path:
     """Return a training run's folder; `runs/latest` is the newest one beside it."""
-    if named.name == "latest" and not named.exists():
+    if named.name == LATEST and not named.exists():
         found = [path.parent for path in named.parent.glob("*/run.json")]
         if not found:
             raise ConfigError(

@@ -39,3 +39,18 @@ def test_beside_a_file_is_not_inside_it_but_the_file_itself_is(tmp_path):
     (tmp_path / "train.parquet").write_text("")
     assert not is_inside(tmp_path / "runs", tmp_path / "train.parquet")
     assert is_inside(tmp_path / "train.parquet", tmp_path / "train.parquet")
+
+
+def test_latest_stands_for_the_newest_run_when_weights_are_loaded(tmp_path):
+    import os
+
+    import vitrine
+
+    for number, name in enumerate(("old", "new")):
+        model = vitrine.create_model(
+            "ViT", width=8, depth=1, num_heads=1, mlp_width=8, image_size=16, num_classes=2 + number
+        )
+        vitrine.save(model, tmp_path / name / "model", classes=["a", "b", "c"][: 2 + number])
+        (tmp_path / name / "run.json").write_text("{}")
+        os.utime(tmp_path / name, (number, number))
+    assert vitrine.load(str(tmp_path / "latest")).classes == ("a", "b", "c")
