@@ -178,7 +178,7 @@ def test_a_wrong_option_is_refused_in_one_sentence_and_nothing_is_left_behind(
     done = inside("pretrain", SHAPES, *SMALL, "--out", tmp_path / "run", *options)
     assert_refused(done, message)
     assert done.stderr.count("\n") == 1
-    assert not (tmp_path / "run" / "config.yaml").exists()
+    assert not (tmp_path / "run").exists()
 
 
 def test_a_misspelt_option_is_refused_with_the_nearest_name(tmp_path: Path) -> None:
@@ -232,8 +232,10 @@ def test_changed_data_is_refused_unless_asked_for(tmp_path: Path, how: str) -> N
         save(folders / "cat" / "3.png", photo(99, 100, 100))
     refused = inside("resume", run)
     assert_refused(refused, "is not what this run began with", "--allow-changed-data")
+    before = json.loads((run / "data.json").read_text())
     done = inside("resume", run, "--allow-changed-data")
     assert done.returncode == 0, done.stderr
+    assert json.loads((run / "data.json").read_text())["fingerprints"] != before["fingerprints"]
     assert len(losses(run)) == 8
     still = [line for line in (run / "split.csv").read_text().splitlines() if line.endswith(",val")]
     assert set(still) <= set(held_out)  # nothing that was trained on is now tested on
