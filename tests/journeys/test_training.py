@@ -99,8 +99,11 @@ def test_the_run_folder_holds_what_is_needed_to_repeat_and_to_judge_the_run(whol
     names = {path.name for path in whole.iterdir()}
     assert names >= {
         "config.yaml", "command.txt", "environment.json", "classes.json", "data.json", "metrics.jsonl",
-        "checkpoints", "model", "run.json",
+        "checkpoints", "model", "run.json", "log.txt",
     }  # fmt: skip
+    said = (whole / "log.txt").read_text().splitlines()
+    assert "Plan: " in said[0] and "40 steps of 8" in said[0]
+    assert sum("Training: " in line and "loss" in line for line in said) == 40
     records = [json.loads(line) for line in (whole / "metrics.jsonl").read_text().splitlines()]
     logged = [record for record in records if "loss" in record]
     assert [record["step"] for record in logged] == list(range(1, 41))
@@ -215,6 +218,7 @@ def test_a_loss_that_is_not_finite_exits_with_3_names_the_files_and_suggests(tmp
     done = inside("pretrain", tmp_path / "photos", *options, "--out", tmp_path / "run")
     assert_refused(done, "is not finite", "try a lower learning rate (now 1e+30)", code=3)
     assert "cat/" in done.stderr or "dog/" in done.stderr
+    assert "is not finite" in (tmp_path / "run" / "log.txt").read_text().splitlines()[-1]
     kept = state.weights_of(tmp_path / "run" / "checkpoints" / "last.safetensors")
     assert all(value.isfinite().all() for value in kept.values())
 

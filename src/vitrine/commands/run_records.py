@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 FILES = ("config.yaml", "metrics.jsonl", "checkpoints", "model")
 # Everything that a run writes into its folder, and so all that --overwrite takes away.
 WRITTEN = (
-    *FILES, "run.json", "command.txt", "environment.json", "classes.json", "split.csv", "data.json", "sweep",
-    "tensorboard",
+    *FILES, "run.json", "command.txt", "environment.json", "classes.json", "split.csv", "data.json", "log.txt",
+    "sweep", "tensorboard",
 )  # fmt: skip
 
 
