@@ -4,6 +4,7 @@ import csv
 import json
 import math
 from pathlib import Path
+from unittest import mock
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ from journeys.commandline import assert_refused, inside, losses
 from pictures import class_folders, photo, save
 
 import vitrine
+from vitrine.training.loop import Run
 
 PRETRAIN = (
     "--recipe", "demo", "--steps", "3", "--batch-size", "8", "--device", "cpu", "--workers", "0",
@@ -93,6 +95,31 @@ def test_a_sweep_tries_every_rate_and_then_trains_on_all_images(
     assert "there was no validation split" in done.stdout
     last = tmp_path / "run" / "checkpoints" / "last.safetensors"
     assert last.exists() and not last.with_name("best.safetensors").exists()
+
+
+def test_an_interrupted_sweep_and_the_run_after_it_go_on_to_the_same_bits(
+    photos: Path, pretrained: Path, tmp_path: Path
+) -> None:
+    sweep = ("--sweep", "--set", "sweep=[0.0001, 0.003]", "--steps", "3", "--checkpoint-every", "1")
+    assert finetune(photos, pretrained, tmp_path / "whole", *sweep).returncode == 0
+    log, seen = Run.log, []
+
+    def stop(self: Run, *given: object, **options: object) -> str:
+        seen.append(self.state.step)
+        self.wants_to_stop = len(seen) in (5, 8)  # in the second attempt, and in the run on all images
+        return log(self, *given, **options)
+
+    with mock.patch.object(Run, "log", stop):
+        first = finetune(photos, pretrained, tmp_path / "run", *sweep)
+        assert_refused(first, f"go on with: vitrine resume {tmp_path / 'run'}\n", code=130)
+        second = inside("resume", tmp_path / "run")
+        assert_refused(second, "Going on with the sweep", code=130)
+        last = inside("resume", tmp_path / "run")
+    assert last.returncode == 0, last.stderr
+    assert seen == [1, 2, 3, 1, 2, 3, 1, 2, 3]  # nothing was done twice
+    assert losses(tmp_path / "run") == losses(tmp_path / "whole")
+    one, other = (vitrine.load(tmp_path / name).model.state_dict() for name in ("run", "whole"))
+    assert all(torch.equal(one[name], other[name]) for name in other)
 
 
 def test_a_sweep_without_a_held_out_part_is_refused(photos: Path, pretrained: Path, tmp_path: Path) -> None:

@@ -152,6 +152,36 @@ def test_bf16_goes_with_sharding(runs: Path) -> None:
     assert losses(runs / "bf16-sharded") == pytest.approx(losses(runs / "one"), rel=0.02)  # 8 bits
 
 
+def command_line(out: Path) -> list[str]:
+    """Write the run of this module as a user types it."""
+    settings = [part for one in SETTINGS for part in ("--set", one)]
+    return [
+        "-m", "vitrine.cli", "pretrain", DATA, "--recipe", "demo", "--steps", "6", "--batch-size", "16",
+        "--log-every", "1", "--checkpoint-every", "2", "--evaluate-every", "4", "--device", "cpu",
+        "--workers", "0", *settings, "--out", str(out),
+    ]  # fmt: skip
+
+
+def test_tasks_of_srun_find_each_other_without_torchrun(tmp_path: Path, runs: Path) -> None:
+    """Two processes with the variables that srun gives them, on this machine."""
+    shared = {
+        **os.environ, "PYTHONPATH": str(SOURCE), "OMP_NUM_THREADS": "1", "SLURM_STEP_NUM_TASKS": "2",
+        "SLURM_STEP_NODELIST": "localhost", "SLURM_JOB_ID": str(os.getpid()),
+    }  # fmt: skip
+    tasks = [
+        subprocess.Popen(
+            [sys.executable, *command_line(tmp_path / "run")],
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+            env={**shared, "SLURM_PROCID": str(rank), "SLURM_LOCALID": str(rank)},
+        )
+        for rank in range(2)
+    ]  # fmt: skip
+    said = [task.communicate(timeout=200) for task in tasks]
+    assert [task.returncode for task in tasks] == [0, 0], said
+    assert "Accuracy" in said[0][0] and said[1][0] == ""  # the first one speaks
+    assert losses(tmp_path / "run") == pytest.approx(losses(runs / "one"), rel=1e-5)
+
+
 def test_a_lost_worker_is_replaced_and_the_run_goes_on_from_its_last_checkpoint(
     tmp_path: Path, runs: Path
 ) -> None:
@@ -170,15 +200,9 @@ def test_a_lost_worker_is_replaced_and_the_run_goes_on_from_its_last_checkpoint(
         "        os.kill(os.getpid(), signal.SIGKILL)\n"
         "    threading.Thread(target=wait, daemon=True).start()\n"
     )
-    settings = [part for one in SETTINGS for part in ("--set", one)]
+    torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "--max-restarts", "1"]
     done = subprocess.run(
-        [
-            sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2",
-            "--max-restarts", "1", "-m", "vitrine.cli", "pretrain", DATA, "--recipe", "demo",
-            "--steps", "6", "--batch-size", "16",
-            "--log-every", "1", "--checkpoint-every", "2", "--evaluate-every", "4", "--device", "cpu",
-            "--workers", "0", *settings, "--out", str(tmp_path / "run"),
-        ],
+        [sys.executable, *torchrun, *command_line(tmp_path / "run")],
         capture_output=True, text=True, timeout=200,
         env={**os.environ, "PYTHONPATH": f"{hook}:{SOURCE}", "OMP_NUM_THREADS": "1"},
     )  # fmt: skip

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from annotated_doc import Doc
 
 if TYPE_CHECKING:
-    from vitrine.commands.training_run import Setting, TrainingResult
+    from vitrine.commands.training_run import TrainingResult
 
 
 def finetune(
@@ -52,6 +52,7 @@ def finetune(
     from vitrine.commands.resume import resume
     from vitrine.commands.run_data import open_data
     from vitrine.commands.run_records import restarted_run, start_folder
+    from vitrine.commands.sweep import swept
     from vitrine.commands.training_run import Setting, carry_out, loss_for
     from vitrine.recipes.options import chosen_recipe
     from vitrine.training.processes import joined_processes
@@ -84,39 +85,3 @@ def finetune(
             tensorboard=tensorboard, wandb=wandb,
         )  # fmt: skip
         return carry_out(swept(setting) if sweep else setting)
-
-
-def swept(setting: "Setting") -> "Setting":
-    """Try each learning rate of the recipe on the held-out part; return the run of the best, on all images."""
-    import copy
-
-    from vitrine.commands.run_data import everything
-    from vitrine.commands.training_run import carry_out
-    from vitrine.errors import ConfigError
-    from vitrine.runtime.progress import remark
-
-    rates = setting.recipe.sweep
-    if not rates or "val" not in setting.splits:
-        raise ConfigError(
-            "a sweep needs a recipe with learning rates to try and a held-out part to try them on"
-        )
-    tried = {}
-    for rate in rates:
-        training = dataclasses.replace(setting.recipe.training, lr=rate)
-        attempt = dataclasses.replace(
-            setting,
-            model=copy.deepcopy(setting.model),
-            recipe=dataclasses.replace(setting.recipe, training=training),
-            folder=setting.folder / "sweep" / f"lr-{rate:g}",
-        )
-        tried[rate] = carry_out(attempt).accuracy or 0.0
-        remark(f"Learning rate {rate:g}: {100 * tried[rate]:.2f} % on the held-out part")
-    best = max(tried, key=lambda rate: tried[rate])
-    remark(f"Training on all of it with learning rate {best:g}")
-    training = dataclasses.replace(setting.recipe.training, lr=best)
-    return dataclasses.replace(
-        setting,
-        splits=everything(setting.splits),
-        trains_on_all=True,
-        recipe=dataclasses.replace(setting.recipe, training=training),
-    )

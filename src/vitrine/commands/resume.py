@@ -1,16 +1,17 @@
 """`vitrine resume`: go on with a run that was stopped, to the bit."""
 
+import dataclasses
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from annotated_doc import Doc
 
 if TYPE_CHECKING:
-    from vitrine.commands.training_run import TrainingResult
+    from vitrine.commands.training_run import Setting, TrainingResult
     from vitrine.training.config import TrainingConfig
 
 # What a resumed run takes over from run.json as it is.
-KEPT = ("verb", "data", "hold_out", "trains_on_all", "shard", "tensorboard", "wandb")
+KEPT = ("verb", "data", "hold_out", "trains_on_all", "is_sweeping", "shard", "tensorboard", "wandb")
 
 
 def resume(
@@ -27,6 +28,7 @@ def resume(
 
     from vitrine.checkpoints.record import config_from_json
     from vitrine.commands.run_data import everything, open_data, require_classes
+    from vitrine.commands.sweep import swept
     from vitrine.commands.training_run import Setting, carry_out
     from vitrine.data.preprocess import Preprocess
     from vitrine.models import build
@@ -42,7 +44,9 @@ def resume(
         workers = int(began["workers"])
     exclude = None if began["exclude"] is None else Path(began["exclude"])
     with joined_processes(device or began["device"]) as processes:
-        state, done = by_the_first(lambda: unfinished_state(folder, recipe.training), processes)
+        state, done = None, 0
+        if not began["is_sweeping"]:
+            state, done = by_the_first(lambda: unfinished_state(folder, recipe.training), processes)
         opened = open_data(
             began["data"], folder=folder, seed=recipe.training.seed, hold_out=began["hold_out"], exclude=exclude,
             strict=False, allow_empty_class=True, workers=workers, processes=processes, is_resumed=True,
@@ -51,23 +55,34 @@ def resume(
         splits = everything(opened.splits) if began["trains_on_all"] else opened.splits
         require_classes(splits, folder)
         torch.manual_seed(recipe.training.seed)
-        remark(f"Going on with {folder} after step {done:,} of {recipe.training.total_steps:,}")
-        return carry_out(
-            Setting(
-                model=build(config_from_json(began["model"])),
-                preprocess=Preprocess.from_json(began["preprocess"]),
-                splits=splits,
-                set_aside=opened.set_aside,
-                recipe=recipe,
-                folder=folder,
-                device=device or began["device"],
-                workers=workers,
-                exclude=exclude,
-                allow_changed_data=allow_changed_data,
-                **{name: began[name] for name in KEPT},
-            ),
-            resume_from=state,
+        setting = Setting(
+            model=build(config_from_json(began["model"])),
+            preprocess=Preprocess.from_json(began["preprocess"]),
+            splits=splits,
+            set_aside=opened.set_aside,
+            recipe=recipe,
+            folder=folder,
+            device=device or began["device"],
+            workers=workers,
+            exclude=exclude,
+            allow_changed_data=allow_changed_data,
+            **{name: began[name] for name in KEPT},
         )
+        if setting.is_sweeping:
+            remark(f"Going on with the sweep in {folder}")
+            return carry_out(swept(with_weights(setting)))
+        remark(f"Going on with {folder} after step {done:,} of {recipe.training.total_steps:,}")
+        return carry_out(setting, resume_from=state)
+
+
+def with_weights(setting: "Setting") -> "Setting":
+    """Load the weights that every attempt of a sweep begins with."""
+    from vitrine.checkpoints import load
+
+    assert setting.recipe.model is not None
+    classes = setting.splits["train"].classes
+    loaded = load(setting.recipe.model, num_classes=len(classes), image_size=setting.recipe.size)
+    return dataclasses.replace(setting, model=loaded.model)
 
 
 def unfinished_state(folder: Path, training: "TrainingConfig") -> tuple[Path, int]:

@@ -60,7 +60,10 @@ def restarted_run(named: Path | None, *, processes: "Processes") -> Path | None:
     def look() -> Path | None:
         places = [named] if named is not None else [path.parent for path in Path("runs").glob("*/run.json")]
         ours = [place for place in places if is_restarted(place)]
-        return next((place for place in ours if newest_state(place / "checkpoints" / LAST)), None)
+        return next(
+            (place for place in ours if is_sweeping(place) or newest_state(place / "checkpoints" / LAST)),
+            None,
+        )
 
     return by_the_first(look, processes)
 
@@ -73,6 +76,11 @@ def is_restarted(folder: Path) -> bool:
     if not launch.restarts or not record.exists():
         return False
     return bool(json.loads(record.read_text())["launch"] == launch.identity)
+
+
+def is_sweeping(folder: Path) -> bool:
+    """Whether a run is still trying learning rates."""
+    return bool(json.loads((folder / "run.json").read_text())["is_sweeping"])
 
 
 def write_records(setting: "Setting", *, is_resumed: bool) -> None:
@@ -92,7 +100,10 @@ def write_records(setting: "Setting", *, is_resumed: bool) -> None:
         if others and not setting.allow_changed_data:
             raise changed(f"the {others[0]} split of {setting.data}")
         return
-    kept = ("verb", "data", "device", "workers", "shard", "hold_out", "trains_on_all", "tensorboard", "wandb")
+    kept = (
+        "verb", "data", "device", "workers", "shard", "hold_out", "trains_on_all", "is_sweeping", "tensorboard",
+        "wandb",
+    )  # fmt: skip
     write_json(
         folder / "run.json",
         {

@@ -73,6 +73,8 @@ class Setting:
     set_aside: tuple[str, ...] = ()
     trains_on_all: bool = False
     """Whether the held-out part is trained on too, as after a sweep."""
+    is_sweeping: bool = False
+    """Whether learning rates are still being tried, in folders below this one."""
     shard: bool = False
     tensorboard: bool = False
     wandb: str | None = None
