@@ -62,6 +62,7 @@ def build() -> typer.Typer:
         name="vitrine",
         help="The Vision Transformer as complete, practical software.",
         no_args_is_help=True,
+        rich_markup_mode=None,  # plain help answers in half the time
         pretty_exceptions_enable=False,  # a bug shows Python's own traceback; a user's mistake, one sentence
         context_settings={"help_option_names": ["-h", "--help"]},
     )
