@@ -51,7 +51,7 @@ class LogFile:
 
 @contextmanager
 def logged_to(path: Path, *, is_first: bool = True) -> Iterator[None]:
-    """Append what is said inside the block, and how it failed, to a file; of several processes only the first one does."""
+    """Append what is said inside the block, and how it failed, to a file; only the first process does."""
     if not is_first:
         yield
         return
