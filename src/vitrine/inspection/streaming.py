@@ -1,6 +1,6 @@
 """Images to a model in pieces so small that its attention matrices stay within a bound of memory."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sized
 from typing import Any, TypeAlias
 
 import torch
@@ -48,10 +48,10 @@ def pieces(model: Model, images: Images) -> Iterator[Tensor]:
 
 
 def num_pieces(model: Model, images: Images) -> int | None:
-    """Count the pieces, where the images are at hand."""
-    if not isinstance(images, Tensor) or images.ndim != 4:
-        return None
-    return -(-len(images) // num_at_once(model, (images.shape[2], images.shape[3])))
+    """Count the pieces, where that is known beforehand."""
+    if not isinstance(images, Tensor):
+        return len(images) if isinstance(images, Sized) else None
+    return -(-len(images) // num_at_once(model, (images.shape[-2], images.shape[-1])))
 
 
 def grid_of(model: ViT, images: Tensor) -> tuple[int, int]:
