@@ -34,7 +34,9 @@ class InspectResult:
     wrote: tuple[Path, ...]
 
     def __str__(self) -> str:
-        lines = [f"Filters: the components drawn hold {100 * self.explained_variance:.0f} % of their variance"]
+        lines = [
+            f"Filters: the components drawn hold {100 * self.explained_variance:.0f} % of their variance"
+        ]
         if self.distance_by_layer:
             first, last = self.distance_by_layer[0], self.distance_by_layer[-1]
             lines.append(
@@ -58,7 +60,8 @@ class InspectResult:
 def inspect(
     model: Annotated[str, Doc("A run folder, a file, a hub id, or a variant's name.")],
     images: Annotated[
-        list[str] | None, Doc("Files, folders, patterns, or one data set; without, what needs no image is drawn.")
+        list[str] | None,
+        Doc("Files, folders, patterns, or one data set; without, what needs no image is drawn."),
     ] = None,
     *,
     out: Annotated[
@@ -67,10 +70,15 @@ def inspect(
     count: Annotated[int, Doc("Images that averages are over, spread evenly over those given.")] = 128,
     show: Annotated[int, Doc("Images that get figures of their own.")] = 6,
     components: Annotated[int, Doc("Principal components of the filters to draw.")] = 28,
-    patch: Annotated[str | None, Doc("Row,column of a patch to see attention from; by default the centre.")] = None,
-    layer: Annotated[int | None, Doc("Layer, from 0, of tokens and patch attention; by default the last.")] = None,
+    patch: Annotated[
+        str | None, Doc("Row,column of a patch to see attention from; by default the centre.")
+    ] = None,
+    layer: Annotated[
+        int | None, Doc("Layer, from 0, of tokens and patch attention; by default the last.")
+    ] = None,
     class_: Annotated[
-        str | None, Doc("Class, by name or number, that gradients are of; by default each image's prediction.")
+        str | None,
+        Doc("Class, by name or number, that gradients are of; by default each image's prediction."),
     ] = None,
     size: Annotated[int | None, Doc("Image height and width; by default the model's own.")] = None,
     workers: Annotated[int, Doc("Threads that read images.")] = 2,
@@ -161,7 +169,9 @@ def _no_images(images: list[str] | None) -> str:
     from vitrine.data.source import printable
 
     if not images:
-        return "No images were given: only filters and positions are drawn; give files or a folder for the rest"
+        return (
+            "No images were given: only filters and positions are drawn; give files or a folder for the rest"
+        )
     return f"{printable(' '.join(images))} holds no images: only filters and positions are drawn"
 
 
@@ -202,7 +212,9 @@ def _notes(looks: "Looks", loaded: "Loaded", *, has_images: bool) -> list[str]:
     notes = [f"Not drawn: {', '.join(whats)}: {why}" for why, whats in looks.missing.items()]
     model = loaded.model
     if isinstance(model, ViT) and model.config.stem is not None:
-        notes.append("A hybrid's patches are cells of a feature map: the filters drawn are those of its first convolution")
+        notes.append(
+            "A hybrid's patches are cells of a feature map: the filters drawn are those of its first convolution"
+        )
     if has_images and isinstance(model, ViT) and not model.config.reads_class_token:
         notes.append(f"Attention and rollout are seen from {output_of(model)}")
     return notes
@@ -226,14 +238,18 @@ def _written(
     from vitrine.runtime.progress import remark
 
     failures = {} if batches is None else dict(sorted(batches.failures.items()))
-    unreadable = {} if batches is None else {printable(batches.source.name(i)): why for i, why in failures.items()}
+    unreadable = (
+        {} if batches is None else {printable(batches.source.name(i)): why for i, why in failures.items()}
+    )
     names = [] if batches is None else [printable(batches.source.name(index)) for index in looks.shown]
     wrote = [folder / "arrays.npz"]
     with write_atomically(wrote[0]) as file:
         np.savez_compressed(file, image_names=np.array(names, dtype=str), **looks.arrays())  # type: ignore[arg-type]
     drawn: tuple[Path, ...] = ()
     try:
-        drawn = _draw(folder, looks, loaded, question, model=model, names=names, notes=notes, unreadable=unreadable)
+        drawn = _draw(
+            folder, looks, loaded, question, model=model, names=names, notes=notes, unreadable=unreadable
+        )
         wrote.insert(0, folder / "inspect.html")
     except MissingExtraError as error:
         remark(f"No figures, only arrays.npz: {error}")
@@ -262,17 +278,19 @@ def _draw(
     unreadable: dict[str, str],
 ) -> tuple[Path, ...]:
     from vitrine.data.source import printable
-    from vitrine.inspection.album import draw_all, plates_of, render_page
+    from vitrine.inspection.album import Captions, draw_all, plates_of, render_page
     from vitrine.runtime.files import write_atomically
 
     classes = loaded.classes
     numbers = looks.predictions if question.target is None else [question.target] * len(names)
-    of_class = [printable(classes[k]) if classes else f"class {k}" for k in numbers]
     size = loaded.preprocess.size
-    shown = [Path(name).name for name in names]
-    plates = plates_of(
-        looks, model=loaded.model, names=shown, layer=question.layer, of_class=of_class, image_size=size
+    captions = Captions(
+        names=[Path(name).name for name in names],
+        of_class=[printable(classes[k]) if classes else f"class {k}" for k in numbers],
+        layer=question.layer,
+        image_size=size,
     )
+    plates = plates_of(looks, model=loaded.model, captions=captions)
     drawn = draw_all(plates, folder)
     page = render_page(
         drawn,
@@ -309,10 +327,22 @@ def _facts(looks: "Looks", *, size: tuple[int, int]) -> list[dict[str, str]]:
         facts.append({"value": f"{looks.num_images:,}", "words": "images averaged over"})
     if looks.filters is not None:
         share = f"{100 * looks.filters.explained.sum():.0f} %"
-        facts.append({"value": share, "words": f"of the filters' variance in {len(looks.filters.explained)} components"})
+        facts.append(
+            {
+                "value": share,
+                "words": f"of the filters' variance in {len(looks.filters.explained)} components",
+            }
+        )
     if looks.distance is not None:
         median = np.median(looks.distance, axis=1)
-        facts.append({"value": f"{median[0]:.0f} → {median[-1]:.0f} px", "words": "attention distance, first to last layer"})
+        facts.append(
+            {
+                "value": f"{median[0]:.0f} → {median[-1]:.0f} px",
+                "words": "attention distance, first to last layer",
+            }
+        )
     if looks.norms is not None:
-        facts.append({"value": str(int(looks.norms.outliers.sum())), "words": "outlier tokens in the images shown"})
+        facts.append(
+            {"value": str(int(looks.norms.outliers.sum())), "words": "outlier tokens in the images shown"}
+        )
     return facts

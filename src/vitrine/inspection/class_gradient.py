@@ -14,7 +14,15 @@ from torch import Tensor
 from vitrine.errors import ConfigError
 from vitrine.evaluation.outputs import evaluating
 from vitrine.inspection.rollout import from_output
-from vitrine.inspection.streaming import Images, grid_of, joined, num_pieces, pieces, require_attention
+from vitrine.inspection.streaming import (
+    Images,
+    grid_of,
+    joined,
+    num_pieces,
+    on_grid,
+    pieces,
+    require_attention,
+)
 from vitrine.models import Model, ViT
 from vitrine.models.encoder import Block
 from vitrine.models.positions import Grid
@@ -37,7 +45,7 @@ def class_attention(model: Model, images: Images, *, target: int | None = None) 
     with evaluating(vit):
         for piece in track(pieces(vit, images), "Attention for a class", total=num_pieces(vit, images)):
             relevance = from_output(vit, class_relevance(vit, piece, target=target))
-            parts.append(relevance.unflatten(1, grid_of(vit, piece)))
+            parts.append(on_grid(relevance, grid_of(vit, piece)))
     return joined(parts)
 
 

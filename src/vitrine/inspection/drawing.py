@@ -21,7 +21,10 @@ SCALE = "viridis"
 INK, PAPER, ACCENT = "#1d1f23", "#fefefe", "#4267b2"
 PNG_DPI = 144
 # Of an overlay: how much is colour where the map is 0 and where it is largest; the rest is the picture.
-LEAST_COLOUR, MOST_COLOUR = 0.35, 0.7
+LEAST_COLOUR, MOST_COLOUR = 0.3, 0.8
+# A few patches often hold most of a map: what lies above this percentile is drawn as the largest.
+TOP_PERCENTILE = 98
+SCALE_WORDS = "weight, from the map's least to its top 2 %"
 # What the page's style calls these colours, so that a drawing follows light and dark.
 _IN_PAGE = {INK: "currentColor", PAPER: "none", ACCENT: "var(--bar-0)"}
 
@@ -33,7 +36,14 @@ def drawing(name: str) -> Iterator[None]:
         import matplotlib
     except ImportError as error:
         raise MissingExtraError("matplotlib", extra="report", purpose="drawing figures") from error
-    coloured = ("text.color", "axes.labelcolor", "axes.titlecolor", "axes.edgecolor", "xtick.color", "ytick.color")
+    coloured = (
+        "text.color",
+        "axes.labelcolor",
+        "axes.titlecolor",
+        "axes.edgecolor",
+        "xtick.color",
+        "ytick.color",
+    )
     style: dict[str, Any] = dict.fromkeys(coloured, INK) | {
         "figure.facecolor": PAPER,
         "axes.facecolor": "none",
@@ -45,7 +55,7 @@ def drawing(name: str) -> Iterator[None]:
         "svg.fonttype": "none",
         "svg.hashsalt": f"vitrine {name}",
     }
-    with matplotlib.rc_context(style):
+    with matplotlib.rc_context(style):  # type: ignore[arg-type]
         yield
 
 
@@ -76,21 +86,24 @@ def for_page(svg: str, *, prefix: str) -> str:
 def overlay(picture: NDArray[np.uint8], weights: NDArray[Any]) -> NDArray[Any]:
     """Lay a map (GH, GW) in colour over a picture (height, width, 3): (height, width, 3) from 0 to 1.
 
-    The map is drawn from 0 to its largest weight; where it is small the picture stays, in grey.
+    Where the map is small the picture stays, in grey.
     """
     from matplotlib import colormaps
 
     height, width = picture.shape[:2]
-    share = np.clip(upsample(weights[None], (height, width))[0] / largest(weights), 0, 1)
+    share = upsample(scaled(weights)[None], (height, width))[0]
     grey = (picture @ np.array([0.299, 0.587, 0.114]) / 255)[:, :, None]  # ITU-R 601 luma
     part = LEAST_COLOUR + (MOST_COLOUR - LEAST_COLOUR) * share[:, :, None]
     return (1 - part) * grey + part * colormaps[SCALE](share)[:, :, :3]
 
 
-def largest(weights: NDArray[Any]) -> float:
-    """Return the largest value of a map, or 1 where it is empty of any."""
-    most = float(np.nanmax(weights))
-    return most if most > 0 else 1.0
+def scaled(maps: NDArray[Any]) -> NDArray[Any]:
+    """Bring maps (..., GH, GW) each from 0, its least, to 1, its top percentile; a flat map is 0."""
+    least = maps.min(axis=(-2, -1), keepdims=True)
+    top = np.percentile(maps, TOP_PERCENTILE, axis=(-2, -1), keepdims=True)
+    top = np.where(top > least, top, maps.max(axis=(-2, -1), keepdims=True))
+    span = np.where(top > least, top - least, 1)
+    return np.clip((maps - least) / span, 0, 1)
 
 
 def mosaic(tiles: NDArray[Any], *, gap: int = 1) -> NDArray[Any]:

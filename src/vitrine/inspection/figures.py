@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from vitrine.inspection.drawing import ACCENT, label, largest, mosaic, overlay
+from vitrine.inspection.drawing import ACCENT, SCALE_WORDS, label, mosaic, overlay, scaled
 from vitrine.inspection.filters import FilterComponents
 from vitrine.inspection.tokens import TokenNorms
 
@@ -84,7 +84,7 @@ def draw_rollout(pictures: NDArray[np.uint8], maps: NDArray[Any], names: list[st
     """Draw each picture with its rollout beside it (Figures 6 and 14)."""
     rows = -(-len(pictures) // PICTURES_A_ROW)
     columns = 2 * min(PICTURES_A_ROW, len(pictures))
-    figure = _figure(1.95 * columns, 0.75 + 2.15 * rows * pictures.shape[1] / pictures.shape[2])
+    figure = _figure(1.9 * columns + 0.9, 0.1 + rows * (0.35 + 1.85 * pictures.shape[1] / pictures.shape[2]))
     axes = figure.subplots(rows, columns, squeeze=False)
     for axis in axes.flat:
         axis.set_axis_off()
@@ -92,22 +92,21 @@ def draw_rollout(pictures: NDArray[np.uint8], maps: NDArray[Any], names: list[st
         row, place = divmod(number, PICTURES_A_ROW)
         left, right = axes[row, 2 * place], axes[row, 2 * place + 1]
         left.imshow(picture, interpolation="none")
-        label(left, name, most=24)
+        label(left, name, most=22)
         shown = _overlaid(right, picture, weights)
         right.set_title("rollout")
-    bar = figure.colorbar(shown, ax=axes, shrink=0.7, label="share of the map's largest", fraction=0.03)
+    bar = figure.colorbar(
+        shown, ax=axes, shrink=0.8, label=SCALE_WORDS if rows > 1 else "weight", fraction=0.03
+    )
     bar.outline.set_visible(False)
     return figure
 
 
-def draw_heads(
-    picture: NDArray[np.uint8], maps: NDArray[Any], *, name: str, query: str
-) -> "Figure":
-    """Draw every head of every layer, (L, H, GH, GW), each map by its own largest, the picture beside them."""
+def draw_heads(picture: NDArray[np.uint8], maps: NDArray[Any], *, name: str, query: str) -> "Figure":
+    """Draw every head of every layer, (L, H, GH, GW), each map by its own scale, the picture beside them."""
     L, H, GH, GW = maps.shape
-    most = maps.max(axis=(2, 3), keepdims=True)
     gap = max(1, GH // 10)
-    tiles = mosaic(maps / np.where(most > 0, most, 1), gap=gap)
+    tiles = mosaic(scaled(maps), gap=gap)
     width = min(11.0, 3.4 + 0.62 * H)
     figure = _figure(width, max(2.8, (width - 3.6) * tiles.shape[0] / tiles.shape[1] + 0.9))
     left, axis = figure.subplots(1, 2, width_ratios=[2.2, width - 3.4])
@@ -123,7 +122,7 @@ def draw_heads(
     axis.set_xlabel("head")
     axis.set_ylabel("layer")
     axis.set_title(f"What {query} attends to, head by head")
-    bar = figure.colorbar(shown, ax=axis, shrink=0.6, label="share of the map's largest")
+    bar = figure.colorbar(shown, ax=axis, shrink=0.5, label=SCALE_WORDS)
     bar.outline.set_visible(False)
     return figure
 
@@ -140,11 +139,9 @@ def draw_tokens(
 ) -> "Figure":
     """Draw one picture's panels: maps laid over it, tokens' components as colour, and their lengths."""
     count = 3 + len(overlays)
-    columns = min(count, 4)
-    rows = -(-count // columns)
     height, width = picture.shape[:2]
-    figure = _figure(2.7 * columns, 0.3 + rows * (0.35 + 2.55 * height / width))
-    axes = list(figure.subplots(rows, columns, squeeze=False).flat)
+    figure = _figure(2.2 * count + 0.5, 0.4 + 2.15 * height / width)
+    axes = list(figure.subplots(1, count))
     for axis in axes:
         axis.set_axis_off()
     axes[0].imshow(picture, interpolation="none")
@@ -153,12 +150,12 @@ def draw_tokens(
     for title, weights in overlays.items():
         axis = next(panels)
         _overlaid(axis, picture, weights)
-        axis.set_title(title)
-        if patch is not None and "patch" in title:
+        label(axis, title, most=26)
+        if patch is not None and title.startswith("patch "):
             _mark(axis, patch, grid=weights.shape, size=(height, width))
     axis = next(panels)
     axis.imshow(colours, interpolation="none")
-    axis.set_title("tokens: 3 components as colour")
+    axis.set_title("token components")
     _draw_norms(figure, next(panels), norms, number)
     return figure
 
@@ -205,7 +202,7 @@ def _mark(axis: Any, patch: tuple[int, int], *, grid: tuple[int, ...], size: tup
 
 def _draw_norms(figure: "Figure", axis: Any, norms: TokenNorms, number: int) -> None:
     lengths = norms.patches[number]
-    shown = axis.imshow(lengths, vmin=0, vmax=largest(lengths), interpolation="none")
+    shown = axis.imshow(lengths, interpolation="none")
     rows, columns = np.nonzero(norms.outliers[number])
     axis.scatter(columns, rows, s=40, facecolors="none", edgecolors=OUTLIER_COLOUR, linewidths=1.4)
     words = [f"{len(rows)} outlier{'s' * (len(rows) != 1)}"]
@@ -213,5 +210,5 @@ def _draw_norms(figure: "Figure", axis: Any, norms: TokenNorms, number: int) -> 
         words.append(f"class {norms.class_token[number, 0]:.0f}")
     if norms.registers.shape[1]:
         words.append(f"registers {norms.registers[number].mean():.0f}")
-    axis.set_title("token norms: " + ", ".join(words))
-    figure.colorbar(shown, ax=axis, shrink=0.75, fraction=0.046).outline.set_visible(False)
+    axis.set_title("norms: " + ", ".join(words))
+    figure.colorbar(shown, cax=axis.inset_axes((1.04, 0, 0.05, 1))).outline.set_visible(False)

@@ -13,7 +13,15 @@ from torch import Tensor
 from vitrine.errors import ConfigError
 from vitrine.evaluation.outputs import evaluating
 from vitrine.inspection.rollout import from_output
-from vitrine.inspection.streaming import Images, grid_of, joined, num_pieces, pieces, require_attention
+from vitrine.inspection.streaming import (
+    Images,
+    grid_of,
+    joined,
+    num_pieces,
+    on_grid,
+    pieces,
+    require_attention,
+)
 from vitrine.models import Model, ViT
 from vitrine.runtime.progress import track
 
@@ -39,7 +47,7 @@ def attention_from(
             grid = grid_of(vit, piece)
             chosen = None if patch is None else vit.num_leading_tokens + patch_number(patch, grid)
             maps = [_seen(vit, weights, chosen) for _, weights in vit.attention(piece, layers=wanted)]
-            parts.append(torch.stack(maps, dim=1).unflatten(-1, grid))
+            parts.append(on_grid(torch.stack(maps, dim=1), grid))
     return joined(parts)
 
 

@@ -125,7 +125,9 @@ def check_question(model: Model, question: Question, *, image_size: tuple[int, i
     """Refuse a patch, layer or class that the model has not, before any work."""
     if not isinstance(model, ViT):
         if question.patch is not None or question.layer is not None or question.target is not None:
-            raise ConfigError("a BiT ResNet has no patches, layers or class attention to choose; leave the options out")
+            raise ConfigError(
+                "a BiT ResNet has no patches, layers or class attention to choose; leave the options out"
+            )
         return
     if question.layer is not None:
         checked_layer(question.layer, model.config.depth)

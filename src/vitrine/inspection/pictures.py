@@ -1,6 +1,7 @@
 """Pictures to look at: from paths, folders, patterns or a data set to batches that can be gone through again."""
 
 import glob
+import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -35,7 +36,7 @@ class PictureBatches:
         self.failures: dict[int, str] = {}
 
     def __len__(self) -> int:
-        return -(-len(self.source) // self.batch_size)
+        return math.ceil(len(self.source) / self.batch_size)
 
     def __iter__(self) -> Iterator[Tensor]:
         """Yield batches (B, C, height, width) of what can be read."""

@@ -13,7 +13,15 @@ from torch import Tensor
 
 from vitrine.errors import ConfigError, DataError
 from vitrine.evaluation.outputs import evaluating
-from vitrine.inspection.streaming import Images, grid_of, joined, num_pieces, pieces, require_attention
+from vitrine.inspection.streaming import (
+    Images,
+    grid_of,
+    joined,
+    num_pieces,
+    on_grid,
+    pieces,
+    require_attention,
+)
 from vitrine.models import Model, ViT
 from vitrine.runtime.progress import track
 
@@ -33,7 +41,7 @@ def rollout(model: Model, images: Images, *, discard: float = 0.0) -> NDArray[An
         for piece in track(pieces(vit, images), "Attention rollout", total=num_pieces(vit, images)):
             averages = (without_smallest(w.mean(dim=1), discard) for _, w in vit.attention(piece))
             flow = from_output(vit, roll_out(averages))  # (B, N)
-            parts.append(flow.unflatten(1, grid_of(vit, piece)))
+            parts.append(on_grid(flow, grid_of(vit, piece)))
     return joined(parts)
 
 

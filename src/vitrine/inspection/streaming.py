@@ -60,6 +60,11 @@ def grid_of(model: ViT, images: Tensor) -> tuple[int, int]:
     return images.shape[2] // down, images.shape[3] // across
 
 
+def on_grid(flat: Tensor, grid: tuple[int, int]) -> Tensor:
+    """Set patches in raster order (..., N) on their grid: (..., GH, GW)."""
+    return flat.reshape(*flat.shape[:-1], *grid)
+
+
 def joined(parts: list[Tensor]) -> NDArray[Any]:
     """Join what was found piece by piece into one array on the CPU; refuse to make one of nothing."""
     if not parts:

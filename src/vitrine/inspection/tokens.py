@@ -13,7 +13,7 @@ from torch import Tensor
 
 from vitrine.errors import ConfigError
 from vitrine.evaluation.outputs import evaluating
-from vitrine.inspection.streaming import Images, grid_of, joined, pieces
+from vitrine.inspection.streaming import Images, grid_of, joined, on_grid, pieces
 from vitrine.models import Model, ViT
 
 # A normal deviation is 1.4826 times the median absolute one; five of them leave one token in two million.
@@ -52,7 +52,9 @@ def token_colours(model: Model, images: Images, *, layer: int | None = None) -> 
     # The (D, D) covariance instead of all tokens: an image of many patches costs no more.
     lengths, directions = np.linalg.eigh(flat.T @ flat)
     leading = directions[:, np.argsort(-lengths)[:3]]
-    leading = leading * np.where(np.take_along_axis(leading, np.abs(leading).argmax(axis=0)[None], 0) < 0, -1, 1)
+    leading = leading * np.where(
+        np.take_along_axis(leading, np.abs(leading).argmax(axis=0)[None], 0) < 0, -1, 1
+    )
     found = flat @ leading
     low, high = np.percentile(found, COLOUR_PERCENTILES, axis=0)
     scaled = np.clip((found - low) / np.where(high > low, high - low, 1), 0, 1)
@@ -67,7 +69,7 @@ def token_norms(model: Model, images: Images, *, layer: int | None = None) -> To
             tokens, grid = outputs_of(model, piece, layer=layer, is_normalised=False)
             lengths = tokens.norm(dim=-1)  # (B, T)
             N = grid[0] * grid[1]
-            patches.append(lengths[:, -N:].unflatten(1, grid))
+            patches.append(on_grid(lengths[:, -N:], grid))
             first = int(isinstance(model, ViT) and model.config.reads_class_token)
             num_registers = model.config.num_registers if isinstance(model, ViT) else 0
             class_token.append(lengths[:, :first])
@@ -89,7 +91,7 @@ def feature_maps(model: Model, images: Images, *, layer: int | None, is_normalis
     with evaluating(model), torch.no_grad():
         for piece in pieces(model, images):
             tokens, grid = outputs_of(model, piece, layer=layer, is_normalised=is_normalised)
-            parts.append(tokens[:, -grid[0] * grid[1] :].unflatten(1, grid).clone())
+            parts.append(tokens[:, -grid[0] * grid[1] :].reshape(len(piece), *grid, -1))
     return joined(parts)
 
 

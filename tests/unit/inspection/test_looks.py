@@ -31,7 +31,9 @@ def tiny(**options):
     chosen = {"patch_size": (8, 4), "width": 16, "depth": 3, "num_heads": 2, "mlp_width": 24} | options
     model = create_model("ViT-B/16", image_size=(24, 16), num_classes=chosen.pop("num_classes", 5), **chosen)
     with torch.no_grad():
-        for parameter in model.parameters():  # a fresh head is zero and fresh attention is flat: nothing to compare
+        for (
+            parameter
+        ) in model.parameters():  # a fresh head is zero and fresh attention is flat: nothing to compare
             parameter.add_(0.5 * torch.randn(parameter.shape))
     return model.double().eval()
 
@@ -136,9 +138,7 @@ def test_attention_distance_equals_the_written_out_mean():
                     row = weights[layer, image, head, 3 + q, 3:]
                     row = row / row.sum()
                     far.append(
-                        sum(
-                            row[k] * np.hypot(8 * (q // 4 - k // 4), 4 * (q % 4 - k % 4)) for k in range(12)
-                        )
+                        sum(row[k] * np.hypot(8 * (q // 4 - k // 4), 4 * (q % 4 - k % 4)) for k in range(12))
                     )
             expected[layer, head] = np.mean(far)
     np.testing.assert_allclose(attention_distance(model, images), expected, **CLOSE)
@@ -150,7 +150,14 @@ def test_uniform_attention_has_the_analytic_mean_distance():
     """On one row of n patches of s pixels, |i - j| has the mean (n^2 - 1) / (3 n)."""
     torch.manual_seed(0)
     model = create_model(
-        "ViT-B/16", image_size=(8, 80), patch_size=8, width=16, depth=2, num_heads=2, mlp_width=16, num_classes=2
+        "ViT-B/16",
+        image_size=(8, 80),
+        patch_size=8,
+        width=16,
+        depth=2,
+        num_heads=2,
+        mlp_width=16,
+        num_classes=2,
     ).double()
     with torch.no_grad():
         for block in model.blocks:
