@@ -13,6 +13,7 @@ from vitrine.data.preprocess import Preprocess
 from vitrine.models import create_model
 
 from .commandline import assert_refused, inside
+from .test_evaluation_guides import run_snippets
 
 SMALL = {"patch_size": 8, "width": 16, "depth": 3, "num_heads": 2, "mlp_width": 24}
 
@@ -140,7 +141,8 @@ def test_only_corrupt_images_are_named_and_the_model_alone_is_drawn(weights, tmp
     (tmp_path / "bad.jpg").write_bytes(b"no picture")
     done = inside("inspect", weights, tmp_path / "bad.jpg", "--out", tmp_path / "out")
     assert done.returncode == 0, done.stderr
-    assert "no images were given" in done.stderr or "Left out" in done.stdout
+    assert "Not drawn: all that needs images: none of the images can be read" in done.stderr
+    assert f"Left out: {tmp_path / 'bad.jpg'}" in done.stdout
     assert (tmp_path / "out" / "filters.png").exists()
 
 
@@ -197,3 +199,10 @@ def test_a_folder_that_holds_results_is_kept_unless_asked(weights, tmp_path):
     assert inside("inspect", weights, "--out", out).returncode == 0
     assert_refused(inside("inspect", weights, "--out", out), "--overwrite")
     assert inside("inspect", weights, "--out", out, "--overwrite").returncode == 0
+
+
+def test_every_snippet_of_the_guide_to_looking_inside_runs(tmp_path):
+    said = run_snippets("look-inside.md", tmp_path)
+    assert "(28, 16, 16, 3)" in said
+    assert "Attention distance over 8 images" in said
+    assert "'token_norms'" in said

@@ -278,7 +278,7 @@ def _draw(
     unreadable: dict[str, str],
 ) -> tuple[Path, ...]:
     from vitrine.data.source import printable
-    from vitrine.inspection.album import Captions, draw_all, plates_of, render_page
+    from vitrine.inspection.album import Captions, described, draw_all, facts_of, plates_of, render_page
     from vitrine.runtime.files import write_atomically
 
     classes = loaded.classes
@@ -295,54 +295,11 @@ def _draw(
     page = render_page(
         drawn,
         model=printable(model),
-        described=_described(loaded),
-        facts=_facts(looks, size=size),
+        described=described(loaded.model, variant=loaded.record.variant),
+        facts=facts_of(looks, image_size=size),
         notes=notes,
         unreadable=[{"path": path, "why": why} for path, why in unreadable.items()],
     )
     with write_atomically(folder / "inspect.html", mode="w") as file:
         file.write(page)
     return tuple(folder / f"{plate.name}.png" for plate, _ in drawn)
-
-
-def _described(loaded: "Loaded") -> str:
-    from vitrine.models import ViTConfig
-
-    config, num_parameters = loaded.model.config, sum(p.numel() for p in loaded.model.parameters())
-    text = f"{loaded.record.variant or type(loaded.model).__name__}, {num_parameters / 1e6:,.1f} M parameters"
-    if isinstance(config, ViTConfig):
-        down, across = config.token_stride
-        text += (
-            f", {config.depth} layers of {config.num_heads} heads, width {config.width}, a token every "
-            f"{down} x {across} pixels"
-        )
-    return text
-
-
-def _facts(looks: "Looks", *, size: tuple[int, int]) -> list[dict[str, str]]:
-    import numpy as np
-
-    facts = [{"value": " x ".join(map(str, size)), "words": "pixels, height x width"}]
-    if looks.num_images:
-        facts.append({"value": f"{looks.num_images:,}", "words": "images averaged over"})
-    if looks.filters is not None:
-        share = f"{100 * looks.filters.explained.sum():.0f} %"
-        facts.append(
-            {
-                "value": share,
-                "words": f"of the filters' variance in {len(looks.filters.explained)} components",
-            }
-        )
-    if looks.distance is not None:
-        median = np.median(looks.distance, axis=1)
-        facts.append(
-            {
-                "value": f"{median[0]:.0f} → {median[-1]:.0f} px",
-                "words": "attention distance, first to last layer",
-            }
-        )
-    if looks.norms is not None:
-        facts.append(
-            {"value": str(int(looks.norms.outliers.sum())), "words": "outlier tokens in the images shown"}
-        )
-    return facts

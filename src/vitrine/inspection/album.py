@@ -6,6 +6,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from numpy.typing import NDArray
 
 from vitrine.errors import MissingExtraError
@@ -112,6 +113,36 @@ def output_of(model: Model) -> str:
     if isinstance(model, ViT) and not model.config.reads_class_token:
         return "all patches, averaged, as the model has no class token"
     return "the class token"
+
+
+def described(model: Model, *, variant: str | None) -> str:
+    """Say in one line what the model is."""
+    num_parameters = sum(parameter.numel() for parameter in model.parameters())
+    text = f"{variant or type(model).__name__}, {num_parameters / 1e6:,.1f} M parameters"
+    if not isinstance(model, ViT):
+        return text
+    config, (down, across) = model.config, model.config.token_stride
+    return (
+        f"{text}, {config.depth} layers of {config.num_heads} heads, width {config.width}, a token every "
+        f"{down} x {across} pixels"
+    )
+
+
+def facts_of(looks: Looks, *, image_size: tuple[int, int]) -> list[tuple[str, str]]:
+    """Return the headline figures, each with what it is."""
+    facts = [(" x ".join(map(str, image_size)), "pixels, height x width")]
+    if looks.num_images:
+        facts.append((f"{looks.num_images:,}", "images averaged over"))
+    if looks.filters is not None:
+        count = len(looks.filters.explained)
+        share = f"{100 * looks.filters.explained.sum():.0f} %"
+        facts.append((share, f"of the filters' variance in {count} components"))
+    if looks.distance is not None:
+        median = np.median(looks.distance, axis=1)
+        facts.append((f"{median[0]:.0f} → {median[-1]:.0f} px", "attention distance, first to last layer"))
+    if looks.norms is not None:
+        facts.append((str(int(looks.norms.outliers.sum())), "outlier tokens in the images shown"))
+    return facts
 
 
 def render_page(drawn: list[tuple[Plate, str]], **values: Any) -> str:

@@ -46,7 +46,7 @@ def attention_from(
         for piece in track(pieces(vit, images), "Attention of heads", total=num_pieces(vit, images)):
             grid = grid_of(vit, piece)
             chosen = None if patch is None else vit.num_leading_tokens + patch_number(patch, grid)
-            maps = [_seen(vit, weights, chosen) for _, weights in vit.attention(piece, layers=wanted)]
+            maps = [seen_from(vit, weights, chosen) for _, weights in vit.attention(piece, layers=wanted)]
             parts.append(on_grid(torch.stack(maps, dim=1), grid))
     return joined(parts)
 
@@ -61,7 +61,8 @@ def patch_number(patch: tuple[int, int], grid: tuple[int, int]) -> int:
     return (patch[0] % grid[0]) * grid[1] + patch[1] % grid[1]
 
 
-def _seen(model: ViT, weights: Tensor, token: int | None) -> Tensor:
+def seen_from(model: ViT, weights: Tensor, token: int | None) -> Tensor:
+    """Pick out of (B, H, T, T) what one token, or the output, sees of the patches: (B, H, N)."""
     if token is None:
         return from_output(model, weights)
     # A copy: the slice alone would keep the whole layer's matrix alive.

@@ -1,27 +1,29 @@
 """All looks at one model, as arrays by name; what does not apply is said and the rest is done."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from vitrine.errors import ConfigError, DataError
 from vitrine.evaluation.outputs import evaluating
 from vitrine.inspection.class_gradient import class_attention
 from vitrine.inspection.distance import attention_distance
 from vitrine.inspection.filters import PAPER_COUNT, FilterComponents, filter_components
-from vitrine.inspection.heads import attention_from, patch_number
+from vitrine.inspection.heads import patch_number, seen_from
 from vitrine.inspection.layer_similarity import layer_similarity
 from vitrine.inspection.pictures import PictureBatches, as_shown, spread
 from vitrine.inspection.position_similarity import position_similarity
-from vitrine.inspection.rollout import rollout
-from vitrine.inspection.streaming import pieces
+from vitrine.inspection.rollout import from_output, roll_out
+from vitrine.inspection.streaming import grid_of, joined, num_pieces, on_grid, pieces, require_attention
 from vitrine.inspection.tokens import TokenNorms, token_colours, token_norms
 from vitrine.models import Model, ViT
 from vitrine.models.vit import checked_layer
+from vitrine.runtime.progress import track
 
 Found = TypeVar("Found")
 
@@ -98,6 +100,9 @@ def look_at_images(
     looks.similarity = _tried(looks, "similarity of layers", lambda: layer_similarity(model, batches))
     readable = [index for index in range(len(batches.source)) if index not in batches.failures]
     looks.num_images = len(readable)
+    if not readable:
+        looks.missing = {why: whats for why, whats in looks.missing.items() if "images" not in why}
+        looks.missing["none of the images can be read"] = ["all that needs images"]
     if not readable or not num_shown:
         return
     looks.shown = [readable[place] for place in spread(len(readable), num_shown)]
@@ -105,20 +110,37 @@ def look_at_images(
     pixels = torch.cat(list(few.pixels()))
     looks.pictures = as_shown(pixels)
     images = batches.preprocess.normalise(pixels)
-    looks.rollout = _tried(looks, "rollout", lambda: rollout(model, images))
-    looks.heads = _tried(looks, "single heads", lambda: attention_from(model, images))
-    if isinstance(model, ViT):
-        layer = checked_layer(-1 if question.layer is None else question.layer, model.config.depth)
-        rows, columns = (side // step for side, step in zip(
-            images.shape[2:], model.config.token_stride, strict=True))  # fmt: skip
-        patch = looks.patch = question.patch or (rows // 2, columns // 2)
-        looks.patch_heads = attention_from(model, images, patch=patch, layers=[layer])[:, 0]
-        looks.predictions = _predictions(model, images)
+    _tried(looks, "rollout, single heads", lambda: _look_at_attention(looks, model, images, question))
+    looks.predictions = _predictions(model, images)
     looks.class_maps = _tried(
         looks, "attention for a class", lambda: class_attention(model, images, target=question.target)
     )
     looks.colours = token_colours(model, images, layer=question.layer)
     looks.norms = token_norms(model, images, layer=question.layer)
+
+
+def _look_at_attention(looks: Looks, model: Model, images: Tensor, question: Question) -> None:
+    """Find rollout, single heads and a patch's attention in one pass; each function alone would make its own."""
+    vit = require_attention(model)
+    chosen = checked_layer(-1 if question.layer is None else question.layer, vit.config.depth)
+    grid = grid_of(vit, images)
+    looks.patch = question.patch or (grid[0] // 2, grid[1] // 2)
+    token = vit.num_leading_tokens + patch_number(looks.patch, grid)
+    flows, heads, seen = [], [], []
+    with evaluating(vit):
+        for piece in track(pieces(vit, images), "Attention of images", total=num_pieces(vit, images)):
+            maps: list[Tensor] = []
+
+            def averages(piece: Tensor = piece, maps: list[Tensor] = maps) -> Iterator[Tensor]:
+                for layer, weights in vit.attention(piece):
+                    maps.append(on_grid(seen_from(vit, weights, None), grid))
+                    if layer == chosen:
+                        seen.append(on_grid(seen_from(vit, weights, token), grid))
+                    yield weights.mean(dim=1)
+
+            flows.append(on_grid(from_output(vit, roll_out(averages())), grid))
+            heads.append(torch.stack(maps, dim=1))
+    looks.rollout, looks.heads, looks.patch_heads = joined(flows), joined(heads), joined(seen)
 
 
 def check_question(model: Model, question: Question, *, image_size: tuple[int, int]) -> None:
@@ -136,7 +158,7 @@ def check_question(model: Model, question: Question, *, image_size: tuple[int, i
         patch_number(question.patch, (image_size[0] // down, image_size[1] // across))
 
 
-def _predictions(model: ViT, images: torch.Tensor) -> list[int]:
+def _predictions(model: Model, images: Tensor) -> list[int]:
     if model.head is None:
         return []
     with evaluating(model), torch.no_grad():
