@@ -13,7 +13,6 @@ from vitrine.data.preprocess import Preprocess
 from vitrine.models import create_model
 
 from .commandline import assert_refused, inside
-from .test_evaluation_guides import run_snippets
 
 SMALL = {"patch_size": 8, "width": 16, "depth": 3, "num_heads": 2, "mlp_width": 24}
 
@@ -199,10 +198,3 @@ def test_a_folder_that_holds_results_is_kept_unless_asked(weights, tmp_path):
     assert inside("inspect", weights, "--out", out).returncode == 0
     assert_refused(inside("inspect", weights, "--out", out), "--overwrite")
     assert inside("inspect", weights, "--out", out, "--overwrite").returncode == 0
-
-
-def test_every_snippet_of_the_guide_to_looking_inside_runs(tmp_path):
-    said = run_snippets("look-inside.md", tmp_path)
-    assert "(28, 16, 16, 3)" in said
-    assert "Attention distance over 8 images" in said
-    assert "'token_norms'" in said
