@@ -23,10 +23,14 @@ import torch
 from PIL import Image
 
 import vitrine
-from vitrine.inspection import attention_distance, attention_from, rollout
+from vitrine.inspection import attention_distance, roll_out
 from vitrine.inspection.pictures import spread
+from vitrine.inspection.rollout import from_output, without_smallest
+from vitrine.models import ViT
 
 FOREGROUND, BORDER = 1, 3  # of a trimap; 2 is background
+PLAIN = "rollout (the paper's)"
+DISTANCE_IMAGES = 128  # as in the paper
 LIMIT_BYTES = 2e9
 
 
@@ -60,44 +64,61 @@ def measure_attention(model: str, pets: Path, *, count: int, size: int) -> None:
     trimaps = sorted((pets / "annotations" / "trimaps").glob("[!.]*.png"))
     chosen = [trimaps[index] for index in spread(len(trimaps), count)]
     nearest = dataclasses.replace(loaded.preprocess, interpolation="nearest")
-    shares: dict[str, list[float]] = {}
-    areas: list[float] = []
-    with_border: list[tuple[float, float]] = []
-    distances = []
+    found: dict[str, list[tuple[float, float]]] = {}
+    images = []
     for trimap in chosen:
         photo = pets / "images" / f"{trimap.stem}.jpg"
         image = loaded.preprocess(photo.read_bytes(), name=photo.name)[None]
         marks = nearest.pixels(np.asarray(Image.open(trimap))[:, :, None])[0]
         animal = on_grid(marks == FOREGROUND, loaded.model.config.token_stride)
-        heads = attention_from(loaded.model, image)[0]  # (L, H, GH, GW)
-        maps = {
-            "rollout (the paper's)": rollout(loaded.model, image)[0],
-            "rollout, smallest 90 % discarded": rollout(loaded.model, image, discard=0.9)[0],
-            "class token in the last layer, mean of heads": heads[-1].mean(axis=0),
-        }
-        maps |= {f"head {number + 1} of the last layer": head for number, head in enumerate(heads[-1])}
-        areas.append(float(animal.mean()))
+        border = on_grid(marks == BORDER, loaded.model.config.token_stride)
+        maps = maps_of(loaded.model, image)
         for name, weights in maps.items():
-            shares.setdefault(name, []).append(float((weights * animal).sum() / weights.sum()))
-        wide = on_grid((marks == FOREGROUND) | (marks == BORDER), loaded.model.config.token_stride)
-        flow = maps["rollout (the paper's)"]
-        with_border.append((float((flow * wide).sum() / flow.sum()), float(wide.mean())))
-        distances.append(attention_distance(loaded.model, image))
-    area = np.array(areas)
-    print(f"{len(chosen)} photos at {size} px; the animal's share of area: {area.mean():.3f} on average")
-    for name, values in shares.items():
-        share = np.array(values)
-        print(f"{name}: above the area in {np.mean(share > area):.1%}; mean share {share.mean():.3f}")
-    wide_share = np.array(with_border)
-    print(
-        f"rollout, the trimap's border counted as animal: {np.mean(wide_share[:, 0] > wide_share[:, 1]):.1%}"
-    )
-    median = np.median(np.mean(distances, axis=0), axis=1)
+            found.setdefault(name, []).append(shares(weights, animal, np.ones_like(animal)))
+        flow = maps[PLAIN]
+        found.setdefault(f"{PLAIN}, border is animal", []).append(
+            shares(flow, animal + border, np.ones_like(animal))
+        )
+        found.setdefault(f"{PLAIN}, border left out", []).append(shares(flow, animal, 1 - border))
+        if len(images) < DISTANCE_IMAGES:
+            images.append(image)
+    print(f"{len(chosen)} photos at {size} px, spread evenly over {len(trimaps)}")
+    for name, values in found.items():
+        mass, area = np.array(values).T
+        print(
+            f"{name}: above the area in {np.mean(mass > area):.1%}; share {mass.mean():.3f}, area {area.mean():.3f}"
+        )
+    median = np.median(attention_distance(loaded.model, images), axis=1)
     print("attention distance, median of heads by layer:", " ".join(f"{pixels:.0f}" for pixels in median))
     for first in (0, 1):
         rank = np.argsort(np.argsort(median[first:]))
         correlation = np.corrcoef(rank, np.arange(len(rank)))[0, 1]
         print(f"rank correlation of that with depth, from layer {first + 1} on: {correlation:.2f}")
+
+
+def maps_of(model: ViT, image: torch.Tensor) -> dict[str, np.ndarray]:
+    """Return every map from one pass: rollouts as `rollout` makes them, and the last layer's heads."""
+    down, across = model.config.token_stride
+    grid = (image.shape[2] // down, image.shape[3] // across)
+    averages = []
+    for _, weights in model.eval().attention(image):
+        averages.append(weights.mean(dim=1))
+    heads = from_output(model, weights)[0].reshape(-1, *grid).numpy()
+    maps = {
+        PLAIN: from_output(model, roll_out(averages)).reshape(grid).numpy(),
+        "rollout, smallest 90 % discarded": from_output(
+            model, roll_out(without_smallest(average, 0.9) for average in averages)
+        )
+        .reshape(grid)
+        .numpy(),
+        "class token in the last layer, mean of heads": heads.mean(axis=0),
+    }
+    return maps | {f"head {number + 1} of the last layer": head for number, head in enumerate(heads)}
+
+
+def shares(weights: np.ndarray, animal: np.ndarray, counted: np.ndarray) -> tuple[float, float]:
+    """Return the animal's share of a map and its share of area, over what is counted."""
+    return float((weights * animal).sum() / (weights * counted).sum()), float(animal.sum() / counted.sum())
 
 
 def on_grid(mask: torch.Tensor, stride: tuple[int, int]) -> np.ndarray:
@@ -108,8 +129,8 @@ def on_grid(mask: torch.Tensor, stride: tuple[int, int]) -> np.ndarray:
 def measure_memory(only: str | None) -> None:
     with tempfile.TemporaryDirectory() as folder:
         cases = {
-            "large": ("ViT-L/16", "generated:shapes?size=512&count=1", 512),
-            "base": ("ViT-B/16", "generated:shapes?size=224&count=128", 224),
+            "large": ("ViT-L/16", "generated:shapes?size=512&count=1&val=0&test=0", 512),
+            "base": ("ViT-B/16", "generated:shapes?size=224&count=128&val=0&test=0", 224),
         }
         for key, (name, images, size) in cases.items():
             if only not in (None, key):

@@ -3,7 +3,6 @@
 Shapes: B images, H heads, T tokens, N = GH x GW patches, K channels a head.
 """
 
-from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -13,7 +12,6 @@ from torch import Tensor
 
 from vitrine.errors import ConfigError
 from vitrine.evaluation.outputs import evaluating
-from vitrine.inspection.rollout import from_output
 from vitrine.inspection.streaming import (
     Images,
     grid_of,
@@ -44,16 +42,17 @@ def class_attention(model: Model, images: Images, *, target: int | None = None) 
     parts = []
     with evaluating(vit):
         for piece in track(pieces(vit, images), "Attention for a class", total=num_pieces(vit, images)):
-            relevance = from_output(vit, class_relevance(vit, piece, target=target))
+            relevance = class_relevance(vit, piece, target=target)[:, vit.num_leading_tokens :]
             parts.append(on_grid(relevance, grid_of(vit, piece)))
     return joined(parts)
 
 
 def class_relevance(model: ViT, images: Tensor, *, target: int | None) -> Tensor:
-    """Return the relevance of every token for every other, (B, T, T).
+    """Return the relevance of every token for the output, (B, T).
 
-    Only the blocks' inputs are kept on the way up; on the way down each block is computed again, so that the
-    gradients of one layer are in memory at a time.
+    It is the output's row of (I + W_L) ... (I + W_1), so a row is carried down instead of a matrix up. Only the
+    blocks' inputs are kept on the way up; on the way down each block is computed again, so that the gradients of
+    one layer are in memory at a time.
     """
     inputs: list[Tensor] = []
     with torch.no_grad():
@@ -63,11 +62,22 @@ def class_relevance(model: ViT, images: Tensor, *, target: int | None) -> Tensor
             inputs.append(tokens)
             tokens = model.run_block(tokens, grid, layer=layer)
     above = _gradient_of_logit(model, tokens, target=target)
-    by_layer: list[Tensor] = []
+    row = _output_row(model, tokens)
     for layer in reversed(range(model.config.depth)):
         weighted, above = _through_block(model, inputs.pop(), above, grid, layer=layer)
-        by_layer.append(weighted)
-    return _carried(by_layer[::-1])
+        row = row + (row[:, None] @ weighted)[:, 0]
+    return row
+
+
+def _output_row(model: ViT, tokens: Tensor) -> Tensor:
+    """Return what the output is of the tokens (B, T): the class token, or the mean over patches."""
+    row = tokens.new_zeros(tokens.shape[:2])
+    if model.config.reads_class_token:
+        row[:, 0] = 1
+    else:
+        first = model.num_leading_tokens
+        row[:, first:] = 1 / (tokens.shape[1] - first)
+    return row
 
 
 def _gradient_of_logit(model: ViT, tokens: Tensor, *, target: int | None) -> Tensor:
@@ -96,6 +106,7 @@ def _through_block(
         out = read + block.scale_1(block.attention.to_out(mixed.transpose(1, 2).reshape(B, T, D)))
         out = out + block.scale_2(block.mlp(block.norm_2(out)))
         of_mixed, below = torch.autograd.grad(out, (mixed, tokens), above)
+        del out, mixed, q, k  # what autograd kept of this block goes before the weights come
     with torch.no_grad():
         weights = block.attention_weights(read, keys)  # (B, H, T, T)
         weighted = weights.new_zeros(B, T, T)
@@ -104,10 +115,3 @@ def _through_block(
             gradient = of_mixed[:, head] @ v[:, head].detach().transpose(-2, -1)
             weighted += (weights[:, head] * gradient).clamp(min=0)
     return weighted / weights.shape[1], below
-
-
-def _carried(by_layer: Sequence[Tensor]) -> Tensor:
-    relevance = torch.eye(by_layer[0].shape[-1]).to(by_layer[0]).expand_as(by_layer[0])
-    for weighted in by_layer:
-        relevance = relevance + weighted @ relevance
-    return relevance
