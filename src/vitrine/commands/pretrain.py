@@ -10,6 +10,9 @@ if TYPE_CHECKING:
     from vitrine.models import Model
     from vitrine.recipes import Recipe
 
+# Where neither recipe nor options name one.
+DEFAULT_MODEL = "ViT-Ti/16"
+
 
 def pretrain(
     data: Annotated[
@@ -74,6 +77,7 @@ def pretrain(
         precision=precision, log_every=log_every, checkpoint_every=checkpoint_every,
         evaluate_every=evaluate_every, settings=set or (),
     )  # fmt: skip
+    require_patches(chosen)
     out = None if out is None else Path(out)
     with joined_processes(device) as processes:
         lost = restarted_run(out, processes=processes)
@@ -100,6 +104,16 @@ def pretrain(
         )  # fmt: skip
 
 
+def require_patches(recipe: "Recipe") -> None:
+    """Refuse a model without patches where patches are to be predicted, before anything is written."""
+    from vitrine.errors import ConfigError
+    from vitrine.models import ViTConfig, configure
+
+    name = recipe.model or DEFAULT_MODEL
+    if recipe.objective != "labels" and not isinstance(configure(name), ViTConfig):
+        raise ConfigError(f"objective {recipe.objective} needs a ViT, got {name}; a ResNet has no patches")
+
+
 def fresh_model(recipe: "Recipe", *, num_classes: int) -> "Model":
     """Make the recipe's model; without labels it has no head, and none of a head's options."""
     from vitrine.models import create_model
@@ -112,7 +126,7 @@ def fresh_model(recipe: "Recipe", *, num_classes: int) -> "Model":
             if name not in ("representation_width", "head_bias")
         }
     return create_model(
-        recipe.model or "ViT-Ti/16",
+        recipe.model or DEFAULT_MODEL,
         num_classes=num_classes if recipe.objective == "labels" else None,
         image_size=recipe.size,
         **options,

@@ -8,8 +8,6 @@ import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from vitrine.errors import ConfigError
-
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
@@ -31,10 +29,7 @@ def wrapped(setting: "Setting") -> "nn.Module":
     from vitrine.objectives.masked_patches import MaskedPatches
 
     recipe, model = setting.recipe, setting.model
-    if not isinstance(model, ViT):
-        raise ConfigError(
-            f"objective {recipe.objective} needs a ViT, got {recipe.model}; a ResNet has no patches"
-        )
+    assert isinstance(model, ViT)
     if recipe.objective == "masked-patches":
         return MaskedPatches(model, recipe.masked_patches)
     return MaskedAutoencoder(model, recipe.autoencoder)
