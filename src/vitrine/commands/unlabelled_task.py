@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 MOST_PROBED = 2000
 # At evaluation masks are drawn from this seed, whatever the run's.
 EVALUATION_SEED = 0
+# A sheet of pictures: images side by side, and white pixels between them.
+MOST_PICTURES = 8
+GAP = 2
 
 
 def wrapped(setting: "Setting") -> "nn.Module":
@@ -83,6 +86,7 @@ def make_unlabelled_task(setting: "Setting", processes: "Processes") -> "Task":
         evaluate=make_unlabelled_evaluation(setting, processes) if "val" in setting.splits else None,
         # A lower loss is no better representation: the last weights are those to keep.
         metric=None,
+        depict=make_pictures(setting, processes),
         names_of=make_names(setting),
     )
 
@@ -180,3 +184,53 @@ def neighbour_accuracy(
     )
     guessed = nearest_neighbours(known, names, rows, num_classes=num_classes)
     return float((guessed == labels).double().mean())
+
+
+def make_pictures(setting: "Setting", processes: "Processes") -> "Callable[[nn.Module, int], None] | None":
+    """Return the function that writes `pictures/step-N.png`; a sharded model answers to all processes only: None."""
+    from torch import nn
+
+    if "val" not in setting.splits or (setting.shard and processes.world_size > 1):
+        return None
+
+    def depict(model: nn.Module, step: int) -> None:
+        from vitrine.runtime.progress import remark
+
+        if processes.is_first:
+            try:
+                write_sheet(model, setting, processes, step=step)
+            except OSError as error:
+                remark(f"No pictures at step {step}: {error.strerror or error}")
+
+    return depict
+
+
+def write_sheet(model: "nn.Module", setting: "Setting", processes: "Processes", *, step: int) -> None:
+    """Write the first validation images as a sheet: one row each of masked input, prediction and original."""
+    import numpy as np
+    import torch
+    from PIL import Image
+
+    from vitrine.data.loader import Loader
+    from vitrine.data.source import Subset
+    from vitrine.objectives.masked_autoencoder import MaskedAutoencoder
+    from vitrine.objectives.masked_patches import MaskedPatches
+    from vitrine.objectives.reconstructions import reconstructions
+    from vitrine.runtime.files import write_atomically
+
+    assert isinstance(model, (MaskedPatches, MaskedAutoencoder))
+    source, preprocess = setting.splits["val"], setting.preprocess
+    count = min(len(source), MOST_PICTURES)
+    torch.manual_seed(EVALUATION_SEED)
+    with Loader(
+        Subset(source, np.arange(count)), preprocess, batch_size=count, num_workers=0, device=processes.device
+    ) as loader:
+        pixels = next(iter(loader.evaluation_batches())).images
+    found = reconstructions(model, preprocess.normalise(pixels), pixels)[:, :, :3].cpu()  # (B, 3, C, H, W)
+    rows = torch.nn.functional.pad(found, (0, GAP, 0, GAP), value=255).permute(
+        1, 3, 0, 4, 2
+    )  # (3, H, B, W, C)
+    sheet = rows.reshape(rows.shape[0] * rows.shape[1], rows.shape[2] * rows.shape[3], -1).numpy()
+    sheet = sheet[:, :, 0] if sheet.shape[2] < 3 else sheet
+    with write_atomically(setting.folder / "pictures" / f"step-{step}.png") as file:
+        Image.fromarray(sheet).save(file, "PNG")
