@@ -71,7 +71,9 @@ def main() -> None:
         patch_targets(pixels, vit.config.token_stride, target="mean-color"),
     )
     cases["step, autoencoder"] = step_of(
-        MaskedAutoencoder(vit, decoder), images, patch_targets(pixels, vit.config.token_stride, target="pixels")
+        MaskedAutoencoder(vit, decoder),
+        images,
+        patch_targets(pixels, vit.config.token_stride, target="pixels"),
     )
     best = dict.fromkeys(cases, float("inf"))
     for number in range(options.rounds + 1):
@@ -83,7 +85,9 @@ def main() -> None:
     whole = best["encoder, 100% seen"]
     for name, seconds in best.items():
         print(
-            json.dumps({"case": name, "milliseconds": round(1e3 * seconds, 1), "ratio": round(seconds / whole, 3)})
+            json.dumps(
+                {"case": name, "milliseconds": round(1e3 * seconds, 1), "ratio": round(seconds / whole, 3)}
+            )
         )
 
 
