@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from journeys.commandline import assert_refused, inside
+from journeys.commandline import assert_refused, inside, losses
+from journeys.test_many_processes import on_processes, pretrain, resume
 from journeys.test_training import SHAPES, SMALL, interrupted, same_run
 from pictures import photo, save
 from safetensors.torch import load_file
@@ -45,6 +46,11 @@ def test_a_run_that_was_stopped_goes_on_to_the_same_bits_and_its_model_fine_tune
     evaluated = [record for record in records(tmp_path / "whole") if "val_loss" in record]
     assert [record["step"] for record in evaluated] == [3, 6, 8]
     assert all({"val_knn_accuracy", "val_feature_rank", "val_feature_spread"} <= set(r) for r in evaluated)
+    assert {path.name for path in (broken / "pictures").iterdir()} == {
+        "step-3.png",
+        "step-6.png",
+        "step-8.png",
+    }
     assert evaluated == [record for record in records(broken) if "val_loss" in record]
 
     tuned = inside(
@@ -146,3 +152,30 @@ def test_what_does_not_go_together_is_refused_in_one_sentence(tmp_path: Path) ->
     assert_refused(
         inside("pretrain", SHAPES, *resnet, *out), "objective autoencoder needs a ViT, got BiT-R26x1"
     )
+
+
+def test_two_processes_whole_or_sharded_stopped_or_not_learn_the_same(tmp_path: Path) -> None:
+    """Masks are drawn by each process for its own images, so two processes are compared with two."""
+    settings = [
+        "model_options.width=32", "model_options.depth=2", "model_options.mlp_width=64", *DECODER[1::2],
+        "training.average_decay=0.9",
+    ]  # fmt: skip
+    jobs = []
+    for objective in ("masked-patches", "autoencoder"):
+        place, given = tmp_path / objective, {"objective": objective, "set": settings}
+        jobs += [
+            pretrain(place / "whole", **given),
+            pretrain(place / "stopped", stop_after=3, **given),
+            resume(place / "stopped"),
+            pretrain(place / "sharded", shard=True, stop_after=3, **given),
+            resume(place / "sharded"),
+        ]
+    assert [end.split()[0] for end in on_processes(2, jobs)] == ["0", "130", "0", "130", "0"] * 2
+    for objective in ("masked-patches", "autoencoder"):
+        whole, stopped, sharded = (tmp_path / objective / name for name in ("whole", "stopped", "sharded"))
+        same_run(whole, stopped)
+        # The same masks, but sums over the batch in another order: see test_many_processes.py.
+        assert losses(sharded) == pytest.approx(losses(whole), rel=1e-5)
+        expected = load_file(whole / "model" / "model.safetensors")
+        for name, value in load_file(sharded / "model" / "model.safetensors").items():
+            assert torch.allclose(value, expected[name], atol=1e-4), name
