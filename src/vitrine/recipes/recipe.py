@@ -100,6 +100,7 @@ def without_labels(recipe: Recipe, objective: Objective) -> Recipe:
     """Give a recipe for labels another objective; what goes with labels alone is left out."""
     return dataclasses.replace(
         recipe,
+        claim=f"unmeasured: {recipe.name} with objective {objective}",
         objective=objective,
         augment=dataclasses.replace(recipe.augment, mixup=0.0, cutmix=0.0, label_smoothing=0.0),
         training=dataclasses.replace(recipe.training, layer_decay=1.0, patience=None, trains="all"),
