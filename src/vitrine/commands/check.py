@@ -140,12 +140,10 @@ def check(
 
 def _open(data: str) -> Mapping[str, "Source"]:
     """Open all splits as they are on disk; a folder of loose images is a set without labels."""
-    from vitrine.data.file_list import list_images, subfolders
-    from vitrine.data.sources import open_kind, open_source
+    from vitrine.data.sources import is_loose, open_kind, open_source
     from vitrine.runtime.progress import remark
 
-    path = Path(data)
-    if path.is_dir() and not subfolders(path) and next(list_images(path), None) is not None:
+    if is_loose(data):
         remark(f"{data} has no class folders: its images are checked without labels")
         return {"all": open_source(data, is_labelled=False)}
     return open_kind(data)

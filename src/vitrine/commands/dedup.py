@@ -120,12 +120,10 @@ def _names(addresses: list[str]) -> dict[str, str]:
 
 def _open(address: str, split: str) -> "Source":
     """Open a set for comparing: without labels where it is a folder of loose images, empty classes allowed."""
-    from vitrine.data.file_list import list_images, subfolders
-    from vitrine.data.sources import open_source
+    from vitrine.data.sources import is_loose, open_source
 
-    path = Path(address)
-    is_loose = path.is_dir() and not subfolders(path) and next(list_images(path), None) is not None
-    return open_source(address, split=split, val_fraction=0, allow_empty_class=True, is_labelled=not is_loose)
+    has_labels = not is_loose(address)
+    return open_source(address, split=split, val_fraction=0, allow_empty_class=True, is_labelled=has_labels)
 
 
 def _features(

@@ -54,6 +54,7 @@ def finetune(
     from vitrine.commands.run_records import restarted_run, start_folder
     from vitrine.commands.sweep import swept
     from vitrine.commands.training_run import Setting, carry_out, loss_for
+    from vitrine.errors import ConfigError
     from vitrine.recipes.options import chosen_recipe
     from vitrine.training.processes import joined_processes
 
@@ -62,6 +63,10 @@ def finetune(
         precision=precision, log_every=log_every, checkpoint_every=checkpoint_every,
         evaluate_every=evaluate_every, settings=set or (),
     )  # fmt: skip
+    if chosen.objective != "labels":
+        raise ConfigError(
+            f"recipe {chosen.name} learns without labels; it goes with vitrine pretrain; here use photos or another"
+        )
     if probe:
         chosen = dataclasses.replace(chosen, training=dataclasses.replace(chosen.training, trains="head"))
     out = None if out is None else Path(out)

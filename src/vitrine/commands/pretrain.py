@@ -1,4 +1,4 @@
-"""`vitrine pretrain`: train a model from fresh weights on labelled images."""
+"""`vitrine pretrain`: train a model from fresh weights on images, with labels or without."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -7,6 +7,11 @@ from annotated_doc import Doc
 
 if TYPE_CHECKING:
     from vitrine.commands.training_run import TrainingResult
+    from vitrine.models import Model
+    from vitrine.recipes import Recipe
+
+# Where neither recipe nor options name one.
+DEFAULT_MODEL = "ViT-Ti/16"
 
 
 def pretrain(
@@ -15,7 +20,20 @@ def pretrain(
     ],
     *,
     model: Annotated[str | None, Doc("A variant, such as ViT-S/16; by default the recipe's.")] = None,
-    recipe: Annotated[str, Doc("A recipe's name, or a config.yaml of an earlier run.")] = "from-scratch",
+    objective: Annotated[
+        Literal["labels", "masked-patches", "autoencoder"] | None,
+        Doc("What to learn from; by default the recipe's. The last two need no labels."),
+    ] = None,
+    target: Annotated[
+        Literal["mean-color", "downsized-colors", "pixels"] | None,
+        Doc("What masked-patches predicts of a hidden patch; by default its mean colour."),
+    ] = None,
+    recipe: Annotated[
+        str | None,
+        Doc(
+            "A recipe's name, or a config.yaml of an earlier run; by default from-scratch, or the objective's."
+        ),
+    ] = None,
     out: Annotated[Path | None, Doc("Where to write; by default a new dated folder under ./runs.")] = None,
     epochs: Annotated[float | None, Doc("Passes over the data.")] = None,
     steps: Annotated[int | None, Doc("Steps, instead of epochs.")] = None,
@@ -42,7 +60,7 @@ def pretrain(
     tensorboard: Annotated[bool, Doc("Write for TensorBoard too.")] = False,
     wandb: Annotated[str | None, Doc("Send records to this W&B project too.")] = None,
 ) -> "TrainingResult":
-    """Train a model from fresh weights; also under torchrun, unchanged."""
+    """Train a model from fresh weights, with labels or without; also under torchrun, unchanged."""
     import torch
 
     from vitrine.commands.resume import resume
@@ -50,15 +68,16 @@ def pretrain(
     from vitrine.commands.run_records import restarted_run, start_folder
     from vitrine.commands.training_run import Setting, carry_out, loss_for
     from vitrine.data.preprocess import Preprocess
-    from vitrine.models import create_model
     from vitrine.recipes.options import chosen_recipe
     from vitrine.training.processes import joined_processes
 
     chosen = chosen_recipe(
-        recipe, model=model, epochs=epochs, steps=steps, batch_size=batch_size, lr=lr, size=size, seed=seed,
+        recipe, objective=objective, target=target, model=model,
+        epochs=epochs, steps=steps, batch_size=batch_size, lr=lr, size=size, seed=seed,
         precision=precision, log_every=log_every, checkpoint_every=checkpoint_every,
         evaluate_every=evaluate_every, settings=set or (),
     )  # fmt: skip
+    require_patches(chosen)
     out = None if out is None else Path(out)
     with joined_processes(device) as processes:
         lost = restarted_run(out, processes=processes)
@@ -69,16 +88,12 @@ def pretrain(
             opened = open_data(
                 data, folder=folder, seed=chosen.training.seed, hold_out=hold_out, exclude=exclude, strict=strict,
                 allow_empty_class=allow_empty_class, workers=workers, processes=processes,
+                needs_labels=chosen.objective == "labels",
             )  # fmt: skip
             train_split = opened.splits["train"]
             chosen = loss_for(train_split, chosen.with_steps_for(len(train_split)))
             torch.manual_seed(chosen.training.seed)
-            fresh = create_model(
-                chosen.model or "ViT-Ti/16",
-                num_classes=len(train_split.classes),
-                image_size=chosen.size,
-                **chosen.model_options,
-            )
+            fresh = fresh_model(chosen, num_classes=len(train_split.classes))
         half = (0.5,) * fresh.config.channels
         preprocess = Preprocess(size=fresh.config.image_size, mean=half, std=half)
         return carry_out(
@@ -88,3 +103,32 @@ def pretrain(
                 exclude=exclude, shard=shard, tensorboard=tensorboard, wandb=wandb,
             )
         )  # fmt: skip
+
+
+def require_patches(recipe: "Recipe") -> None:
+    """Refuse a model without patches where patches are to be predicted, before anything is written."""
+    from vitrine.errors import ConfigError
+    from vitrine.models import ViTConfig, configure
+
+    name = recipe.model or DEFAULT_MODEL
+    if recipe.objective != "labels" and not isinstance(configure(name), ViTConfig):
+        raise ConfigError(f"objective {recipe.objective} needs a ViT, got {name}; a ResNet has no patches")
+
+
+def fresh_model(recipe: "Recipe", *, num_classes: int) -> "Model":
+    """Make the recipe's model; without labels it has no head, and none of a head's options."""
+    from vitrine.models import create_model
+
+    options = recipe.model_options
+    if recipe.objective != "labels":
+        options = {
+            name: value
+            for name, value in options.items()
+            if name not in ("representation_width", "head_bias")
+        }
+    return create_model(
+        recipe.model or DEFAULT_MODEL,
+        num_classes=num_classes if recipe.objective == "labels" else None,
+        image_size=recipe.size,
+        **options,
+    )

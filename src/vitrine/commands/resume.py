@@ -50,7 +50,7 @@ def resume(
         opened = open_data(
             began["data"], folder=folder, seed=recipe.training.seed, hold_out=began["hold_out"], exclude=exclude,
             strict=False, allow_empty_class=True, workers=workers, processes=processes, is_resumed=True,
-            allow_changed=allow_changed_data,
+            allow_changed=allow_changed_data, needs_labels=recipe.objective == "labels",
         )  # fmt: skip
         splits = everything(opened.splits) if began["trains_on_all"] else opened.splits
         require_classes(splits, folder)

@@ -36,6 +36,7 @@ def open_data(
     allow_empty_class: bool,
     workers: int,
     processes: "Processes",
+    needs_labels: bool = True,
     is_resumed: bool = False,
     allow_changed: bool = False,
 ) -> RunData:
@@ -56,7 +57,8 @@ def open_data(
             seed=seed,
             val_fraction=hold_out,
             split_file=split_file,
-            allow_empty_class=allow_empty_class,
+            allow_empty_class=allow_empty_class or not needs_labels,
+            is_labelled=needs_labels,
         )
 
     def opened_first() -> "dict[str, Source]":
@@ -69,12 +71,12 @@ def open_data(
             if not allow_changed:
                 raise changed(address) from None
         assert split_file is not None
-        mend_split(address, split_file)
+        mend_split(address, split_file, needs_labels=needs_labels)
         return opened()
 
     def looked_through() -> "tuple[ScanReport | None, tuple[str, ...]]":
         own.update(opened_first())
-        if not own["train"].is_labelled:
+        if needs_labels and not own["train"].is_labelled:
             raise DataError(f"{address} has no labels; give one folder a class, or a manifest with labels")
         if own["train"].root is None:  # generated pictures cannot be broken
             return None, ()
@@ -116,7 +118,7 @@ def changed(what: str) -> DataError:
     )
 
 
-def mend_split(address: str, split_file: Path) -> None:
+def mend_split(address: str, split_file: Path, *, needs_labels: bool = True) -> None:
     """Write the split anew for changed data: who was held out still is, what is new is trained on."""
     import csv
 
@@ -127,7 +129,7 @@ def mend_split(address: str, split_file: Path) -> None:
 
     with split_file.open(newline="", encoding="utf-8", errors="surrogateescape") as file:
         side = {row["path"]: row["split"] for row in csv.DictReader(file)}
-    source = open_splits(address, val_fraction=0, allow_empty_class=True)["train"]
+    source = open_splits(address, val_fraction=0, allow_empty_class=True, is_labelled=needs_labels)["train"]
     held_out = np.array([side.get(source.name(row)) == "val" for row in range(len(source))])
     write_split(source, split_file, {"train": np.flatnonzero(~held_out), "val": np.flatnonzero(held_out)})
 

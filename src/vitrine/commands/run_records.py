@@ -19,7 +19,7 @@ FILES = ("config.yaml", "metrics.jsonl", "checkpoints", "model")
 # Everything that a run writes into its folder, and so all that --overwrite takes away.
 WRITTEN = (
     *FILES, "run.json", "command.txt", "environment.json", "classes.json", "split.csv", "data.json", "log.txt",
-    "sweep", "tensorboard",
+    "pictures", "sweep", "tensorboard",
 )  # fmt: skip
 
 
@@ -116,6 +116,7 @@ def write_records(setting: "Setting", *, is_resumed: bool) -> None:
         {
             **{name: getattr(setting, name) for name in kept},
             "exclude": None if setting.exclude is None else str(setting.exclude.absolute()),
+            "objective": setting.recipe.objective,
             "launch": launched().identity,
             "preprocess": setting.preprocess.to_json(),
             "model": config_to_json(setting.model.config),

@@ -6,7 +6,7 @@ The folder: `config.yaml` (re-runs it), `command.txt`, `environment.json`, `clas
 
 import dataclasses
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -35,10 +35,15 @@ class TrainingResult:
     """95 %, by Wilson's rule."""
     num_validation: int
     images_per_second: float
+    evaluation: Mapping[str, float] = field(default_factory=dict)
+    """All numbers of the last evaluation."""
+    objective: str = "labels"
     notes: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         lines = [*self.notes]
+        if self.objective != "labels":
+            return "\n".join([*lines, *self.lines_without_labels()])
         if self.accuracy is None:
             lines.append(f"Trained for {self.steps:,} steps; there was no validation split to measure it on")
         else:
@@ -53,6 +58,20 @@ class TrainingResult:
             f"Next: vitrine evaluate {self.folder} DATA --split test, or vitrine.load({str(self.folder)!r})"
         )
         return "\n".join(lines)
+
+    def lines_without_labels(self) -> list[str]:
+        """Say what was learned where no label was."""
+        found = ", ".join(f"{name.replace('_', ' ')} {value:.4g}" for name, value in self.evaluation.items())
+        measured = (
+            f"; on {self.num_validation:,} validation images: {found}"
+            if found
+            else "; nothing was held out to measure it on"
+        )
+        return [
+            f"Learned by {self.objective} for {self.steps:,} steps{measured}",
+            f"Wrote {self.model} (weights, preprocessing, no head yet) and {self.folder}/metrics.jsonl",
+            f"Next: vitrine finetune DATA --model {self.folder}, or vitrine fewshot {self.folder} DATA",
+        ]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,7 +103,7 @@ class Setting:
 def carry_out(setting: Setting, *, resume_from: Path | None = None) -> TrainingResult:
     """Train, keep the run folder, save the model; the same alone and under torchrun."""
     from vitrine.commands.run_records import optional_sinks, steps_done, write_records
-    from vitrine.commands.training_task import make_task
+    from vitrine.commands.training_task import make_task, trained_module
     from vitrine.runtime.log_file import logged_to
     from vitrine.runtime.progress import remark
     from vitrine.training.loop import train
@@ -97,6 +116,7 @@ def carry_out(setting: Setting, *, resume_from: Path | None = None) -> TrainingR
         logged_to(folder / "log.txt", is_first=processes.is_first),
     ):
         remark(plan_line(setting, processes))
+        module = trained_module(setting)
         task = make_task(setting, processes)
         by_the_first(lambda: write_records(setting, is_resumed=resume_from is not None), processes)
         sinks: list[Any] = []
@@ -105,7 +125,7 @@ def carry_out(setting: Setting, *, resume_from: Path | None = None) -> TrainingR
             sinks = [MetricsFile(folder / "metrics.jsonl", done_steps=done), *optional_sinks(setting)]
         try:
             outcome = train(
-                setting.model,
+                module,
                 task,
                 config=by_the_first(lambda: with_micro_batch(setting, processes), processes),
                 folder=folder / "checkpoints",
@@ -151,6 +171,7 @@ def fitting_micro_batch(setting: Setting, *, world_size: int, free: float) -> in
 def save_model(setting: Setting) -> None:
     """Save the best weights (the last where nothing was evaluated) with their record."""
     from vitrine.checkpoints import save
+    from vitrine.commands.training_task import weights_of_model
     from vitrine.models import build
     from vitrine.training.loop import BEST, LAST
     from vitrine.training.state import newest_state, weights_of
@@ -159,12 +180,12 @@ def save_model(setting: Setting) -> None:
     state = newest_state(checkpoints / BEST) or newest_state(checkpoints / LAST)
     assert state is not None
     model = build(setting.model.config)  # the one that was trained may be in pieces, on many devices
-    model.load_state_dict(weights_of(state))
+    model.load_state_dict(weights_of_model(weights_of(state), setting.recipe.objective))
     save(
         model.eval(),
         setting.folder / "model",
         preprocess=setting.preprocess,
-        classes=list(setting.splits["train"].classes),
+        classes=list(setting.splits["train"].classes) if setting.model.config.num_classes else None,
         recipe=dataclasses.asdict(setting.recipe),
         overwrite=True,
     )
@@ -185,6 +206,8 @@ def result_of(setting: Setting, outcome: "Outcome") -> TrainingResult:
         interval=None if accuracy is None else wilson_interval(accuracy, num_validation),
         num_validation=num_validation,
         images_per_second=outcome.images_per_second,
+        evaluation=outcome.last_evaluation,
+        objective=setting.recipe.objective,
         notes=notes,
     )
 
@@ -193,7 +216,7 @@ def loss_for(source: "Source", recipe: "Recipe") -> "Recipe":
     """Choose the sigmoid loss where images have several labels: a softmax has room for one."""
     from vitrine.runtime.progress import remark
 
-    if not source.is_multi_label or recipe.loss == "sigmoid":
+    if not source.is_multi_label or recipe.loss == "sigmoid" or recipe.objective != "labels":
         return recipe
     remark("Images have several labels: sigmoid loss in the place of softmax")
     return dataclasses.replace(recipe, loss="sigmoid")
@@ -204,9 +227,10 @@ def plan_line(setting: Setting, processes: "Processes") -> str:
     counts = ", ".join(f"{len(source):,} {name}" for name, source in setting.splits.items())
     t, config = setting.recipe.training, setting.model.config
     side = "x".join(map(str, config.image_size))
+    aim = f"{config.num_classes} classes" if config.num_classes else f"by {setting.recipe.objective}"
     params = sum(p.numel() for p in setting.model.parameters())
     return (
-        f"Plan: {setting.recipe.model or 'the model'}, {params:,} parameters, {config.num_classes} classes, "
+        f"Plan: {setting.recipe.model or 'the model'}, {params:,} parameters, {aim}, "
         f"{side} px; {counts} images; {t.total_steps:,} steps of {t.batch_size}, {t.optimizer} at {t.lr:g}, warm-up "
         f"{t.warmup_steps}, {t.decay} decay; {memory_line(setting, processes)}; to {setting.folder}"
     )

@@ -1,62 +1,55 @@
 """From a run's data, model and recipe to the functions that the loop takes."""
 
 import math
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from torch import Tensor, nn
+
     from vitrine.commands.training_run import Setting
+    from vitrine.recipes.recipe import Objective
     from vitrine.training.loop import Evaluate, Task
     from vitrine.training.processes import Processes
 
 
+def trained_module(setting: "Setting") -> "nn.Module":
+    """Return what the loop trains: the model itself or, without labels, a module that holds it as `vit`."""
+    if setting.recipe.objective == "labels":
+        return setting.model
+    from vitrine.commands.unlabelled_task import wrapped
+
+    return wrapped(setting)
+
+
+def weights_of_model(weights: "dict[str, Tensor]", objective: "Objective") -> "dict[str, Tensor]":
+    """Pick the model's own weights out of those of the trained module."""
+    if objective == "labels":
+        return weights
+    return {name.removeprefix("vit."): value for name, value in weights.items() if name.startswith("vit.")}
+
+
 def make_task(setting: "Setting", processes: "Processes") -> "Task":
-    """Wire loader, augmentation, loss and evaluation into what the loop takes."""
+    """Wire loader, augmentation, loss and evaluation into what the loop takes: one maker for each kind of task."""
+    if setting.recipe.objective == "labels":
+        return make_labels_task(setting, processes)
+    from vitrine.commands.unlabelled_task import make_unlabelled_task
+
+    return make_unlabelled_task(setting, processes)
+
+
+def make_labels_task(setting: "Setting", processes: "Processes") -> "Task":
+    """Learn labels: images are augmented, mixed where the recipe says so, and classified."""
     import torch
     from torch import nn
 
+    from vitrine.commands.training_batches import make_batches, make_names
     from vitrine.data.augment import augment
-    from vitrine.data.loader import Batch, Loader
-    from vitrine.data.order import training_rows
-    from vitrine.data.resident import ResidentLoader, can_reside
-    from vitrine.data.view import TrainView
+    from vitrine.data.loader import Batch
     from vitrine.objectives.classification import classification_loss, num_correct
     from vitrine.training.loop import Task
 
-    recipe, preprocess, train_split = setting.recipe, setting.preprocess, setting.splits["train"]
-    config, views = recipe.training, recipe.views
-    num_classes = len(train_split.classes)
-    resize = None if views.resize_size is None else (views.resize_size, views.resize_size)
-    view = TrainView(
-        size=preprocess.size,
-        channels=preprocess.channels,
-        crop=views.crop,
-        area=views.area,
-        flip=views.flip,
-        resize_size=resize,
-    )
-    sharing: dict[str, Any] = {
-        "batch_size": config.batch_size,
-        "seed": config.seed,
-        "rank": processes.rank,
-        "world_size": processes.world_size,
-        "device": processes.device,
-    }
-    loader: Loader | ResidentLoader
-    if processes.device.type == "cuda" and can_reside(train_split, view):
-        loader = ResidentLoader(train_split, view, **sharing)
-    else:
-        # Beside a GPU, more than two threads fight for Python's lock with the one that launches kernels: on one
-        # H200 machine 15 threads read 841 images/s, 15 processes 3,351.
-        is_busy = processes.device.type == "cuda" and setting.workers > 2
-        kind: Literal["threads", "processes"] = "processes" if is_busy else "threads"
-        loader = Loader(train_split, view, num_workers=setting.workers, worker_kind=kind, **sharing)
-
-    def batches(start: int, stop: int) -> Iterator[Batch]:
-        try:
-            yield from loader.training_batches(start_step=start, stop_step=stop)
-        finally:
-            loader.close()
+    recipe, preprocess = setting.recipe, setting.preprocess
+    config, num_classes = recipe.training, len(setting.splits["train"].classes)
 
     def prepare(batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
         pixels, targets = augment(
@@ -78,16 +71,12 @@ def make_task(setting: "Setting", processes: "Processes") -> "Task":
             "accuracy": num_correct(logits, targets)
         }
 
-    def names_of(step: int) -> list[str]:
-        rows = training_rows(step, length=len(train_split), batch_size=config.batch_size, seed=config.seed)
-        return [train_split.name(int(index)) for index in rows.indices]
-
     return Task(
-        batches=batches,
+        batches=make_batches(setting, processes),
         prepare=prepare,
         loss_of=loss_of,
         evaluate=make_evaluation(setting, processes) if "val" in setting.splits else None,
-        names_of=names_of,
+        names_of=make_names(setting),
     )
 
 

@@ -7,10 +7,20 @@ from vitrine.recipes.fine_tuning import FINE_TUNING
 from vitrine.recipes.pre_training import PRE_TRAINING
 from vitrine.recipes.recipe import Recipe, with_settings
 from vitrine.recipes.small_data import SMALL_DATA
+from vitrine.recipes.without_labels import WITHOUT_LABELS
 
-RECIPES = {**PRE_TRAINING, **FINE_TUNING, **SMALL_DATA}
+RECIPES = {**PRE_TRAINING, **FINE_TUNING, **SMALL_DATA, **WITHOUT_LABELS}
 
-__all__ = ["FINE_TUNING", "PRE_TRAINING", "RECIPES", "SMALL_DATA", "Recipe", "find_recipe", "with_settings"]
+__all__ = [
+    "FINE_TUNING",
+    "PRE_TRAINING",
+    "RECIPES",
+    "SMALL_DATA",
+    "WITHOUT_LABELS",
+    "Recipe",
+    "find_recipe",
+    "with_settings",
+]
 
 
 def find_recipe(name: str) -> Recipe:

@@ -5,16 +5,20 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from vitrine.errors import ConfigError
+from vitrine.objectives.patch_targets import Target
 from vitrine.recipes import find_recipe
-from vitrine.recipes.recipe import Recipe, from_yaml, with_settings
+from vitrine.recipes.recipe import Objective, Recipe, from_yaml, with_settings, without_labels
 
 # How many evaluations and checkpoints a run has where nothing is said.
 EVALUATIONS = 10
+FROM_SCRATCH = "from-scratch"
 
 
 def chosen_recipe(
-    name: str,
+    name: str | None,
     *,
+    objective: Objective | None = None,
+    target: Target | None = None,
     model: str | None = None,
     epochs: float | None = None,
     steps: int | None = None,
@@ -28,7 +32,13 @@ def chosen_recipe(
     evaluate_every: int | None = None,
     settings: Iterable[str] = (),
 ) -> Recipe:
-    """Find a recipe by name or file, then change what was given; `settings` come last."""
+    """Find a recipe by name or file, then change what was given; `settings` come last.
+
+    Without a name it is that of the objective; another objective than the recipe's takes its place.
+    """
+    if name is None:
+        name = FROM_SCRATCH if objective in (None, "labels") else objective
+    assert name is not None
     if epochs is not None and steps is not None:
         raise ConfigError(f"give epochs or steps, not both, got {epochs:g} and {steps}")
     file = Path(name)
@@ -37,6 +47,7 @@ def chosen_recipe(
         if file.suffix in (".yaml", ".yml") and file.exists()
         else find_recipe(name)
     )
+    recipe = with_objective(recipe, objective=objective, target=target)
     named = {
         "batch_size": batch_size, "lr": lr, "seed": seed, "precision": precision, "log_every": log_every,
         "checkpoint_every": checkpoint_every, "evaluate_every": evaluate_every, "total_steps": steps,
@@ -53,3 +64,20 @@ def chosen_recipe(
     if epochs is not None or steps is not None:
         changes["epochs"] = epochs
     return with_settings(dataclasses.replace(recipe, **changes), settings)  # type: ignore[arg-type]
+
+
+def with_objective(recipe: Recipe, *, objective: Objective | None, target: Target | None) -> Recipe:
+    """Give a recipe the objective, and masked patches the target, that was asked for."""
+    if objective is not None and objective != recipe.objective:
+        if objective == "labels":
+            raise ConfigError(
+                f"recipe {recipe.name} learns without labels; for labels choose another, such as {FROM_SCRATCH}"
+            )
+        recipe = without_labels(recipe, objective)
+    if target is None:
+        return recipe
+    if recipe.objective != "masked-patches":
+        raise ConfigError(f"a target goes with objective masked-patches, got {target} and {recipe.objective}")
+    return dataclasses.replace(
+        recipe, masked_patches=dataclasses.replace(recipe.masked_patches, target=target)
+    )

@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from types import UnionType
-from typing import Any, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import yaml
 
@@ -12,8 +12,12 @@ from vitrine.data.augment import Augment
 from vitrine.data.view import Crop
 from vitrine.errors import ConfigError
 from vitrine.objectives.classification import LossKind
+from vitrine.objectives.masked_autoencoder import AutoencoderConfig
+from vitrine.objectives.masked_patches import MaskedPatchesConfig
 from vitrine.spelling import nearest
 from vitrine.training.config import TrainingConfig, require_choice
+
+Objective = Literal["labels", "masked-patches", "autoencoder"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,7 +48,12 @@ class Recipe:
     model_options: dict[str, Any] = field(default_factory=dict)
     size: int | None = None
     """Image side in pixels; None keeps the model's."""
+    objective: Objective = "labels"
+    """What is learned: `labels`, or without any `masked-patches` (section 4.6) or `autoencoder` (MAE)."""
     loss: LossKind = "softmax"
+    """For `labels`."""
+    masked_patches: MaskedPatchesConfig = field(default_factory=MaskedPatchesConfig)
+    autoencoder: AutoencoderConfig = field(default_factory=AutoencoderConfig)
     views: Views = field(default_factory=Views)
     augment: Augment = field(default_factory=Augment)
     training: TrainingConfig = field(default_factory=TrainingConfig)
@@ -54,7 +63,10 @@ class Recipe:
     """Learning rates that `--sweep` tries (Table 4)."""
 
     def __post_init__(self) -> None:
+        require_choice("objective", self.objective, get_args(Objective))
         require_choice("loss", self.loss, get_args(LossKind))
+        if self.objective != "labels":
+            require_without_labels(self)
         if self.epochs is not None and self.epochs <= 0:
             raise ConfigError(f"epochs must be above 0, got {self.epochs:g}")
 
@@ -64,6 +76,35 @@ class Recipe:
             return self
         steps = max(round(self.epochs * num_images / self.training.batch_size), 1)
         return dataclasses.replace(self, training=dataclasses.replace(self.training, total_steps=steps))
+
+
+def require_without_labels(recipe: Recipe) -> None:
+    """Refuse settings that mean nothing where no label is learned."""
+    given, training = recipe.augment, recipe.training
+    for name, value, plain_value in (
+        ("augment.mixup", given.mixup, 0),
+        ("augment.cutmix", given.cutmix, 0),
+        ("augment.label_smoothing", given.label_smoothing, 0),
+        ("training.layer_decay", training.layer_decay, 1),
+        ("training.patience", training.patience, None),
+        ("training.trains", training.trains, "all"),
+    ):
+        if value != plain_value:
+            raise ConfigError(
+                f"{name}={value} goes with labels, not with objective {recipe.objective}; "
+                f"set {name}={'null' if plain_value is None else plain_value}"
+            )
+
+
+def without_labels(recipe: Recipe, objective: Objective) -> Recipe:
+    """Give a recipe for labels another objective; what goes with labels alone is left out."""
+    return dataclasses.replace(
+        recipe,
+        claim=f"unmeasured: {recipe.name} with objective {objective}",
+        objective=objective,
+        augment=dataclasses.replace(recipe.augment, mixup=0.0, cutmix=0.0, label_smoothing=0.0),
+        training=dataclasses.replace(recipe.training, layer_decay=1.0, patience=None, trains="all"),
+    )
 
 
 def to_yaml(recipe: Recipe) -> str:

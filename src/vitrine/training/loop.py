@@ -46,8 +46,10 @@ class Task:
     """Batch to what the loss reads, on the device: augmented, normalised."""
     loss_of: LossOf
     evaluate: Evaluate | None = None
-    metric: str = "accuracy"
-    """Which number of the evaluation decides what is best; higher is better."""
+    metric: str | None = "accuracy"
+    """Which number of the evaluation decides what is best; higher is better. None: the last weights are kept."""
+    depict: Callable[[nn.Module, int], None] | None = None
+    """Called at every evaluation with the model and the steps done, to draw what it does."""
     names_of: Callable[[int], Sequence[str]] = field(default=lambda step: ())
     """The files of a step's batch, for messages."""
 
@@ -254,10 +256,14 @@ class Run:
         averaged = self.state.averages.applied_to(self.model) if self.state.averages else nullcontext()
         with averaged, torch.no_grad():
             found = self.task.evaluate(self.model)
+            if self.task.depict is not None:
+                self.task.depict(self.model, self.state.step)
         self.model.train()
         self.last_evaluation = found
         self.state.evaluated_step = self.state.step
         self.write({"step": self.state.step, **{f"val_{name}": value for name, value in found.items()}})
+        if self.task.metric is None:
+            return
         value = found.get(self.task.metric)
         if value is not None and (self.state.best is None or value > self.state.best):
             self.state.best, self.state.best_step, self.state.evaluations_since_best = (

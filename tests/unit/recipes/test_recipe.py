@@ -107,3 +107,20 @@ def test_another_model_keeps_what_is_not_its_shape() -> None:
     recipe = chosen_recipe("cifar10", model="ViT-S/16")
     assert recipe.model == "ViT-S/16"
     assert "width" not in recipe.model_options and recipe.model_options["pooling"] == "average"
+
+
+def test_another_objective_leaves_out_what_goes_with_labels_and_claims_nothing() -> None:
+    before = find_recipe("cifar10")
+    after = chosen_recipe("cifar10", objective="masked-patches", target="pixels")
+    assert (after.objective, after.masked_patches.target) == ("masked-patches", "pixels")
+    assert not after.augment.mixes and after.augment.label_smoothing == 0
+    assert after.augment.num_operations == before.augment.num_operations and after.views == before.views
+    assert after.training == before.training and after.model_options == before.model_options
+    assert after.claim == "unmeasured: cifar10 with objective masked-patches"
+
+
+def test_an_objective_has_a_recipe_of_its_own_name() -> None:
+    assert chosen_recipe(None).name == "from-scratch"
+    assert chosen_recipe(None, objective="labels").name == "from-scratch"
+    assert chosen_recipe(None, objective="autoencoder") == find_recipe("autoencoder")
+    assert chosen_recipe(None, objective="masked-patches") == find_recipe("masked-patches")

@@ -125,3 +125,31 @@ def test_every_cell_of_the_augreg_grid_is_a_recipe(mixup: float, magnitude: floa
     recipe = augreg("ViT-B/16", mixup=mixup, magnitude=magnitude, regularisation=0.1, weight_decay=0.03)
     assert (recipe.augment.mixup, recipe.augment.num_operations) == (mixup, 2 if magnitude else 0)
     assert recipe.model_options == {"dropout": 0.1, "stochastic_depth": 0.1}
+
+
+def test_masked_patches_are_trained_as_appendix_b_1_2_says() -> None:
+    recipe = find_recipe("masked-patches")
+    training, hidden = recipe.training, recipe.masked_patches
+    assert (training.optimizer, training.betas, training.lr) == ("adamw", (0.9, 0.999), 2e-4)
+    assert (training.batch_size, training.warmup_steps, training.decay) == (4096, 10_000, "cosine")
+    assert (training.total_steps, training.end_lr) == (1_000_000, 0.0)
+    assert (hidden.target, hidden.corrupted, hidden.masked, hidden.replaced) == ("mean-color", 0.5, 0.8, 0.1)
+    assert (recipe.model, recipe.size, recipe.views.crop, recipe.views.flip) == (
+        "ViT-B/16",
+        224,
+        "inception",
+        True,
+    )
+
+
+def test_the_autoencoder_is_trained_as_its_authors_table_8_says() -> None:
+    recipe = find_recipe("autoencoder")
+    training, hidden = recipe.training, recipe.autoencoder
+    assert (training.betas, training.weight_decay, training.batch_size) == ((0.9, 0.95), 0.05, 4096)
+    assert training.lr == pytest.approx(1.5e-4 * 16) and training.warmup_steps == 40 * 1_281_167 // 4096 + 1
+    assert (hidden.hidden, hidden.decoder_width, hidden.decoder_depth, hidden.decoder_heads) == (
+        0.75,
+        512,
+        8,
+        16,
+    )

@@ -11,7 +11,7 @@ from typing import Protocol, cast
 
 import numpy as np
 
-from vitrine.data.file_list import require_path
+from vitrine.data.file_list import list_images, require_path, subfolders
 from vitrine.data.source import Source, Subset, match_classes, printable
 from vitrine.data.split import held_out_split, stored_split
 from vitrine.errors import DataError
@@ -73,9 +73,7 @@ def open_source(
     With `is_labelled=False`, every image below a folder, without labels.
     """
     if not is_labelled:
-        from vitrine.data.sources import unlabelled
-
-        return unlabelled.open_folder(str(address))
+        return open_loose(address)
     if split == ALL:
         found = open_kind(address)
         whole = _joined([found[name] for name in found if name in (ALL, "train", "val", "test")])
@@ -103,14 +101,16 @@ def open_splits(
     val_fraction: float | None = None,
     split_file: Path | None = None,
     allow_empty_class: bool = False,
+    is_labelled: bool = True,
 ) -> dict[str, Source]:
     """Open all splits of the data set at `address`, with one class map, `train` first.
 
     A set without `val` is given one: a seeded, stratified part of `train`, or of everything, with exact
     duplicates kept together. `val_fraction` is a tenth, or what the paper held out of this set; 0 holds out
-    nothing. With `split_file` the choice is read from there, or made and written there.
+    nothing. With `split_file` the choice is read from there, or made and written there. With
+    `is_labelled=False` a folder of loose images will do; whatever has labels keeps them.
     """
-    splits = open_kind(address)
+    splits = open_kind(address) if is_labelled or not is_loose(address) else {ALL: open_loose(address)}
     base = splits.pop(ALL, None) or splits.get("train")
     if base is not None and "val" not in splits:
         fraction = base.val_fraction if val_fraction is None else val_fraction
@@ -118,6 +118,19 @@ def open_splits(
             name: source for name, source in splits.items() if name != "train"
         }
     return check_classes(splits, allow_empty_class=allow_empty_class)
+
+
+def is_loose(address: str | Path) -> bool:
+    """Whether `address` is a folder of images without folders for classes."""
+    path = Path(address)
+    return path.is_dir() and not subfolders(path) and next(list_images(path), None) is not None
+
+
+def open_loose(address: str | Path) -> Source:
+    """List every image below a folder, without labels."""
+    from vitrine.data.sources import unlabelled
+
+    return unlabelled.open_folder(str(address))
 
 
 def list_splits(address: str | Path) -> tuple[str, ...]:

@@ -1,0 +1,32 @@
+"""Whether a representation has collapsed: how many directions it uses, and how far apart images lie.
+
+Shapes: N images, D features.
+"""
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+
+def effective_rank(features: Tensor) -> float:
+    """Count the directions that features (N, D) use: exp of the entropy of their singular values, 0 to min(N, D).
+
+    As RankMe (arXiv:2210.02885), but of centred features: an offset that all images share says nothing of them.
+    """
+    rows = features.double()
+    values = torch.linalg.svdvals(rows - rows.mean(dim=0))
+    # What is left of equal rows is rounding, not a direction.
+    values = values[values > len(rows) * torch.finfo(torch.float32).eps * rows.abs().amax()]
+    if not len(values):
+        return 0.0
+    shares = values / values.sum()
+    return float(torch.exp(-(shares * shares.log()).sum()))
+
+
+def spread(features: Tensor) -> float:
+    """Return the deviation of unit-length features times sqrt(D): 0 when collapsed, about 1 in all directions.
+
+    As in SimSiam (arXiv:2011.10566, section 4.1).
+    """
+    unit = F.normalize(features.double(), dim=1)
+    return float(unit.std(dim=0, correction=0).mean() * unit.shape[1] ** 0.5)

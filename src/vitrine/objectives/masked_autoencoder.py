@@ -1,0 +1,155 @@
+"""Masked autoencoder (MAE, arXiv:2111.06377): the encoder reads the visible quarter alone, a small decoder the rest.
+
+Shapes: B images of C channels, N patches of P x Q pixels, V of them visible, S tokens before the patches (class
+token and its like), D width of the encoder, E of the decoder.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from vitrine.errors import ConfigError
+from vitrine.models import ViT, ViTConfig
+from vitrine.models.encoder import Block
+from vitrine.models.initialisation import initialise_layer
+from vitrine.models.positions import Grid, SinCos2D
+from vitrine.objectives.masked_patches import encoded, representation, require_token_outputs, take
+from vitrine.objectives.patch_targets import normalised_patches
+
+TOKEN_STD = 0.02
+
+
+@dataclass(frozen=True, kw_only=True)
+class AutoencoderConfig:
+    """How much is hidden and who fills it in; the defaults are those of MAE's authors."""
+
+    hidden: float = 0.75
+    """Share of the patches that the encoder does not see."""
+    decoder_width: int = 512
+    decoder_depth: int = 8
+    decoder_heads: int = 16
+    normalises: bool = True
+    """Whether every patch is to be told with mean 0 and deviation 1, or as it is, from -1 to 1."""
+
+    def __post_init__(self) -> None:
+        if not 0 < self.hidden < 1:
+            raise ConfigError(f"hidden must be between 0 and 1, got {self.hidden}; .75 is usual")
+        if min(self.decoder_width, self.decoder_depth, self.decoder_heads) < 1:
+            raise ConfigError(
+                "decoder_width, decoder_depth and decoder_heads must be at least 1, got "
+                f"{self.decoder_width}, {self.decoder_depth} and {self.decoder_heads}"
+            )
+        if self.decoder_width % 4 or self.decoder_width % self.decoder_heads:
+            raise ConfigError(
+                "decoder_width must be a multiple of 4 and of decoder_heads, got "
+                f"{self.decoder_width} and {self.decoder_heads}"
+            )
+
+
+class Decoder(nn.Module):
+    """A small transformer that fills the gaps: visible tokens and one learned token in every gap, then pixels."""
+
+    def __init__(self, config: AutoencoderConfig, *, encoder: ViTConfig) -> None:
+        super().__init__()
+        E = config.decoder_width
+        shape = ViTConfig(
+            width=E, depth=config.decoder_depth, num_heads=config.decoder_heads, mlp_width=4 * E,
+            gelu=encoder.gelu, norm_eps=encoder.norm_eps, num_classes=None,
+        )  # fmt: skip
+        self.num_leading_tokens = encoder.num_prefix_tokens + encoder.num_registers
+        self.narrow = nn.Linear(encoder.width, E)
+        self.mask_token = nn.Parameter(torch.empty(1, 1, E))
+        self.positions = SinCos2D(width=E, num_slots=self.num_leading_tokens)
+        self.blocks = nn.ModuleList(Block(shape, drop_rate=0.0) for _ in range(config.decoder_depth))
+        self.norm = nn.LayerNorm(E, eps=encoder.norm_eps)
+        height, width = encoder.patch_size
+        self.to_pixels = nn.Linear(E, encoder.channels * height * width)
+        with torch.no_grad():
+            for module in self.modules():
+                initialise_layer(module)
+        for layer in (self.narrow, self.to_pixels):
+            nn.init.xavier_uniform_(layer.weight)
+            nn.init.zeros_(layer.bias)
+        nn.init.normal_(self.mask_token, std=TOKEN_STD)
+
+    def forward(self, tokens: Tensor, order: Tensor, grid: Grid) -> Tensor:
+        """Map encoded tokens (B, S + V, D) to the pixels of every patch (B, N, C x P x Q), in raster order."""
+        tokens = self.narrow(tokens)
+        leading, visible = tokens[:, : self.num_leading_tokens], tokens[:, self.num_leading_tokens :]
+        patches = unshuffle(visible, order, fill=self.mask_token)
+        tokens = torch.cat([leading, patches], dim=1)
+        tokens = tokens + self.positions(grid).to(tokens.dtype)
+        for block in self.blocks:
+            tokens = block(tokens)
+        return self.to_pixels(self.norm(tokens[:, self.num_leading_tokens :]))
+
+
+class MaskedAutoencoder(nn.Module):
+    """A ViT that sees a quarter of the patches, and the decoder that makes it tell the others."""
+
+    def __init__(self, vit: ViT, config: AutoencoderConfig) -> None:
+        super().__init__()
+        require_token_outputs(vit)
+        require_order_free(vit.config)
+        self.vit, self.config = vit, config
+        self.decoder = Decoder(config, encoder=vit.config)
+
+    def forward(
+        self, images: Tensor, targets: Tensor | None = None
+    ) -> Tensor | tuple[Tensor, dict[str, Tensor]]:
+        """Return the loss of each image (B,) and nothing else to log; without targets the representation (B, D).
+
+        Targets are the pixels of every patch from -1 to 1 (B, N, C x P x Q).
+        """
+        if targets is None:
+            return representation(self.vit, images)
+        predictions, order = self.reconstruct(images)
+        wanted = normalised_patches(targets) if self.config.normalises else targets
+        hidden = order[:, num_visible(order.shape[1], hidden=self.config.hidden) :]
+        errors = take(predictions.float(), hidden) - take(wanted, hidden)
+        return errors.square().flatten(1).mean(dim=1), {}
+
+    def reconstruct(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        """Hide and predict: every patch (B, N, C x P x Q), and the order (B, N) whose first V were visible."""
+        patches, grid = self.vit.embed_patches(images)
+        B, N, _ = patches.shape
+        order = torch.rand(B, N, device=patches.device).argsort(dim=1)
+        return self.decoder(self.encode_visible(patches, order, grid), order, grid), order
+
+    def encode_visible(self, patches: Tensor, order: Tensor, grid: Grid) -> Tensor:
+        """Run the encoder on class token and visible patches alone, with their positions: (B, S + V, D)."""
+        S, N = self.vit.num_leading_tokens, patches.shape[1]
+        visible = order[:, : num_visible(N, hidden=self.config.hidden)]
+        tokens = self.vit.assemble(patches, grid)
+        tokens = torch.cat([tokens[:, :S], take(tokens[:, S:], visible)], dim=1)
+        return encoded(self.vit, tokens, grid)
+
+
+def num_visible(num_patches: int, *, hidden: float) -> int:
+    """Return how many patches the encoder sees: at least one, and never all."""
+    if num_patches < 2:
+        raise ConfigError("a masked autoencoder needs two patches or more in an image, got 1")
+    return min(max(round((1 - hidden) * num_patches), 1), num_patches - 1)
+
+
+def unshuffle(visible: Tensor, order: Tensor, *, fill: Tensor) -> Tensor:
+    """Put visible tokens (B, V, E) back to positions order[:, :V] and `fill` (1, 1, E) in the gaps: (B, N, E)."""
+    B, V, E = visible.shape
+    N = order.shape[1]
+    shuffled = torch.cat([visible, fill.to(visible.dtype).expand(B, N - V, E)], dim=1)
+    return take(shuffled, order.argsort(dim=1))
+
+
+def require_order_free(config: ViTConfig) -> None:
+    """Refuse an encoder that cannot leave patches out: positions must be added once, and patches be apart."""
+    if config.stem is not None:
+        raise ConfigError(
+            "a masked autoencoder needs a ViT without convolutions, which would see hidden patches; "
+            "use objective masked-patches for hybrids"
+        )
+    if config.positions == "relative" or config.position_placement != "stem":
+        raise ConfigError(
+            f"a masked autoencoder adds absolute positions once, got positions={config.positions} in "
+            f"{config.position_placement}; use learned_1d, learned_2d or sincos_2d at the stem"
+        )
