@@ -51,7 +51,7 @@ def our_step(name: str, images: torch.Tensor, labels: torch.Tensor) -> Step:
             compiled, (images, labels), loss_of=loss_of, state=state,
             autocast=functools.partial(torch.autocast, "cuda", dtype=torch.bfloat16), processes=Processes(),
         )  # fmt: skip
-        return update(model, optimizer, loss=loss, clip_norm=1.0, state=state)
+        return update(model, optimizer, loss=loss, clip_norm=1.0, state=state, processes=Processes())
 
     return step
 

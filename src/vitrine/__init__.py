@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from vitrine.commands.evaluate import evaluate as evaluate
     from vitrine.commands.fewshot import fewshot as fewshot
     from vitrine.commands.finetune import finetune as finetune
+    from vitrine.commands.inspect import inspect as inspect
     from vitrine.commands.models import list_models as list_models
     from vitrine.commands.plan import plan as plan
     from vitrine.commands.pretrain import pretrain as pretrain
@@ -44,6 +45,7 @@ _HOME = {
     "fewshot": "vitrine.commands.fewshot",
     "fewshot_accuracy": "vitrine.evaluation.fewshot",
     "finetune": "vitrine.commands.finetune",
+    "inspect": "vitrine.commands.inspect",
     "list_models": "vitrine.commands.models",
     "load": "vitrine.checkpoints",
     "plan": "vitrine.commands.plan",

@@ -1,7 +1,7 @@
-"""The nearest known name to one that was misspelt."""
+"""The nearest known names to one that was misspelt."""
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 
 def nearest(name: str, known: Iterable[str], count: int = 1) -> list[str]:
@@ -14,3 +14,10 @@ def nearest(name: str, known: Iterable[str], count: int = 1) -> list[str]:
         return difflib.SequenceMatcher(None, bare(name), bare(candidate)).ratio()
 
     return sorted(known, key=alike, reverse=True)[:count]
+
+
+def near_match(name: str, known: Collection[str]) -> str | None:
+    """Return the known name that is spelt almost like `name`, case aside, or None where none is."""
+    lower = {candidate.lower(): candidate for candidate in known}
+    found = difflib.get_close_matches(name.lower(), list(lower), n=1, cutoff=0.6)
+    return lower[found[0]] if found else None

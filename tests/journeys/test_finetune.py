@@ -175,3 +175,4 @@ def test_the_saved_weights_are_the_averages_where_there_are_any(
 def test_weights_that_are_not_there_are_refused_with_the_nearest(photos: Path, tmp_path: Path) -> None:
     done = finetune(photos, tmp_path / "nowhere", tmp_path / "run")
     assert_refused(done, "no such file or folder")
+    assert not (tmp_path / "run").exists()

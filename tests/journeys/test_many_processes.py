@@ -10,6 +10,7 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -57,9 +58,25 @@ def on_processes(count: int, jobs: list[dict]) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """All runs of this module, by the names of their folders."""
-    root = tmp_path_factory.mktemp("runs")
+def runs(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Path:
+    """All runs of this module, by the names of their folders; made once however many workers share the tests."""
+    if not hasattr(request.config, "workerinput"):
+        return made_in(tmp_path_factory.mktemp("runs"))
+    root = tmp_path_factory.getbasetemp().parent / "many-processes"
+    try:
+        root.mkdir()
+    except FileExistsError:
+        end = time.monotonic() + 280
+        while not (root / "made").exists():
+            assert time.monotonic() < end, "another worker should have made the runs by now"
+            time.sleep(0.2)
+        return root
+    made_in(root)
+    (root / "made").touch()
+    return root
+
+
+def made_in(root: Path) -> Path:
     ends = on_processes(1, [pretrain(root / "one"), pretrain(root / "begun-on-1", shard=True, stop_after=3)])
     assert ends[0] == "0" and ends[1].startswith("130 stopped after step 3 of 6")
     ends = on_processes(

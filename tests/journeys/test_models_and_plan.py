@@ -25,6 +25,11 @@ def test_models_for_machines_holds_the_papers_figures() -> None:
     assert records["ViT-B/16"]["exaflops"] == pytest.approx(224, rel=0.02)
 
 
+def test_a_model_that_cannot_tile_the_size_is_listed_at_the_nearest_it_can() -> None:
+    sizes = {line.name: line.image_size for line in vitrine.list_models(size=384)}
+    assert (sizes["ViT-B/16"], sizes["ViT-H/14"], sizes["BiT-R50x1"]) == (384, 378, 384)
+
+
 def test_plan_fits_what_fits_and_says_what_else_would_do() -> None:
     small = json.loads(
         command(
@@ -63,7 +68,7 @@ def test_plan_measures_this_machine_where_no_rate_is_stated() -> None:
         (["plan", "ViT-B/16", "--num-classes", "0"], ["num_classes must be at least 1, got 0"]),
         (["plan", "ViT-B/16", "--batch-size", "10", "--devices", "4"], ["multiple of devices, got 10 and 4"]),
         (["plan", "ViT-B/16", "--epochs", "-1"], ["epochs must be above 0, got -1"]),
-        (["models", "--size", "230"], ["got 230"]),
+        (["models", "--size", "0"], ["must be above 0, got 0"]),
         (["models", "--image", "3"], ["No such option", "--images"]),
         (["plann"], ["No such command", "plan"]),
     ],

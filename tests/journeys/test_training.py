@@ -99,8 +99,11 @@ def test_the_run_folder_holds_what_is_needed_to_repeat_and_to_judge_the_run(whol
     names = {path.name for path in whole.iterdir()}
     assert names >= {
         "config.yaml", "command.txt", "environment.json", "classes.json", "data.json", "metrics.jsonl",
-        "checkpoints", "model", "run.json",
+        "checkpoints", "model", "run.json", "log.txt",
     }  # fmt: skip
+    said = (whole / "log.txt").read_text().splitlines()
+    assert "Plan: " in said[0] and "40 steps of 8" in said[0]
+    assert sum("Training: " in line and "loss" in line for line in said) == 40
     records = [json.loads(line) for line in (whole / "metrics.jsonl").read_text().splitlines()]
     logged = [record for record in records if "loss" in record]
     assert [record["step"] for record in logged] == list(range(1, 41))
@@ -178,7 +181,7 @@ def test_a_wrong_option_is_refused_in_one_sentence_and_nothing_is_left_behind(
     done = inside("pretrain", SHAPES, *SMALL, "--out", tmp_path / "run", *options)
     assert_refused(done, message)
     assert done.stderr.count("\n") == 1
-    assert not (tmp_path / "run" / "config.yaml").exists()
+    assert not (tmp_path / "run").exists()
 
 
 def test_a_misspelt_option_is_refused_with_the_nearest_name(tmp_path: Path) -> None:
@@ -215,6 +218,7 @@ def test_a_loss_that_is_not_finite_exits_with_3_names_the_files_and_suggests(tmp
     done = inside("pretrain", tmp_path / "photos", *options, "--out", tmp_path / "run")
     assert_refused(done, "is not finite", "try a lower learning rate (now 1e+30)", code=3)
     assert "cat/" in done.stderr or "dog/" in done.stderr
+    assert "is not finite" in (tmp_path / "run" / "log.txt").read_text().splitlines()[-1]
     kept = state.weights_of(tmp_path / "run" / "checkpoints" / "last.safetensors")
     assert all(value.isfinite().all() for value in kept.values())
 
@@ -232,8 +236,10 @@ def test_changed_data_is_refused_unless_asked_for(tmp_path: Path, how: str) -> N
         save(folders / "cat" / "3.png", photo(99, 100, 100))
     refused = inside("resume", run)
     assert_refused(refused, "is not what this run began with", "--allow-changed-data")
+    before = json.loads((run / "data.json").read_text())
     done = inside("resume", run, "--allow-changed-data")
     assert done.returncode == 0, done.stderr
+    assert json.loads((run / "data.json").read_text())["fingerprints"] != before["fingerprints"]
     assert len(losses(run)) == 8
     still = [line for line in (run / "split.csv").read_text().splitlines() if line.endswith(",val")]
     assert set(still) <= set(held_out)  # nothing that was trained on is now tested on

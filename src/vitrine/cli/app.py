@@ -129,7 +129,8 @@ def option_of(parameter: inspect.Parameter) -> inspect.Parameter:
     if parameter.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD:
         mark: Any = typer.Argument(help=text, show_default=parameter.default not in (None, ()))
     else:
-        mark = typer.Option("--" + parameter.name.replace("_", "-"), help=text)
+        # `class_` is --class: a word that Python keeps for itself ends in an underscore.
+        mark = typer.Option("--" + parameter.name.rstrip("_").replace("_", "-"), help=text)
         if annotation is bool and parameter.default:
             mark = typer.Option(help=text)  # a switch that is on needs its --no- form
     return parameter.replace(annotation=Annotated[annotation, mark])

@@ -8,13 +8,20 @@ from vitrine.commands.models import ModelCost
 
 def show(lines: list[ModelCost]) -> None:
     """Print one row a variant."""
-    table = Table(title=f"Models at {lines[0].image_size} px", title_justify="left", box=None, pad_edge=False)
+    table = Table(box=None, pad_edge=False)
     table.add_column("model", no_wrap=True)
-    for name in ("parameters", "tokens", "GMACs", "exaFLOPs"):
+    for name in ("pixels", "parameters", "tokens", "GMACs", "exaFLOPs"):
         table.add_column(name, justify="right", no_wrap=True)
     for line in lines:
         tokens = "-" if line.tokens is None else str(line.tokens)
-        table.add_row(line.name, f"{line.params:,}", tokens, f"{line.gmacs:.2f}", f"{line.exaflops:,.1f}")
+        table.add_row(
+            line.name,
+            str(line.image_size),
+            f"{line.params:,}",
+            tokens,
+            f"{line.gmacs:.2f}",
+            f"{line.exaflops:,.1f}",
+        )
     Console(highlight=False).print(table)
     print("\nGMACs: one image forward. exaFLOPs: training, forward and backward, on --images for --epochs.")
     print("Any patch size can be named too (ViT-S/8).")

@@ -30,6 +30,7 @@ VERBS = (
     Verb("evaluate", "evaluate"),
     Verb("fewshot", "fewshot"),
     Verb("vtab", "vtab"),
+    Verb("inspect", "inspect"),
     Verb("bench", "bench"),
     Verb("models", "list_models"),  # `vitrine.models` is the room
     Verb("plan", "plan"),

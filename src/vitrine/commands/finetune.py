@@ -50,7 +50,7 @@ def finetune(
     """Transfer a trained model to your images: a new head, all weights trained; also under torchrun, unchanged."""
     from vitrine.checkpoints import load
     from vitrine.commands.resume import resume
-    from vitrine.commands.run_data import open_data
+    from vitrine.commands.run_data import open_data, withdrawing
     from vitrine.commands.run_records import restarted_run, start_folder
     from vitrine.commands.sweep import swept
     from vitrine.commands.training_run import Setting, carry_out, loss_for
@@ -75,14 +75,15 @@ def finetune(
         if lost is not None:
             return resume(lost, device=device, workers=workers)
         folder = start_folder(out, verb="finetune", data=data, overwrite=overwrite, processes=processes)
-        opened = open_data(
-            data, folder=folder, seed=chosen.training.seed, hold_out=hold_out, exclude=exclude, strict=strict,
-            allow_empty_class=allow_empty_class, workers=workers, processes=processes,
-        )  # fmt: skip
-        train_split = opened.splits["train"]
-        chosen = loss_for(train_split, chosen.with_steps_for(len(train_split)))
-        # Both linear layers of the old head go, one of zeros comes (section 3.2).
-        loaded = load(model, num_classes=len(train_split.classes), image_size=chosen.size)
+        with withdrawing(folder, processes):
+            opened = open_data(
+                data, folder=folder, seed=chosen.training.seed, hold_out=hold_out, exclude=exclude, strict=strict,
+                allow_empty_class=allow_empty_class, workers=workers, processes=processes,
+            )  # fmt: skip
+            train_split = opened.splits["train"]
+            chosen = loss_for(train_split, chosen.with_steps_for(len(train_split)))
+            # Both linear layers of the old head go, one of zeros comes (section 3.2).
+            loaded = load(model, num_classes=len(train_split.classes), image_size=chosen.size)
         setting = Setting(
             model=loaded.model, preprocess=loaded.preprocess, splits=opened.splits, set_aside=opened.set_aside,
             recipe=dataclasses.replace(chosen, model=model), folder=folder, verb="finetune", data=data,

@@ -23,26 +23,32 @@ class ModelCost:
 
 def list_models(
     *,
-    size: Annotated[int | None, Doc("Image height and width in pixels; by default 224.")] = None,
+    size: Annotated[
+        int, Doc("Image side in pixels; a model that cannot tile it is listed at the nearest it can.")
+    ] = 224,
     num_classes: Annotated[int, Doc("Classes of the head.")] = 1000,
     images: Annotated[float, Doc("Images in the training set (303e6 is JFT).")] = JFT_IMAGES,
     epochs: Annotated[float, Doc("Passes over the training set.")] = DEFAULT_EPOCHS,
 ) -> list[ModelCost]:
     """List every variant with its parameters, tokens and compute."""
     from vitrine.errors import ConfigError
+    from vitrine.models.config import ViTConfig
     from vitrine.models.cost import cost_of, training_exaflops
-    from vitrine.models.variants import VARIANTS, configure
+    from vitrine.models.variants import VARIANTS, configure, resolve
 
-    if images <= 0 or epochs <= 0:
-        raise ConfigError(f"images and epochs must be above 0, got {images:g} and {epochs:g}")
+    if images <= 0 or epochs <= 0 or size <= 0:
+        raise ConfigError(f"size, images and epochs must be above 0, got {size}, {images:g} and {epochs:g}")
     lines = []
     for name in VARIANTS:
-        cost = cost_of(configure(name, image_size=size, num_classes=num_classes))
+        config, _ = resolve(name)
+        stride = config.token_stride[0] if isinstance(config, ViTConfig) else 1
+        fitting = max(round(size / stride), 1) * stride
+        cost = cost_of(configure(name, image_size=fitting, num_classes=num_classes))
         lines.append(
             ModelCost(
                 name=name,
                 params=cost.params,
-                image_size=size or 224,
+                image_size=fitting,
                 tokens=cost.tokens,
                 gmacs=cost.macs / 1e9,
                 exaflops=training_exaflops(cost.macs, images=images, epochs=epochs),

@@ -64,7 +64,7 @@ def pretrain(
     import torch
 
     from vitrine.commands.resume import resume
-    from vitrine.commands.run_data import open_data
+    from vitrine.commands.run_data import open_data, withdrawing
     from vitrine.commands.run_records import restarted_run, start_folder
     from vitrine.commands.training_run import Setting, carry_out, loss_for
     from vitrine.data.preprocess import Preprocess
@@ -84,15 +84,16 @@ def pretrain(
         if lost is not None:
             return resume(lost, device=device, workers=workers)
         folder = start_folder(out, verb="pretrain", data=data, overwrite=overwrite, processes=processes)
-        opened = open_data(
-            data, folder=folder, seed=chosen.training.seed, hold_out=hold_out, exclude=exclude, strict=strict,
-            allow_empty_class=allow_empty_class, workers=workers, processes=processes,
-            needs_labels=chosen.objective == "labels",
-        )  # fmt: skip
-        train_split = opened.splits["train"]
-        chosen = loss_for(train_split, chosen.with_steps_for(len(train_split)))
-        torch.manual_seed(chosen.training.seed)
-        fresh = fresh_model(chosen, num_classes=len(train_split.classes))
+        with withdrawing(folder, processes):
+            opened = open_data(
+                data, folder=folder, seed=chosen.training.seed, hold_out=hold_out, exclude=exclude, strict=strict,
+                allow_empty_class=allow_empty_class, workers=workers, processes=processes,
+                needs_labels=chosen.objective == "labels",
+            )  # fmt: skip
+            train_split = opened.splits["train"]
+            chosen = loss_for(train_split, chosen.with_steps_for(len(train_split)))
+            torch.manual_seed(chosen.training.seed)
+            fresh = fresh_model(chosen, num_classes=len(train_split.classes))
         half = (0.5,) * fresh.config.channels
         preprocess = Preprocess(size=fresh.config.image_size, mean=half, std=half)
         return carry_out(

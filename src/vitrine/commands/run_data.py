@@ -88,8 +88,7 @@ def open_data(
         return report, tuple(own[split].name(row) for split, rows in report.bad.items() for row in rows)
 
     own: dict[str, Source] = {}
-    with withdrawing(folder, processes):
-        report, bad = by_the_first(looked_through, processes)
+    report, bad = by_the_first(looked_through, processes)
     splits = own or opened()
     if report is not None:
         splits = set_aside(splits, report)

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 FILES = ("config.yaml", "metrics.jsonl", "checkpoints", "model")
 # Everything that a run writes into its folder, and so all that --overwrite takes away.
 WRITTEN = (
-    *FILES, "run.json", "command.txt", "environment.json", "classes.json", "split.csv", "data.json", "sweep",
-    "tensorboard", "pictures",
+    *FILES, "run.json", "command.txt", "environment.json", "classes.json", "split.csv", "data.json", "log.txt",
+    "sweep", "tensorboard", "pictures",
 )  # fmt: skip
 
 
@@ -93,12 +93,19 @@ def write_records(setting: "Setting", *, is_resumed: bool) -> None:
 
     folder = setting.folder
     fingerprints = {name: source.fingerprint() for name, source in setting.splits.items()}
-    record = folder / "data.json"
-    if is_resumed and record.exists():
-        before = json.loads(record.read_text())["fingerprints"]
+    data = {
+        "address": setting.data,
+        "images": {name: len(source) for name, source in setting.splits.items()},
+        "fingerprints": fingerprints,
+        "set_aside": list(setting.set_aside),
+    }
+    if is_resumed and (folder / "data.json").exists():
+        before = json.loads((folder / "data.json").read_text())["fingerprints"]
         others = [name for name in fingerprints if before.get(name) != fingerprints[name]]
         if others and not setting.allow_changed_data:
             raise changed(f"the {others[0]} split of {setting.data}")
+        if others:
+            write_json(folder / "data.json", data)
         return
     kept = (
         "verb", "data", "device", "workers", "shard", "hold_out", "trains_on_all", "is_sweeping", "tensorboard",
@@ -119,15 +126,7 @@ def write_records(setting: "Setting", *, is_resumed: bool) -> None:
     write_text(folder / "command.txt", " ".join(sys.argv) + "\n")
     write_json(folder / "environment.json", environment())
     write_json(folder / "classes.json", {"classes": list(setting.splits["train"].classes)})
-    write_json(
-        record,
-        {
-            "address": setting.data,
-            "images": {name: len(source) for name, source in setting.splits.items()},
-            "fingerprints": fingerprints,
-            "set_aside": list(setting.set_aside),
-        },
-    )
+    write_json(folder / "data.json", data)
 
 
 def environment() -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """What `pretrain`, `finetune` and `resume` share: from data, model and recipe to a run folder.
 
 The folder: `config.yaml` (re-runs it), `command.txt`, `environment.json`, `classes.json`, `split.csv`, `data.json`,
-`metrics.jsonl`, `checkpoints/` (last, best), `model/` (weights with their record).
+`metrics.jsonl`, `log.txt`, `checkpoints/` (last, best), `model/` (weights with their record).
 """
 
 import dataclasses
@@ -104,13 +104,17 @@ def carry_out(setting: Setting, *, resume_from: Path | None = None) -> TrainingR
     """Train, keep the run folder, save the model; the same alone and under torchrun."""
     from vitrine.commands.run_records import optional_sinks, steps_done, write_records
     from vitrine.commands.training_task import make_task, trained_module
+    from vitrine.runtime.log_file import logged_to
     from vitrine.runtime.progress import remark
     from vitrine.training.loop import train
     from vitrine.training.metrics_log import MetricsFile
     from vitrine.training.processes import by_the_first, joined_processes
 
     folder = setting.folder
-    with joined_processes(setting.device) as processes:
+    with (
+        joined_processes(setting.device) as processes,
+        logged_to(folder / "log.txt", is_first=processes.is_first),
+    ):
         remark(plan_line(setting, processes))
         module = trained_module(setting)
         task = make_task(setting, processes)

@@ -4,9 +4,10 @@ import os
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from vitrine.data.source import Example, Labels, Source, Strings, nearest, printable
+from vitrine.data.source import Example, Labels, Source, Strings, printable
 from vitrine.errors import DataError
 from vitrine.runtime.progress import remark
+from vitrine.spelling import near_match
 
 # What is listed as an image; whether it is one is found by reading it. Other files are passed over.
 _SUFFIXES = "jpg jpeg jpe jfif png bmp gif webp tif tiff ppm pgm pbm pnm avif jp2 ico tga"
@@ -102,7 +103,7 @@ def no_such(path: Path, *, kind: str) -> str:
         names = os.listdir(parent)  # noqa: PTH208
     except OSError:
         names = []
-    close = nearest(path.name, names)
+    close = near_match(path.name, names)
     return f"{text}; did you mean {printable(str(parent / close))}?" if close else text
 
 

@@ -14,9 +14,10 @@ from numpy.typing import NDArray
 from vitrine.data.duplicates import Duplicate, refer
 from vitrine.data.neighbours import LEAST_FEATURE, Pairs, feature_pairs, near_pairs
 from vitrine.data.readings import Readings, read_all
-from vitrine.data.source import Source, nearest, printable
+from vitrine.data.source import Source, printable
 from vitrine.errors import ConfigError
 from vitrine.runtime.files import write_atomically
+from vitrine.spelling import near_match
 
 METHODS = ("hash", "perceptual", "features")
 TRAIN = "train"
@@ -127,7 +128,7 @@ def check_methods(by: Collection[str], *, has_features: bool) -> None:
     """Refuse methods that do not exist, or that lack what they need."""
     for method in by:
         if method not in METHODS:
-            close = nearest(method, METHODS)
+            close = near_match(method, METHODS)
             hint = f"; did you mean {close}?" if close else ""
             raise ConfigError(f"there is no method {method!r}, only {', '.join(METHODS)}{hint}")
     if not by:

@@ -4,10 +4,9 @@ A source only knows bytes or raw pixels and labels; decoding, order and batches 
 room. Sources are small (at most 200 bytes a file), picklable, and never write into the data set.
 """
 
-import difflib
 import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -16,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vitrine.errors import DataError
+from vitrine.spelling import near_match
 
 Pixels: TypeAlias = NDArray[np.uint8]
 Labels: TypeAlias = NDArray[np.int32]
@@ -154,7 +154,7 @@ def match_classes(source: Source, classes: Sequence[str]) -> Source:
     used = source.counts() > 0
     for name, is_used in zip(source.classes, used, strict=True):
         if is_used and name not in number:
-            close = nearest(name, number)
+            close = near_match(name, number)
             hint = f"did you mean {printable(close)}?" if close else f"they are {_some(classes)}"
             raise DataError(
                 f"{printable(source.address)} has the label {printable(name)}, which is not in the list of "
@@ -165,13 +165,6 @@ def match_classes(source: Source, classes: Sequence[str]) -> Source:
     matched.classes = tuple(classes)
     matched.labels = table[source.labels]  # -1 picks the last entry: no label stays no label
     return matched
-
-
-def nearest(name: str, names: Collection[str]) -> str | None:
-    """Return the one of `names` that is spelt most like `name`, or None if none is near."""
-    lower = {candidate.lower(): candidate for candidate in names}
-    found = difflib.get_close_matches(name.lower(), list(lower), n=1, cutoff=0.6)
-    return lower[found[0]] if found else None
 
 
 def sorted_classes(names: Iterable[str]) -> list[str]:

@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from vitrine.errors import ConfigError
+from vitrine.runtime.devices import choose_device
 
 
 def this_rank() -> tuple[int, int]:
@@ -77,7 +77,7 @@ def wait_for_all() -> None:
 def joined_processes(device: str = "auto") -> Iterator[torch.device]:
     """Join the processes that torchrun started, if any, for the block; yields this one's device."""
     local_rank = int(os.environ.get("LOCAL_RANK", "0"))
-    chosen = _device(device, local_rank)
+    chosen = choose_device(device, local_rank)
     if int(os.environ.get("WORLD_SIZE", "1")) == 1 or dist.is_initialized():
         yield chosen
         return
@@ -86,17 +86,3 @@ def joined_processes(device: str = "auto") -> Iterator[torch.device]:
         yield chosen
     finally:
         dist.destroy_process_group()
-
-
-def _device(name: str, local_rank: int) -> torch.device:
-    if name == "auto":
-        name = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
-    try:
-        device = torch.device(f"cuda:{local_rank}" if name == "cuda" else name)
-    except RuntimeError:
-        raise ConfigError(f"no device is called {name!r}; use auto, cpu or cuda") from None
-    if device.type == "cuda":
-        if not torch.cuda.is_available():
-            raise ConfigError(f"device {name!r} was asked for, but this torch sees no GPU; use --device cpu")
-        torch.cuda.set_device(device)
-    return device

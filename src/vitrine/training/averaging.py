@@ -13,15 +13,16 @@ class Averages:
 
     def __init__(self, model: nn.Module, *, decay: float) -> None:
         self.decay = decay
-        self.weights = {name: value.detach().clone() for name, value in model.state_dict().items()}
+        # The model's own tensors, which steps change in place: asking for them at every step takes milliseconds.
+        self._followed = dict(model.state_dict())
+        self.weights = {name: value.detach().clone() for name, value in self._followed.items()}
 
     @torch.no_grad()
-    def update(self, model: nn.Module, *, step: int) -> None:
+    def update(self, *, step: int) -> None:
         """Move towards the model's weights after `step` (from 0)."""
         decay = min(self.decay, (1 + step) / (10 + step))
-        current = model.state_dict()
-        mine = [self.weights[name] for name in current if current[name].is_floating_point()]
-        theirs = [value for value in current.values() if value.is_floating_point()]
+        names = [name for name, value in self._followed.items() if value.is_floating_point()]
+        mine, theirs = ([source[name] for name in names] for source in (self.weights, self._followed))
         torch._foreach_lerp_(mine, theirs, 1 - decay)
 
     @contextmanager

@@ -160,7 +160,7 @@ class Run:
                     processes=self.processes,
                 )  # fmt: skip
                 if state.averages is not None:
-                    state.averages.update(self.model, step=state.step)
+                    state.averages.update(step=state.step)
                 state.step += 1
                 if step_state.micro_batch < wanted:
                     state.micro_batch = step_state.micro_batch

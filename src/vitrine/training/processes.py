@@ -16,9 +16,10 @@ from torch import Tensor, nn
 from torch.distributed.distributed_c10d import PrefixStore, Store
 from torch.distributed.rendezvous import rendezvous
 
-from vitrine.errors import ConfigError, RepeatedError, VitrineError
+from vitrine.errors import RepeatedError, VitrineError
 from vitrine.models.bit import PreActivationUnit
 from vitrine.models.encoder import Block
+from vitrine.runtime.devices import choose_device
 from vitrine.runtime.launch import Launch, launched
 
 Result = TypeVar("Result")
@@ -89,23 +90,6 @@ def by_the_first(work: Callable[[], Result], processes: Processes) -> Result:
         raise RepeatedError(*told[1])
     result: Result = told[0]
     return result
-
-
-def choose_device(name: str, local_rank: int = 0) -> torch.device:
-    """Return the device called `name`; `auto` is this process's GPU where there is one."""
-    if name == "auto":
-        name = "cuda" if torch.cuda.is_available() else "cpu"
-    if name == "cuda":
-        name = f"cuda:{local_rank}"
-    try:
-        device = torch.device(name)
-    except RuntimeError:
-        raise ConfigError(f"no device is called {name!r}; use auto, cpu or cuda") from None
-    if device.type == "cuda":
-        if not torch.cuda.is_available():
-            raise ConfigError(f"device {name!r} was asked for, but this torch sees no GPU; use --device cpu")
-        torch.cuda.set_device(device)
-    return device
 
 
 def distributed(model: nn.Module, processes: Processes, *, shard: bool) -> nn.Module:

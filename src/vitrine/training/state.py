@@ -176,6 +176,8 @@ def save_sharded(state: TrainingState, path: Path, *, processes: Processes) -> N
     fresh, tensors = fresh_path(path), state.tensors()
 
     def prepare() -> None:
+        if not path.exists() and (fresh / NUMBERS).exists():  # a crash came between two renamings
+            os.replace(fresh, path)  # noqa: PTH105
         shutil.rmtree(fresh, ignore_errors=True)
         require_room(path, num_bytes(tensors))
 

@@ -202,7 +202,7 @@ def test_averages_follow_the_weights_by_the_formula(tmp_path: Path) -> None:
         with torch.no_grad():
             for parameter in model.parameters():
                 parameter.add_(0.1)
-        averages.update(model, step=step)
+        averages.update(step=step)
         decay = min(0.9, (1 + step) / (10 + step))
         for name, value in model.state_dict().items():
             expected[name] = decay * expected[name] + (1 - decay) * value

@@ -12,9 +12,10 @@ from typing import Protocol, cast
 import numpy as np
 
 from vitrine.data.file_list import list_images, require_path, subfolders
-from vitrine.data.source import Source, Subset, match_classes, nearest, printable
+from vitrine.data.source import Source, Subset, match_classes, printable
 from vitrine.data.split import held_out_split, stored_split
 from vitrine.errors import DataError
+from vitrine.spelling import near_match
 
 ALL = "all"
 # The names that a split may have on disk, and what we call it.
@@ -87,7 +88,7 @@ def open_source(
         allow_empty_class=allow_empty_class or classes is not None,
     )
     if split not in splits:
-        close = nearest(split, splits)
+        close = near_match(split, splits)
         hint = f"; did you mean {close}?" if close else ""
         raise DataError(f"{printable(str(address))} has no split {split}, only {', '.join(splits)}{hint}")
     return splits[split] if classes is None else match_classes(splits[split], classes)

@@ -14,8 +14,9 @@ import numpy as np
 
 from vitrine.data.file_list import FileList, require_path, subfolders
 from vitrine.data.matlab import read_matlab
-from vitrine.data.source import Source, Subset, nearest, printable
+from vitrine.data.source import Source, Subset, printable
 from vitrine.errors import DataError
+from vitrine.spelling import near_match
 
 Opened = dict[str, Source]
 
@@ -163,7 +164,7 @@ def _find(name: str) -> Path:
     for place in places:
         if place.is_dir():
             return place
-    beside = nearest(name, os.listdir(".")) if name else None  # noqa: PTH208
+    beside = near_match(name, os.listdir(".")) if name else None  # noqa: PTH208
     raise DataError(
         f"{name} is not at {' or '.join(map(str, places))}; give its folder as {name}:/path/to/{name}, or "
         f"set VITRINE_DATA to the folder that holds it" + (f"; did you mean ./{beside}?" if beside else "")

@@ -3,8 +3,9 @@
 from urllib.parse import parse_qsl
 
 from vitrine.data.generated import FACTORS, GeneratedSource
-from vitrine.data.source import Source, nearest
+from vitrine.data.source import Source
 from vitrine.errors import ConfigError
+from vitrine.spelling import near_match
 
 PREFIX = "generated:"
 _OPTIONS = ("size", "count", "label", "seed", "val", "test", "noise")
@@ -23,7 +24,7 @@ def open_all(address: str) -> dict[str, Source]:
     options = dict(parse_qsl(query, keep_blank_values=True))
     for name in options:
         if name not in _OPTIONS:
-            close = nearest(name, _OPTIONS)
+            close = near_match(name, _OPTIONS)
             hint = f"did you mean {close}?" if close else f"there are {', '.join(_OPTIONS)}"
             raise ConfigError(f"generated:shapes has no option {name!r}; {hint}")
     count = _number(options, "count", 5000)

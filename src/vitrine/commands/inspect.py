@@ -1,0 +1,305 @@
+"""`vitrine inspect`: filters, positions, attention and tokens of a model, as figures, arrays and one page."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from annotated_doc import Doc
+
+if TYPE_CHECKING:
+    from vitrine.checkpoints import Loaded
+    from vitrine.data.source import Source
+    from vitrine.inspection.looks import Looks, Question
+    from vitrine.inspection.pictures import PictureBatches
+
+FILES = ("inspect.html", "arrays.npz")
+MOST_UNREADABLE_SHOWN = 5
+
+
+@dataclass(frozen=True, kw_only=True)
+class InspectResult:
+    """The headline of each look, what was left out, and the files written."""
+
+    model: str
+    num_images: int
+    explained_variance: float
+    """Of the filters, by the components that are drawn."""
+    distance_by_layer: tuple[float, ...]
+    """Median over heads, in pixels; empty where it does not apply."""
+    num_outliers: int | None
+    """Tokens far longer than the rest, in the images that are shown."""
+    unreadable: dict[str, str]
+    notes: tuple[str, ...]
+    figures: tuple[Path, ...]
+    wrote: tuple[Path, ...]
+
+    def __str__(self) -> str:
+        lines = [
+            f"Filters: the components drawn hold {100 * self.explained_variance:.0f} % of their variance"
+        ]
+        if self.distance_by_layer:
+            first, last = self.distance_by_layer[0], self.distance_by_layer[-1]
+            lines.append(
+                f"Attention distance over {self.num_images:,} image{'s' * (self.num_images != 1)}: median of the "
+                f"heads {first:.0f} pixels in the first layer, {last:.0f} in the last"
+            )
+        if self.num_outliers is not None:
+            lines.append(f"Outlier tokens in the images shown: {self.num_outliers}")
+        shown = list(self.unreadable.items())[:MOST_UNREADABLE_SHOWN]
+        lines += [f"Left out: {path}: {why}" for path, why in shown]
+        if len(self.unreadable) > len(shown):
+            lines.append(f"  and {len(self.unreadable) - len(shown):,} more in inspect.html")
+        if self.figures:
+            lines.append(f"Wrote {len(self.figures)} figures as PNG and SVG in {self.figures[0].parent}")
+        lines += [f"Wrote {path}" for path in self.wrote]
+        page = next((path for path in self.wrote if path.suffix == ".html"), None)
+        lines.append(f"Next: open {page} in a browser" if page else f"Next: numpy.load('{self.wrote[0]}')")
+        return "\n".join(lines)
+
+
+def inspect(
+    model: Annotated[str, Doc("A run folder, a file, a hub id, or a variant's name.")],
+    images: Annotated[
+        list[str] | None,
+        Doc("Files, folders, patterns, or one data set; without, what needs no image is drawn."),
+    ] = None,
+    *,
+    out: Annotated[
+        Path | None, Doc("Folder for figures, arrays and page; a new dated one under ./runs if not given.")
+    ] = None,
+    count: Annotated[int, Doc("Images that averages are over, spread evenly over those given.")] = 128,
+    show: Annotated[int, Doc("Images that get figures of their own.")] = 6,
+    components: Annotated[int, Doc("Principal components of the filters to draw.")] = 28,
+    patch: Annotated[
+        str | None, Doc("Row,column of a patch to see attention from; by default the centre.")
+    ] = None,
+    layer: Annotated[
+        int | None, Doc("Layer, from 0, of tokens and patch attention; by default the last.")
+    ] = None,
+    class_: Annotated[
+        str | None,
+        Doc("Class, by name or number, that gradients are of; by default each image's prediction."),
+    ] = None,
+    size: Annotated[int | None, Doc("Image height and width; by default the model's own.")] = None,
+    workers: Annotated[int, Doc("Threads that read images.")] = 2,
+    device: Annotated[str, Doc("auto, cpu or cuda.")] = "auto",
+    overwrite: Annotated[bool, Doc("Replace the figures in a folder that holds some.")] = False,
+) -> InspectResult:
+    """Look inside a model: filters, positions, attention distance, rollout, heads, tokens, layers."""
+    from vitrine.checkpoints import load
+    from vitrine.evaluation.ranks import joined_processes
+    from vitrine.inspection.looks import check_question, look_at_images, look_at_model
+    from vitrine.runtime.progress import remark
+    from vitrine.runtime.run_folders import new_run_folder
+
+    _require_counts(count=count, show=show, components=components)
+    source, folders = _open(images, count=count)
+    loaded = load(model, image_size=size)
+    question = _question(loaded, patch=patch, layer=layer, class_=class_, components=components)
+    check_question(loaded.model, question, image_size=loaded.preprocess.size)
+    folder = new_run_folder(out, verb="inspect", files=FILES, never_in=folders, is_overwriting=overwrite)
+    notes = [] if source is not None else [_no_images(images)]
+    with joined_processes(device) as place:
+        loaded.model.to(place)
+        remark(
+            f"Plan: {model} at {'x'.join(map(str, loaded.preprocess.size))} px on {place}, "
+            f"{'no images' if source is None else f'{len(source):,} image(s), {min(show, len(source))} shown'}; "
+            f"to {folder}"
+        )
+        looks = look_at_model(loaded.model, question, image_size=loaded.preprocess.size)
+        batches = None
+        if source is not None:
+            batches = _batches(loaded, source, workers=workers, device=str(place))
+            notes += _small(loaded, source)
+            look_at_images(looks, loaded.model, batches, question, num_shown=show)
+    notes += _notes(looks, loaded, has_images=batches is not None)
+    for note in notes:
+        remark(note)
+    return _written(folder, looks, loaded, batches, question, model=model, notes=notes)
+
+
+def _require_counts(**counts: int) -> None:
+    from vitrine.errors import ConfigError
+
+    for name, value in counts.items():
+        if value < (0 if name == "show" else 1):
+            raise ConfigError(f"--{name} must be at least {0 if name == 'show' else 1}, got {value}")
+
+
+def _open(images: list[str] | None, *, count: int) -> "tuple[Source | None, list[Path]]":
+    from vitrine.data.source import Subset
+    from vitrine.inspection.pictures import open_pictures, spread
+
+    if not images:
+        return None, []
+    source, folders = open_pictures(images)
+    return (None if source is None else Subset(source, spread(len(source), count))), folders
+
+
+def _question(
+    loaded: "Loaded", *, patch: str | None, layer: int | None, class_: str | None, components: int
+) -> "Question":
+    from vitrine.errors import ConfigError
+    from vitrine.inspection.looks import Question
+    from vitrine.spelling import nearest
+
+    place = None
+    if patch is not None:
+        try:
+            row, column = (int(number) for number in patch.split(","))
+        except ValueError:
+            raise ConfigError(f"--patch is a row and a column, such as 3,7, got {patch!r}") from None
+        place = (row, column)
+    target, classes = None, loaded.classes or ()
+    num_classes = loaded.model.config.num_classes
+    if class_ is not None:
+        if num_classes is None:
+            raise ConfigError(f"the model has no head, so no class {class_!r}; leave --class out")
+        if class_ in classes:
+            target = classes.index(class_)
+        elif class_.isdecimal() and int(class_) < num_classes:
+            target = int(class_)
+        else:
+            near = f"; did you mean {nearest(class_, classes)[0]!r}?" if classes else ""
+            raise ConfigError(f"the model has no class {class_!r} among its {num_classes}{near}")
+    return Question(patch=place, layer=layer, target=target, num_components=components)
+
+
+def _no_images(images: list[str] | None) -> str:
+    from vitrine.data.source import printable
+
+    if not images:
+        return (
+            "No images were given: only filters and positions are drawn; give files or a folder for the rest"
+        )
+    return f"{printable(' '.join(images))} holds no images: only filters and positions are drawn"
+
+
+def _batches(loaded: "Loaded", source: "Source", *, workers: int, device: str) -> "PictureBatches":
+    from vitrine.inspection.pictures import PictureBatches
+    from vitrine.inspection.streaming import num_at_once
+
+    return PictureBatches(
+        source,
+        preprocess=loaded.preprocess,
+        batch_size=num_at_once(loaded.model, loaded.preprocess.size),
+        num_workers=workers,
+        device=device,
+    )
+
+
+def _small(loaded: "Loaded", source: "Source") -> list[str]:
+    from vitrine.data.source import printable
+    from vitrine.inspection.pictures import smaller_than_a_patch
+    from vitrine.models import ViTConfig
+
+    config = loaded.model.config
+    if not isinstance(config, ViTConfig):
+        return []
+    side = " x ".join(map(str, config.token_stride))
+    size = " x ".join(map(str, loaded.preprocess.size))
+    return [
+        f"{printable(source.name(index))} is {height} x {width} pixels, smaller than a patch of {side}; it is "
+        f"enlarged to {size} and shows little"
+        for index, (height, width) in smaller_than_a_patch(source, config.token_stride).items()
+    ]
+
+
+def _notes(looks: "Looks", loaded: "Loaded", *, has_images: bool) -> list[str]:
+    from vitrine.inspection.album import output_of
+    from vitrine.models import ViT
+
+    notes = [f"Not drawn: {', '.join(whats)}: {why}" for why, whats in looks.missing.items()]
+    model = loaded.model
+    if isinstance(model, ViT) and model.config.stem is not None:
+        notes.append(
+            "A hybrid's patches are cells of a feature map: the filters drawn are those of its first convolution"
+        )
+    if has_images and isinstance(model, ViT) and not model.config.reads_class_token:
+        notes.append(f"Attention and rollout are seen from {output_of(model)}")
+    return notes
+
+
+def _written(
+    folder: Path,
+    looks: "Looks",
+    loaded: "Loaded",
+    batches: "PictureBatches | None",
+    question: "Question",
+    *,
+    model: str,
+    notes: list[str],
+) -> InspectResult:
+    import numpy as np
+
+    from vitrine.data.source import printable
+    from vitrine.errors import MissingExtraError
+    from vitrine.runtime.files import write_atomically
+    from vitrine.runtime.progress import remark
+
+    failures = {} if batches is None else dict(sorted(batches.failures.items()))
+    unreadable = (
+        {} if batches is None else {printable(batches.source.name(i)): why for i, why in failures.items()}
+    )
+    names = [] if batches is None else [printable(batches.source.name(index)) for index in looks.shown]
+    wrote = [folder / "arrays.npz"]
+    with write_atomically(wrote[0]) as file:
+        np.savez_compressed(file, image_names=np.array(names, dtype=str), **looks.arrays())  # type: ignore[arg-type]
+    drawn: tuple[Path, ...] = ()
+    try:
+        drawn = _draw(
+            folder, looks, loaded, question, model=model, names=names, notes=notes, unreadable=unreadable
+        )
+        wrote.insert(0, folder / "inspect.html")
+    except MissingExtraError as error:
+        remark(f"No figures, only arrays.npz: {error}")
+    return InspectResult(
+        model=model,
+        num_images=looks.num_images,
+        explained_variance=0.0 if looks.filters is None else float(looks.filters.explained.sum()),
+        distance_by_layer=() if looks.distance is None else tuple(np.median(looks.distance, axis=1).tolist()),
+        num_outliers=None if looks.norms is None else int(looks.norms.outliers.sum()),
+        unreadable=unreadable,
+        notes=tuple(notes),
+        figures=drawn,
+        wrote=tuple(wrote),
+    )
+
+
+def _draw(
+    folder: Path,
+    looks: "Looks",
+    loaded: "Loaded",
+    question: "Question",
+    *,
+    model: str,
+    names: list[str],
+    notes: list[str],
+    unreadable: dict[str, str],
+) -> tuple[Path, ...]:
+    from vitrine.data.source import printable
+    from vitrine.inspection.album import Captions, described, draw_all, facts_of, plates_of, render_page
+    from vitrine.runtime.files import write_atomically
+
+    classes = loaded.classes
+    numbers = looks.predictions if question.target is None else [question.target] * len(names)
+    size = loaded.preprocess.size
+    captions = Captions(
+        names=[Path(name).name for name in names],
+        of_class=[printable(classes[k]) if classes else f"class {k}" for k in numbers],
+        layer=question.layer,
+        image_size=size,
+    )
+    plates = plates_of(looks, model=loaded.model, captions=captions)
+    drawn = draw_all(plates, folder)
+    page = render_page(
+        drawn,
+        model=printable(model),
+        described=described(loaded.model, variant=loaded.record.variant),
+        facts=facts_of(looks, image_size=size),
+        notes=notes,
+        unreadable=[{"path": path, "why": why} for path, why in unreadable.items()],
+    )
+    with write_atomically(folder / "inspect.html", mode="w") as file:
+        file.write(page)
+    return tuple(folder / f"{plate.name}.png" for plate, _ in drawn)

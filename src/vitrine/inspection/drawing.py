@@ -1,0 +1,125 @@
+"""What every figure shares: one colour scale, one ink, overlays, and how a figure becomes PNG, SVG and page."""
+
+import io
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vitrine.errors import MissingExtraError
+from vitrine.inspection.rollout import upsample
+from vitrine.runtime.files import write_atomically
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+SCALE = "viridis"
+INK, PAPER, ACCENT = "#1d1f23", "#fefefe", "#4267b2"
+PNG_DPI = 144
+# Of an overlay: how much is colour where the map is 0 and where it is largest; the rest is the picture.
+LEAST_COLOUR, MOST_COLOUR = 0.3, 0.8
+# A few patches often hold most of a map: what lies above this percentile is drawn as the largest.
+TOP_PERCENTILE = 98
+SCALE_WORDS = "weight, from the map's least to its top 2 %"
+# What the page's style calls these colours, so that a drawing follows light and dark.
+_IN_PAGE = {INK: "currentColor", PAPER: "none", ACCENT: "var(--bar-0)"}
+
+
+@contextmanager
+def drawing(name: str) -> Iterator[None]:
+    """Set the style for figures made in the block; `name` keeps their marks apart when they share a page."""
+    try:
+        import matplotlib
+    except ImportError as error:
+        raise MissingExtraError("matplotlib", extra="report", purpose="drawing figures") from error
+    coloured = (
+        "text.color",
+        "axes.labelcolor",
+        "axes.titlecolor",
+        "axes.edgecolor",
+        "xtick.color",
+        "ytick.color",
+    )
+    style: dict[str, Any] = dict.fromkeys(coloured, INK) | {
+        "figure.facecolor": PAPER,
+        "axes.facecolor": "none",
+        "font.size": 10,
+        "axes.titlesize": 10,
+        "axes.spines.top": False,
+        "axes.spines.right": False,
+        "image.cmap": SCALE,
+        "svg.fonttype": "none",
+        "svg.hashsalt": f"vitrine {name}",
+    }
+    with matplotlib.rc_context(style):  # type: ignore[arg-type]
+        yield
+
+
+def save_figure(figure: "Figure", folder: Path, name: str) -> str:
+    """Write `name`.png and `name`.svg, and return the drawing for the page, in the page's own colours."""
+    with write_atomically(folder / f"{name}.png") as file:
+        figure.savefig(file, format="png", dpi=PNG_DPI)
+    text = io.BytesIO()
+    figure.savefig(text, format="svg", metadata={"Date": None})
+    with write_atomically(folder / f"{name}.svg") as file:
+        file.write(text.getvalue())
+    return for_page(text.getvalue().decode("utf-8"), prefix=name)
+
+
+def for_page(svg: str, *, prefix: str) -> str:
+    """Cut an SVG file down to what stands in a page: no header, its own names, the page's colours."""
+    body = svg[svg.index("<svg") :]
+    body = re.sub(r"<metadata>.*?</metadata>", "", body, count=1, flags=re.DOTALL)
+    body = re.sub(r' height="[\d.]+pt"', "", body, count=1)
+    body = re.sub(r'\bid="', f'id="{prefix}-', body)
+    body = re.sub(r'href="#', f'href="#{prefix}-', body)
+    body = re.sub(r"url\(#", f"url(#{prefix}-", body)
+    for colour, in_page in _IN_PAGE.items():
+        body = body.replace(colour, in_page)
+    return body
+
+
+def overlay(picture: NDArray[np.uint8], weights: NDArray[Any]) -> NDArray[Any]:
+    """Lay a map (GH, GW) in colour over a picture (height, width, 3): (height, width, 3) from 0 to 1.
+
+    Where the map is small the picture stays, in grey.
+    """
+    from matplotlib import colormaps
+
+    height, width = picture.shape[:2]
+    share = upsample(scaled(weights)[None], (height, width))[0]
+    grey = (picture @ np.array([0.299, 0.587, 0.114]) / 255)[:, :, None]  # ITU-R 601 luma
+    part = LEAST_COLOUR + (MOST_COLOUR - LEAST_COLOUR) * share[:, :, None]
+    return (1 - part) * grey + part * colormaps[SCALE](share)[:, :, :3]
+
+
+def scaled(maps: NDArray[Any]) -> NDArray[Any]:
+    """Bring maps (..., GH, GW) each from 0, its least, to 1, its top percentile; a flat map is 0."""
+    least = maps.min(axis=(-2, -1), keepdims=True)
+    top = np.percentile(maps, TOP_PERCENTILE, axis=(-2, -1), keepdims=True)
+    top = np.where(top > least, top, maps.max(axis=(-2, -1), keepdims=True))
+    span = np.where(top > least, top - least, 1)
+    return np.clip((maps - least) / span, 0, 1)
+
+
+def mosaic(tiles: NDArray[Any], *, gap: int = 1) -> NDArray[Any]:
+    """Set tiles (R, C, h, w) beside each other with empty lines between: one image, NaN in the gaps."""
+    rows, columns, height, width = tiles.shape
+    out = np.full((rows * (height + gap) - gap, columns * (width + gap) - gap), np.nan)
+    for row in range(rows):
+        for column in range(columns):
+            top, left = row * (height + gap), column * (width + gap)
+            out[top : top + height, left : left + width] = tiles[row, column]
+    return out
+
+
+def label(axis: Any, text: str, *, most: int = 34) -> None:
+    """Title a panel with a name from outside: never read as a formula, shortened in the middle, one line."""
+    clean = "".join(letter if letter.isprintable() else "?" for letter in text)
+    if len(clean) > most:
+        clean = f"{clean[: most // 2 - 1]}…{clean[-most // 2 :]}"
+    axis.set_title(clean, parse_math=False)

@@ -1,0 +1,75 @@
+"""Principal components of the filters that meet the pixels (Figure 7, left).
+
+Shapes: D filters of P x Q pixels and C channels, K components.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vitrine.errors import ConfigError
+from vitrine.models import Model, ViT
+from vitrine.models.resnet_stem import ResNetStem
+
+PAPER_COUNT = 28
+
+
+@dataclass(frozen=True, kw_only=True)
+class FilterComponents:
+    """Components (K, P, Q, C) of unit length, their share of the variance (K,), and as pictures (K, P, Q, 3)."""
+
+    components: NDArray[Any]
+    explained: NDArray[Any]
+    pictures: NDArray[Any]
+    """From 0 to 1; grey is zero."""
+
+
+def filter_components(model: Model, *, count: int = PAPER_COUNT) -> FilterComponents:
+    """Return the leading principal components of the first kernel: of the patches or, with a stem, of its root."""
+    if count < 1:
+        raise ConfigError(f"count must be at least 1, got {count}")
+    kernel = pixel_kernel(model)  # (D, C, P, Q)
+    D, C, P, Q = kernel.shape
+    flat = kernel.transpose(0, 2, 3, 1).reshape(D, -1)
+    centred = flat - flat.mean(axis=0)
+    _, lengths, directions = np.linalg.svd(centred, full_matrices=False)
+    kept = directions[:count]
+    # A component has no sign of its own: let its largest weight be positive, so that every run draws the same.
+    largest = np.take_along_axis(kept, np.abs(kept).argmax(axis=1)[:, None], axis=1)
+    components = (kept * np.where(largest < 0, -1, 1)).reshape(-1, P, Q, C)
+    total = (lengths**2).sum()
+    explained = lengths[:count] ** 2 / (total if total > 0 else 1)
+    return FilterComponents(components=components, explained=explained, pictures=as_pictures(components))
+
+
+def pixel_kernel(model: Model) -> NDArray[Any]:
+    """Return the kernel that reads pixels, (D, C, P, Q) in float64; in a hybrid and in BiT that of the root."""
+    if isinstance(model, ViT):
+        stem = model.stem
+        weight = (
+            stem.root_conv.standardised_weight()
+            if isinstance(stem, ResNetStem)
+            else model.patch_projection.weight
+        )
+    else:
+        weight = model.root_conv.standardised_weight()
+    return weight.detach().double().cpu().numpy()
+
+
+def as_pictures(components: NDArray[Any]) -> NDArray[Any]:
+    """Turn components (K, P, Q, C) into colours (K, P, Q, 3) from 0 to 1, each by its own largest weight.
+
+    One channel is grey and three are RGB; of any other number the three directions that vary most are shown.
+    """
+    C = components.shape[-1]
+    colours = components
+    if C == 1:
+        colours = np.repeat(components, 3, axis=-1)
+    elif C != 3:
+        _, _, directions = np.linalg.svd(components.reshape(-1, C), full_matrices=False)
+        mixed = components @ directions[:3].T
+        colours = np.pad(mixed, [(0, 0)] * 3 + [(0, 3 - mixed.shape[-1])])
+    most = np.abs(colours).max(axis=(1, 2, 3), keepdims=True)
+    return 0.5 + 0.5 * colours / np.where(most > 0, most, 1)

@@ -1,0 +1,69 @@
+"""Single heads, layer by layer: what the output, or any chosen patch, attends to.
+
+Shapes: B images, L layers, H heads, GH x GW patches.
+"""
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from vitrine.errors import ConfigError
+from vitrine.evaluation.outputs import evaluating
+from vitrine.inspection.rollout import from_output
+from vitrine.inspection.streaming import (
+    Images,
+    grid_of,
+    joined,
+    num_pieces,
+    on_grid,
+    pieces,
+    require_attention,
+)
+from vitrine.models import Model, ViT
+from vitrine.runtime.progress import track
+
+
+def attention_from(
+    model: Model,
+    images: Images,
+    *,
+    patch: tuple[int, int] | None = None,
+    layers: Iterable[int] | None = None,
+) -> NDArray[Any]:
+    """Return each head's weights on the patches as seen from one query: (B, L, H, GH, GW).
+
+    The query is the patch at (row, column), counted from 0 and negative from the end; without one the class
+    token, or the mean over all patches where there is none. The weights on other tokens are left out, so a map
+    sums to at most one.
+    """
+    vit = require_attention(model)
+    wanted = None if layers is None else list(layers)
+    parts = []
+    with evaluating(vit):
+        for piece in track(pieces(vit, images), "Attention of heads", total=num_pieces(vit, images)):
+            grid = grid_of(vit, piece)
+            chosen = None if patch is None else vit.num_leading_tokens + patch_number(patch, grid)
+            maps = [seen_from(vit, weights, chosen) for _, weights in vit.attention(piece, layers=wanted)]
+            parts.append(on_grid(torch.stack(maps, dim=1), grid))
+    return joined(parts)
+
+
+def patch_number(patch: tuple[int, int], grid: tuple[int, int]) -> int:
+    """Turn (row, column) into the patch's number in raster order; refuse one outside the grid."""
+    if not all(-side <= place < side for place, side in zip(patch, grid, strict=True)):
+        raise ConfigError(
+            f"the grid has {grid[0]} rows and {grid[1]} columns of patches, got the patch {patch[0]},{patch[1]}; "
+            f"rows go from 0 to {grid[0] - 1}, columns from 0 to {grid[1] - 1}"
+        )
+    return (patch[0] % grid[0]) * grid[1] + patch[1] % grid[1]
+
+
+def seen_from(model: ViT, weights: Tensor, token: int | None) -> Tensor:
+    """Pick out of (B, H, T, T) what one token, or the output, sees of the patches: (B, H, N)."""
+    if token is None:
+        return from_output(model, weights)
+    # A copy: the slice alone would keep the whole layer's matrix alive.
+    return weights[:, :, token, model.num_leading_tokens :].clone()

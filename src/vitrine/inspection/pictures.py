@@ -1,0 +1,125 @@
+"""Pictures to look at: from paths, folders, patterns or a data set to batches that can be gone through again."""
+
+import glob
+import math
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from vitrine.data.decode import read_facts
+from vitrine.data.file_list import FileList, list_images, require_path
+from vitrine.data.loader import Loader
+from vitrine.data.preprocess import Preprocess
+from vitrine.data.source import NO_LABEL, Source, Subset
+from vitrine.data.sources import open_source
+from vitrine.errors import DataError
+
+
+class PictureBatches:
+    """A source's images, normalised, some at a time; unreadable ones are left out and noted in `failures`."""
+
+    def __init__(
+        self,
+        source: Source,
+        *,
+        preprocess: Preprocess,
+        batch_size: int,
+        num_workers: int = 2,
+        device: torch.device | str = "cpu",
+    ) -> None:
+        self.source, self.preprocess, self.device = source, preprocess, torch.device(device)
+        self.batch_size, self.num_workers = batch_size, num_workers
+        self.failures: dict[int, str] = {}
+
+    def __len__(self) -> int:
+        return math.ceil(len(self.source) / self.batch_size)
+
+    def __iter__(self) -> Iterator[Tensor]:
+        """Yield batches (B, C, height, width) of what can be read."""
+        for pixels in self.pixels():
+            yield self.preprocess.normalise(pixels)
+
+    def pixels(self) -> Iterator[Tensor]:
+        """Yield the same batches as uint8."""
+        with Loader(
+            self.source,
+            self.preprocess,
+            batch_size=self.batch_size,
+            num_workers=self.num_workers,
+            device=self.device,
+            keep_going=True,
+        ) as loader:
+            for batch in loader.evaluation_batches():
+                self.failures |= {int(batch.rows.indices[row]): why for row, why in batch.failures.items()}
+                good = [row for row in range(len(batch)) if row not in batch.failures]
+                if good:
+                    yield batch.images[good]
+
+    def part(self, indices: Sequence[int]) -> "PictureBatches":
+        """Return the same for some of the images."""
+        return PictureBatches(
+            Subset(self.source, indices),
+            preprocess=self.preprocess,
+            batch_size=self.batch_size,
+            num_workers=self.num_workers,
+            device=self.device,
+        )
+
+
+def open_pictures(places: Sequence[str]) -> tuple[Source | None, list[Path]]:
+    """List the images at paths, folders, patterns or one data set's address; also the folders they are in.
+
+    None where the places exist and hold no image; a place that does not exist is refused.
+    """
+    if len(places) == 1 and not _matches(places[0]) and not Path(places[0]).exists() and ":" in places[0]:
+        source = open_source(places[0], allow_empty_class=True)
+        return source, [source.root] if source.root else []
+    found: dict[str, None] = {}  # a set that keeps its order
+    folders = []
+    for place in places:
+        for match in _matches(place) or [place]:
+            path = Path(match)
+            if path.is_dir():
+                folders.append(path)
+                found |= dict.fromkeys(str(path / name) for name in list_images(path))
+            elif not glob.has_magic(match) or path.exists():
+                found[str(require_path(path))] = None
+    if not found:
+        return None, folders
+    labels = np.full(len(found), NO_LABEL, dtype=np.int32)
+    return FileList(Path(), found, labels=labels, classes=(), address=" ".join(places)), folders
+
+
+def spread(length: int, count: int) -> NDArray[np.int64]:
+    """Choose `count` numbers below `length`, spread evenly, or all of them."""
+    return np.unique(np.linspace(0, length - 1, min(count, length)).round().astype(np.int64))
+
+
+def as_shown(pixels: Tensor) -> NDArray[np.uint8]:
+    """Turn pixels (B, C, height, width) into pictures (B, height, width, 3); of many channels the first three."""
+    shown = pixels.cpu().numpy().transpose(0, 2, 3, 1)[..., :3]
+    missing = 3 - shown.shape[-1]
+    return np.concatenate([shown, np.repeat(shown[..., -1:], missing, axis=-1)], axis=-1)
+
+
+def smaller_than_a_patch(source: Source, patch: tuple[int, int]) -> dict[int, tuple[int, int]]:
+    """Return height and width of the images that are smaller than one patch, by their headers."""
+    found = {}
+    for index in range(len(source)):
+        try:
+            facts = read_facts(source.read(index).data, name=source.name(index))
+        except DataError:  # told of where it is decoded
+            continue
+        if facts.height < patch[0] or facts.width < patch[1]:
+            found[index] = (facts.height, facts.width)
+    return found
+
+
+def _matches(place: str) -> list[str]:
+    if Path(place).exists() or not glob.has_magic(place):
+        return []
+    return sorted(glob.glob(place, recursive=True))  # noqa: PTH207 (takes absolute patterns too)

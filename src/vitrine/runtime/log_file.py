@@ -1,0 +1,66 @@
+"""Keep what a run says in a file, beside whoever listens to it."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import datetime
+from pathlib import Path
+from typing import TextIO
+
+from vitrine.errors import VitrineError
+from vitrine.runtime.progress import Listener, current_listener, listening
+
+
+class LogFile:
+    """A listener that writes remarks and notes with their time, and passes everything on."""
+
+    def __init__(self, file: TextIO, *, then: Listener | None) -> None:
+        self._file, self._then = file, then
+        self._what, self._total, self._done = "", None, 0  # type: tuple[str, int | None, int]
+
+    def start(self, what: str, total: int | None) -> None:
+        """Note what begins."""
+        self._what, self._total, self._done = what, total, 0
+        if self._then is not None:
+            self._then.start(what, total)
+
+    def advance(self, steps: int, note: str = "") -> None:
+        """Write a line where there is something to say."""
+        self._done += steps
+        if note:
+            of = "" if self._total is None else f"/{self._total:,}"
+            self.write(f"{self._what}: {self._done:,}{of}, {note}")
+        if self._then is not None:
+            self._then.advance(steps, note)
+
+    def finish(self) -> None:
+        """Pass it on."""
+        if self._then is not None:
+            self._then.finish()
+
+    def remark(self, text: str) -> None:
+        """Write a sentence."""
+        self.write(text)
+        if self._then is not None:
+            self._then.remark(text)
+
+    def write(self, text: str) -> None:
+        """Write a line with its time, so that it outlives a crash."""
+        self._file.write(f"{datetime.now():%Y-%m-%d %H:%M:%S} {text}\n")
+        self._file.flush()
+
+
+@contextmanager
+def logged_to(path: Path, *, is_first: bool = True) -> Iterator[None]:
+    """Append what is said inside the block, and how it failed, to a file; only the first process does."""
+    if not is_first:
+        yield
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a", encoding="utf-8") as file:
+        log = LogFile(file, then=current_listener())
+        with listening(log):
+            try:
+                yield
+            except VitrineError as error:
+                log.write(str(error))
+                raise

@@ -1,0 +1,57 @@
+"""What a run says is kept, and still reaches whoever listens."""
+
+from pathlib import Path
+
+import pytest
+
+from vitrine.errors import ConfigError
+from vitrine.runtime.log_file import logged_to
+from vitrine.runtime.progress import announced, listening, remark
+
+
+class Heard:
+    def __init__(self) -> None:
+        self.words: list[object] = []
+
+    def start(self, what: str, total: int | None) -> None:
+        self.words.append((what, total))
+
+    def advance(self, steps: int, note: str = "") -> None:
+        self.words.append((steps, note))
+
+    def finish(self) -> None:
+        self.words.append("end")
+
+    def remark(self, text: str) -> None:
+        self.words.append(text)
+
+
+def say_something() -> None:
+    remark("Here we go")
+    with announced("Training", total=2000) as advance:
+        advance(1000, "")
+        advance(500, "loss 1.5")
+
+
+def test_remarks_and_notes_are_written_and_passed_on(tmp_path: Path) -> None:
+    heard = Heard()
+    with listening(heard), logged_to(tmp_path / "log.txt"):
+        say_something()
+    lines = (tmp_path / "log.txt").read_text().splitlines()
+    assert [line.split(" ", 2)[2] for line in lines] == ["Here we go", "Training: 1,500/2,000, loss 1.5"]
+    assert heard.words == ["Here we go", ("Training", 2000), (1000, ""), (500, "loss 1.5"), "end"]
+
+
+def test_a_failure_is_the_last_line_and_a_later_run_goes_on_below_it(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError), logged_to(tmp_path / "log.txt"):
+        raise ConfigError("it went wrong")
+    with logged_to(tmp_path / "log.txt"):
+        remark("Here we go again")
+    lines = (tmp_path / "log.txt").read_text().splitlines()
+    assert lines[0].endswith(" it went wrong") and lines[1].endswith(" Here we go again")
+
+
+def test_only_the_first_of_several_processes_writes(tmp_path: Path) -> None:
+    with logged_to(tmp_path / "log.txt", is_first=False):
+        say_something()
+    assert not (tmp_path / "log.txt").exists()
