@@ -296,7 +296,9 @@ def test_similarity_of_layers_equals_the_ratio_of_gram_matrices():
 def test_bit_shows_what_it_has_and_says_what_it_has_not():
     model = create_model("BiT-R50x1", image_size=64, num_classes=3).eval()
     images = torch.randn(3, 3, 64, 64)
-    assert layer_similarity(model, images).shape == (5, 5)
+    assert layer_similarity(model, torch.randn(8, 3, 32, 32)).shape == (5, 5)
+    with pytest.raises(DataError, match="at least 8 examples, got 3"):
+        layer_similarity(model, images)
     assert token_colours(model, images).shape == (3, 2, 2, 3)
     assert token_norms(model, images).registers.shape == (3, 0)
     for look in (attention_distance, rollout, attention_from, class_attention):
