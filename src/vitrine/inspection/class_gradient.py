@@ -106,12 +106,12 @@ def _through_block(
         out = read + block.scale_1(block.attention.to_out(mixed.transpose(1, 2).reshape(B, T, D)))
         out = out + block.scale_2(block.mlp(block.norm_2(out)))
         of_mixed, below = torch.autograd.grad(out, (mixed, tokens), above)
-        del out, mixed, q, k  # what autograd kept of this block goes before the weights come
+        del out, mixed  # what autograd kept of this block
+    weighted = tokens.new_zeros(B, T, T)
     with torch.no_grad():
-        weights = block.attention_weights(read, keys)  # (B, H, T, T)
-        weighted = weights.new_zeros(B, T, T)
-        for head in range(weights.shape[1]):
-            # mixed = A v, so the gradient with respect to A is that of mixed times v: no second (T, T) a head.
-            gradient = of_mixed[:, head] @ v[:, head].detach().transpose(-2, -1)
-            weighted += (weights[:, head] * gradient).clamp(min=0)
-    return weighted / weights.shape[1], below
+        for head in range(q.shape[1]):  # one head's (T, T) in memory, not all
+            logits = q[:, head] @ k[:, head].transpose(-2, -1) * q.shape[-1] ** -0.5
+            weights = (logits if bias is None else logits + bias[:, head]).softmax(dim=-1)
+            # mixed = A v, so the gradient with respect to A is that of mixed times v.
+            weighted += (weights * (of_mixed[:, head] @ v[:, head].transpose(-2, -1))).clamp(min=0)
+    return weighted / q.shape[1], below

@@ -107,7 +107,7 @@ def draw_heads(picture: NDArray[np.uint8], maps: NDArray[Any], *, name: str, que
     L, H, GH, GW = maps.shape
     gap = max(1, GH // 10)
     tiles = mosaic(scaled(maps), gap=gap)
-    width = min(11.0, 3.4 + 0.62 * H)
+    width = min(11.0, max(7.0, 3.4 + 0.62 * H))
     figure = _figure(width, max(2.8, (width - 3.6) * tiles.shape[0] / tiles.shape[1] + 0.9))
     left, axis = figure.subplots(1, 2, width_ratios=[2.2, width - 3.4])
     left.imshow(picture, interpolation="none")
@@ -122,7 +122,7 @@ def draw_heads(picture: NDArray[np.uint8], maps: NDArray[Any], *, name: str, que
     axis.set_xlabel("head")
     axis.set_ylabel("layer")
     axis.set_title(f"What {query} attends to, head by head")
-    bar = figure.colorbar(shown, ax=axis, shrink=0.5, label=SCALE_WORDS)
+    bar = figure.colorbar(shown, ax=axis, shrink=0.5, label=SCALE_WORDS if L > 6 else "weight")
     bar.outline.set_visible(False)
     return figure
 
@@ -205,10 +205,11 @@ def _draw_norms(figure: "Figure", axis: Any, norms: TokenNorms, number: int) -> 
     shown = axis.imshow(lengths, interpolation="none")
     rows, columns = np.nonzero(norms.outliers[number])
     axis.scatter(columns, rows, s=40, facecolors="none", edgecolors=OUTLIER_COLOUR, linewidths=1.4)
-    words = [f"{len(rows)} outlier{'s' * (len(rows) != 1)}"]
+    axis.set_title(f"norms: {len(rows)} outlier{'s' * (len(rows) != 1)}")
+    words = []
     if norms.class_token.shape[1]:
-        words.append(f"class {norms.class_token[number, 0]:.0f}")
+        words.append(f"class token {norms.class_token[number, 0]:.0f}")
     if norms.registers.shape[1]:
         words.append(f"registers {norms.registers[number].mean():.0f}")
-    axis.set_title("norms: " + ", ".join(words))
+    axis.text(0.5, -0.03, ", ".join(words), transform=axis.transAxes, ha="center", va="top", fontsize=9)
     figure.colorbar(shown, cax=axis.inset_axes((1.04, 0, 0.05, 1))).outline.set_visible(False)

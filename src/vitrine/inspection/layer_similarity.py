@@ -17,6 +17,8 @@ from vitrine.models import Model, ViT
 from vitrine.runtime.progress import track
 
 TOKENS_AN_IMAGE = 8
+# Between two examples any two layers are alike; with a few they look so. Fewer than this many say nothing.
+LEAST_EXAMPLES = 8
 
 
 def layer_similarity(model: Model, images: Images, *, tokens_each: int = TOKENS_AN_IMAGE) -> NDArray[Any]:
@@ -30,8 +32,11 @@ def layer_similarity(model: Model, images: Images, *, tokens_each: int = TOKENS_
         for piece in track(pieces(model, images), "Similarity of layers", total=num_pieces(model, images)):
             found = _token_rows(model, piece, tokens_each) if isinstance(model, ViT) else _maps(model, piece)
             rows.append([layer.float().cpu() if layer.dtype.itemsize < 4 else layer.cpu() for layer in found])
-    if sum(len(piece[0]) for piece in rows) < 2:
-        raise DataError("layers are compared over at least two examples; give more images")
+    count = sum(len(piece[0]) for piece in rows)
+    if count < LEAST_EXAMPLES:
+        raise DataError(
+            f"layers are compared over at least {LEAST_EXAMPLES} examples, got {count}; give more images"
+        )
     return linear_cka([torch.cat(layer).numpy() for layer in zip(*rows, strict=True)])
 
 

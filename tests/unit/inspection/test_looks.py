@@ -21,6 +21,7 @@ from vitrine.inspection import (
     token_norms,
     upsample,
 )
+from vitrine.inspection.streaming import ATTENTION_BYTES, num_at_once, pieces
 from vitrine.models import create_model
 
 CLOSE = {"rtol": 0, "atol": 1e-6}
@@ -296,7 +297,9 @@ def test_similarity_of_layers_equals_the_ratio_of_gram_matrices():
 def test_bit_shows_what_it_has_and_says_what_it_has_not():
     model = create_model("BiT-R50x1", image_size=64, num_classes=3).eval()
     images = torch.randn(3, 3, 64, 64)
-    assert layer_similarity(model, images).shape == (5, 5)
+    assert layer_similarity(model, torch.randn(8, 3, 32, 32)).shape == (5, 5)
+    with pytest.raises(DataError, match="at least 8 examples, got 3"):
+        layer_similarity(model, images)
     assert token_colours(model, images).shape == (3, 2, 2, 3)
     assert token_norms(model, images).registers.shape == (3, 0)
     for look in (attention_distance, rollout, attention_from, class_attention):
@@ -321,3 +324,16 @@ def test_looking_leaves_the_model_as_it_was():
     class_attention(model, images)
     assert model.training
     assert all(parameter.grad is None for parameter in model.parameters())
+
+
+@pytest.mark.parametrize(("side", "expected"), [(224, 16), (384, 4), (512, 1), (1024, 1)])
+def test_images_go_through_in_pieces_whose_attention_fits_the_bound(side, expected):
+    """Of a model with 12 heads of patches of 16 pixels, as in B/16."""
+    model = create_model("ViT-B/16", width=24, depth=1, num_heads=12, mlp_width=8, num_classes=None)
+    count = num_at_once(model, (side, side))
+    assert count == expected
+    tokens = (side // 16) ** 2 + 1
+    assert count == 1 or count * 12 * tokens**2 * 4 <= ATTENTION_BYTES
+    images = torch.zeros(5, 3, side, side)
+    assert len(next(pieces(model, images))) == min(count, 5)
+    assert sum(len(piece) for piece in pieces(model, images)) == 5
