@@ -12,7 +12,7 @@ import torch
 from unit.checkpoints.made import images, logits, small_vit
 
 from vitrine.checkpoints import load, save
-from vitrine.errors import CheckpointError
+from vitrine.errors import CheckpointError, ConfigError
 from vitrine.runtime.progress import listening
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
@@ -197,7 +197,9 @@ def test_a_path_that_is_not_there_never_tries_the_network(
 ) -> None:
     (tmp_path / "runs").mkdir()
     monkeypatch.chdir(tmp_path)
-    for name in ("runs/latest", "./model.npz", "weights/model.npz"):
+    with pytest.raises(ConfigError, match=r"runs holds no training run yet"):
+        load("runs/latest")
+    for name in ("runs/other", "./model.npz", "weights/model.npz"):
         with pytest.raises(CheckpointError, match=r"no such file or folder"):
             load(name)
     assert server.seen == []
