@@ -39,7 +39,7 @@ class SelfAttention(nn.Module):
     def weights(self, tokens: Tensor, relative_keys: Tensor | None = None) -> Tensor:
         """Return the attention matrix A (B, H, N, N) that `forward` uses; each row sums to one (eq. 6)."""
         q, k, _ = self.project(tokens)
-        logits = q @ k.transpose(-2, -1) * q.shape[-1] ** -0.5
+        logits = (q * q.shape[-1] ** -0.5) @ k.transpose(-2, -1)  # scaling q spares a second (N, N) matrix
         if relative_keys is not None:
             logits = logits + self.relative_logits(q, relative_keys)
         return logits.softmax(dim=-1)
