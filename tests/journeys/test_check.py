@@ -9,33 +9,12 @@ import pytest
 from pictures import altered, class_folders, photo, save
 from PIL import Image
 
-from vitrine.cli import app
-
-
-@pytest.fixture(autouse=True)
-def elsewhere(tmp_path, monkeypatch):
-    """Work in an empty folder with a cache of its own."""
-    monkeypatch.setenv("VITRINE_CACHE", str(tmp_path / "cache"))
-    (tmp_path / "work").mkdir()
-    monkeypatch.chdir(tmp_path / "work")
+pytestmark = pytest.mark.usefixtures("elsewhere")
 
 
 @pytest.fixture
-def vitrine(monkeypatch, capsys):
-    """Run the command line; returns exit code, standard output, standard error."""
-    monkeypatch.setattr(app, "VERBS", [verb for verb in app.VERBS if verb.name == "check"])
-
-    def run(*words):
-        monkeypatch.setattr(sys, "argv", ["vitrine", *map(str, words)])
-        try:
-            app.main()
-            code = 0
-        except SystemExit as end:
-            code = end.code or 0
-        said = capsys.readouterr()
-        return code, said.out, said.err
-
-    return run
+def vitrine(command_line):
+    return command_line("check")
 
 
 @pytest.fixture

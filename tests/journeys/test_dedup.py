@@ -2,38 +2,19 @@
 
 import csv
 import json
-import sys
 
 import pytest
 from pictures import altered, class_folders, photo, save
 
-from vitrine.cli import app
 from vitrine.data.exclusions import leave_out, read_exclusions
 from vitrine.data.sources import open_source
 
-
-@pytest.fixture(autouse=True)
-def elsewhere(tmp_path, monkeypatch):
-    monkeypatch.setenv("VITRINE_CACHE", str(tmp_path / "cache"))
-    (tmp_path / "work").mkdir()
-    monkeypatch.chdir(tmp_path / "work")
+pytestmark = pytest.mark.usefixtures("elsewhere")
 
 
 @pytest.fixture
-def vitrine(monkeypatch, capsys):
-    monkeypatch.setattr(app, "VERBS", [verb for verb in app.VERBS if verb.name == "dedup"])
-
-    def run(*words):
-        monkeypatch.setattr(sys, "argv", ["vitrine", *map(str, words)])
-        try:
-            app.main()
-            code = 0
-        except SystemExit as end:
-            code = end.code or 0
-        said = capsys.readouterr()
-        return code, said.out, said.err
-
-    return run
+def vitrine(command_line):
+    return command_line("dedup")
 
 
 @pytest.fixture

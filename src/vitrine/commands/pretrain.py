@@ -5,6 +5,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from annotated_doc import Doc
 
+from vitrine.commands import options
+
 if TYPE_CHECKING:
     from vitrine.commands.training_run import TrainingResult
     from vitrine.models import Model
@@ -34,31 +36,28 @@ def pretrain(
             "A recipe's name, or a config.yaml of an earlier run; by default from-scratch, or the objective's."
         ),
     ] = None,
-    out: Annotated[Path | None, Doc("Where to write; by default a new dated folder under ./runs.")] = None,
-    epochs: Annotated[float | None, Doc("Passes over the data.")] = None,
-    steps: Annotated[int | None, Doc("Steps, instead of epochs.")] = None,
-    batch_size: Annotated[int | None, Doc("Images a step, over all devices.")] = None,
-    lr: Annotated[float | None, Doc("Peak learning rate.")] = None,
+    out: options.Out = None,
+    epochs: options.Epochs = None,
+    steps: options.Steps = None,
+    batch_size: options.BatchSize = None,
+    lr: options.PeakRate = None,
     size: Annotated[int | None, Doc("Image side in pixels.")] = None,
     seed: Annotated[int | None, Doc("Seed of weights, order and augmentation.")] = None,
-    set: Annotated[list[str] | None, Doc("Any setting of the recipe, such as training.lr=3e-4.")] = None,
-    device: Annotated[str, Doc("auto, cpu or cuda.")] = "auto",
-    precision: Annotated[Literal["auto", "bf16", "fp32"] | None, Doc("What to compute in.")] = None,
-    workers: Annotated[int, Doc("How many read images: threads, or processes beside a GPU.")] = 2,
-    log_every: Annotated[int | None, Doc("Steps between two records.")] = None,
-    checkpoint_every: Annotated[int | None, Doc("Steps between two checkpoints.")] = None,
-    evaluate_every: Annotated[int | None, Doc("Steps between two evaluations.")] = None,
-    hold_out: Annotated[
-        float | None,
-        Doc("Share of train to validate on where there is no val; by default a tenth, 0 for none."),
-    ] = None,
-    exclude: Annotated[Path | None, Doc("A list of images to leave out, as vitrine dedup writes it.")] = None,
-    shard: Annotated[bool, Doc("Share weights and optimizer among the processes (FSDP2).")] = False,
-    strict: Annotated[bool, Doc("Refuse to train where a file cannot be read.")] = False,
-    allow_empty_class: Annotated[bool, Doc("Go on where a class has no images.")] = False,
-    overwrite: Annotated[bool, Doc("Write into a folder that holds a run.")] = False,
-    tensorboard: Annotated[bool, Doc("Write for TensorBoard too.")] = False,
-    wandb: Annotated[str | None, Doc("Send records to this W&B project too.")] = None,
+    set: options.Settings = None,
+    device: options.Device = "auto",
+    precision: options.Precision = None,
+    workers: options.Workers = 2,
+    log_every: options.LogEvery = None,
+    checkpoint_every: options.CheckpointEvery = None,
+    evaluate_every: options.EvaluateEvery = None,
+    hold_out: options.HoldOut = None,
+    exclude: options.Exclude = None,
+    shard: options.Shard = False,
+    strict: options.Strict = False,
+    allow_empty_class: options.AllowEmptyClass = False,
+    overwrite: options.Overwrite = False,
+    tensorboard: options.TensorBoard = False,
+    wandb: options.WeightsAndBiases = None,
 ) -> "TrainingResult":
     """Train a model from fresh weights, with labels or without; also under torchrun, unchanged."""
     import torch

@@ -13,7 +13,8 @@ from vitrine.data.duplicates import Duplicate, ImageRef
 from vitrine.data.overlap import TRAIN, Overlap
 from vitrine.data.scan import ScanReport, problem_of
 from vitrine.data.source import Pixels, Source, printable
-from vitrine.errors import DataError, MissingExtraError
+from vitrine.errors import DataError
+from vitrine.runtime.page_templates import page_templates
 from vitrine.runtime.progress import track
 
 # Most of each kind that a page shows: it stays a file that any browser opens at once. The CSV files hold all.
@@ -193,16 +194,5 @@ def _pictures(source: Source, indices: Iterable[int]) -> list[dict[str, Any]]:
 
 
 def _render(template: str, **values: Any) -> str:
-    try:
-        import jinja2
-    except ImportError as error:
-        raise MissingExtraError("jinja2", extra="report", purpose="a report with pictures") from error
-    environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("vitrine.data"),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters["number"] = lambda value: f"{value:,}"
+    environment = page_templates("vitrine.data", purpose="a report with pictures")
     return environment.get_template(template).render(**values)

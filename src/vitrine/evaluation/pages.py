@@ -7,10 +7,11 @@ from numpy.typing import NDArray
 
 from vitrine.data.pages import picture
 from vitrine.data.source import Source, printable
-from vitrine.errors import MissingExtraError
 from vitrine.evaluation.classification import MultiLabel, SingleLabel
 from vitrine.evaluation.label_errors import likely_label_errors
+from vitrine.runtime.page_templates import page_templates
 from vitrine.runtime.progress import track
+from vitrine.version import __version__
 
 MOST_PICTURES = 24
 MOST_CLASSES = 20
@@ -114,22 +115,7 @@ def matrix_cells(figures: SingleLabel) -> dict[str, Any]:
 
 def render(template: str, **values: Any) -> str:
     """Fill in a template of this room; its page frame is that of the data reports."""
-    try:
-        import jinja2
-    except ImportError as error:
-        raise MissingExtraError("jinja2", extra="report", purpose="a report with pictures") from error
-    from vitrine.version import __version__
-
-    environment = jinja2.Environment(
-        loader=jinja2.ChoiceLoader(
-            [jinja2.PackageLoader("vitrine.evaluation"), jinja2.PackageLoader("vitrine.data")]
-        ),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters["number"] = lambda value: f"{value:,}"
+    environment = page_templates("vitrine.evaluation", "vitrine.data", purpose="a report with pictures")
     environment.filters["percent"] = lambda value: "-" if value is None else f"{100 * value:.1f}"
     return environment.get_template(template).render(version=__version__, **values)
 

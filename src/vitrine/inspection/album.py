@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from vitrine.errors import MissingExtraError
 from vitrine.inspection import figures
 from vitrine.inspection.drawing import drawing, save_figure
 from vitrine.inspection.looks import Looks
 from vitrine.models import Model, ViT
+from vitrine.runtime.page_templates import page_templates
 from vitrine.runtime.progress import track
 
 if TYPE_CHECKING:
@@ -147,20 +147,9 @@ def facts_of(looks: Looks, *, image_size: tuple[int, int]) -> list[tuple[str, st
 
 def render_page(drawn: list[tuple[Plate, str]], **values: Any) -> str:
     """Make the page of all figures."""
-    try:
-        import jinja2
-        from markupsafe import Markup
-    except ImportError as error:
-        raise MissingExtraError("jinja2", extra="report", purpose="a page of all figures") from error
-    environment = jinja2.Environment(
-        loader=jinja2.ChoiceLoader(
-            [jinja2.PackageLoader("vitrine.inspection"), jinja2.PackageLoader("vitrine.data")]
-        ),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
+    environment = page_templates("vitrine.inspection", "vitrine.data", purpose="a page of all figures")
+    from markupsafe import Markup  # jinja2 brings it along
+
     # The drawings are ours and matplotlib escapes the names in them; everything else is escaped here.
     plates = [
         {"name": plate.name, "heading": plate.heading, "words": plate.words, "drawing": Markup(svg)}
