@@ -31,9 +31,11 @@ if TYPE_CHECKING:
     from vitrine.errors import VitrineError as VitrineError
     from vitrine.evaluation.fewshot import fewshot_accuracy as fewshot_accuracy
     from vitrine.models import create_model as create_model
+    from vitrine.serving.predictor import Predictor as Predictor
 
 _HOME = {
     "Loaded": "vitrine.checkpoints",
+    "Predictor": "vitrine.serving.predictor",
     "VitrineError": "vitrine.errors",
     "bench": "vitrine.commands.bench",
     "check": "vitrine.commands.check",
