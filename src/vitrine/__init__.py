@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from vitrine.commands.plan import plan as plan
     from vitrine.commands.predict import predict as predict
     from vitrine.commands.pretrain import pretrain as pretrain
+    from vitrine.commands.report import report as report
     from vitrine.commands.resume import resume as resume
     from vitrine.commands.shard import shard as shard
     from vitrine.commands.vtab import vtab as vtab
@@ -56,6 +57,7 @@ _HOME = {
     "plan": "vitrine.commands.plan",
     "predict": "vitrine.commands.predict",
     "pretrain": "vitrine.commands.pretrain",
+    "report": "vitrine.commands.report",
     "resume": "vitrine.commands.resume",
     "save": "vitrine.checkpoints",
     "shard": "vitrine.commands.shard",

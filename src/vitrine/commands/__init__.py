@@ -27,6 +27,7 @@ VERBS = (
     Verb("finetune", "finetune"),
     Verb("pretrain", "pretrain"),
     Verb("resume", "resume"),
+    Verb("report", "report"),
     Verb("evaluate", "evaluate"),
     Verb("predict", "predict"),
     Verb("embed", "embed"),
