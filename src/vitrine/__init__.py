@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from vitrine.commands.shard import shard as shard
     from vitrine.commands.vtab import vtab as vtab
     from vitrine.errors import VitrineError as VitrineError
+    from vitrine.estimator import VitClassifier as VitClassifier
     from vitrine.evaluation.fewshot import fewshot_accuracy as fewshot_accuracy
     from vitrine.models import create_model as create_model
     from vitrine.serving.predictor import Predictor as Predictor
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
 _HOME = {
     "Loaded": "vitrine.checkpoints",
     "Predictor": "vitrine.serving.predictor",
+    "VitClassifier": "vitrine.estimator",
     "VitrineError": "vitrine.errors",
     "bench": "vitrine.commands.bench",
     "check": "vitrine.commands.check",
