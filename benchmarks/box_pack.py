@@ -28,15 +28,16 @@ tags: [image-classification, image-feature-extraction, vision-transformer]
 
 A ViT-Ti/16 of the paper (arXiv:2010.11929; width 192, 12 layers, 3 heads, class token, {params:,} parameters) at
 {size} pixels, stored in half precision and loaded in single precision. It is the model of every verb of Vitrine where
-none is named: a good place to start fine-tuning from, features for few labels and for search, and {classes} classes of
-its own so that `vitrine predict photo.jpg` answers at once.
+none is named: a good place to start fine-tuning from, features for few labels and for search, and {classes} classes
+of its own so that `vitrine predict photo.jpg` answers at once.
 
 ## Data
 
 Its features were distilled from DINOv2 ViT-S/14 (arXiv:2304.07193), whose class token and patch tokens it learned to
 predict on augmented views of: Tiny-ImageNet's training images (200 classes, 64 pixels), Imagenette, CIFAR-100,
-CUB-200-2011, Stanford Cars, and one image of each ImageNet class. Its head was trained on the labels of Tiny-ImageNet's
-training images. Oxford-IIIT Pets was not used; figures on it are on data that the model has never seen.
+CUB-200-2011, Stanford Cars, and one image of each ImageNet class. Its head was trained on the labels of
+Tiny-ImageNet's training images. Oxford-IIIT Pets was not used: figures on it are on data that the model
+has never seen.
 
 ## Licence
 
@@ -47,11 +48,11 @@ terms, train your own: `vitrine pretrain`.
 ## Limits
 
 - It is small. Larger models (`vitrine finetune --model ...`) are better at fine distinctions.
-- Its own classes are Tiny-ImageNet's: a few animals, vehicles, household things, food. Shown anything else it names the
-  nearest of these, sometimes with confidence. Fine-tune it for your own classes.
+- Its own classes are Tiny-ImageNet's: a few animals, vehicles, household things, food. Shown anything else it names
+  the nearest of these, sometimes with confidence. Fine-tune it for your own classes.
 - What its data lacks it has not learned: people as such, documents, text, medical and satellite images, drawings.
-- Pictures on the web are not the world. The balance of places, people and things in the data is that of its sources, and
-  so are the mistakes that follow from it; measure on your own photos before you rely on it.
+- Pictures on the web are not the world. The balance of places, people and things in the data is that of its sources,
+  and so are the mistakes that follow from it; measure on your own photos before you rely on it.
 
 ## Figures
 
