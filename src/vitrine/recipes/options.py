@@ -54,6 +54,9 @@ def chosen_recipe(
         shape = ("width", "depth", "num_heads", "mlp_width", "patch_size", "representation_width")
         kept = {key: value for key, value in recipe.model_options.items() if key not in shape}
         changes |= {"model": model, "model_options": kept}
+    settings = tuple(settings)
+    if batch_size is not None or any(setting.startswith("training.batch_size") for setting in settings):
+        changes["least_steps"] = 0  # the batch is what was asked for
     if size is not None:
         changes["size"] = size
     if epochs is not None or steps is not None:
