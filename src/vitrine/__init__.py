@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from vitrine.commands.pretrain import pretrain as pretrain
     from vitrine.commands.resume import resume as resume
     from vitrine.commands.shard import shard as shard
+    from vitrine.commands.study import study as study
     from vitrine.commands.vtab import vtab as vtab
     from vitrine.errors import VitrineError as VitrineError
     from vitrine.evaluation.fewshot import fewshot_accuracy as fewshot_accuracy
@@ -53,6 +54,7 @@ _HOME = {
     "resume": "vitrine.commands.resume",
     "save": "vitrine.checkpoints",
     "shard": "vitrine.commands.shard",
+    "study": "vitrine.commands.study",
     "vtab": "vitrine.commands.vtab",
 }
 
