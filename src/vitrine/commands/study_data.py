@@ -141,7 +141,7 @@ def splits_of(data: StudyData, size: int) -> "dict[str, Source]":
             found = open_splits(data.address)
         for split in data.counts if not found else ():
             found[split] = ArraySource(
-                np.load(images_file(data, split, size), mmap_mode="r", allow_pickle=False),
+                np.load(images_file(data, split, size), mmap_mode="c", allow_pickle=False),
                 labels=np.load(labels_file(data, split, size), allow_pickle=False),
                 classes=data.classes,
                 address=data.address,

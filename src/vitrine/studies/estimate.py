@@ -1,8 +1,9 @@
 """What a study will cost before anything starts: operations by arithmetic, seconds by a stated rule.
 
 Operations are counted as Table 6 does (`vitrine.models.cost`), those of the final evaluation included. A run
-takes as long as its operations at half of the device's matmul rate (as `vitrine plan` reckons) or as its kernels
-take to be launched, whichever is longer; runs side by side share the device and launch on their own.
+takes as long as its operations at a share of the device's matmul rate (half, as `vitrine plan` reckons, where it is
+compiled) or as its kernels take to be launched, whichever is longer; runs side by side share the device and launch
+on their own.
 """
 
 from collections.abc import Sequence
@@ -13,8 +14,10 @@ from vitrine.models.cost import TRAINING_FLOPS_PER_MAC, cost_of
 from vitrine.studies.record import Run
 
 FORWARD_FLOPS_PER_MAC = 2
-# Small models spend most of a step in work that is no matrix product; measured shares are in docs/studies.md.
-SHARE_OF_MATMUL_RATE = 0.5
+# Share of the matmul rate that a training step reaches: half for a large compiled model (measured, see
+# docs/experiments.md); small ones that are not compiled spend most of a step in work that is no matrix product,
+# ResNets with their group norms even more. The two last are assumptions.
+SHARE_COMPILED, SHARE_EAGER, SHARE_RESNET = 0.5, 0.2, 0.06
 # One layer's forward, backward and update launch some fifty kernels of about twenty microseconds each.
 LAUNCH_SECONDS_A_LAYER = 1e-3
 # Building the model, moving the data, evaluating, writing.
@@ -58,7 +61,7 @@ def estimate_run(run: Run, *, rate: float, num_test: int) -> Estimate:
     training = run.recipe.training
     operations = TRAINING_FLOPS_PER_MAC * macs * training.batch_size * training.total_steps
     judged = FORWARD_FLOPS_PER_MAC * macs * num_test
-    device = (operations + judged) / (rate * SHARE_OF_MATMUL_RATE)
+    device = (operations + judged) / (rate * share_of_rate(run))
     launching = training.total_steps * LAUNCH_SECONDS_A_LAYER * num_layers(run.model)
     return Estimate(
         runs=1,
@@ -71,6 +74,13 @@ def estimate_run(run: Run, *, rate: float, num_test: int) -> Estimate:
 def estimate(runs: Sequence[Run], *, rate: float, num_test: int) -> Estimate:
     """Add up the estimates of runs."""
     return sum((estimate_run(run, rate=rate, num_test=num_test) for run in runs), start=Estimate())
+
+
+def share_of_rate(run: Run) -> float:
+    """Return the share of the matmul rate that a run is reckoned with."""
+    if run.recipe.training.compile is not False:
+        return SHARE_COMPILED
+    return SHARE_RESNET if isinstance(run.model, BiTConfig) else SHARE_EAGER
 
 
 def num_layers(config: ModelConfig) -> int:

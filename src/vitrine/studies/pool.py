@@ -39,7 +39,7 @@ def carry_out_all(
     if jobs <= 1:
         yield from one_by_one(runs, work, context, names=names)
         return
-    waiting = list(runs)
+    waiting = longest_first(runs)
     pending = {names(run) for run in waiting}
     with helpers(work, context, count=min(jobs, len(waiting))) as idle:
         busy: dict[Connection, Run] = {}
@@ -67,6 +67,19 @@ def carry_out_all(
                 for run in waiting:
                     yield Done(run=run, values=None, reason="no process is left to run it")
                 return
+
+
+def longest_first(runs: Sequence[Run]) -> list[Run]:
+    """Sort runs by what they and those that wait for them cost, so that no long one is left for the end."""
+    from vitrine.studies.estimate import exaflops_of
+
+    cost = {id(run): exaflops_of(run, run.recipe.training.total_steps) for run in runs}
+    weight = dict(cost)
+    for run in runs:
+        for other in runs:
+            if other.study == run.study and other.after == run.name:
+                weight[id(run)] += cost[id(other)]
+    return sorted(runs, key=lambda run: -weight[id(run)])
 
 
 def given_up(

@@ -17,8 +17,8 @@ from vitrine.recipes.recipe import Views
 from vitrine.spelling import nearest
 from vitrine.training.config import TrainingConfig
 
-# A half-done run goes on from its last quarter; checkpoints of runs of seconds cost as long as they save.
-CHECKPOINTS = 4
+# A checkpoint of a run of seconds costs as long as it saves: half-way, and in long runs every thousand steps.
+CHECKPOINTS, MOST_STEPS_APART = 2, 1000
 PAPER_SIZE = 224
 
 
@@ -182,8 +182,9 @@ def fine_tuning(scale: Scale, *, seed: int, name: str, size: int = 0, **changes:
 
 def quiet(scale: Scale, steps: int) -> dict[str, Any]:
     """Return how often a run of a study logs and saves: hardly ever, as many share one device."""
+    apart = min(max(steps // CHECKPOINTS, 1), MOST_STEPS_APART)
     return {
-        "log_every": max(steps // CHECKPOINTS, 1),
-        "checkpoint_every": max(steps // CHECKPOINTS, 1),
+        "log_every": apart,
+        "checkpoint_every": apart,
         "compile": scale.compiles,
     }

@@ -15,6 +15,8 @@ from vitrine.studies.verdicts import Finding, ahead
 SCRATCH, SUPERVISED = "from scratch", "labels"
 # Labelled images for the second half; all images are there for the first.
 LABELLED = 0.1
+# Pre-training lasts so many times as long as a run from scratch of the other studies, labels or not.
+PRE_TRAINING = 2
 PAPER = {SCRATCH: 77.9, "masked patches, mean colour": 79.9, SUPERVISED: 83.97}
 
 
@@ -56,7 +58,7 @@ def runs(setup: Setup) -> tuple[Run, ...]:
     target, num_classes = setup.targets[0]
     few = max(round(LABELLED * setup.num_images), num_classes) if target == "data" else None
     model = vit(scale, num_classes=num_classes, pooling="average")
-    first = from_scratch(scale, seed=seed, name="pre-training")
+    first = from_scratch(scale, seed=seed, name="pre-training", total_steps=PRE_TRAINING * scale.steps)
     found = []
     for name, change in OBJECTIVES.items():
         classes = setup.num_classes if name == SUPERVISED else None

@@ -71,13 +71,16 @@ def ahead(
 def level(
     says: str, one: Sequence[float], other: Sequence[float], *, spread: float, within: float, most: float
 ) -> list[Finding]:
-    """Compare two means that should be equal: holds within `within` or twice the error, opposite above `most`."""
+    """Compare two means that should be equal: holds within `within` or twice the error, opposite above `most`.
+
+    Noise in which a difference of `most` would be lost proves nothing: it stays open.
+    """
     if not one or not other:
         return []
     difference = statistics.fmean(one) - statistics.fmean(other)
     error = error_of(spread, one, other)
     state: State = "open"
-    if abs(difference) <= max(within, SURE * error):
+    if abs(difference) <= max(within, SURE * error) and SURE * error <= most:
         state = "holds"
     elif abs(difference) > most:
         state = "opposite"
