@@ -158,7 +158,8 @@ def listed(
     """Say of every study what it claims, how many runs it has and what they cost."""
     from vitrine.studies.record import Setup
 
-    num_classes, num_images, num_test, target_classes = 10, 50_000, 10_000, ()
+    num_classes, num_images, num_test = 10, 50_000, 10_000
+    target_classes: tuple[int, ...] = ()
     notes = () if data else ("Costs are for a set like CIFAR-10; give your DATA for its own",)
     if data:
         from vitrine.commands.study_data import look_at

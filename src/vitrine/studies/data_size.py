@@ -1,6 +1,7 @@
 """Pre-training on growing sets, regularisation tuned, then fine-tuned (section 4.3, Fig. 3, Table 5)."""
 
 import statistics
+from typing import Any
 
 from vitrine.models.config import ModelConfig
 from vitrine.studies.panels import Panel, Point, point
@@ -105,7 +106,7 @@ def panels(results: Results) -> list[Panel]:
         for share in SHARES:
             best = tuned(results, name, share)
             for amount in REGULARISATION:
-                fixed = {"model": name, "share": share, "regularisation": amount}
+                fixed: dict[str, Any] = {"model": name, "share": share, "regularisation": amount}
                 if best and results.values(**fixed) == best:
                     points += point(results, share, **fixed)
                     break

@@ -51,8 +51,9 @@ def carry_out_all(
                     connection.send(run)
                     busy[connection] = run
                     waiting.remove(run)
-            for connection in wait(list(busy)):
-                assert isinstance(connection, Connection)
+            for ready in wait(list(busy)):
+                assert isinstance(ready, Connection)
+                connection = ready
                 run = busy.pop(connection)
                 try:
                     values, reason = connection.recv()

@@ -3,6 +3,7 @@
 import dataclasses
 import statistics
 from collections.abc import Callable
+from typing import Any
 
 from vitrine.objectives.patch_targets import Target
 from vitrine.recipes.recipe import Objective, Recipe, without_labels
@@ -74,7 +75,7 @@ def runs(setup: Setup) -> tuple[Run, ...]:
 def tuned(setup: Setup, name: str, *, after: str | None, few: int | None) -> Run:
     """Train on few labels: the same recipe whatever came before, so that nothing but the start differs."""
     scale, (target, num_classes) = setup.scale, setup.targets[0]
-    adam = {"optimizer": "adamw", "lr": scale.lr / 2, "weight_decay": scale.weight_decay}
+    adam: dict[str, Any] = {"optimizer": "adamw", "lr": scale.lr / 2, "weight_decay": scale.weight_decay}
     return Run(
         study="self-supervision", group=slug(name), seed=setup.seed, settings={"objective": name}, after=after,
         model=vit(scale, num_classes=num_classes, pooling="average"), data=target, num_images=few,
