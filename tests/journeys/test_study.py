@@ -61,7 +61,7 @@ def test_a_tiny_study_runs_from_data_to_a_page_and_another_seed_adds_only_that_s
 
 
 def test_a_study_that_is_killed_goes_on_where_it_was(tmp_path: Path) -> None:
-    arguments = study(tmp_path, "resolution", DATA, "--seeds", "1", "--steps", "20")
+    arguments = study(tmp_path, "resolution", DATA, "--seeds", "1", "--steps", "12")
     results = tmp_path / "resolution" / FILE
     runs = tmp_path / "resolution" / "runs"
 
@@ -86,8 +86,8 @@ def test_a_study_that_is_killed_goes_on_where_it_was(tmp_path: Path) -> None:
     found = lines(tmp_path / "resolution")
     assert len(found) == len({line["run"] for line in found}) == 4
     resumed = {line["run"]: line["resumed_at"] for line in found}
-    # Checkpoints are made half-way; fine-tuning takes 8 x 20 steps at this scale.
-    assert [resumed[name] for name in half_done] == [80] or not half_done
+    # Checkpoints are made half-way; fine-tuning takes 8 x 12 steps at this scale.
+    assert [resumed[name] for name in half_done] == [48] or not half_done
     assert all(resumed[name] == 0 for name in finished)
     assert half_done or len(finished) > 1
 

@@ -1,6 +1,5 @@
 """`vitrine study`: the paper's experiments at any scale, resumably, run by run."""
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -259,8 +258,7 @@ def carried_out(
         done = {result.key for result in plan.finished()}
         todo += [run for run in plan.runs if plan.keys[run.name] not in done]
     remark(plan_sentence(plans, todo, jobs=jobs, rate=rate))
-    threads = max((os.cpu_count() or 1) // jobs, 1)
-    place = Place(out=plans[0].out, data=plans[0].data, device=device, threads=threads)
+    place = Place(out=plans[0].out, data=plans[0].data, device=device, jobs=jobs)
     notes: list[str] = []
     for name, found in place.data.items():
         sizes = {run.model.image_size[0] for run in todo if run.work == "training" and run.data == name}

@@ -4,6 +4,7 @@ A run that was stopped goes on from its last checkpoint. Images of small sets st
 """
 
 import dataclasses
+import functools
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -36,7 +37,8 @@ class Place:
     out: Path
     data: Mapping[str, StudyData] = field(default_factory=dict)
     device: str = "auto"
-    threads: int = 1
+    jobs: int = 1
+    """Processes that share the cores."""
     workers: int = 2
     """Readers of sets that are not held in memory."""
 
@@ -55,7 +57,8 @@ def carry_out_run(run: "Run", place: Place) -> dict[str, Any]:
     from vitrine.runtime.progress import quiet
     from vitrine.studies.estimate import exaflops_of
 
-    torch.set_num_threads(place.threads)
+    if place.jobs > 1:
+        torch.set_num_threads(max(available_threads() // place.jobs, 1))
     device = choose_device(place.device)
     began = time.monotonic()
     cost = cost_of(run.model)
@@ -72,6 +75,14 @@ def carry_out_run(run: "Run", place: Place) -> dict[str, Any]:
         "seconds": round(time.monotonic() - began, 3),
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
     }
+
+
+@functools.cache
+def available_threads() -> int:
+    """Return how many threads torch would take in a process of its own; OMP_NUM_THREADS decides where it is set."""
+    import torch
+
+    return torch.get_num_threads()
 
 
 def trained_and_measured(run: "Run", place: Place, device: "torch.device") -> dict[str, Any]:

@@ -108,7 +108,7 @@ def mean_and_spread(values: list[float]) -> tuple[float, float | None]:
 def append_result(folder: Path, values: Mapping[str, Any]) -> None:
     """Add one line, whole or not at all: a line that a crash cut off is taken away first."""
     folder.mkdir(parents=True, exist_ok=True)
-    line = json.dumps(values, sort_keys=True).encode() + b"\n"
+    line = json.dumps(values).encode() + b"\n"
     with (folder / FILE).open("ab+") as file:
         size = file.seek(0, os.SEEK_END)
         if size:
