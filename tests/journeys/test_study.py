@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +34,8 @@ def test_a_tiny_study_runs_from_data_to_a_page_and_another_seed_adds_only_that_s
     assert [line["seed"] for line in found] == [0] * 6
     assert all(0 <= line["measures"]["accuracy"] <= 1 for line in found)
     assert all(0 <= line["measures"]["fewshot"] <= 1 for line in found)
-    # Weights stay only where another run begins with them.
+    # Weights stay only where another run begins with them, and no optimizer with them.
+    assert not list(tmp_path.rglob("last.safetensors"))
     assert [path.name for path in (tmp_path / "resolution" / "runs").iterdir()] == ["pre-training-seed0"]
     assert not list((tmp_path / "head" / "runs").iterdir())
     larger = [line for line in lines(tmp_path / "resolution") if line["group"].startswith("larger")]
@@ -90,6 +92,23 @@ def test_a_study_that_is_killed_goes_on_where_it_was(tmp_path: Path) -> None:
     assert [resumed[name] for name in half_done] == [48] or not half_done
     assert all(resumed[name] == 0 for name in finished)
     assert half_done or len(finished) > 1
+
+
+def test_weights_that_were_removed_are_made_again_only_where_a_run_needs_them(tmp_path: Path) -> None:
+    arguments = study(tmp_path, "resolution", DATA, "--seeds", "1")
+    assert inside(*arguments).returncode == 0
+    shutil.rmtree(tmp_path / "resolution" / "runs")
+    finished = inside(*arguments)
+    assert "All 4 runs are finished" in finished.stderr + finished.stdout
+    results = tmp_path / "resolution" / FILE
+    kept = [line for line in results.read_text().splitlines() if "fresh" not in line]
+    results.write_text("\n".join(kept) + "\n")
+    again = inside(*arguments)
+    assert "Plan: 2 of 4 runs" in again.stderr + again.stdout
+    assert sorted(line["run"] for line in lines(tmp_path / "resolution")[3:]) == [
+        "larger-fresh-positions-seed0",
+        "pre-training-seed0",
+    ]
 
 
 def test_changed_data_is_not_taken_for_the_old(tmp_path: Path) -> None:

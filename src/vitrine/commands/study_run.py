@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from vitrine.training.loop import Task
 
 EVALUATION_BATCH = 1000
+MODEL = "model"
 SHOTS, DRAWS = 5, 5
 # Images a class that the few labels are drawn from.
 SUPPORT = 50
@@ -87,6 +88,7 @@ def available_threads() -> int:
 
 def trained_and_measured(run: "Run", place: Place, device: "torch.device") -> dict[str, Any]:
     """Train from the run's weights or from its last checkpoint, then judge the best weights on the test split."""
+    from vitrine.checkpoints import save
     from vitrine.commands.run_records import steps_done
     from vitrine.commands.training_task import trained_module, weights_of_model
     from vitrine.data.preprocess import Preprocess
@@ -113,6 +115,8 @@ def trained_and_measured(run: "Run", place: Place, device: "torch.device") -> di
     assert state is not None
     model = build(run.model)
     model.load_state_dict(weights_of_model(weights_of(state), run.recipe.objective))
+    if run.role == "preparation":
+        save(model, setting.folder / MODEL, preprocess=preprocess, overwrite=True)
     model = model.to(device).eval()
     measures = {} if run.role == "preparation" else measured(model, run, place, preprocess=preprocess)
     return {
@@ -146,49 +150,26 @@ def first_weights(run: "Run", place: Place) -> "Model":
     """Build the model: fresh, or with the weights of the run before it, a new head and fitting positions."""
     import torch
 
-    from vitrine.checkpoints.adapting import at_image_size, with_num_classes
-    from vitrine.checkpoints.weights import ModelWeights, Weights, fill_model
-    from vitrine.commands.training_task import weights_of_model
+    from vitrine.checkpoints import load
+    from vitrine.checkpoints.adapting import with_num_classes
+    from vitrine.checkpoints.weights import ModelWeights, fill_model
     from vitrine.models import build
-    from vitrine.training.loop import BEST, LAST
-    from vitrine.training.state import newest_state, weights_of
 
     torch.manual_seed(run.seed)
     fresh = build(run.model)
     if run.after is None:
         return fresh
-    checkpoints = place.out / run.study / "runs" / run.after / "checkpoints"
-    state = newest_state(checkpoints / BEST) or newest_state(checkpoints / LAST)
-    assert state is not None, f"{run.after} left no weights"
-    # The module of another objective holds the model as `vit`.
-    tensors = weights_of(state)
-    is_wrapped = any(name.startswith("vit.") for name in tensors)
-    tensors = weights_of_model(tensors, "masked-patches" if is_wrapped else "labels")
-    config = before_config(run, tensors)
-    before = build(config)
-    before.load_state_dict(tensors)
-    weights: Weights
-    weights, _ = with_num_classes(ModelWeights(before), run.model.num_classes)
-    weights, _ = at_image_size(weights, run.model.image_size)
-    model = fill_model(weights)
+    before = load(place.out / run.study / "runs" / run.after / MODEL, image_size=run.model.image_size)
+    # The head begins anew even where the classes are the same (section 3.2).
+    weights, _ = with_num_classes(ModelWeights(before.model), run.model.num_classes)
+    model = build(run.model)
+    tensors = fill_model(weights).state_dict()
     if not run.keeps_positions:
-        kept = {name: value for name, value in fresh.state_dict().items() if name.startswith("positions.")}
-        model.load_state_dict({**model.state_dict(), **kept})
+        tensors |= {
+            name: value for name, value in fresh.state_dict().items() if name.startswith("positions.")
+        }
+    model.load_state_dict(tensors)
     return model
-
-
-def before_config(run: "Run", tensors: "Mapping[str, torch.Tensor]") -> Any:
-    """Return the config of the run before: the same but for the head and the resolution."""
-    from vitrine.models import ViTConfig
-
-    head = tensors.get("head.weight")
-    config = dataclasses.replace(run.model, num_classes=None if head is None else len(head))
-    table = tensors.get("positions.0.table")
-    if isinstance(config, ViTConfig) and table is not None and config.positions == "learned_1d":
-        cells = round((table.shape[1] - config.num_position_slots) ** 0.5)
-        side = (cells * config.token_stride[0], cells * config.token_stride[1])
-        config = dataclasses.replace(config, image_size=side)
-    return config
 
 
 def task_of(setting: "Setting", run: "Run", processes: Any) -> "Task":

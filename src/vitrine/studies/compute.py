@@ -106,13 +106,13 @@ def judge(results: Results) -> list[Finding]:
         return []
     seeds = min(count for _, _, count in curves.values())
     error = results.spread() * (2 / seeds) ** 0.5
-    found = []
     low = max(curves["ViT"][0][0], curves["ResNet"][0][0])
     high = min(curves["ViT"][0][-1], curves["ResNet"][0][-1])
-    if low < high:
-        at = list(np.linspace(low, high, 5))
-        says = "a ViT is ahead of a ResNet of equal compute"
-        found.append(sure(says, lead(results, "ViT", "ResNet", at=at), error))
+    if low >= high:  # no compute that both have
+        return []
+    at = list(np.linspace(low, high, 5))
+    says = "a ViT is ahead of a ResNet of equal compute"
+    found = [sure(says, lead(results, "ViT", "ResNet", at=at), error)]
     low = max(curves["ViT"][0][0], curves["hybrid"][0][0])
     says = "a hybrid is ahead of a ViT at the smallest compute"
     found.append(sure(says, lead(results, "hybrid", "ViT", at=[low]), error))

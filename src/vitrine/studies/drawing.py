@@ -77,5 +77,9 @@ def draw_lines(axis: Any, panel: Panel) -> None:
                 label=name, color=colours[number % len(colours)],
             )  # fmt: skip
     if panel.is_log:
+        from matplotlib.ticker import LogFormatterSciNotation, NullFormatter
+
         axis.set_xscale("log")
+        axis.xaxis.set_major_formatter(LogFormatterSciNotation())
+        axis.xaxis.set_minor_formatter(NullFormatter())
     axis.set_xlabel(panel.x_label, fontsize=9)

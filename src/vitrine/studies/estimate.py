@@ -18,8 +18,8 @@ FORWARD_FLOPS_PER_MAC = 2
 # docs/experiments.md); small ones that are not compiled spend most of a step in work that is no matrix product,
 # ResNets with their group norms even more. The two last are assumptions.
 SHARE_COMPILED, SHARE_EAGER, SHARE_RESNET = 0.5, 0.2, 0.06
-# One layer's forward, backward and update launch some fifty kernels of about twenty microseconds each.
-LAUNCH_SECONDS_A_LAYER = 1e-3
+# Launching one layer's kernels, forward and backward, beside one H200 (docs/experiments.md, CIFAR-10).
+LAUNCH_SECONDS_A_LAYER = 3.5e-3
 # Building the model, moving the data, evaluating, writing.
 START_SECONDS = 2.0
 # A measurement of speed: five turns of half a second, and the search for the largest batch.

@@ -90,7 +90,7 @@ def section_of(study: Study, results: Sequence[Result], *, command: str, figure:
         "",
         f"    {command}",
         "",
-        " · ".join(f"{words} {value}" for value, words in facts_of(found)),
+        " · ".join(f"{value} {words}" for value, words in facts_of(found)),
         "",
         f"| run | {study.measure.replace('_', ' ')}{unit} | seeds | {' | '.join(columns)} |",
         f"|---|---|---|{'---|' * len(columns)}",
