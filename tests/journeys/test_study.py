@@ -3,6 +3,7 @@
 import json
 import re
 import shutil
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +37,9 @@ def test_a_tiny_study_runs_from_data_to_a_page_and_another_seed_adds_only_that_s
     assert all(0 <= line["measures"]["fewshot"] <= 1 for line in found)
     # Weights stay only where another run begins with them, and no optimizer with them.
     assert not list(tmp_path.rglob("last.safetensors"))
-    assert [path.name for path in (tmp_path / "resolution" / "runs").iterdir()] == ["pre-training-seed0"]
+    [kept] = (tmp_path / "resolution" / "runs").iterdir()
+    assert kept.name.startswith("pre-training-seed0-")
+    assert [path.name for path in kept.iterdir()] == ["model"]
     assert not list((tmp_path / "head" / "runs").iterdir())
     larger = [line for line in lines(tmp_path / "resolution") if line["group"].startswith("larger")]
     assert len(larger) == 2
@@ -79,9 +82,8 @@ def test_a_study_that_is_killed_goes_on_where_it_was(tmp_path: Path) -> None:
         process.kill()
     before = results.read_bytes()
     finished = [line["run"] for line in lines(tmp_path / "resolution")]
-    half_done = [
-        path.name for path in runs.iterdir() if path.name not in finished and (path / "checkpoints").exists()
-    ]
+    names = [path.parent.name.rpartition("-")[0] for path in runs.glob("*/checkpoints")]
+    half_done = [name for name in names if name not in finished]
     after = inside(*arguments)
     assert after.returncode == 0, after.stderr
     assert results.read_bytes().startswith(before)
@@ -92,6 +94,15 @@ def test_a_study_that_is_killed_goes_on_where_it_was(tmp_path: Path) -> None:
     assert [resumed[name] for name in half_done] == [48] or not half_done
     assert all(resumed[name] == 0 for name in finished)
     assert half_done or len(finished) > 1
+
+
+def test_ctrl_c_saves_and_says_how_to_go_on(tmp_path: Path) -> None:
+    with started(*study(tmp_path, "resolution", DATA, "--seeds", "1", "--steps", "20")) as process:
+        wait_until(lambda: bool(list(tmp_path.rglob("last.safetensors"))))
+        process.send_signal(signal.SIGINT)
+        _, said = process.communicate(timeout=60)
+    assert process.returncode == 130, said
+    assert "stopped; everything is saved; the same command goes on from here" in said
 
 
 def test_weights_that_were_removed_are_made_again_only_where_a_run_needs_them(tmp_path: Path) -> None:
@@ -115,7 +126,14 @@ def test_changed_data_is_not_taken_for_the_old(tmp_path: Path) -> None:
     for seed in ("0", "1"):
         result = inside(*study(tmp_path, "resolution", f"{DATA}&seed={seed}", "--seeds", "1"))
         assert "Plan: 4 of 4 runs" in result.stderr + result.stdout
-    assert len(lines(tmp_path / "resolution")) == 8
+    found = lines(tmp_path / "resolution")
+    assert len(found) == 8
+    assert len({line["series"] for line in found}) == 2
+    document = tmp_path / "studies.md"
+    assert inside("study", "page", str(tmp_path), "--out", str(document)).returncode == 0
+    # The document is about the last series alone.
+    assert "4 finished runs · 1 seed(s)" in document.read_text()
+    assert "seed=1' --scale tiny --seeds 1" in document.read_text()
 
 
 def test_the_list_says_claim_runs_and_cost_of_every_study_and_reads_no_data() -> None:

@@ -107,7 +107,7 @@ def write_document(folder: Path, file: Path) -> StudyResult:
     from vitrine.studies import STUDIES
     from vitrine.studies.page import judged
     from vitrine.studies.page import write_document as write
-    from vitrine.studies.results import read_results
+    from vitrine.studies.results import latest_series, read_results
 
     if file.suffix != ".md":
         raise ConfigError(f"page writes a Markdown file, got {file}; for example --out docs/studies.md")
@@ -116,9 +116,9 @@ def write_document(folder: Path, file: Path) -> StudyResult:
         results = read_results(folder / found.name)
         if not results:
             continue
-        first = results[-1]
+        results = latest_series(results)
         seeds = len({result.seed for result in results})
-        command = f"vitrine study {found.name} {first.data} --scale {first.scale} --seeds {seeds}"
+        command = f"{results[-1].command} --seeds {seeds}"
         sections.append((found, results, command))
         _, verdict = judged(found, results)
         lines.append(

@@ -1,6 +1,8 @@
 """From studies to runs that are left, and through the pool to results and pages."""
 
 import dataclasses
+import shlex
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +12,7 @@ from vitrine.commands.study_outcome import StudyLine, StudyResult
 
 if TYPE_CHECKING:
     from vitrine.commands.study_data import StudyData
+    from vitrine.commands.study_run import Place
     from vitrine.studies.record import Run, Study
     from vitrine.studies.results import Result
     from vitrine.studies.scales import Scale
@@ -24,11 +27,18 @@ class Plan:
     keys: dict[str, str]
     data: "dict[str, StudyData]"
     out: Path
+    series: str
+    """A hash of scale and data: results of one series may be compared."""
+    command: str
 
     @property
     def folder(self) -> Path:
         """Where the study's results are."""
         return self.out / self.study.name
+
+    def run_folder(self, run: "Run") -> Path:
+        """Return where a run keeps its checkpoints: never where other data or another recipe left some."""
+        return self.folder / "runs" / f"{run.name}-{self.keys[run.name]}"
 
     def finished(self) -> "list[Result]":
         """Return the results of these runs that are there already, in the order of the list."""
@@ -39,13 +49,13 @@ class Plan:
 
     def unfinished(self) -> "list[Run]":
         """Return the runs that are left, and finished ones whose weights are gone and needed."""
-        from vitrine.commands.study_run import MODEL, run_folder
+        from vitrine.commands.study_run import MODEL
 
         done = {result.key for result in self.finished()}
         left = {run.name for run in self.runs if self.keys[run.name] not in done}
         for run in self.runs:
             is_needed = any(other.after == run.name and other.name in left for other in self.runs)
-            if is_needed and not (run_folder(self.out, run) / MODEL).exists():
+            if is_needed and not (self.run_folder(run) / MODEL).exists():
                 left.add(run.name)
         return [run for run in self.runs if run.name in left]
 
@@ -100,16 +110,36 @@ def planned(
     compiles: bool,
 ) -> list[Plan]:  # fmt: skip
     """List the runs of every study for this data."""
-    from vitrine.studies.record import keys_of
+    from vitrine.studies.record import hash_of, keys_of
 
     scale = dataclasses.replace(scale, compiles=True) if compiles else scale
     sets = looked_at(data, target, folder=out / "data")
     prints = {name: found.fingerprint for name, found in sets.items()}
+    series = hash_of({"scale": dataclasses.asdict(scale), "data": prints})
     plans = []
     for found in chosen:
         runs = runs_of(found, scale, seeds=seeds, facts=facts_of(sets))
-        plans.append(Plan(study=found, runs=tuple(runs), keys=keys_of(runs, prints), data=sets, out=out))
+        keys = keys_of(runs, prints)
+        command = command_of(found.name, scale, data=data, target=target)
+        plans.append(
+            Plan(
+                study=found, runs=tuple(runs), keys=keys, data=sets, out=out, series=series, command=command
+            )
+        )  # fmt: skip
     return plans
+
+
+def command_of(study: str, scale: "Scale", *, data: str, target: str | None) -> str:
+    """Return the command that gives these results again, but for the seeds."""
+    from vitrine.studies.scales import SCALES
+
+    words = ["vitrine", "study", study, data, "--scale", scale.name]
+    if target:
+        words += ["--target", target]
+    factor = scale.steps / SCALES[scale.name].steps
+    if factor != 1:
+        words += ["--steps", f"{factor:g}"]
+    return shlex.join(words)
 
 
 def carried_out(
@@ -117,40 +147,59 @@ def carried_out(
 ) -> StudyResult:
     """Carry out every run that is not finished, all studies in one pool, and write their pages."""
     from vitrine.commands.study_data import make_arrays
-    from vitrine.commands.study_run import Place, carry_out_run
-    from vitrine.runtime.progress import announced, remark
-    from vitrine.studies.pool import carry_out_all
-    from vitrine.studies.results import append_result
+    from vitrine.commands.study_run import Place
+    from vitrine.runtime.progress import remark
+    from vitrine.training.loop import StoppedError
 
-    plan_of = {plan.study.name: plan for plan in plans}
-    todo = []
-    for plan in plans:
-        todo += plan.unfinished()
+    todo = [run for plan in plans for run in plan.unfinished()]
     remark(plan_sentence(plans, todo, jobs=jobs, rate=rate))
-    place = Place(out=plans[0].out, data=plans[0].data, device=device, jobs=jobs)
+    folders = {name_of(run): plan.run_folder(run) for plan in plans for run in plan.runs}
+    place = Place(folders=folders, data=plans[0].data, device=device, jobs=jobs)
     notes: list[str] = []
     for name, found in place.data.items():
         sizes = {run.model.image_size[0] for run in todo if run.work == "training" and run.data == name}
         sizes |= {run.model.image_size[0] for run in todo if run.probes and name == "target0"}
         notes += make_arrays(found, sizes, workers=workers)
+    try:
+        failed = run_all(plans, todo, place, scale=scale, notes=notes)
+    except StoppedError:
+        raise StoppedError("stopped; everything is saved; the same command goes on from here") from None
+    pages = tuple(page_of(plan, notes) for plan in plans)
+    return StudyResult(scale=scale, lines=pages, failed=tuple(failed), notes=tuple(notes))
+
+
+def name_of(run: "Run") -> str:
+    """Name a run among those of several studies."""
+    return f"{run.study}/{run.name}"
+
+
+def run_all(
+    plans: Sequence[Plan], todo: "Sequence[Run]", place: "Place", *, scale: str, notes: Sequence[str]
+) -> list[str]:
+    """Carry out runs, write a line for each and a page for each study that is through; return what failed."""
+    from vitrine.commands.study_run import carry_out_run
+    from vitrine.runtime.progress import announced
+    from vitrine.studies.pool import carry_out_all
+    from vitrine.studies.results import append_result
+
+    plan_of = {plan.study.name: plan for plan in plans}
+    left = Counter(run.study for run in todo)
     failed = []
     with announced("Studies", total=len(todo)) as advance:
-        for done_run in carry_out_all(
-            todo, carry_out_run, place, jobs=jobs, names=lambda run: f"{run.study}/{run.name}"
-        ):
-            run, plan = done_run.run, plan_of[done_run.run.study]
-            if done_run.values is None:
-                failed.append(f"{run.study}/{run.name}: {done_run.reason}")
-                advance(1, f"{run.study}/{run.name} failed")
-                continue
-            append_result(plan.folder, line_for(run, plan, done_run.values, scale=scale))
-            clear(plan, run)
-            shown = ", ".join(f"{key} {value:.4g}" for key, value in done_run.values["measures"].items())
-            advance(1, f"{run.study}/{run.name} {shown}")
-    return StudyResult(
-        scale=scale, lines=tuple(page_of(plan, notes) for plan in plans), failed=tuple(failed),
-        notes=tuple(notes),
-    )  # fmt: skip
+        for done in carry_out_all(todo, carry_out_run, place, jobs=place.jobs, names=name_of):
+            run, plan = done.run, plan_of[done.run.study]
+            if done.values is None:
+                failed.append(f"{name_of(run)}: {done.reason}")
+                advance(1, f"{name_of(run)} failed")
+            else:
+                append_result(plan.folder, line_for(run, plan, done.values, scale=scale))
+                clear(plan, run)
+                shown = ", ".join(f"{key} {value:.4g}" for key, value in done.values["measures"].items())
+                advance(1, f"{name_of(run)} {shown}")
+            left[run.study] -= 1
+            if not left[run.study]:
+                page_of(plan, notes)
+    return failed
 
 
 def plan_sentence(plans: Sequence[Plan], todo: "Sequence[Run]", *, jobs: int, rate: float | None) -> str:
@@ -178,6 +227,8 @@ def line_for(run: "Run", plan: Plan, values: dict[str, Any], *, scale: str) -> d
         "study": run.study,
         "run": run.name,
         "key": plan.keys[run.name],
+        "series": plan.series,
+        "command": plan.command,
         "group": run.group,
         "seed": run.seed,
         "role": run.role,
@@ -194,9 +245,7 @@ def clear(plan: Plan, run: "Run") -> None:
     """Remove a finished run's checkpoints, and all of it where no other run begins with its weights."""
     import shutil
 
-    from vitrine.commands.study_run import run_folder
-
-    folder = run_folder(plan.out, run)
+    folder = plan.run_folder(run)
     shutil.rmtree(folder / "checkpoints" if run.role == "preparation" else folder, ignore_errors=True)
 
 

@@ -35,7 +35,8 @@ SUPPORT = 50
 class Place:
     """Where runs find their data and leave their weights."""
 
-    out: Path
+    folders: Mapping[str, Path]
+    """The folder of every run by study and name, another one for other data or another recipe."""
     data: Mapping[str, StudyData] = field(default_factory=dict)
     device: str = "auto"
     jobs: int = 1
@@ -43,10 +44,9 @@ class Place:
     workers: int = 2
     """Readers of sets that are not held in memory."""
 
-
-def run_folder(out: Path, run: "Run") -> Path:
-    """Return the folder of a run."""
-    return out / run.study / "runs" / run.name
+    def folder(self, study: str, run: str) -> Path:
+        """Return the folder of a run."""
+        return self.folders[f"{study}/{run}"]
 
 
 def carry_out_run(run: "Run", place: Place) -> dict[str, Any]:
@@ -138,7 +138,7 @@ def setting_of(
         preprocess=preprocess,
         splits=splits,
         recipe=run.recipe,
-        folder=run_folder(place.out, run),
+        folder=place.folder(run.study, run.name),
         verb="study",
         data=place.data[run.data].address,
         device=place.device,
@@ -159,7 +159,7 @@ def first_weights(run: "Run", place: Place) -> "Model":
     fresh = build(run.model)
     if run.after is None:
         return fresh
-    before = load(place.out / run.study / "runs" / run.after / MODEL, image_size=run.model.image_size)
+    before = load(place.folder(run.study, run.after) / MODEL, image_size=run.model.image_size)
     # The head begins anew even where the classes are the same (section 3.2).
     weights, _ = with_num_classes(ModelWeights(before.model), run.model.num_classes)
     model = build(run.model)

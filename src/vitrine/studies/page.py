@@ -164,7 +164,7 @@ def facts_of(results: Results) -> list[tuple[str, str]]:
     data = ", ".join(dict.fromkeys(result.data for result in results.all))
     return [
         (f"{len(results.all)}", "finished runs"),
-        (f"{len({result.seed for result in results.all})}", "seeds"),
+        (f"{len({result.seed for result in results.all})}", "seed(s)"),
         (first.scale, "scale"),
         (data, "data"),
         (f"{sum(result.exaflops for result in results.all):.3g}", "exaFLOPs"),

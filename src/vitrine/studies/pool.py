@@ -71,7 +71,10 @@ def carry_out_all(
 
 
 def longest_first(runs: Sequence[Run]) -> list[Run]:
-    """Sort runs by what they and those that wait for them cost, so that no long one is left for the end."""
+    """Sort the runs of each study by what they and those that wait for them cost: no long one is left for the end.
+
+    Studies keep their order, so that the first of them is finished first.
+    """
     from vitrine.studies.estimate import exaflops_of
 
     cost = {id(run): exaflops_of(run, run.recipe.training.total_steps) for run in runs}
@@ -80,7 +83,8 @@ def longest_first(runs: Sequence[Run]) -> list[Run]:
         for other in runs:
             if other.study == run.study and other.after == run.name:
                 weight[id(run)] += cost[id(other)]
-    return sorted(runs, key=lambda run: -weight[id(run)])
+    studies = list(dict.fromkeys(run.study for run in runs))
+    return sorted(runs, key=lambda run: (studies.index(run.study), -weight[id(run)]))
 
 
 def given_up(

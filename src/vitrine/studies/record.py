@@ -72,10 +72,11 @@ class Run:
     def key(self, fingerprints: Mapping[str, str], *, before: str = "") -> str:
         """Hash everything that decides the result, the data and the run before it included."""
         values = {**dataclasses.asdict(self), "data_is": fingerprints.get(self.data, ""), "before": before}
+        if self.probes:
+            values["target_is"] = fingerprints.get("target0", "")
         # A claim is a sentence for people; rewording it changes no result.
         values["recipe"].pop("claim")
-        text = json.dumps(values, sort_keys=True, default=str)
-        return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
+        return hash_of(values)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,6 +98,12 @@ class Study:
     seeds: int = 3
     departures: str = ""
     """Where the small scales differ from the paper, beyond model and data."""
+
+
+def hash_of(values: Mapping[str, Any]) -> str:
+    """Return a short hash of plain values."""
+    text = json.dumps(values, sort_keys=True, default=str)
+    return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
 
 def keys_of(runs: Sequence[Run], fingerprints: Mapping[str, str]) -> dict[str, str]:

@@ -20,6 +20,9 @@ class Result:
     study: str
     run: str
     key: str
+    series: str
+    """The same for all runs that may be compared: one scale, one data set."""
+    command: str
     group: str
     seed: int
     role: str
@@ -131,6 +134,11 @@ def read_results(folder: Path) -> list[Result]:
             raise DataError(f"{folder / FILE}, line {number}, is not a finished run: {error}") from None
         found[result.key] = result
     return list(found.values())
+
+
+def latest_series(results: list[Result]) -> list[Result]:
+    """Return the results that belong with the last one, where a folder has seen several data sets or scales."""
+    return [result for result in results if result.series == results[-1].series]
 
 
 def whole_lines(file: Path) -> Iterator[dict[str, Any]]:

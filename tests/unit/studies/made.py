@@ -26,7 +26,8 @@ def made_results(
             cost = cost_of(run.model)
             found.append(
                 Result(
-                    study=study, run=run.name, key=run.name, group=run.group, seed=seed, role=run.role,
+                    study=study, run=run.name, key=run.name, series="", command="vitrine study",
+                    group=run.group, seed=seed, role=run.role,
                     settings=run.settings, scale=scale, data="made-up",
                     measures=dict.fromkeys(MEASURES, number),
                     params=cost.params, macs=cost.macs,
