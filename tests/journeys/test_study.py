@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.journeys.commandline import assert_refused, inside, started
+from tests.journeys.commandline import assert_refused, inside, started, vitrine
 from tests.unit.studies.test_pool import wait_until
 from vitrine.studies.results import FILE
 
@@ -160,3 +160,24 @@ def test_the_list_says_claim_runs_and_cost_of_every_study_and_reads_no_data() ->
 )
 def test_mistakes_are_refused_in_one_sentence(arguments: list[str], words: str) -> None:
     assert_refused(inside(*arguments), words)
+
+
+@pytest.mark.gpu
+def test_studies_share_a_gpu(tmp_path: Path) -> None:
+    names = "positions,head,few-shot-vs-data,compute,self-supervision,resolution,cost"
+    arguments = [
+        "study",
+        names,
+        "generated:shapes?size=32&count=2000&label=colour",
+        "--seeds",
+        "1",
+        "--jobs",
+        "3",
+    ]
+    result = vitrine(
+        *arguments, "--scale", "small", "--steps", "0.02", "--out", tmp_path, "--device", "cuda", timeout=280
+    )
+    assert result.returncode == 0, result.stderr
+    for name in names.split(","):
+        assert all(line["device"] != "cpu" for line in lines(tmp_path / name))
+    assert all(line["measures"]["largest_batch"] > 0 for line in lines(tmp_path / "cost"))

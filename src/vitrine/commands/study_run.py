@@ -68,6 +68,8 @@ def carry_out_run(run: "Run", place: Place) -> dict[str, Any]:
             found: dict[str, Any] = {"measures": measured_speed(run, device), "steps": 0, "num_images": 0}
         else:
             found = trained_and_measured(run, place, device)
+    if device.type == "cuda":  # what is kept for the next run here is missing in the other processes
+        torch.cuda.empty_cache()
     return {
         **found,
         "params": cost.params,

@@ -46,7 +46,7 @@ def carry_out_all(
         idle_now = list(idle)
         while waiting or busy:
             for run in list(waiting):
-                if idle_now and needed_by(run, names) not in pending:
+                if idle_now and needed_by(run, names) not in pending and may_start(run, list(busy.values())):
                     connection = idle_now.pop()
                     connection.send(run)
                     busy[connection] = run
@@ -70,10 +70,15 @@ def carry_out_all(
                 return
 
 
+def may_start(run: Run, others: Sequence[Run]) -> bool:
+    """Whether a run may start beside others: speed is measured alone."""
+    return not others if run.work == "speed" else not any(other.work == "speed" for other in others)
+
+
 def longest_first(runs: Sequence[Run]) -> list[Run]:
     """Sort the runs of each study by what they and those that wait for them cost: no long one is left for the end.
 
-    Studies keep their order, so that the first of them is finished first.
+    Studies keep their order, so that the first of them is finished first; what must run alone comes last.
     """
     from vitrine.studies.estimate import exaflops_of
 
@@ -84,7 +89,7 @@ def longest_first(runs: Sequence[Run]) -> list[Run]:
             if other.study == run.study and other.after == run.name:
                 weight[id(run)] += cost[id(other)]
     studies = list(dict.fromkeys(run.study for run in runs))
-    return sorted(runs, key=lambda run: (studies.index(run.study), -weight[id(run)]))
+    return sorted(runs, key=lambda run: (run.work == "speed", studies.index(run.study), -weight[id(run)]))
 
 
 def given_up(

@@ -12,7 +12,7 @@ import pytest
 
 from vitrine.errors import TrainingError
 from vitrine.studies import STUDIES
-from vitrine.studies.pool import carry_out_all, longest_first
+from vitrine.studies.pool import carry_out_all, longest_first, may_start
 from vitrine.studies.record import Run, Setup, in_order
 from vitrine.studies.scales import SCALES
 
@@ -92,6 +92,15 @@ def wait_until(holds: Callable[[], bool], *, seconds: float = 60) -> None:
     while not holds():
         assert time.monotonic() < end
         time.sleep(0.05)
+
+
+def test_speed_is_measured_alone_and_last() -> None:
+    speed, training = listed("cost", seeds=1)[0], listed("head", seeds=1)[0]
+    assert may_start(speed, [])
+    assert not may_start(speed, [training])
+    assert not may_start(training, [speed])
+    assert may_start(training, [training])
+    assert longest_first([speed, training]) == [training, speed]
 
 
 def test_long_runs_and_those_that_others_wait_for_come_first() -> None:

@@ -1,5 +1,6 @@
 """Rules on made-up results: every study can be reproduced, left open and contradicted, and says so."""
 
+import dataclasses
 from collections.abc import Callable
 
 import pytest
@@ -128,6 +129,15 @@ def test_nothing_is_judged_before_the_runs_that_the_rule_needs_are_finished(stud
     ]
     if study != "cost":
         assert judged(STUDIES[study], one)[1].word == "not measured"
+
+
+def test_speed_alone_does_not_reproduce_a_claim_about_batches() -> None:
+    made = made_results("cost", cost(1.0, 4.0))
+    without = [
+        dataclasses.replace(result, measures={"images_per_second": result.measures["images_per_second"]})
+        for result in made
+    ]
+    assert judged(STUDIES["cost"], without)[1].word == "not reproduced at this scale"
 
 
 def test_the_spread_is_pooled_over_groups_and_falls_back_to_the_size_of_the_test_set() -> None:
