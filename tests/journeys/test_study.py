@@ -4,6 +4,7 @@ import json
 import re
 import shutil
 import signal
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -134,6 +135,22 @@ def test_changed_data_is_not_taken_for_the_old(tmp_path: Path) -> None:
     # The document is about the last series alone.
     assert "4 finished runs · 1 seed(s)" in document.read_text()
     assert "seed=1' --scale tiny --seeds 1" in document.read_text()
+
+
+def test_a_machine_that_cannot_draw_keeps_the_results_and_another_one_draws_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patched:
+        for name in ("matplotlib", "matplotlib.figure", "jinja2"):
+            patched.setitem(sys.modules, name, None)
+        result = inside(*study(tmp_path, "resolution", DATA, "--seeds", "1"))
+    assert result.returncode == 0, result.stderr
+    assert "No page of resolution" in result.stderr + result.stdout
+    assert "resolution: " in result.stdout
+    page = tmp_path / "resolution" / "index.html"
+    assert not page.exists()
+    inside("study", "page", str(tmp_path), "--out", str(tmp_path / "studies.md"))
+    assert "<svg" in page.read_text()
 
 
 def test_the_list_says_claim_runs_and_cost_of_every_study_and_reads_no_data() -> None:

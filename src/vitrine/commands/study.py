@@ -102,11 +102,12 @@ def line_of(found: "Study", runs: "Sequence[Run]", *, num_test: int, rate: float
 
 
 def write_document(folder: Path, file: Path) -> StudyResult:
-    """Write the document of every study that has results below a folder."""
+    """Write the document, and the page, of every study that has results below a folder."""
     from vitrine.errors import ConfigError
     from vitrine.studies import STUDIES
-    from vitrine.studies.page import judged
+    from vitrine.studies.page import PAGE as INDEX
     from vitrine.studies.page import write_document as write
+    from vitrine.studies.page import write_page
     from vitrine.studies.results import latest_series, read_results
 
     if file.suffix != ".md":
@@ -120,12 +121,13 @@ def write_document(folder: Path, file: Path) -> StudyResult:
         seeds = len({result.seed for result in results})
         command = f"{results[-1].command} --seeds {seeds}"
         sections.append((found, results, command))
-        _, verdict = judged(found, results)
+        page = folder / found.name / INDEX
+        verdict = write_page(page, found, results)
         lines.append(
             StudyLine(
                 name=found.name, where=found.where, claim=found.claim, runs=len(results), finished=len(results),
                 exaflops=sum(result.exaflops for result in results), estimated_seconds=0.0, verdict=verdict.word,
-                findings=tuple(map(str, verdict.findings)),
+                findings=tuple(map(str, verdict.findings)), page=page,
             )
         )  # fmt: skip
     if not sections:

@@ -40,7 +40,7 @@ class StudyResult:
 
         shown: list[str] = [*self.notes]
         for line in self.lines:
-            if line.page is None and self.document is None:
+            if not line.verdict:
                 shown += [
                     f"{line.name} ({line.where})",
                     f"  {line.claim}",

@@ -251,11 +251,20 @@ def clear(plan: Plan, run: "Run") -> None:
 
 def page_of(plan: Plan, notes: Sequence[str]) -> StudyLine:
     """Write a study's page from its finished runs and say what it shows."""
-    from vitrine.studies.page import write_page
+    from vitrine.errors import MissingExtraError
+    from vitrine.runtime.progress import remark
+    from vitrine.studies.page import PAGE, judged, write_page
 
     results = plan.finished()
-    page = plan.folder / "index.html"
-    verdict = write_page(page, plan.study, results, notes=notes)
+    page: Path | None = plan.folder / PAGE
+    assert page is not None
+    try:
+        verdict = write_page(page, plan.study, results, notes=notes)
+    except MissingExtraError as error:  # results are worth more than their picture
+        remark(
+            f"No page of {plan.study.name}: {error}; elsewhere: vitrine study page {plan.out} --out studies.md"
+        )
+        page, (_, verdict) = None, judged(plan.study, results)
     return StudyLine(
         name=plan.study.name,
         where=plan.study.where,

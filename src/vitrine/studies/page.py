@@ -12,6 +12,7 @@ from vitrine.studies.record import Study
 from vitrine.studies.results import Result, Results, mean_and_spread
 from vitrine.studies.verdicts import Verdict, verdict_of
 
+PAGE = "index.html"
 BEGIN, END = "<!-- study {name} -->", "<!-- end of {name} -->"
 
 
