@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from vitrine.commands.report import report as report
     from vitrine.commands.resume import resume as resume
     from vitrine.commands.shard import shard as shard
+    from vitrine.commands.study import study as study
     from vitrine.commands.vtab import vtab as vtab
     from vitrine.errors import VitrineError as VitrineError
     from vitrine.estimator import VitClassifier as VitClassifier
@@ -63,6 +64,7 @@ _HOME = {
     "resume": "vitrine.commands.resume",
     "save": "vitrine.checkpoints",
     "shard": "vitrine.commands.shard",
+    "study": "vitrine.commands.study",
     "vtab": "vitrine.commands.vtab",
 }
 

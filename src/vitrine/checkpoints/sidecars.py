@@ -207,7 +207,8 @@ def timm_settings(
 def timm_model(config: ModelConfig) -> tuple[str | None, dict[str, Any]]:
     """Return the name and arguments with which timm builds such a model; no name where it has none."""
     if isinstance(config, BiTConfig):
-        return TIMM_BITS.get((config.units, config.width_factor)), {"in_chans": config.channels}
+        known = TIMM_BITS.get((config.units, config.width_factor)) if config.is_published else None
+        return known, {"in_chans": config.channels}
     arguments: dict[str, Any] = {
         "img_size": list(config.image_size),
         "patch_size": list(config.patch_size),

@@ -35,6 +35,7 @@ VERBS = (
     Verb("vtab", "vtab"),
     Verb("inspect", "inspect"),
     Verb("bench", "bench"),
+    Verb("study", "study"),
     Verb("models", "list_models"),  # `vitrine.models` is the room
     Verb("plan", "plan"),
     Verb("convert", "convert"),
