@@ -178,17 +178,18 @@ class SelfDistillation(nn.Module):
         """After step `step` (from 0), move teacher, centre and variance.
 
         `outputs` (K,) is the mean of the teacher's outputs over the batch, `squares` () of their squared distance from
-        the centre. Where the flag `bad` is up they stay, as the student does; a number that is not finite never gets in.
+        the centre: where that lags behind, the gain must not make its error an answer. Where the flag `bad` is up they stay, as the student does; a number that is not finite never gets in.
         """
         momentum = teacher_momentum(step, total_steps=total_steps, first=self.config.momentum)
         if self._pairs is None:  # asking for parameters at every step takes milliseconds
             followed, own = dict(self.named_parameters()), dict(self.teacher.named_parameters())
             self._pairs = list(own.values()), [followed[name] for name in own]
         torch._foreach_lerp_(*self._pairs, 1 - momentum)
+        share = 1 - self.config.center_momentum
         if self.config.centers:
-            moved = self.center.lerp(outputs.to(self.center.dtype), 1 - self.config.center_momentum)
+            moved = self.center.lerp(outputs.to(self.center.dtype), share if step else 1.0)  # it begins as no guess
             self.center.copy_(torch.where(bad > 0, self.center, moved))
-        moved = self.variance.lerp(squares.to(self.variance.dtype), 1 - self.config.center_momentum)
+        moved = self.variance.lerp(squares.to(self.variance.dtype), share)
         self.variance.copy_(torch.where(bad > 0, self.variance, moved))
         self.temperature.fill_(teacher_temperature(step + 1, total_steps=total_steps, config=self.config))
         self.prototype_rate.fill_(float(step + 1 >= self.config.prototypes_wait * total_steps))

@@ -1,5 +1,6 @@
 """Self-distillation: the loss written out, a teacher that is the student's average and nothing else, schedules."""
 
+import dataclasses
 import math
 
 import pytest
@@ -12,6 +13,7 @@ from vitrine.objectives.masked_patches import representation
 from vitrine.objectives.self_distillation import (
     OUTPUTS,
     PROBABILITIES,
+    SQUARES,
     SelfDistillation,
     SelfDistillationConfig,
     teacher_momentum,
@@ -85,7 +87,7 @@ def test_gradients_reach_the_student_alone_and_all_of_it_but_waiting_prototypes(
         else:
             assert parameter.grad is not None, name
     assert not module.projection.prototypes.weight.grad.any()  # it waits for a hundredth of the run
-    module.settle(torch.zeros(12), step=0, total_steps=1, bad=FINE)
+    module.settle(torch.zeros(12), FINE, step=0, total_steps=1, bad=FINE)
     module.zero_grad()
     module(*views())[0].sum().backward()
     assert module.projection.prototypes.weight.grad.any()
@@ -95,7 +97,7 @@ def test_the_teacher_is_exactly_the_exponential_average_of_the_student() -> None
     module = module_of()
     students = dict(module.named_parameters())
     expected = {name: value.detach().double() for name, value in module.teacher.named_parameters()}
-    center = module.center.double()
+    center, variance = module.center.double(), module.variance.double()
     optimizer = torch.optim.SGD([p for p in module.parameters() if p.requires_grad], lr=0.1)
     for step in range(5):
         losses, sums = module(*views())
@@ -103,21 +105,46 @@ def test_the_teacher_is_exactly_the_exponential_average_of_the_student() -> None
         losses.mean().backward()
         optimizer.step()
         mean = sums[OUTPUTS] / 3
-        module.settle(mean, step=step, total_steps=5, bad=FINE)
+        squares = sums[SQUARES] / 3
+        module.settle(mean, squares, step=step, total_steps=5, bad=FINE)
         momentum = 1 - 0.1 * (math.cos(math.pi * step / 5) + 1) / 2
         for name in expected:
             expected[name] = momentum * expected[name] + (1 - momentum) * students[name].detach().double()
-        center = 0.9 * center + 0.1 * mean.double()
+        share = 0.1 if step else 1.0
+        center = (1 - share) * center + share * mean.double()
         assert torch.allclose(module.center.double(), center, atol=1e-6)
+        variance = 0.9 * variance + 0.1 * squares.double()
+        assert torch.allclose(module.variance.double(), variance, atol=1e-6)
     for name, value in module.teacher.named_parameters():
         assert torch.allclose(value.double(), expected[name], atol=1e-6), name  # float32 against float64
 
 
 def test_what_is_not_finite_does_not_get_into_the_centre() -> None:
     module = module_of()
-    before = module.center.clone()
-    module.settle(torch.full((12,), float("nan")), step=0, total_steps=10, bad=torch.ones(()))
-    assert torch.equal(module.center, before)
+    before, variance = module.center.clone(), module.variance.clone()
+    nothing = torch.tensor(float("nan"))
+    module.settle(nothing.expand(12), nothing, step=0, total_steps=10, bad=torch.ones(()))
+    assert torch.equal(module.center, before) and torch.equal(module.variance, variance)
+
+
+def test_outputs_that_lie_together_are_drawn_apart_to_the_deviation_of_independent_directions() -> None:
+    module = module_of()
+    assert float(module.gain()) == 1.0  # begins at d^-1 and never shrinks what lies further apart
+    module.variance.fill_(1.0)
+    assert float(module.gain()) == 1.0
+    module.variance.fill_(0.25 / 8)
+    assert float(module.gain()) == pytest.approx(2.0)
+    module.variance.fill_(0.0)
+    assert float(module.gain()) == pytest.approx(100.0)
+    assert float(module_of(dataclasses.replace(SMALL, scales=False)).gain()) == 1.0
+
+
+def test_the_loss_reads_the_gain() -> None:
+    module = module_of()
+    before, _ = module(*views())
+    module.variance.fill_(0.25 / 8)
+    module.temperature.mul_(2)
+    assert torch.allclose(module(*views())[0], before, atol=1e-4)
 
 
 def test_schedules_begin_and_end_where_they_should() -> None:
@@ -128,7 +155,7 @@ def test_schedules_begin_and_end_where_they_should() -> None:
     assert warm == pytest.approx([0.04, 0.055, 0.07, 0.07])
     module = module_of()
     assert float(module.temperature) == pytest.approx(0.04)
-    module.settle(torch.zeros(12), step=4, total_steps=100, bad=FINE)
+    module.settle(torch.zeros(12), FINE, step=4, total_steps=100, bad=FINE)
     assert float(module.temperature) == pytest.approx(0.055) and float(module.prototype_rate) == 1
 
 
