@@ -105,20 +105,26 @@ def pretrain(
         return carry_out(
             Setting(
                 model=fresh, preprocess=preprocess, splits=opened.splits, set_aside=opened.set_aside, recipe=chosen,
-                teacher=taught_by, folder=folder, verb="pretrain", data=data, device=device, workers=workers, hold_out=hold_out,
-                exclude=exclude, shard=shard, tensorboard=tensorboard, wandb=wandb,
+                teacher=taught_by, folder=folder, verb="pretrain", data=data, device=device, workers=workers,
+                hold_out=hold_out, exclude=exclude, shard=shard, tensorboard=tensorboard, wandb=wandb,
             )
         )  # fmt: skip
 
 
 def require_patches(recipe: "Recipe") -> None:
     """Refuse a model without patches where patches are to be predicted, before anything is written."""
+    from vitrine.commands.unlabelled_task import small_view_size
     from vitrine.errors import ConfigError
     from vitrine.models import ViTConfig, configure
 
     name = recipe.model or DEFAULT_MODEL
     if recipe.objective != "labels" and not isinstance(configure(name), ViTConfig):
         raise ConfigError(f"objective {recipe.objective} needs a ViT, got {name}; a ResNet has no patches")
+    if recipe.objective == "dino":
+        patch = recipe.model_options.get("patch_size")
+        config = configure(name, image_size=recipe.size, **({} if patch is None else {"patch_size": patch}))
+        assert isinstance(config, ViTConfig)
+        small_view_size(config, recipe.multi_crop.local_size)
 
 
 def fresh_model(recipe: "Recipe", *, num_classes: int) -> "Model":

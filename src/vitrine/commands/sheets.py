@@ -43,7 +43,7 @@ def make_pictures(
 def write_sheet(
     model: "nn.Module", setting: "Setting", processes: "Processes", parts_of: "PartsOf", *, step: int
 ) -> None:
-    """Write the first validation images as a sheet: one row each of what the objective has to show, then attention."""
+    """Write the first validation images as a sheet: a row each for what the objective has to show, then attention."""
     import numpy as np
     import torch
     from PIL import Image
@@ -75,7 +75,7 @@ def write_sheet(
 def shown_rows(
     model: "nn.Module", setting: "Setting", pixels: "Tensor", rows: "Rows", parts_of: "PartsOf"
 ) -> "Tensor":
-    """Return what there is to see of each image (B, rows, C, height, width) uint8, the class token's attention last."""
+    """Return what there is to see of each image (B, rows, C, height, width) uint8, attention included."""
     import torch
 
     from vitrine.models import ViT

@@ -39,10 +39,11 @@ class Teacher:
 
         They are those that the student sees, resampled on their device with antialias.
         """
+        import torch
         from torch.nn import functional as F
 
         size = self.preprocess.size
-        for piece in pixels.float().split(MOST_AT_ONCE):
+        for piece in torch.split(pixels.float(), MOST_AT_ONCE):
             if tuple(piece.shape[2:]) != size:
                 piece = F.interpolate(piece, size=size, mode="bilinear", antialias=True)  # noqa: PLW2901
             yield self.preprocess.normalise(piece)
@@ -129,8 +130,8 @@ def require_classes_of(teacher: Teacher, classes: tuple[str, ...]) -> None:
 def make_kept_features(setting: "Setting", processes: "Processes") -> "Callable[[Rows], tuple[Tensor, ...]]":
     """Let the teacher look at every training image once; return the function from a batch's rows to its features.
 
-    They are kept by content (weights, preprocessing, data, precision), so that another run finds them. The teacher reads
-    the files by its own preprocessing, where otherwise it sees the student's pixels.
+    They are kept by content (weights, preprocessing, data, precision), so that another run finds them. The teacher
+    reads the files by its own preprocessing, where otherwise it sees the student's pixels.
     """
     import torch
 
@@ -145,8 +146,8 @@ def make_kept_features(setting: "Setting", processes: "Processes") -> "Callable[
     needed = len(source) * (1 + count) * width * 4
     if needed > LARGEST_BYTES:
         raise ConfigError(
-            f"the features of {len(source):,} images take {needed / 1e9:.0f} GB, and {LARGEST_BYTES / 1e9:.0f} are held "
-            "at most; leave distillation.caches=false, or keep the summary alone with distillation.patch_weight=0"
+            f"the features of {len(source):,} images take {needed / 1e9:.0f} GB, and {LARGEST_BYTES / 1e9:.0f} are "
+            "held at most; leave distillation.caches=false, or keep summaries alone with distillation.patch_weight=0"
         )
 
     def features(images: "Tensor") -> "Tensor":

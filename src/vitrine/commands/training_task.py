@@ -22,7 +22,7 @@ def trained_module(setting: "Setting") -> "nn.Module":
 
 
 def weights_of_model(weights: "dict[str, Tensor]", objective: "Objective") -> "dict[str, Tensor]":
-    """Pick the model's own weights out of those of the trained module; of self-distillation they are the teacher's."""
+    """Pick the model's own weights out of those of the trained module; of self-distillation the teacher's."""
     if objective == "labels":
         return weights
     prefix = "teacher.vit." if objective == "dino" else "vit."

@@ -1,5 +1,6 @@
 """Learning without labels: the module that the loop trains, and what it reads of a batch."""
 
+import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -82,10 +83,16 @@ def make_views(setting: "Setting") -> PartsOf:
 
 def small_view_size(config: "ViTConfig", wanted: int | None) -> tuple[int, int]:
     """Return the size of small views: what is wanted, if patches tile it, or half the image in whole patches."""
-    from vitrine.models.config import require_tiling
+    from vitrine.errors import ConfigError
 
     if wanted is not None:
-        require_tiling((wanted, wanted), config.token_stride)
+        if any(wanted % step for step in config.token_stride):
+            step = math.lcm(*config.token_stride)
+            below = max(wanted // step, 1) * step
+            raise ConfigError(
+                f"multi_crop.local_size must be whole patches of {step} px, got {wanted}; nearest that fit: "
+                f"{below} and {below + step}"
+            )
         return wanted, wanted
     down, across = (
         (side + 1) // 2 * step for side, step in zip(config.grid_size, config.token_stride, strict=True)

@@ -2,7 +2,7 @@
 
 A view is a crop, resized with antialias, flipped and blurred: all of it one matrix for the rows and one for the
 columns of the image, so that a whole batch takes two matrix products and no word to the host. Colours change after
-that. What a view looks like depends only on seed, epoch and position of its image, whatever batch or process it is in.
+that. What a view looks like depends only on seed, epoch and position of its image, whatever batch it comes in.
 
 Shapes: B images of C channels, H x W pixels, V views of h x w pixels.
 """
@@ -78,7 +78,7 @@ def multi_crop(
     local_size: tuple[int, int],
     seed: int,
 ) -> tuple[Tensor, Tensor]:
-    """Cut images (B, C, H, W) from 0 to 255 into views of the same range: (B, 2, C, *size), (B, V, C, *local_size)."""
+    """Cut images (B, C, H, W) from 0 to 255 into views: (B, 2, C, *size) and (B, V, C, *local_size)."""
     numbers = draw(rows, num_views=2 + how.num_local, seed=seed, device=pixels.device)
     large = views_of(pixels, numbers[:, :2], how=how, size=size, area=how.global_area, blur_side=size[0])
     small = views_of(
@@ -170,7 +170,7 @@ def cut(
 def resampling(start: Tensor, extent: Tensor, *, length: int, count: int) -> Tensor:
     """Return the weights (..., count, length) that resize the part [start, start + extent) of a line of pixels.
 
-    Bilinear with antialias, as Pillow and torch do it: a triangle as wide as the scale, nothing from outside the part.
+    Bilinear with antialias, as Pillow and torch do it: a triangle as wide as the scale, nothing from outside.
     """
     step = (extent / count)[..., None, None]
     start, end = start[..., None, None], (start + extent)[..., None, None]
@@ -182,7 +182,7 @@ def resampling(start: Tensor, extent: Tensor, *, length: int, count: int) -> Ten
 
 
 def blurred(weights: Tensor, deviation: Tensor) -> Tensor:
-    """Blur lines of pixels after they are resized: weights (B, V, n, length), one Gaussian's deviation each (B, V)."""
+    """Blur lines after they are resized: weights (B, V, n, length), a Gaussian of deviation (B, V) for each."""
     place = torch.arange(weights.shape[-2], device=weights.device)
     distance = (place[:, None] - place) / deviation[..., None, None]
     kernel = torch.exp(-distance.square() / 2)

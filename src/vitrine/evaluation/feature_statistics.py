@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-
 # Below any of these all images look alike; fresh and trained models lie well above (tests show both sides).
 COLLAPSED_RANK = 2.0
 COLLAPSED_SPREAD = 0.02

@@ -57,8 +57,8 @@ def extract_features(
 ) -> Features:
     """Return the representation of every image (the input of the head), recalled where it was kept before.
 
-    `cache` is a folder, True for the user's own cache, or False for none. `function` is what else to work out of images
-    (B, C, height, width), (B, D); `output` must name it and all that it depends on beyond the representation.
+    `cache` is a folder, True for the user's own cache, or False for none. `function` is what else to work out of
+    images: (B, D); `output` must then name it and all that it depends on beyond the representation.
     """
     identity: dict[str, str] = {}
     file: Path | None = None
@@ -101,7 +101,7 @@ def feature_identity(
     precision: Precision,
     output: str = "representation",
 ) -> dict[str, str]:
-    """Name everything that the features depend on: hashes of weights and data, preprocess, precision, what they are."""
+    """Name everything that the features depend on: hashes of weights and data, preprocess, precision, their kind."""
     return {
         "output": output,
         "model": weights_hash(model),

@@ -1,8 +1,8 @@
 """Distillation: a student learns a teacher's features or its answers, with labels beside it or without.
 
-Features: summary (class token, or whatever the model pools) and patches, each through a projection of the student, by
-cosine. Answers: soft (Hinton et al., arXiv:1503.02531) or hard (DeiT, arXiv:2012.12877), by the student's one head or,
-where it has a distillation token, by that token's own head, whose logits are averaged with the other's when it is used.
+Features: summary (class token, or whatever the model pools) and patches, each through a projection of the student,
+by cosine. Answers: soft (Hinton et al., arXiv:1503.02531) or hard (DeiT, arXiv:2012.12877), by the student's one head
+or, where it has a distillation token, by that token's own head, whose logits are averaged with the other's in use.
 The teacher is no part of these modules: what it says comes in with the batch.
 
 Shapes: B images, N patches of the student on a grid of GH x GW, D width of the student, E of the teacher, K classes.
@@ -39,7 +39,8 @@ class DistillationConfig:
     temperature: float = 3.0
     """For soft logits: DeiT's."""
     label_share: float = 0.5
-    """For logits: share of the labels' loss, the rest is the teacher's. DeiT takes .5 with hard ones, .9 with soft."""
+    """For logits: share of the labels' loss, the rest is the teacher's. DeiT takes .5 with hard ones, .9 with soft
+    ones."""
     teacher_size: int | None = None
     """Side of the teacher's images; None takes what gives it the student's grid of patches."""
     caches: bool = False

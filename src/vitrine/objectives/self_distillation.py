@@ -1,8 +1,8 @@
 """Self-distillation without labels (DINO, arXiv:2104.14294): a student tells what its own average would say.
 
 The teacher is an exponential average of the student and sees two large views of an image; the student sees these and
-several small ones, and predicts from each what the teacher says of another. The teacher's outputs are centred, so that
-no answer wins always, and sharpened, so that not all answers are equally likely: either alone lets both collapse.
+several small ones, and predicts from each what the teacher says of another. The teacher's outputs are centred, so
+that no answer wins always, and sharpened, so that not all are equally likely: either alone lets both collapse.
 
 Shapes: B images of C channels, G = 2 large views, V small ones, D width, K prototypes.
 """
@@ -113,7 +113,7 @@ class SelfDistillation(nn.Module):
         self.vit, self.config = vit, config
         self.projection = Projection(vit.config.width, config)
         self.teacher = Follower(vit, self.projection)
-        self._pairs: tuple[list[nn.Parameter], list[nn.Parameter]] | None = None
+        self._pairs: tuple[list[Tensor], list[Tensor]] | None = None
         self.register_buffer("center", torch.zeros(config.num_prototypes))
         self.register_buffer("variance", torch.tensor(1 / config.bottleneck_width))
         self.register_buffer(
@@ -165,9 +165,9 @@ class SelfDistillation(nn.Module):
     def gain(self) -> Tensor:
         """Return the factor on centred outputs, 1 or more.
 
-        Cosines of independent directions in d dimensions deviate by d^-1/2. A fresh ViT's features of all images point
-        almost the same way, so their centred outputs lie much closer together, a temperature of .04 leaves them almost
-        uniform, and with small batches that is where both models end (tests show it).
+        Cosines of independent directions in d dimensions deviate by d^-1/2. A fresh ViT's features of all images
+        point almost the same way, so their centred outputs lie much closer together, a temperature of .04 leaves
+        them almost uniform, and with small batches that is where both models end (tests show it).
         """
         if not self.config.scales:
             return torch.ones_like(self.variance)
@@ -177,8 +177,9 @@ class SelfDistillation(nn.Module):
     def settle(self, outputs: Tensor, squares: Tensor, *, step: int, total_steps: int, bad: Tensor) -> None:
         """After step `step` (from 0), move teacher, centre and variance.
 
-        `outputs` (K,) is the mean of the teacher's outputs over the batch, `squares` () of their squared distance from
-        the centre: where that lags behind, the gain must not make its error an answer. Where the flag `bad` is up they stay, as the student does; a number that is not finite never gets in.
+        `outputs` (K,) is the mean of the teacher's outputs over the batch, `squares` () of their squared distance
+        from the centre: where that lags behind, the gain must not make its error an answer. Where the flag `bad`
+        is up they stay, as the student does; a number that is not finite never gets in.
         """
         momentum = teacher_momentum(step, total_steps=total_steps, first=self.config.momentum)
         if self._pairs is None:  # asking for parameters at every step takes milliseconds
@@ -187,7 +188,9 @@ class SelfDistillation(nn.Module):
         torch._foreach_lerp_(*self._pairs, 1 - momentum)
         share = 1 - self.config.center_momentum
         if self.config.centers:
-            moved = self.center.lerp(outputs.to(self.center.dtype), share if step else 1.0)  # it begins as no guess
+            moved = self.center.lerp(
+                outputs.to(self.center.dtype), share if step else 1.0
+            )  # it begins as no guess
             self.center.copy_(torch.where(bad > 0, self.center, moved))
         moved = self.variance.lerp(squares.to(self.variance.dtype), share)
         self.variance.copy_(torch.where(bad > 0, self.variance, moved))

@@ -108,8 +108,8 @@ def test_the_teacher_is_exactly_the_exponential_average_of_the_student() -> None
         squares = sums[SQUARES] / 3
         module.settle(mean, squares, step=step, total_steps=5, bad=FINE)
         momentum = 1 - 0.1 * (math.cos(math.pi * step / 5) + 1) / 2
-        for name in expected:
-            expected[name] = momentum * expected[name] + (1 - momentum) * students[name].detach().double()
+        for name, value in expected.items():
+            expected[name] = momentum * value + (1 - momentum) * students[name].detach().double()
         share = 0.1 if step else 1.0
         center = (1 - share) * center + share * mean.double()
         assert torch.allclose(module.center.double(), center, atol=1e-6)
@@ -188,5 +188,5 @@ def test_a_head_and_nonsense_are_refused() -> None:
         SelfDistillation(small_vit(num_classes=3), SMALL)
     with pytest.raises(ConfigError, match="student_temperature must be above 0, got 0"):
         SelfDistillationConfig(student_temperature=0)
-    with pytest.raises(ConfigError, match="momentum must be from 0 to 1, got 1.5"):
+    with pytest.raises(ConfigError, match=r"momentum must be from 0 to 1, got 1\.5"):
         SelfDistillationConfig(momentum=1.5)
