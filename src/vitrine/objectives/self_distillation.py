@@ -18,9 +18,9 @@ from torch import Tensor, nn
 
 from vitrine.errors import ConfigError
 from vitrine.models import ViT
+from vitrine.models.initialisation import lecun_normal_
 from vitrine.objectives.masked_patches import representation
 
-PROJECTION_STD = 0.02
 # Of the variance of independent directions: outputs are drawn apart a hundredfold at most.
 LEAST_VARIANCE = 1e-4
 # Sums that a step works out for `settle`, not for the log.
@@ -75,7 +75,9 @@ class Projection(nn.Module):
         self.prototypes = nn.Linear(config.bottleneck_width, config.num_prototypes, bias=False)
         for layer in self.modules():
             if isinstance(layer, nn.Linear):
-                nn.init.trunc_normal_(layer.weight, std=PROJECTION_STD)
+                # DINO's .02 at its own width of 2048; narrower ones would shrink what they pass on, and the
+                # normalisation after them would make gradients of hundreds of it.
+                lecun_normal_(layer.weight)
                 if layer.bias is not None:
                     nn.init.zeros_(layer.bias)
 
