@@ -117,6 +117,7 @@ def enlarged(pixels: "Tensor", size: tuple[int, int]) -> "Tensor":
 
 def lit(vit: "ViT", images: "Tensor", pixels: "Tensor") -> "Tensor":
     """Light pixels (B, C, height, width) by what the class token of the last layer looks at, heads averaged."""
+    import numpy as np
     import torch
 
     from vitrine.inspection.heads import attention_from
@@ -125,7 +126,8 @@ def lit(vit: "ViT", images: "Tensor", pixels: "Tensor") -> "Tensor":
 
     with quiet():
         maps = attention_from(vit, images, layers=[-1])[:, 0].mean(axis=1)  # (B, GH, GW)
-    maps = maps / maps.max(axis=(1, 2), keepdims=True)
+    low, high = maps.min(axis=(1, 2), keepdims=True), maps.max(axis=(1, 2), keepdims=True)
+    maps = (maps - low) / np.maximum(high - low, np.finfo(np.float32).tiny)
     light = torch.from_numpy(upsample(maps, (pixels.shape[2], pixels.shape[3])))[:, None].to(pixels.device)
     shown = pixels.float() * (LEAST_LIGHT + (1 - LEAST_LIGHT) * light.float())
     return shown.round().clamp(0, 255).to(torch.uint8)

@@ -190,7 +190,6 @@ def fetched(rows: "Tensor", wanted: "Rows", processes: "Processes") -> "Tensor":
     """Pick the rows of a batch and bring them to the device."""
     import torch
 
-    found = rows[torch.from_numpy(wanted.indices)]
-    if processes.device.type == "cuda":
-        found = found.pin_memory()
-    return found.to(processes.device, non_blocking=True)
+    from vitrine.data.transfer import sent
+
+    return sent(rows[torch.from_numpy(wanted.indices)], processes.device)

@@ -17,6 +17,7 @@ from torch import Tensor
 from vitrine.data.order import Rows
 from vitrine.data.randaugment import grey_of
 from vitrine.data.randomness import random_words
+from vitrine.data.transfer import constant, sent
 from vitrine.errors import ConfigError
 
 # DINO (arXiv:2104.14294), appendix: chances and strengths of its augmentation.
@@ -34,7 +35,7 @@ _GAMMA, _FIRST, _SECOND = (
 )
 # Rotation of colours round grey happens in YIQ (NTSC).
 _YIQ = np.array([[0.299, 0.587, 0.114], [0.5959, -0.2746, -0.3213], [0.2115, -0.5227, 0.3112]])
-_RGB = np.linalg.inv(_YIQ)
+_TO_YIQ, _TO_RGB = (tuple(matrix.flatten().tolist()) for matrix in (_YIQ, np.linalg.inv(_YIQ)))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,10 +94,7 @@ def draw(rows: Rows, *, num_views: int, seed: int, device: torch.device) -> Tens
     The host draws one word of 64 bits an image; the device makes the others from it, by arithmetic on integers.
     """
     words = random_words(seed, stream="crops", epochs=rows.epochs, positions=rows.positions, count=2)
-    keys = torch.from_numpy(np.ascontiguousarray(words).view(np.int64)[:, 0])
-    if device.type == "cuda":
-        keys = keys.pin_memory()
-    keys = keys.to(device, non_blocking=True)
+    keys = sent(np.ascontiguousarray(words).view(np.int64)[:, 0], device)
     counters = torch.arange(1, num_views * _NUM_NUMBERS + 1, device=device)
     mixed = keys[:, None] + counters * _GAMMA
     mixed = (mixed ^ _shifted(mixed, 30)) * _FIRST
@@ -206,7 +204,7 @@ def recoloured(views: Tensor, numbers: Tensor, *, strength: float) -> Tensor:
 
 def colour_matrix(saturation: Tensor, angle: Tensor) -> Tensor:
     """Return the matrices (M, 3, 3) on RGB that scale the distance from grey and turn the hue."""
-    to_yiq, to_rgb = (torch.from_numpy(m).float().to(angle.device) for m in (_YIQ, _RGB))
+    to_yiq, to_rgb = (constant(matrix, angle.device).view(3, 3) for matrix in (_TO_YIQ, _TO_RGB))
     cos, sin, one, zero = (
         saturation * angle.cos(),
         saturation * angle.sin(),

@@ -150,3 +150,19 @@ def test_the_changes_happen_as_often_as_they_should() -> None:
 def test_nonsense_is_refused(option: dict[str, object], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         MultiCrop(**option)  # type: ignore[arg-type]
+
+
+@pytest.mark.gpu
+def test_views_are_cut_without_waiting_for_the_device() -> None:
+    device = torch.device("cuda")
+    images, how = pictures(8, (32, 32)).to(device), MultiCrop(num_local=2)
+    options = {"how": how, "size": (32, 32), "local_size": (16, 16), "seed": 0}
+    multi_crop(images, rows(list(range(8))), **options)  # constants and libraries come with the first call
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        found = multi_crop(images, rows(list(range(8))), **options)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    expected = multi_crop(images.cpu(), rows(list(range(8))), **options)
+    for one, other in zip(found, expected, strict=True):
+        assert torch.allclose(one.cpu(), other, atol=0.05)  # TF32 is off; sums differ in their order
