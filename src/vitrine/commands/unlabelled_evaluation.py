@@ -47,9 +47,13 @@ def make_unlabelled_evaluation(setting: "Setting", processes: "Processes", parts
             information=outputs.get("output_information"),
             num_outputs=min(setting.recipe.self_distillation.num_prototypes, len(source)),
         )  # fmt: skip
-        if warning is not None and processes.is_first:
-            remark(f"{warning}; {ADVICE[setting.recipe.objective]}")
-        return {**found, **outputs, "collapsed": float(warning is not None)}
+        found |= outputs
+        if processes.is_first:
+            said = ", ".join(f"{name.replace('_', ' ')} {value:.4g}" for name, value in found.items())
+            remark(f"On {len(source):,} validation images: {said}")
+            if warning is not None:
+                remark(f"{warning}; {ADVICE[setting.recipe.objective]}")
+        return {**found, "collapsed": float(warning is not None)}
 
     return evaluate
 
