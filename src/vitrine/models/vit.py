@@ -146,13 +146,20 @@ class ViT(nn.Module):
 
     def classify(self, tokens: Tensor) -> Tensor:
         """Map encoded tokens (B, T, D) to logits (B, K); with a distillation token, the mean of both heads'."""
+        found, of_distillation = self.read_out(tokens)
+        return found if of_distillation is None else (found + of_distillation) / 2
+
+    def read_out(self, tokens: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Map encoded tokens (B, T, D) to the head's logits (B, K) and, where there are two heads, to the other's.
+
+        Without a head: the representation.
+        """
         representation = self.represent(self.pool(tokens))
         if self.head is None:
-            return representation
-        logits = self.head(representation)
-        if self.distillation_head is not None:
-            return (logits + self.distillation_head(tokens[:, 1])) / 2
-        return logits
+            return representation, None
+        if self.distillation_head is None:
+            return self.head(representation), None
+        return self.head(representation), self.distillation_head(tokens[:, 1])
 
     @property
     def num_leading_tokens(self) -> int:

@@ -125,6 +125,21 @@ def test_a_new_head_keeps_the_cache_as_the_representation_is_the_same(tmp_path):
     assert weights_hash(model) == before
 
 
+def test_other_outputs_of_a_model_are_kept_apart_from_its_representation(tmp_path):
+    model, data = tiny(), pictures()
+    model.head.weight.data.normal_()
+    options = {"preprocess": PREPROCESS, "cache": tmp_path}
+    plain = extract_features(model, data, **options)
+    logits = extract_features(
+        model, data, **options, function=model, output=f"logits {weights_hash(model, includes_head=True)}"
+    )
+    assert logits.rows.shape == (11, 3) and not logits.from_cache
+    assert torch.equal(extract_features(model, data, **options).rows, plain.rows)
+    before = weights_hash(model, includes_head=True)
+    model.head.bias.data.add_(1)
+    assert weights_hash(model, includes_head=True) != before
+
+
 def test_a_feature_cache_of_another_model_is_refused(tmp_path):
     data = pictures()
     extract_features(tiny(seed=1), data, preprocess=PREPROCESS, cache=tmp_path)
