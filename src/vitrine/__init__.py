@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from vitrine.commands.dedup import dedup as dedup
     from vitrine.commands.demo import demo as demo
     from vitrine.commands.evaluate import evaluate as evaluate
+    from vitrine.commands.export import export as export
     from vitrine.commands.fewshot import fewshot as fewshot
     from vitrine.commands.finetune import finetune as finetune
     from vitrine.commands.inspect import inspect as inspect
@@ -42,6 +43,7 @@ _HOME = {
     "dedup": "vitrine.commands.dedup",
     "demo": "vitrine.commands.demo",
     "evaluate": "vitrine.commands.evaluate",
+    "export": "vitrine.commands.export",
     "fewshot": "vitrine.commands.fewshot",
     "fewshot_accuracy": "vitrine.evaluation.fewshot",
     "finetune": "vitrine.commands.finetune",
