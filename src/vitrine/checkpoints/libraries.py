@@ -73,6 +73,7 @@ def import_library(name: str) -> ModuleType:
 
 def hugging_face_model(library: Any, path: Path, config: ModelConfig) -> Any:
     """Load a folder as any user of transformers would."""
+    library.utils.logging.disable_progress_bar()  # its bar would run through ours
     architecture = read_json(path / "config.json")["architectures"][0]
     model = getattr(library, architecture).from_pretrained(path, local_files_only=True).eval().float()
 
