@@ -65,7 +65,7 @@ class DeployedViT(nn.Module):
         self.positions = nn.Buffer(table[:, self.num_leading_tokens :].clone())
         last = config.depth - 1
         self.blocks = nn.ModuleList(
-            DeployedBlock(model, layer=layer, num_read=num_tokens_read(model) if layer == last else None)
+            DeployedBlock(model, layer=layer, num_read=model.num_tokens_read if layer == last else None)
             for layer in range(config.depth)
         )
         self.norm, self.attention_pooling = model.norm, model.attention_pooling
@@ -223,13 +223,6 @@ def with_fixed_kernels(module: nn.Module) -> nn.Module:
             if isinstance(child, StandardisedConv2d):
                 setattr(parent, name, FixedConv2d(child))
     return module
-
-
-def num_tokens_read(model: ViT) -> int | None:
-    """Return how many of the first tokens the head reads, or None where it reads the patches."""
-    if model.config.pooling != "class_token":
-        return None
-    return 2 if model.distillation_head is not None else 1
 
 
 def added_positions(model: ViT, *, layer: int) -> Tensor | None:
