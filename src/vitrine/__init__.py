@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from vitrine.commands.demo import demo as demo
     from vitrine.commands.embed import embed as embed
     from vitrine.commands.evaluate import evaluate as evaluate
+    from vitrine.commands.export import export as export
     from vitrine.commands.fewshot import fewshot as fewshot
     from vitrine.commands.finetune import finetune as finetune
     from vitrine.commands.inspect import inspect as inspect
@@ -51,6 +52,7 @@ _HOME = {
     "demo": "vitrine.commands.demo",
     "embed": "vitrine.commands.embed",
     "evaluate": "vitrine.commands.evaluate",
+    "export": "vitrine.commands.export",
     "fewshot": "vitrine.commands.fewshot",
     "fewshot_accuracy": "vitrine.evaluation.fewshot",
     "finetune": "vitrine.commands.finetune",

@@ -34,6 +34,7 @@ VERBS = (
     Verb("fewshot", "fewshot"),
     Verb("vtab", "vtab"),
     Verb("inspect", "inspect"),
+    Verb("export", "export"),
     Verb("bench", "bench"),
     Verb("study", "study"),
     Verb("models", "list_models"),  # `vitrine.models` is the room
