@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from vitrine.commands.plan import plan as plan
     from vitrine.commands.pretrain import pretrain as pretrain
     from vitrine.commands.resume import resume as resume
+    from vitrine.commands.serve import serve as serve
     from vitrine.commands.shard import shard as shard
     from vitrine.commands.vtab import vtab as vtab
     from vitrine.errors import VitrineError as VitrineError
@@ -54,6 +55,7 @@ _HOME = {
     "pretrain": "vitrine.commands.pretrain",
     "resume": "vitrine.commands.resume",
     "save": "vitrine.checkpoints",
+    "serve": "vitrine.commands.serve",
     "shard": "vitrine.commands.shard",
     "vtab": "vitrine.commands.vtab",
 }

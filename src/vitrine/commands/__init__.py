@@ -31,6 +31,7 @@ VERBS = (
     Verb("fewshot", "fewshot"),
     Verb("vtab", "vtab"),
     Verb("inspect", "inspect"),
+    Verb("serve", "serve"),
     Verb("bench", "bench"),
     Verb("models", "list_models"),  # `vitrine.models` is the room
     Verb("plan", "plan"),

@@ -19,7 +19,7 @@ from PIL import Image
 from vitrine.data.colours import first_frame, upright
 from vitrine.data.jpeg import JpegLayout, read_layout, scale_factor, upper_rows
 from vitrine.data.source import Pixels, printable
-from vitrine.errors import DataError
+from vitrine.errors import DataError, ImageSizeError
 
 try:
     import simplejpeg
@@ -157,7 +157,7 @@ def to_channels(pixels: Pixels, channels: int) -> Pixels:
 def check_size(height: int, width: int, *, name: str, max_pixels: int = MAX_PIXELS) -> None:
     """Refuse an image that would not fit in memory, by its header alone."""
     if height * width > max_pixels or max(height, width) > MAX_SIDE:
-        raise DataError(
+        raise ImageSizeError(
             f"{printable(name)} says it is {height} x {width} pixels (height x width), more than the "
             f"limit of {max_pixels} pixels and {MAX_SIDE} a side; make it smaller or leave it out"
         )
@@ -221,7 +221,7 @@ def _opened(data: bytes, *, name: str, max_pixels: int) -> Image.Image:
             warnings.simplefilter("ignore")  # our own limit below is stricter than Pillow's warning
             image = Image.open(io.BytesIO(data))
     except Image.DecompressionBombError as error:
-        raise DataError(
+        raise ImageSizeError(
             f"{printable(name)} is too large: {str(error).rstrip('.')}; make it smaller or leave it out"
         ) from error
     except (OSError, SyntaxError, ValueError, struct.error, EOFError) as error:
