@@ -34,14 +34,21 @@ export function seenFrom(layer, { head, patch, cells }) {
   return map;
 }
 
+// What counts as brightest: one outlier, as rollout and registers have them, must not darken all the rest.
+function brightest(map) {
+  const sorted = Float32Array.from(map).sort();
+  const most = sorted.at(-1);
+  return Math.max(sorted[Math.floor(0.98 * (sorted.length - 1))], most / 4, Number.MIN_VALUE);
+}
+
 // A map as a small picture, one pixel a patch, that covers the real one.
 export function painted(map, [rows, columns], strength) {
-  const most = Math.max(...map, Number.MIN_VALUE);
+  const most = brightest(map);
   const canvas = new OffscreenCanvas(columns, rows);
   const context = canvas.getContext("2d");
   const image = context.createImageData(columns, rows);
   map.forEach((value, i) => {
-    const share = value / most;
+    const share = Math.min(value / most, 1);
     image.data.set([...colour(share), 255 * strength * (0.82 - 0.3 * share)], 4 * i);
   });
   context.putImageData(image, 0, 0);
@@ -59,7 +66,7 @@ export function drawAtlas(canvas, explained, { layer, head, mark }) {
   const context = canvas.getContext("2d");
   for (const found of explained.layers) {
     found.heads.forEach((grid, h) => {
-      const most = Math.max(...grid.flat(), Number.MIN_VALUE);
+      const most = brightest(grid.flat());
       const image = context.createImageData(columns, rows);
       grid.flat().forEach((value, i) => image.data.set([...colour(value / most), 255], 4 * i));
       context.putImageData(image, found.layer * stepX + ATLAS_GAP, h * stepY + ATLAS_GAP);
