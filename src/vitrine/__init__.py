@@ -18,12 +18,14 @@ if TYPE_CHECKING:
     from vitrine.commands.convert import convert as convert
     from vitrine.commands.dedup import dedup as dedup
     from vitrine.commands.demo import demo as demo
+    from vitrine.commands.embed import embed as embed
     from vitrine.commands.evaluate import evaluate as evaluate
     from vitrine.commands.fewshot import fewshot as fewshot
     from vitrine.commands.finetune import finetune as finetune
     from vitrine.commands.inspect import inspect as inspect
     from vitrine.commands.models import list_models as list_models
     from vitrine.commands.plan import plan as plan
+    from vitrine.commands.predict import predict as predict
     from vitrine.commands.pretrain import pretrain as pretrain
     from vitrine.commands.resume import resume as resume
     from vitrine.commands.serve import serve as serve
@@ -44,6 +46,7 @@ _HOME = {
     "create_model": "vitrine.models",
     "dedup": "vitrine.commands.dedup",
     "demo": "vitrine.commands.demo",
+    "embed": "vitrine.commands.embed",
     "evaluate": "vitrine.commands.evaluate",
     "fewshot": "vitrine.commands.fewshot",
     "fewshot_accuracy": "vitrine.evaluation.fewshot",
@@ -52,6 +55,7 @@ _HOME = {
     "list_models": "vitrine.commands.models",
     "load": "vitrine.checkpoints",
     "plan": "vitrine.commands.plan",
+    "predict": "vitrine.commands.predict",
     "pretrain": "vitrine.commands.pretrain",
     "resume": "vitrine.commands.resume",
     "save": "vitrine.checkpoints",

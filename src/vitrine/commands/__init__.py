@@ -28,6 +28,8 @@ VERBS = (
     Verb("pretrain", "pretrain"),
     Verb("resume", "resume"),
     Verb("evaluate", "evaluate"),
+    Verb("predict", "predict"),
+    Verb("embed", "embed"),
     Verb("fewshot", "fewshot"),
     Verb("vtab", "vtab"),
     Verb("inspect", "inspect"),

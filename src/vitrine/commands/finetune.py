@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 from annotated_doc import Doc
 
 from vitrine.commands import options
+from vitrine.commands.model_or_box import BOX
 
 if TYPE_CHECKING:
     from vitrine.commands.training_run import TrainingResult
@@ -17,7 +18,7 @@ def finetune(
         str, Doc("A folder with one folder a class, a file, a built-in name, or generated:shapes.")
     ],
     *,
-    model: Annotated[str, Doc("Weights: a run folder, a file, a hub id, an address.")],
+    model: Annotated[str, Doc("Weights: the box, a run folder, a file, a hub id, an address.")] = BOX,
     recipe: Annotated[str, Doc("A recipe's name, or a config.yaml of an earlier run.")] = "photos",
     out: options.Out = None,
     epochs: options.Epochs = None,
