@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from annotated_doc import Doc
 
+from vitrine.commands.model_or_box import BOX
+
 if TYPE_CHECKING:
     from vitrine.serving.hosting import Hosted
     from vitrine.serving.limits import Limits
@@ -35,8 +37,9 @@ class ServeResult:
 
 def serve(
     models: Annotated[
-        list[str], Doc("One model, or two to compare: run folders (also while they train), files, hub ids.")
-    ],
+        list[str] | None,
+        Doc("One model, or two to compare: run folders (also while they train), files, hub ids; or the box."),
+    ] = None,
     *,
     host: Annotated[
         str, Doc("Address to listen on; 0.0.0.0 lets other machines in, then set a key.")
@@ -78,7 +81,12 @@ def serve(
     is_loopback = host in LOOPBACK_HOSTS
     with bind(host, port) as socket:
         hosted, run = open_hosted(
-            models, device=device, most=limits.batch, threads=threads, onnx=onnx, classifier=classifier
+            models or [BOX],
+            device=device,
+            most=limits.batch,
+            threads=threads,
+            onnx=onnx,
+            classifier=classifier,
         )
         name = f"[{host}]" if ":" in host else host
         address = f"http://{name}:{socket.getsockname()[1]}"

@@ -7,7 +7,6 @@ where that is installed, everything else by Pillow. Both use libjpeg-turbo: full
 """
 
 import io
-import struct
 import threading
 import warnings
 from dataclasses import dataclass
@@ -224,7 +223,7 @@ def _opened(data: bytes, *, name: str, max_pixels: int) -> Image.Image:
         raise ImageSizeError(
             f"{printable(name)} is too large: {str(error).rstrip('.')}; make it smaller or leave it out"
         ) from error
-    except (OSError, SyntaxError, ValueError, struct.error, EOFError) as error:
+    except Exception as error:  # what Pillow's readers raise on damage is any kind at all
         if data[:3] == JPEG_MAGIC:
             raise DataError(f"{printable(name)} is a damaged JPEG: its header cannot be read") from error
         raise DataError(
@@ -246,7 +245,7 @@ def _load(image: Image.Image, *, name: str, min_size: tuple[int, int] | None) ->
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             pixels = first_frame(image)
-    except (OSError, SyntaxError, ValueError, struct.error, EOFError, MemoryError) as error:
+    except Exception as error:  # as above, MemoryError included
         reason = str(error).strip().rstrip(".") or type(error).__name__
         raise DataError(f"{printable(name)} is a damaged {image.format}: {reason}") from error
     return upright(pixels, orientation)

@@ -22,6 +22,7 @@ except ImportError:
 TOO_LARGE_HINT = 431
 LOOPBACK_HOSTS = ("127.0.0.1", "localhost", "::1")
 FREE_PORTS_TRIED = 20
+BACKLOG = 2048  # uvicorn's own
 
 
 def bind(host: str, port: int) -> socket.socket:
@@ -31,6 +32,7 @@ def bind(host: str, port: int) -> socket.socket:
     opened.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         opened.bind((host, port))
+        opened.listen(BACKLOG)  # who comes while the models are being loaded waits instead of being refused
     except OverflowError:
         opened.close()
         raise ConfigError(f"ports go from 0 to 65535, got {port}") from None

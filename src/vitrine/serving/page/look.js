@@ -182,6 +182,7 @@ function draw(stage) {
   const { canvas, explained } = stage;
   if (!picture) return;
   const context = canvas.getContext("2d");
+  context.imageSmoothingQuality = "high";
   context.fillStyle = "#26232a";
   context.fillRect(0, 0, canvas.width, canvas.height);
   if (picture.bitmap) context.drawImage(picture.bitmap, 0, 0, canvas.width, canvas.height);
@@ -216,8 +217,6 @@ function cover({ canvas, model, explained }, map, patch) {
   outside.rect(0, 0, canvas.width, canvas.height);
   outside.rect(left, top, width, height);
   context.fill(outside, "evenodd");
-  context.imageSmoothingEnabled = true;
-  context.imageSmoothingQuality = "high";
   context.drawImage(painted(map, explained.grid, view.strength), left, top, width, height);
   if (patch === null) return;
   const [cellWidth, cellHeight] = [width / columns, height / rows];
