@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from vitrine.commands.pretrain import pretrain as pretrain
     from vitrine.commands.report import report as report
     from vitrine.commands.resume import resume as resume
+    from vitrine.commands.serve import serve as serve
     from vitrine.commands.shard import shard as shard
     from vitrine.commands.study import study as study
     from vitrine.commands.vtab import vtab as vtab
@@ -65,6 +66,7 @@ _HOME = {
     "report": "vitrine.commands.report",
     "resume": "vitrine.commands.resume",
     "save": "vitrine.checkpoints",
+    "serve": "vitrine.commands.serve",
     "shard": "vitrine.commands.shard",
     "study": "vitrine.commands.study",
     "vtab": "vitrine.commands.vtab",

@@ -35,6 +35,7 @@ VERBS = (
     Verb("vtab", "vtab"),
     Verb("inspect", "inspect"),
     Verb("export", "export"),
+    Verb("serve", "serve"),
     Verb("bench", "bench"),
     Verb("study", "study"),
     Verb("models", "list_models"),  # `vitrine.models` is the room
