@@ -159,6 +159,7 @@ def hugging_face_settings(
             "mlp_ratio": exact_ratio(config),
             "layerscale_value": config.layer_scale,
             "use_swiglu_ffn": False,
+            "use_mask_token": False,
         }
         if config.num_registers:
             settings["num_register_tokens"] = config.num_registers
@@ -241,6 +242,10 @@ def timm_model(config: ModelConfig) -> tuple[str | None, dict[str, Any]]:
 
 def exact_ratio(config: ViTConfig) -> float:
     """Return the MLP's width over the model's such that the product, cut to a whole number, is exact."""
+    if config.mlp_width % config.width == 0:
+        return (
+            config.mlp_width // config.width
+        )  # transformers 5 takes no other for DINOv2 than a whole number
     ratio = config.mlp_width / config.width
     return ratio if int(config.width * ratio) == config.mlp_width else (config.mlp_width + 0.5) / config.width
 

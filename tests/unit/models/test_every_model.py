@@ -81,7 +81,8 @@ def test_features_end_with_the_logits_of_the_forward_pass(kind: str) -> None:
     images = images_for(model)
     features = model.features(images)
     assert list(features)[-1] == "logits"
-    torch.testing.assert_close(features["logits"], model(images), rtol=0, atol=0)
+    # The forward pass leaves out of the last block what the head does not read: the same sums, of other lengths.
+    torch.testing.assert_close(features["logits"], model(images), rtol=0, atol=2e-6)
     assert features["representation"].shape[0] == 2
 
 
