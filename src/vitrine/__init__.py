@@ -18,22 +18,29 @@ if TYPE_CHECKING:
     from vitrine.commands.convert import convert as convert
     from vitrine.commands.dedup import dedup as dedup
     from vitrine.commands.demo import demo as demo
+    from vitrine.commands.embed import embed as embed
     from vitrine.commands.evaluate import evaluate as evaluate
     from vitrine.commands.fewshot import fewshot as fewshot
     from vitrine.commands.finetune import finetune as finetune
     from vitrine.commands.inspect import inspect as inspect
     from vitrine.commands.models import list_models as list_models
     from vitrine.commands.plan import plan as plan
+    from vitrine.commands.predict import predict as predict
     from vitrine.commands.pretrain import pretrain as pretrain
+    from vitrine.commands.report import report as report
     from vitrine.commands.resume import resume as resume
     from vitrine.commands.shard import shard as shard
     from vitrine.commands.vtab import vtab as vtab
     from vitrine.errors import VitrineError as VitrineError
+    from vitrine.estimator import VitClassifier as VitClassifier
     from vitrine.evaluation.fewshot import fewshot_accuracy as fewshot_accuracy
     from vitrine.models import create_model as create_model
+    from vitrine.serving.predictor import Predictor as Predictor
 
 _HOME = {
     "Loaded": "vitrine.checkpoints",
+    "Predictor": "vitrine.serving.predictor",
+    "VitClassifier": "vitrine.estimator",
     "VitrineError": "vitrine.errors",
     "bench": "vitrine.commands.bench",
     "check": "vitrine.commands.check",
@@ -41,6 +48,7 @@ _HOME = {
     "create_model": "vitrine.models",
     "dedup": "vitrine.commands.dedup",
     "demo": "vitrine.commands.demo",
+    "embed": "vitrine.commands.embed",
     "evaluate": "vitrine.commands.evaluate",
     "fewshot": "vitrine.commands.fewshot",
     "fewshot_accuracy": "vitrine.evaluation.fewshot",
@@ -49,7 +57,9 @@ _HOME = {
     "list_models": "vitrine.commands.models",
     "load": "vitrine.checkpoints",
     "plan": "vitrine.commands.plan",
+    "predict": "vitrine.commands.predict",
     "pretrain": "vitrine.commands.pretrain",
+    "report": "vitrine.commands.report",
     "resume": "vitrine.commands.resume",
     "save": "vitrine.checkpoints",
     "shard": "vitrine.commands.shard",

@@ -1,4 +1,4 @@
-"""Where weights can be: a file, a folder, a run folder, a hub, a URL, or nowhere yet (a variant's name)."""
+"""Where weights can be: in the box, a file, a folder, a run folder, a hub, a URL, or nowhere (a variant's name)."""
 
 import re
 from dataclasses import dataclass
@@ -12,6 +12,9 @@ from vitrine.spelling import nearest
 NAMES = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin")
 SUFFIXES = (".safetensors", ".npz", ".pth", ".pt", ".bin", ".onnx")
 HUB_SCHEME = "hf-hub:"
+BOX = "box"
+"""The name of the model that comes with the package; a folder of that name is written ./box."""
+BOX_FOLDER = Path(__file__).parent / "box"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,13 +28,9 @@ class Place:
 def find(source: str | Path, *, revision: str | None = None) -> Place | str:
     """Find the weights, from the hub or a URL if need be; return a variant's name as it is."""
     text = str(source)
-    if not isinstance(source, Path):
-        if re.match(r"https?://", text):
-            from vitrine.checkpoints.download import download
-
-            return Place(weights=download(text), folder=None)
-        if text.startswith(HUB_SCHEME):
-            return from_hub(text.removeprefix(HUB_SCHEME), revision=revision)
+    elsewhere = None if isinstance(source, Path) else by_scheme(text, revision=revision)
+    if elsewhere is not None:
+        return elsewhere
     path = Path(source).expanduser()
     if path.name == LATEST and path.parent.is_dir() and not path.exists():
         path = find_run(path)
@@ -46,6 +45,47 @@ def find(source: str | Path, *, revision: str | None = None) -> Place | str:
     if is_hub_name and path.suffix not in SUFFIXES and not path.parent.is_dir():
         return from_hub(text, revision=revision)
     raise CheckpointError(f"no such file or folder: {text}{suggestion(path)}")
+
+
+def by_scheme(text: str, *, revision: str | None) -> Place | None:
+    """Find what is named by a word of its own: the box, an address of the web, one of the hub."""
+    if text == BOX:
+        return in_box()
+    if re.match(r"https?://", text):
+        from vitrine.checkpoints.download import download
+
+        return Place(weights=download(text), folder=None)
+    if text.startswith(HUB_SCHEME):
+        return from_hub(text.removeprefix(HUB_SCHEME), revision=revision)
+    return None
+
+
+def names_weights(word: str) -> bool:
+    """Whether a word can only mean a model: the box, a variant, a hub id, a file or a folder that holds weights."""
+    path = Path(word).expanduser()
+    if path.is_dir():
+        inside = (*NAMES, "run.json", *(f"model/{name}" for name in NAMES))
+        return any((path / name).exists() for name in inside) or any(
+            entry.suffix in SUFFIXES for entry in path.iterdir()
+        )
+    return (
+        word == BOX
+        or path.suffix in SUFFIXES
+        or path.name == LATEST
+        or word.startswith(HUB_SCHEME)
+        or (not path.exists() and variant(word) is not None)
+    )
+
+
+def in_box() -> Place:
+    """Find the weights that come with the package."""
+    place = Place(weights=BOX_FOLDER / NAMES[0], folder=BOX_FOLDER)
+    if not place.weights.exists():
+        raise CheckpointError(
+            f"this copy of Vitrine came without the model in the box ({place.weights} is missing); install the whole "
+            "package, or name another model"
+        )
+    return place
 
 
 def variant(name: str) -> ModelConfig | None:

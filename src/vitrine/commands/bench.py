@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from annotated_doc import Doc
 
+from vitrine.commands.model_or_box import BOX
+
 if TYPE_CHECKING:
     import torch
     from torch import nn
@@ -63,7 +65,7 @@ class BenchResult:
 def bench(
     model: Annotated[
         str, Doc("A run folder, a file of weights, a hub id or a variant's name such as ViT-B/16.")
-    ],
+    ] = BOX,
     *,
     sizes: Annotated[str, Doc("Image sides in pixels, with commas between.")] = SIZES,
     batches: Annotated[str, Doc("Batch sizes, with commas between.")] = BATCHES,

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from annotated_doc import Doc
 
+from vitrine.commands.model_or_box import Data, ModelOrBox, model_and_data
+
 if TYPE_CHECKING:
     from vitrine.checkpoints import Loaded
     from vitrine.data.source import Source
@@ -74,8 +76,8 @@ class EvaluateResult:
 
 
 def evaluate(
-    model: Annotated[str, Doc("A run folder, a file of weights, a hub id or a variant's name.")],
-    data: Annotated[str, Doc("A folder with one folder a class, a manifest, shards, or a built-in name.")],
+    model: ModelOrBox = None,
+    data: Data = None,
     *,
     split: Annotated[
         str | None, Doc("Which split; by default test, else val, else all images of a set that is not split.")
@@ -103,6 +105,7 @@ def evaluate(
     from vitrine.evaluation.ranks import joined_processes, this_rank
     from vitrine.runtime.progress import remark
 
+    model, data = model_and_data("evaluate", model, data)
     chosen, source = _open(data, split)
     loaded = load(model, image_size=size)
     matched = _matched(loaded, source, by_order=by_order)

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from annotated_doc import Doc
 
+from vitrine.commands.model_or_box import Data, ModelOrBox, model_and_data
+
 if TYPE_CHECKING:
     from vitrine.data.source import Source
     from vitrine.evaluation.fewshot import FewShotResult
@@ -39,8 +41,8 @@ class FewShotReport:
 
 
 def fewshot(
-    model: Annotated[str, Doc("A run folder, a file of weights, a hub id or a variant's name.")],
-    data: Annotated[str, Doc("A folder with one folder a class, a manifest, shards, or a built-in name.")],
+    model: ModelOrBox = None,
+    data: Data = None,
     *,
     shots: Annotated[str, Doc("Examples a class, with commas between.")] = "1,5,10,25",
     seeds: Annotated[int, Doc("How often the examples are drawn.")] = 3,
@@ -70,6 +72,7 @@ def fewshot(
     from vitrine.evaluation.ranks import joined_processes
     from vitrine.runtime.progress import remark
 
+    model, data = model_and_data("fewshot", model, data)
     wanted, values = parse_shots(shots), _numbers(l2)
     names, (train, test) = _open(data, test_fraction)
     if train.is_multi_label:

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 from annotated_doc import Doc
 
+from vitrine.commands.model_or_box import BOX
+
 if TYPE_CHECKING:
     from vitrine.checkpoints import Loaded
     from vitrine.data.source import Source
@@ -58,7 +60,9 @@ class InspectResult:
 
 
 def inspect(
-    model: Annotated[str, Doc("A run folder, a file, a hub id, or a variant's name.")],
+    model: Annotated[
+        str, Doc("A run folder, a file, a hub id, a variant's name; left out, it is the model in the box.")
+    ] = BOX,
     images: Annotated[
         list[str] | None,
         Doc("Files, folders, patterns, or one data set; without, what needs no image is drawn."),
@@ -87,12 +91,14 @@ def inspect(
 ) -> InspectResult:
     """Look inside a model: filters, positions, attention distance, rollout, heads, tokens, layers."""
     from vitrine.checkpoints import load
+    from vitrine.commands.model_or_box import model_and_pictures
     from vitrine.evaluation.ranks import joined_processes
     from vitrine.inspection.looks import check_question, look_at_images, look_at_model
     from vitrine.runtime.progress import remark
     from vitrine.runtime.run_folders import new_run_folder
 
     _require_counts(count=count, show=show, components=components)
+    model, images = model_and_pictures([model, *(images or ())])
     source, folders = _open(images, count=count)
     loaded = load(model, image_size=size)
     question = _question(loaded, patch=patch, layer=layer, class_=class_, components=components)
@@ -127,8 +133,9 @@ def _require_counts(**counts: int) -> None:
 
 
 def _open(images: list[str] | None, *, count: int) -> "tuple[Source | None, list[Path]]":
+    from vitrine.data.pictures import open_pictures
     from vitrine.data.source import Subset
-    from vitrine.inspection.pictures import open_pictures, spread
+    from vitrine.inspection.pictures import spread
 
     if not images:
         return None, []

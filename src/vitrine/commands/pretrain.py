@@ -104,9 +104,10 @@ def pretrain(
         preprocess = Preprocess(size=fresh.config.image_size, mean=half, std=half)
         return carry_out(
             Setting(
-                model=fresh, preprocess=preprocess, splits=opened.splits, set_aside=opened.set_aside, recipe=chosen,
-                teacher=taught_by, folder=folder, verb="pretrain", data=data, device=device, workers=workers,
-                hold_out=hold_out, exclude=exclude, shard=shard, tensorboard=tensorboard, wandb=wandb,
+                model=fresh, preprocess=preprocess, splits=opened.splits, set_aside=opened.set_aside,
+                issues=opened.issues, recipe=chosen, teacher=taught_by, folder=folder, verb="pretrain", data=data,
+                device=device, workers=workers, hold_out=hold_out, exclude=exclude, shard=shard,
+                tensorboard=tensorboard, wandb=wandb,
             )
         )  # fmt: skip
 

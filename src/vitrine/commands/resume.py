@@ -69,6 +69,7 @@ def resume(
             preprocess=Preprocess.from_json(began["preprocess"]),
             splits=splits,
             set_aside=opened.set_aside,
+            issues=opened.issues,
             recipe=recipe,
             folder=folder,
             device=device or began["device"],

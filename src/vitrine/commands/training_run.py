@@ -11,9 +11,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from vitrine.commands.run_report import worst_line
+from vitrine.errors import VitrineError
+
 if TYPE_CHECKING:
+    from vitrine.commands.run_report import RunReport
     from vitrine.commands.teachers import Teacher
     from vitrine.data.preprocess import Preprocess
+    from vitrine.data.scan import Issue
     from vitrine.data.source import Source
     from vitrine.models import Model
     from vitrine.models.memory import Demand
@@ -43,6 +48,9 @@ class TrainingResult:
     has_head: bool = True
     """Whether classes were learned."""
     notes: tuple[str, ...] = ()
+    worst: tuple[tuple[str, float], ...] = ()
+    """Classes with the lowest F1 on the validation split, the worst first."""
+    report: Path | None = None
 
     def __str__(self) -> str:
         lines = [*self.notes]
@@ -57,9 +65,13 @@ class TrainingResult:
                 f"Accuracy {100 * self.accuracy:.1f} % (95 % interval {100 * low:.1f} to {100 * high:.1f}) on "
                 f"{self.num_validation:,} validation images, after {self.steps:,} steps"
             )
+        if self.worst:
+            lines.append(worst_line(self.worst))
         lines.append(f"Wrote {self.model} (weights, preprocessing, classes) and {self.folder}/metrics.jsonl")
+        if self.report is not None:
+            lines.append(f"Wrote {self.report} (curves, mistakes, what the model looked at)")
         lines.append(
-            f"Next: vitrine evaluate {self.folder} DATA --split test, or vitrine.load({str(self.folder)!r})"
+            f"Next: vitrine predict {self.folder} PICTURES, or vitrine inspect {self.folder} PICTURES"
         )
         return "\n".join(lines)
 
@@ -99,6 +111,8 @@ class Setting:
     hold_out: float | None = None
     exclude: Path | None = None
     set_aside: tuple[str, ...] = ()
+    issues: "tuple[Issue, ...]" = ()
+    """What is wrong with the files of the data."""
     trains_on_all: bool = False
     """Whether the held-out part is trained on too, as after a sweep."""
     is_sweeping: bool = False
@@ -109,6 +123,8 @@ class Setting:
     tensorboard: bool = False
     wandb: str | None = None
     allow_changed_data: bool = False
+    wants_report: bool = True
+    """Whether the run ends with its page, which costs one more pass over the validation images."""
 
 
 def carry_out(setting: Setting, *, resume_from: Path | None = None) -> TrainingResult:
@@ -145,11 +161,30 @@ def carry_out(setting: Setting, *, resume_from: Path | None = None) -> TrainingR
                 shard=setting.shard,
                 resume_from=resume_from,
             )
+        except BaseException:
+            if setting.wants_report and processes.is_first:
+                report_of(dataclasses.replace(setting, splits={}), processes)  # the curves, so far
+            raise
         finally:
             for sink in sinks:
                 sink.close()
         by_the_first(lambda: save_model(setting), processes)
-    return result_of(setting, outcome)
+        report = report_of(setting, processes) if setting.wants_report else None
+    return result_of(setting, outcome, report)
+
+
+def report_of(setting: Setting, processes: "Processes") -> "RunReport | None":
+    """Write the page of a run; what keeps it from being written is said and loses nothing else."""
+    from vitrine.commands.run_report import write_report
+    from vitrine.runtime.progress import remark
+
+    try:
+        return write_report(
+            setting.folder, splits=setting.splits, device=processes.device, workers=setting.workers
+        )
+    except (VitrineError, OSError) as error:
+        remark(f"No report of the run: {error}")
+        return None
 
 
 def with_micro_batch(setting: Setting, processes: "Processes") -> "TrainingConfig":
@@ -203,8 +238,10 @@ def save_model(setting: Setting) -> None:
     )
 
 
-def result_of(setting: Setting, outcome: "Outcome") -> TrainingResult:
+def result_of(setting: Setting, outcome: "Outcome", report: "RunReport | None" = None) -> TrainingResult:
     """Say how the run ended: the accuracy is that of the weights that were saved."""
+    from vitrine.evaluation.bootstrap import wilson_interval
+
     folder, accuracy = setting.folder, outcome.best
     num_validation = len(setting.splits["val"]) if "val" in setting.splits else 0
     notes: tuple[str, ...] = ()
@@ -222,6 +259,8 @@ def result_of(setting: Setting, outcome: "Outcome") -> TrainingResult:
         objective=setting.recipe.objective,
         has_head=setting.model.config.num_classes is not None,
         notes=notes,
+        worst=() if report is None else report.worst,
+        report=None if report is None else report.file,
     )
 
 
@@ -288,11 +327,3 @@ def passes_of(setting: Setting) -> float:
         return 1.0
     small = math.prod(small_view_size(config, recipe.multi_crop.local_size)) / math.prod(config.image_size)
     return 2 + recipe.multi_crop.num_local * small
-
-
-def wilson_interval(share: float, count: int) -> tuple[float, float]:
-    """Return the 95 % interval of a share of `count` trials (Wilson, 1927), sane near 0 and 1 too."""
-    z = 1.959964
-    middle = (share + z * z / (2 * count)) / (1 + z * z / count)
-    half = z / (1 + z * z / count) * (share * (1 - share) / count + z * z / (4 * count * count)) ** 0.5
-    return max(middle - half, 0.0), min(middle + half, 1.0)

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from annotated_doc import Doc
 
+from vitrine.commands.model_or_box import ModelOrBox, model_and_data
+
 if TYPE_CHECKING:
     import torch
 
@@ -35,8 +37,8 @@ class VtabResult:
 
 
 def vtab(
-    model: Annotated[str, Doc("Weights: a run folder, a file, a hub id, an address.")],
-    root: Annotated[Path, Doc("The folder that holds a folder for each task.")],
+    model: ModelOrBox = None,
+    root: Annotated[Path | None, Doc("The folder that holds a folder for each task.")] = None,
     *,
     protocol: Annotated[
         Literal["vit", "lightweight"],
@@ -62,6 +64,8 @@ def vtab(
     from vitrine.evaluation.vtab.tasks import GROUPS, TASKS, find_task
     from vitrine.runtime.run_folders import new_run_folder
 
+    model, address = model_and_data("vtab", model, root)
+    root = Path(address)
     chosen = TASKS if tasks is None else tuple(find_task(name.strip()) for name in tasks.split(","))
     how = _protocol(protocol, steps=steps, batch_size=batch_size, size=size)
     identity = weights_hash(load(model).model)
@@ -135,6 +139,7 @@ def _fine_tuner(model: str, *, device: str, precision: str, workers: int, keep: 
                 recipe=_recipe(attempt, model=model, precision=precision),
                 folder=folder,
                 verb="vtab",
+                wants_report=False,
                 data=source.address,
                 device=device,
                 workers=workers,

@@ -114,6 +114,12 @@ def decode_upper_rows(
         return _load(image, name=name, min_size=smaller)
 
 
+def pixels_of(picture: Image.Image, *, name: str = "image") -> Pixels:
+    """Turn a picture that Pillow has opened or made into (H, W, 1) or (H, W, 3) uint8, as `decode` would."""
+    check_size(picture.height, picture.width, name=name)
+    return _load(picture, name=name, min_size=None)
+
+
 def read_facts(data: bytes | Pixels, *, name: str = "image", max_pixels: int = MAX_PIXELS) -> ImageFacts:
     """Read the header only: size, format, mode, orientation, frames."""
     if isinstance(data, np.ndarray):

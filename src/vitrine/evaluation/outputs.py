@@ -75,7 +75,7 @@ def run_model(
         share = (rank + 1) * len(source) // world_size - rank * len(source) // world_size
         for batch in track(loader.evaluation_batches(), what, total=-(-share // batch_size)):
             # Not round the loop: the workers write into batches that are made there.
-            with torch.inference_mode(), _casting(device, precision):
+            with torch.inference_mode(), casting(device, precision):
                 parts.append(apply(preprocess.normalise(batch.images)).float().cpu())
             failures |= {int(batch.rows.indices[row]): why for row, why in batch.failures.items()}
     rows = gather_rows(torch.cat(parts), length=len(source))
@@ -112,5 +112,6 @@ def best_device() -> torch.device:
     return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
 
 
-def _casting(device: torch.device, precision: Precision) -> AbstractContextManager[object]:
+def casting(device: torch.device, precision: Precision) -> AbstractContextManager[object]:
+    """Compute in `precision` inside the block."""
     return torch.autocast(device.type, torch.bfloat16) if precision == "bf16" else nullcontext()

@@ -1,9 +1,7 @@
-"""Pictures to look at: from paths, folders, patterns or a data set to batches that can be gone through again."""
+"""Pictures to look at, in batches that can be gone through again."""
 
-import glob
 import math
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -11,11 +9,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from vitrine.data.decode import read_facts
-from vitrine.data.file_list import FileList, list_images, require_path
 from vitrine.data.loader import Loader
 from vitrine.data.preprocess import Preprocess
-from vitrine.data.source import NO_LABEL, Source, Subset
-from vitrine.data.sources import open_source
+from vitrine.data.source import Source, Subset
 from vitrine.errors import DataError
 
 
@@ -70,30 +66,6 @@ class PictureBatches:
         )
 
 
-def open_pictures(places: Sequence[str]) -> tuple[Source | None, list[Path]]:
-    """List the images at paths, folders, patterns or one data set's address; also the folders they are in.
-
-    None where the places exist and hold no image; a place that does not exist is refused.
-    """
-    if len(places) == 1 and not _matches(places[0]) and not Path(places[0]).exists() and ":" in places[0]:
-        source = open_source(places[0], allow_empty_class=True)
-        return source, [source.root] if source.root else []
-    found: dict[str, None] = {}  # a set that keeps its order
-    folders = []
-    for place in places:
-        for match in _matches(place) or [place]:
-            path = Path(match)
-            if path.is_dir():
-                folders.append(path)
-                found |= dict.fromkeys(str(path / name) for name in list_images(path))
-            elif not glob.has_magic(match) or path.exists():
-                found[str(require_path(path))] = None
-    if not found:
-        return None, folders
-    labels = np.full(len(found), NO_LABEL, dtype=np.int32)
-    return FileList(Path(), found, labels=labels, classes=(), address=" ".join(places)), folders
-
-
 def spread(length: int, count: int) -> NDArray[np.int64]:
     """Choose `count` numbers below `length`, spread evenly, or all of them."""
     return np.unique(np.linspace(0, length - 1, min(count, length)).round().astype(np.int64))
@@ -117,9 +89,3 @@ def smaller_than_a_patch(source: Source, patch: tuple[int, int]) -> dict[int, tu
         if facts.height < patch[0] or facts.width < patch[1]:
             found[index] = (facts.height, facts.width)
     return found
-
-
-def _matches(place: str) -> list[str]:
-    if Path(place).exists() or not glob.has_magic(place):
-        return []
-    return sorted(glob.glob(place, recursive=True))  # noqa: PTH207 (takes absolute patterns too)

@@ -103,6 +103,25 @@ def test_epochs_become_steps_once_the_data_is_known() -> None:
     assert chosen_recipe("photos", steps=7).with_steps_for(1000).training.total_steps == 7
 
 
+def test_little_data_gets_small_batches_unless_the_batch_was_asked_for() -> None:
+    def planned(num_images: int, **options: object) -> tuple[int, int]:
+        training = chosen_recipe("photos", **options).with_steps_for(num_images).training  # type: ignore[arg-type]
+        return training.batch_size, training.total_steps
+
+    assert planned(3680) == (128, 575)  # all of Pets: as the recipe says
+    assert planned(740) == (32, 462)
+    assert planned(100) == (16, 125)
+    assert planned(740, batch_size=128) == (128, 116)
+    assert planned(740, settings=["training.batch_size=64"]) == (64, 231)
+
+
+def test_of_few_steps_a_fifth_at_most_is_warm_up_and_there_are_points_for_a_curve() -> None:
+    short = chosen_recipe("photos", batch_size=128).with_steps_for(740).training
+    assert (short.total_steps, short.warmup_steps, short.log_every) == (116, 23, 5)
+    long = chosen_recipe("photos", batch_size=128).with_steps_for(100_000).training
+    assert (long.warmup_steps, long.log_every) == (100, 10)
+
+
 def test_another_model_keeps_what_is_not_its_shape() -> None:
     recipe = chosen_recipe("cifar10", model="ViT-S/16")
     assert recipe.model == "ViT-S/16"

@@ -40,6 +40,11 @@ def open_all(address: str) -> dict[str, Source]:
     return _sources(path, rows, address=address, origin=path)
 
 
+def rows_of(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Read the rows of a .csv, .tsv or .jsonl file by column, each with the number of its line."""
+    return _json_rows(path) if path.suffix.lower() == ".jsonl" else _csv_rows(path)
+
+
 def _metadata_files(folder: Path) -> dict[str, Path]:
     for name in METADATA:
         if (folder / name).is_file():
@@ -79,8 +84,7 @@ def _sources(root: Path, rows: list[_Row], *, address: str, origin: Path) -> dic
 
 
 def _read(path: Path, *, split: str, prefix: str) -> Iterator[_Row]:
-    rows = _json_rows(path) if path.suffix.lower() == ".jsonl" else _csv_rows(path)
-    for number, row in rows:
+    for number, row in rows_of(path):
         name = next((row[column] for column in PATH_COLUMNS if row.get(column)), None)
         if name is None:
             raise DataError(

@@ -1,0 +1,95 @@
+"""`vitrine embed`: pictures to features, for search, clustering, or any classifier of your own."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+from annotated_doc import Doc
+
+from vitrine.commands.model_or_box import ModelOrBox, Pictures
+
+FILE = "features.npy"
+
+
+@dataclass(frozen=True, kw_only=True)
+class EmbedResult:
+    """How many features there are, and where."""
+
+    model: str
+    num_pictures: int
+    width: int
+    unreadable: dict[str, str]
+    wrote: tuple[Path, ...]
+    is_strict: bool = False
+
+    @property
+    def exit_code(self) -> int:
+        """1 where a picture could not be read and that was asked to be enough."""
+        return int(self.is_strict and bool(self.unreadable))
+
+    def __str__(self) -> str:
+        lines = [f"{self.num_pictures - len(self.unreadable):,} pictures, {self.width} features each"]
+        if self.unreadable:
+            name, why = next(iter(self.unreadable.items()))
+            lines.append(f"{len(self.unreadable):,} picture(s) cannot be read; the first, {name}: {why}")
+        lines += [f"Wrote {path}" for path in self.wrote]
+        file = self.wrote[0]
+        reader = "pyarrow.parquet.read_table" if file.suffix == ".parquet" else "numpy.load"
+        return "\n".join([*lines, f"Next: {reader}({str(file)!r})"])
+
+
+def embed(
+    model: ModelOrBox = None,
+    pictures: Pictures = None,
+    *,
+    out: Annotated[
+        Path | None,
+        Doc(
+            "A .npy file (paths go into a .csv beside it) or a .parquet; by default in a new folder under ./runs."
+        ),
+    ] = None,
+    size: Annotated[int | None, Doc("Image height and width; by default the model's own.")] = None,
+    batch_size: Annotated[int, Doc("Pictures at a time.")] = 64,
+    workers: Annotated[int, Doc("Threads that read pictures.")] = 2,
+    device: Annotated[str, Doc("auto, cpu or cuda.")] = "auto",
+    precision: Annotated[Literal["fp32", "bf16"], Doc("What the model computes in.")] = "fp32",
+    strict: Annotated[bool, Doc("Exit with 1 if any picture cannot be read.")] = False,
+    overwrite: Annotated[bool, Doc("Replace the file that --out names.")] = False,
+) -> EmbedResult:
+    """Turn pictures into features, the input of the model's head: a row of numbers for each."""
+    import torch
+
+    from vitrine.commands.model_or_box import opened_pictures
+    from vitrine.data.source import printable
+    from vitrine.errors import DataError
+    from vitrine.runtime.progress import announced
+    from vitrine.runtime.run_folders import new_run_folder
+    from vitrine.serving.predictor import Predictor
+    from vitrine.serving.writing import FEATURE_KINDS, require_kind, write_features
+
+    name, source = opened_pictures("embed", model, pictures, out=out)
+    if out is not None:
+        require_kind(out, FEATURE_KINDS, is_overwriting=overwrite)
+    predictor = Predictor.open(
+        name, device=device, precision=precision, image_size=size, batch_size=batch_size, workers=workers
+    )
+    parts: list[torch.Tensor] = []
+    failures: dict[int, str] = {}
+    with announced("Embedding", total=len(source)) as advance:
+        for rows in predictor.stream(source, wanted="features"):
+            parts.append(rows.values)
+            failures |= {rows.start + row: why for row, why in rows.failures.items()}
+            advance(len(rows.values), "")
+    if len(failures) == len(source):
+        raise DataError(f"no picture can be read; the first: {failures[0]}")
+    values = torch.cat(parts).numpy()  # (N, R)
+    names = [source.name(index) for index in range(len(source))]
+    file = out if out is not None else new_run_folder(None, verb="embed", files=(FILE,)) / FILE
+    return EmbedResult(
+        model=name,
+        num_pictures=len(source),
+        width=values.shape[1],
+        unreadable={printable(names[index]): why for index, why in failures.items()},
+        wrote=write_features(file, values, names=names, failures=failures),
+        is_strict=strict,
+    )

@@ -1,0 +1,136 @@
+"""`vitrine predict`: what is in these pictures, says a model."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from annotated_doc import Doc
+
+from vitrine.commands.model_or_box import ModelOrBox, Pictures
+
+if TYPE_CHECKING:
+    from vitrine.data.source import Source
+    from vitrine.serving.predictor import Prediction, Predictor
+
+BAR_WIDTH = 24
+
+
+@dataclass(frozen=True, kw_only=True)
+class PredictResult:
+    """The answers, or where they were written."""
+
+    model: str
+    num_classes: int
+    num_pictures: int
+    num_errors: int
+    predictions: tuple["Prediction", ...]
+    """In the order of the pictures; empty where they were written to a file."""
+    wrote: tuple[Path, ...] = ()
+    is_strict: bool = False
+
+    @property
+    def exit_code(self) -> int:
+        """1 where no picture could be read, or a single one could not and that was asked to be enough."""
+        return int(self.num_errors == self.num_pictures or (self.is_strict and self.num_errors > 0))
+
+    def __str__(self) -> str:
+        lines = []
+        if len(self.predictions) == 1:
+            lines += self.one()
+        lines += [_line(found) for found in self.predictions if len(self.predictions) > 1]
+        if self.num_pictures > 1:
+            failed = f", {self.num_errors:,} of them could not be read" if self.num_errors else ""
+            lines.append(f"{self.num_pictures:,} pictures{failed}")
+        lines += [f"Wrote {path}" for path in self.wrote]
+        if not self.wrote and self.num_errors < self.num_pictures:
+            lines.append(f"Next: {self.next()}")
+        return "\n".join(lines)
+
+    def one(self) -> list[str]:
+        """Show the answers about a single picture."""
+        [found] = self.predictions
+        if found.error is not None:
+            return [f"{found.name}: {found.error}"]
+        width = max(len(answer.label) for answer in found.answers)
+        lines = [
+            f"{100 * answer.probability:6.1f} %  {answer.label:<{width}}  "
+            f"{'█' * round(BAR_WIDTH * answer.probability)}".rstrip()
+            for answer in found.answers
+        ]
+        return [
+            found.name,
+            *lines,
+            f"The most likely of the {self.num_classes:,} classes that {self.model} knows",
+        ]
+
+    def next(self) -> str:
+        """Say what to do with one picture, or with many."""
+        if len(self.predictions) == 1:
+            return f"vitrine inspect {self.model} {self.predictions[0].name}   (what it looked at)"
+        return "the same with --out predictions.csv"
+
+
+def predict(
+    model: ModelOrBox = None,
+    pictures: Pictures = None,
+    *,
+    out: Annotated[Path | None, Doc("A .csv, .json or .jsonl file for the answers.")] = None,
+    top: Annotated[int, Doc("How many classes to name for each picture.")] = 5,
+    size: Annotated[int | None, Doc("Image height and width; by default the model's own.")] = None,
+    batch_size: Annotated[int, Doc("Pictures at a time.")] = 64,
+    workers: Annotated[int, Doc("Threads that read pictures.")] = 2,
+    device: Annotated[str, Doc("auto, cpu or cuda.")] = "auto",
+    precision: Annotated[Literal["fp32", "bf16"], Doc("What the model computes in.")] = "fp32",
+    strict: Annotated[bool, Doc("Exit with 1 if any picture cannot be read.")] = False,
+    overwrite: Annotated[bool, Doc("Replace the file that --out names.")] = False,
+) -> PredictResult:
+    """Name the most likely classes of pictures; one that cannot be read gets a row with the reason."""
+    from vitrine.commands.model_or_box import opened_pictures
+    from vitrine.errors import ConfigError
+    from vitrine.serving.predictor import Predictor
+    from vitrine.serving.writing import PREDICTION_KINDS, require_kind, write_predictions
+
+    if top < 1:
+        raise ConfigError(f"--top must be at least 1, got {top}")
+    name, source = opened_pictures("predict", model, pictures, out=out)
+    if out is not None:
+        require_kind(out, PREDICTION_KINDS, is_overwriting=overwrite)
+    predictor = Predictor.open(
+        name, device=device, precision=precision, image_size=size, batch_size=batch_size, workers=workers
+    )
+    predictor.require_head()
+    assert predictor.num_classes is not None
+    top = min(top, predictor.num_classes)
+    answers = _answers(predictor, source, top=top)
+    kept: tuple[Prediction, ...] = ()
+    if out is None:
+        kept = tuple(answers)
+        counts = len(kept), sum(found.error is not None for found in kept)
+    else:
+        counts = write_predictions(out, answers, top=top)
+    return PredictResult(
+        model=name,
+        num_classes=predictor.num_classes,
+        num_pictures=counts[0],
+        num_errors=counts[1],
+        predictions=kept,
+        wrote=() if out is None else (out,),
+        is_strict=strict,
+    )
+
+
+def _answers(predictor: "Predictor", source: "Source", *, top: int) -> "Iterator[Prediction]":
+    from vitrine.runtime.progress import announced
+
+    with announced("Predicting", total=len(source)) as advance:
+        for rows in predictor.stream(source, wanted="logits"):
+            yield from predictor.answers(rows, source, top=top)
+            advance(len(rows.values), "")
+
+
+def _line(found: "Prediction") -> str:
+    if found.error is not None:
+        return f"  error  {found.name}: {found.error}"
+    best = found.answers[0]
+    return f"{100 * best.probability:5.1f} %  {found.name}: {best.label}"

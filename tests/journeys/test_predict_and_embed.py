@@ -1,0 +1,191 @@
+"""From pictures to answers and features: `vitrine predict`, `vitrine embed`, with a model and without naming one."""
+
+import csv
+import io
+import json
+
+import numpy as np
+import pytest
+from boxes import untrained_box
+from pictures import class_folders, photo, save
+from pyarrow import parquet
+
+import vitrine
+from vitrine.checkpoints import places
+from vitrine.errors import ConfigError, DataError
+
+from .commandline import assert_refused
+from .commandline import vitrine as run
+
+
+@pytest.fixture(scope="module")
+def small_box(tmp_path_factory):
+    return untrained_box(tmp_path_factory.mktemp("box") / "box", image_size=32, num_classes=7)
+
+
+@pytest.fixture(autouse=True)
+def here(small_box, monkeypatch, tmp_path):
+    """An empty folder to work in, and a small model in the place of the one in the box."""
+    monkeypatch.setattr(places, "BOX_FOLDER", small_box)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def inbox(here):
+    for number in range(3):
+        save(here / "inbox" / f"{number}.png", photo(number))
+    (here / "inbox" / "bad.jpg").write_text("no picture")
+    return here / "inbox"
+
+
+def rows_of(path):
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def test_one_photo_and_nothing_else_is_answered_by_the_model_in_the_box(command_line, inbox):
+    code, out, _ = command_line("predict")("predict", "inbox/0.png")
+    assert code == 0
+    lines = out.splitlines()
+    assert lines[0] == "inbox/0.png"
+    shares = [float(line.split("%")[0]) for line in lines[1:6]]
+    assert shares == sorted(shares, reverse=True)
+    assert "7 classes that box knows" in out
+    assert "Next: vitrine inspect box inbox/0.png" in out
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["inbox"],
+        ["inbox/*"],
+        ["box", "inbox"],
+        ["inbox/0.png", "inbox/1.png", "inbox/2.png", "inbox/bad.jpg"],
+        ["MODEL", "inbox/*.png", "inbox/bad.jpg"],
+        ["list.csv"],
+        ["list.txt"],
+        ["box", "list.jsonl"],
+    ],
+    ids=" ".join,
+)
+def test_folder_pattern_files_and_lists_give_a_row_a_picture_and_an_error_for_the_bad_one(
+    command_line, inbox, small_box, words, here
+):
+    names = ["0.png", "1.png", "2.png", "bad.jpg"]
+    (here / "list.csv").write_text("id,Path\n" + "".join(f"7,inbox/{name}\n" for name in names))
+    (here / "list.txt").write_text("".join(f"inbox/{name}\n" for name in names))
+    (here / "list.jsonl").write_text("".join(json.dumps({"image": f"inbox/{name}"}) + "\n" for name in names))
+    words = [str(small_box) if word == "MODEL" else word for word in words]
+    code, out, _ = command_line("predict")("predict", *words, "--out", "preds.csv", "--top", "2")
+    assert code == 0
+    assert "Wrote preds.csv" in out
+    assert "4 pictures, 1 of them could not be read" in out
+    rows = rows_of(here / "preds.csv")
+    assert [row["path"] for row in rows] == [f"inbox/{name}" for name in names]
+    assert [bool(row["error"]) for row in rows] == [False, False, False, True]
+    assert rows[3]["predicted"] == ""
+    assert all(row["predicted"].startswith("thing") for row in rows[:3])
+    assert all(float(row["confidence"]) >= float(row["confidence_2"]) for row in rows[:3])
+
+
+def test_paths_on_standard_input_that_do_not_exist_become_rows_too(command_line, inbox, monkeypatch, here):
+    monkeypatch.setattr("sys.stdin", io.StringIO("inbox/0.png\ninbox/gone.png\n\n"))
+    code, _, _ = command_line("predict")("predict", "-", "--out", "preds.jsonl")
+    assert code == 0
+    found = [json.loads(line) for line in (here / "preds.jsonl").read_text().splitlines()]
+    assert [row["path"] for row in found] == ["inbox/0.png", "inbox/gone.png"]
+    assert len(found[0]["answers"]) == 5
+    assert "No such file" in found[1]["error"]
+
+
+def test_json_holds_the_same_answers_as_the_library(command_line, inbox, here):
+    command_line("predict")("predict", "inbox", "--out", "preds.json")
+    kept = json.loads((here / "preds.json").read_text())
+    result = vitrine.predict("inbox")
+    assert [row["path"] for row in kept] == [found.name for found in result.predictions]
+    for row, found in zip(kept, result.predictions, strict=True):
+        assert [answer["label"] for answer in row["answers"]] == [answer.label for answer in found.answers]
+    assert result.num_errors == 1
+
+
+def test_unreadable_alone_and_strict_exit_with_1(command_line, inbox):
+    code, out, _ = command_line("predict")("predict", "inbox/bad.jpg")
+    assert code == 1
+    assert "it looks like text" in out
+    code, _, _ = command_line("predict")("predict", "inbox", "--strict")
+    assert code == 1
+
+
+def test_mistakes_are_answered_in_one_sentence(inbox, small_box, here):
+    with pytest.raises(DataError, match=r"no such file.*did you mean inbox/0.png"):
+        vitrine.predict("inbox/00.png")
+    with pytest.raises(DataError, match="no such folder inbx; did you mean inbox"):
+        vitrine.predict("inbx")
+    with pytest.raises(ConfigError, match="is a model; say what pictures too"):
+        vitrine.predict("ViT-B/16")
+    with pytest.raises(ConfigError, match="is a model; say what pictures too"):
+        vitrine.predict(str(small_box))
+    with pytest.raises(ConfigError, match=r"say what pictures: vitrine predict photo\.jpg"):
+        vitrine.predict()
+    with pytest.raises(ConfigError, match=r"must end in \.csv, \.json, \.jsonl"):
+        vitrine.predict("inbox", out=here / "preds.xlsx")
+    with pytest.raises(ConfigError, match="lies among the pictures"):
+        vitrine.predict("inbox", out=inbox / "preds.csv")
+    (here / "preds.csv").touch()
+    with pytest.raises(ConfigError, match="exists"):
+        vitrine.predict("inbox", out=here / "preds.csv")
+    (here / "empty").mkdir()
+    with pytest.raises(DataError, match="empty holds no pictures"):
+        vitrine.predict("empty")
+    (here / "wrong.csv").write_text("name\nx\n")
+    with pytest.raises(DataError, match="has no path"):
+        vitrine.predict("wrong.csv")
+
+
+def test_the_command_line_itself_refuses_without_a_traceback(here):
+    assert_refused(run("predict", "nowhere.jpg", cwd=here), "no such file nowhere.jpg")
+
+
+def test_features_as_npy_with_paths_beside_it_and_as_parquet(command_line, inbox, here):
+    code, out, _ = command_line("embed")("embed", "inbox", "--out", "f.npy")
+    assert code == 0
+    assert "Wrote f.csv" in out
+    features = np.load(here / "f.npy")
+    assert features.shape == (3, 192)
+    rows = rows_of(here / "f.csv")
+    assert [row["row"] for row in rows] == ["0", "1", "2", ""]
+    assert rows[3]["error"]
+    vitrine.embed("box", ["inbox"], out=here / "f.parquet")
+    table = parquet.read_table(here / "f.parquet").to_pydict()
+    assert table["path"] == [row["path"] for row in rows]
+    assert table["features"][3] is None
+    assert table["error"][:3] == [None] * 3
+    np.testing.assert_array_equal(np.array(table["features"][:3], dtype=np.float32), features)
+
+
+def test_features_go_to_a_new_folder_where_no_file_is_named(command_line, inbox, here):
+    code, _, _ = command_line("embed")("embed", "inbox")
+    assert code == 0
+    [file] = here.glob("runs/*-embed/features.npy")
+    assert np.load(file).shape == (3, 192)
+    with pytest.raises(DataError, match="no picture can be read"):
+        vitrine.embed("inbox/bad.jpg")
+
+
+def test_verbs_with_data_take_the_box_where_no_model_is_named(command_line, here):
+    class_folders(here / "photos", each=8)
+    code, out, err = command_line("fewshot")("fewshot", "photos", "--shots", "2", "--no-cache")
+    assert code == 0, err
+    assert "box on photos" in out
+    with pytest.raises(ConfigError, match="box is a model; say what data too: vitrine evaluate box DATA"):
+        vitrine.evaluate("box")
+    with pytest.raises(ConfigError, match="say what data: vitrine fewshot DATA"):
+        vitrine.fewshot()
+
+
+def test_inspect_takes_the_box_where_the_first_word_is_a_photo(command_line, inbox):
+    code, _, err = command_line("inspect")("inspect", "inbox/0.png", "--out", "look", "--show", "0")
+    assert code == 0, err
+    assert "Plan: box at 32x32 px" in err
+    assert "1 image(s)" in err

@@ -1,0 +1,46 @@
+import pytest
+from pictures import photo, save
+
+from vitrine.commands.model_or_box import model_and_data, model_and_pictures
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    save(tmp_path / "inbox" / "a.png", photo(1))
+    (tmp_path / "weights").mkdir()
+    (tmp_path / "weights" / "vit.npz").touch()
+    (tmp_path / "run" / "model").mkdir(parents=True)
+    (tmp_path / "run" / "model" / "model.safetensors").touch()
+    save(tmp_path / "toys" / "model" / "a.png", photo(2))  # a class called model makes no run folder
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("words", "model", "pictures"),
+    [
+        ([], "box", []),
+        (["box"], "box", []),
+        (["ViT-B/16"], "ViT-B/16", []),
+        (["inbox"], "box", ["inbox"]),
+        (["toys"], "box", ["toys"]),
+        (["weights"], "weights", []),
+        (["run", "inbox"], "run", ["inbox"]),
+        (["runs/latest", "inbox"], "runs/latest", ["inbox"]),
+        (["google/vit-base-patch16-224", "inbox"], "google/vit-base-patch16-224", ["inbox"]),
+        (["inbox/a.png", "inbox"], "box", ["inbox/a.png", "inbox"]),
+        (["inbox/*.png"], "box", ["inbox/*.png"]),
+        (["-"], "box", ["-"]),
+        (["list.csv"], "box", ["list.csv"]),
+        (["gone.jpg"], "box", ["gone.jpg"]),
+        (["vit.npz", "inbox/a.png"], "vit.npz", ["inbox/a.png"]),
+    ],
+)
+def test_words_are_told_apart_by_what_they_can_only_mean(words, model, pictures):
+    assert model_and_pictures(words) == (model, pictures)
+
+
+def test_a_single_word_is_the_data():
+    assert model_and_data("evaluate", "inbox", None) == ("box", "inbox")
+    assert model_and_data("evaluate", "run", "inbox") == ("run", "inbox")
+    assert model_and_data("evaluate", None, "inbox") == ("box", "inbox")
