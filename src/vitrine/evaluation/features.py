@@ -90,7 +90,8 @@ def representation(model: Model, images: Tensor) -> Tensor:
     if not isinstance(model, ViT):
         return model.features(images)["representation"]
     patches, grid = model.embed_patches(images)
-    return model.represent(model.pool(model.encode(model.assemble(patches, grid), grid)))
+    tokens = model.encode(model.assemble(patches, grid), grid, num_read=model.num_tokens_read)
+    return model.represent(model.pool(tokens))
 
 
 def feature_identity(
