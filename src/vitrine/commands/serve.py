@@ -122,9 +122,11 @@ def _serve(
 
     from vitrine.runtime.progress import remark
     from vitrine.serving.app import create_app
+    from vitrine.serving.memory import keep_freed_memory
     from vitrine.serving.server import make_server
     from vitrine.serving.service import Service
 
+    keep_freed_memory()
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     service = Service(hosted, limits=limits, run=run, workers=workers)
