@@ -1,4 +1,4 @@
-"""Every guide as it stands: its Python runs and prints what it says, its command lines parse.
+"""Every guide and README as it stands: its Python runs and prints what it says, its command lines parse.
 
 The Python of a guide runs top to bottom in an empty folder, as a reader would type it. A `text` block right
 after a Python block is what that block prints. In `sh` blocks every call of `vitrine`, under torchrun or srun
@@ -9,16 +9,31 @@ import contextlib
 import io
 import re
 import shlex
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import typer.main
+from boxes import untrained_box
+from pictures import photo, save
 
+from vitrine.checkpoints import places
 from vitrine.cli.app import build
 
-GUIDES = sorted((Path(__file__).parents[2] / "docs" / "guides").glob("*.md"))
+ROOT = Path(__file__).parents[2]
+READMES = [ROOT / "README.md", ROOT / "README.zh-CN.md"]
+GUIDES = [*sorted((ROOT / "docs" / "guides").glob("*.md")), *READMES]
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", flags=re.DOTALL | re.MULTILINE)
 IDS = [guide.name for guide in GUIDES]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def some_box(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Put fresh weights in the place of the model in the box, where that is not there."""
+    with pytest.MonkeyPatch.context() as patch:
+        if not (places.BOX_FOLDER / "model.safetensors").exists():
+            patch.setattr(places, "BOX_FOLDER", untrained_box(tmp_path_factory.mktemp("box") / "box"))
+        yield
 
 
 def commands_in(text: str) -> list[list[str]]:
@@ -44,6 +59,11 @@ def test_the_python_of_the_guide_runs_and_prints_what_it_says(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("TMPDIR", str(tmp_path))
+    if guide in READMES:  # which speak of the reader's own photos
+        for number in range(2):
+            for name in ("apple", "pear"):
+                save(tmp_path / "photos" / name / f"{number}.jpg", photo(number))
+        save(tmp_path / "photo.jpg", photo(7))
     names: dict[str, object] = {"__name__": "__main__"}
     text, said, end = guide.read_text(encoding="utf-8"), "", 0
     for block in BLOCK.finditer(text):
@@ -81,3 +101,26 @@ def test_a_misspelt_option_in_a_guide_would_be_found() -> None:
     _, command, rest = application.resolve_command(context, list(words))  # type: ignore[attr-defined]
     with pytest.raises(Exception, match="No such option"):
         command.make_context("pretrain", list(rest), parent=context)
+
+
+def test_both_readmes_show_the_same_commands_code_and_pictures() -> None:
+    def shown(path: Path) -> tuple[list[tuple[str, str]], list[str]]:
+        text = path.read_text(encoding="utf-8")
+        blocks = [
+            (kind, re.sub(r"[ \t]*#.*$", "", block, flags=re.MULTILINE))
+            for kind, block in BLOCK.findall(text)
+        ]
+        return blocks, re.findall(r"!\[.*?\]\((.*?)\)", text)
+
+    english, chinese = (shown(path) for path in READMES)
+    assert english == chinese
+    assert len(english[0]) >= 5
+
+
+@pytest.mark.parametrize("readme", READMES, ids=lambda path: path.name)
+def test_everything_that_a_readme_points_to_is_there(readme: Path) -> None:
+    text = readme.read_text(encoding="utf-8")
+    links = [link for link in re.findall(r"\]\((.*?)\)", text) if not link.startswith("https://")]
+    assert [link for link in links if not (ROOT / link).exists()] == []
+    pictures = [ROOT / link for link in links if link.startswith("docs/pictures/")]
+    assert sum(picture.stat().st_size for picture in pictures) < 400_000

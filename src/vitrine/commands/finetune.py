@@ -18,7 +18,10 @@ def finetune(
         str, Doc("A folder with one folder a class, a file, a built-in name, or generated:shapes.")
     ],
     *,
-    model: Annotated[str, Doc("Weights: the box, a run folder, a file, a hub id, an address.")] = BOX,
+    model: Annotated[
+        str | None,
+        Doc("Weights: a run folder, a file, a hub id, an address; if not given, the model in the box."),
+    ] = None,
     recipe: Annotated[str, Doc("A recipe's name, or a config.yaml of an earlier run.")] = "photos",
     out: options.Out = None,
     epochs: options.Epochs = None,
@@ -55,7 +58,7 @@ def finetune(
     from vitrine.commands.sweep import swept
     from vitrine.commands.training_run import Setting, carry_out, loss_for
     from vitrine.errors import ConfigError
-    from vitrine.recipes.options import chosen_recipe
+    from vitrine.recipes.options import chosen_recipe, is_file
     from vitrine.training.processes import joined_processes
 
     chosen = chosen_recipe(
@@ -67,6 +70,8 @@ def finetune(
         raise ConfigError(
             f"recipe {chosen.name} learns without labels; it goes with vitrine pretrain; here use photos or another"
         )
+    if model is None:
+        model = chosen.model if chosen.model is not None and is_file(recipe) else BOX
     if probe:
         chosen = dataclasses.replace(chosen, training=dataclasses.replace(chosen.training, trains="head"))
     out = None if out is None else Path(out)
@@ -86,8 +91,8 @@ def finetune(
             loaded = load(model, num_classes=len(train_split.classes), image_size=chosen.size)
         setting = Setting(
             model=loaded.model, preprocess=loaded.preprocess, splits=opened.splits, set_aside=opened.set_aside,
-            recipe=dataclasses.replace(chosen, model=model), folder=folder, verb="finetune", data=data,
-            device=device, workers=workers, hold_out=hold_out, exclude=exclude, shard=shard,
+            issues=opened.issues, recipe=dataclasses.replace(chosen, model=model), folder=folder, verb="finetune",
+            data=data, device=device, workers=workers, hold_out=hold_out, exclude=exclude, shard=shard,
             tensorboard=tensorboard, wandb=wandb,
         )  # fmt: skip
         return carry_out(swept(setting) if sweep else setting)

@@ -10,10 +10,13 @@ from typing import TYPE_CHECKING
 from vitrine.errors import DataError, VitrineError
 
 if TYPE_CHECKING:
+    from vitrine.data.scan import Issue
     from vitrine.data.source import Source
     from vitrine.training.processes import Processes
 
 SPLIT = "split.csv"
+# The record of a run is no place for a million lines; `vitrine check` writes all of them.
+MOST_ISSUES = 500
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,6 +26,8 @@ class RunData:
     splits: "Mapping[str, Source]"
     set_aside: tuple[str, ...] = ()
     """Names of the files that cannot be read."""
+    issues: "tuple[Issue, ...]" = ()
+    """What else is wrong with the files, the first few hundred."""
 
 
 def open_data(
@@ -94,7 +99,8 @@ def open_data(
         splits = set_aside(splits, report)
     if exclude is not None:
         splits["train"] = leave_out(splits["train"], read_exclusions(exclude))
-    return RunData(splits=splits, set_aside=bad)
+    issues = () if report is None else report.issues[:MOST_ISSUES]
+    return RunData(splits=splits, set_aside=bad, issues=issues)
 
 
 @contextmanager

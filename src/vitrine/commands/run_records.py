@@ -6,6 +6,7 @@
 import dataclasses
 import json
 import platform
+import shlex
 import shutil
 import sys
 from pathlib import Path
@@ -19,7 +20,7 @@ FILES = ("config.yaml", "metrics.jsonl", "checkpoints", "model")
 # Everything that a run writes into its folder, and so all that --overwrite takes away.
 WRITTEN = (
     *FILES, "run.json", "command.txt", "environment.json", "classes.json", "split.csv", "data.json", "log.txt",
-    "pictures", "sweep", "tensorboard",
+    "pictures", "sweep", "tensorboard", "report.html",
 )  # fmt: skip
 
 
@@ -98,6 +99,7 @@ def write_records(setting: "Setting", *, is_resumed: bool) -> None:
         "images": {name: len(source) for name, source in setting.splits.items()},
         "fingerprints": fingerprints,
         "set_aside": list(setting.set_aside),
+        "issues": [dataclasses.asdict(issue) for issue in setting.issues],
     }
     if is_resumed and (folder / "data.json").exists():
         before = json.loads((folder / "data.json").read_text())["fingerprints"]
@@ -120,10 +122,11 @@ def write_records(setting: "Setting", *, is_resumed: bool) -> None:
             "launch": launched().identity,
             "preprocess": setting.preprocess.to_json(),
             "model": config_to_json(setting.model.config),
+            "teacher": None if setting.teacher is None else setting.teacher.weights,
         },
     )
     write_text(folder / "config.yaml", to_yaml(setting.recipe))
-    write_text(folder / "command.txt", " ".join(sys.argv) + "\n")
+    write_text(folder / "command.txt", shlex.join(["vitrine", *sys.argv[1:]]) + "\n")
     write_json(folder / "environment.json", environment())
     write_json(folder / "classes.json", {"classes": list(setting.splits["train"].classes)})
     write_json(folder / "data.json", data)

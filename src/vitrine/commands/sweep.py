@@ -57,7 +57,11 @@ def accuracy_with(rate: float, setting: "Setting") -> float:
         if accuracy is not None:
             return accuracy
         attempt = dataclasses.replace(
-            with_rate(rate, setting), model=copy.deepcopy(setting.model), folder=folder, is_sweeping=False
+            with_rate(rate, setting),
+            model=copy.deepcopy(setting.model),
+            folder=folder,
+            is_sweeping=False,
+            wants_report=False,
         )
         try:
             return carry_out(attempt, resume_from=state).accuracy or 0.0

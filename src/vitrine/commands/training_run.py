@@ -5,13 +5,20 @@ The folder: `config.yaml` (re-runs it), `command.txt`, `environment.json`, `clas
 """
 
 import dataclasses
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from vitrine.commands.run_report import worst_line
+from vitrine.errors import VitrineError
+
 if TYPE_CHECKING:
+    from vitrine.commands.run_report import RunReport
+    from vitrine.commands.teachers import Teacher
     from vitrine.data.preprocess import Preprocess
+    from vitrine.data.scan import Issue
     from vitrine.data.source import Source
     from vitrine.models import Model
     from vitrine.models.memory import Demand
@@ -38,11 +45,16 @@ class TrainingResult:
     evaluation: Mapping[str, float] = field(default_factory=dict)
     """All numbers of the last evaluation."""
     objective: str = "labels"
+    has_head: bool = True
+    """Whether classes were learned."""
     notes: tuple[str, ...] = ()
+    worst: tuple[tuple[str, float], ...] = ()
+    """Classes with the lowest F1 on the validation split, the worst first."""
+    report: Path | None = None
 
     def __str__(self) -> str:
         lines = [*self.notes]
-        if self.objective != "labels":
+        if not self.has_head:
             return "\n".join([*lines, *self.lines_without_labels()])
         if self.accuracy is None:
             lines.append(f"Trained for {self.steps:,} steps; there was no validation split to measure it on")
@@ -53,21 +65,30 @@ class TrainingResult:
                 f"Accuracy {100 * self.accuracy:.1f} % (95 % interval {100 * low:.1f} to {100 * high:.1f}) on "
                 f"{self.num_validation:,} validation images, after {self.steps:,} steps"
             )
+        if self.worst:
+            lines.append(worst_line(self.worst))
         lines.append(f"Wrote {self.model} (weights, preprocessing, classes) and {self.folder}/metrics.jsonl")
+        if self.report is not None:
+            lines.append(f"Wrote {self.report} (curves, mistakes, what the model looked at)")
         lines.append(
-            f"Next: vitrine evaluate {self.folder} DATA --split test, or vitrine.load({str(self.folder)!r})"
+            f"Next: vitrine predict {self.folder} PICTURES, or vitrine inspect {self.folder} PICTURES"
         )
         return "\n".join(lines)
 
     def lines_without_labels(self) -> list[str]:
         """Say what was learned where no label was."""
-        found = ", ".join(f"{name.replace('_', ' ')} {value:.4g}" for name, value in self.evaluation.items())
+        numbers = {name: value for name, value in self.evaluation.items() if name != "collapsed"}
+        found = ", ".join(f"{name.replace('_', ' ')} {value:.4g}" for name, value in numbers.items())
         measured = (
             f"; on {self.num_validation:,} validation images: {found}"
             if found
             else "; nothing was held out to measure it on"
         )
+        collapsed = (
+            ["The representation has collapsed: see log.txt"] if self.evaluation.get("collapsed") else []
+        )
         return [
+            *collapsed,
             f"Learned by {self.objective} for {self.steps:,} steps{measured}",
             f"Wrote {self.model} (weights, preprocessing, no head yet) and {self.folder}/metrics.jsonl",
             f"Next: vitrine finetune DATA --model {self.folder}, or vitrine fewshot {self.folder} DATA",
@@ -90,14 +111,20 @@ class Setting:
     hold_out: float | None = None
     exclude: Path | None = None
     set_aside: tuple[str, ...] = ()
+    issues: "tuple[Issue, ...]" = ()
+    """What is wrong with the files of the data."""
     trains_on_all: bool = False
     """Whether the held-out part is trained on too, as after a sweep."""
     is_sweeping: bool = False
     """Whether learning rates are still being tried, in folders below this one."""
     shard: bool = False
+    teacher: "Teacher | None" = None
+    """For distillation."""
     tensorboard: bool = False
     wandb: str | None = None
     allow_changed_data: bool = False
+    wants_report: bool = True
+    """Whether the run ends with its page, which costs one more pass over the validation images."""
 
 
 def carry_out(setting: Setting, *, resume_from: Path | None = None) -> TrainingResult:
@@ -134,11 +161,30 @@ def carry_out(setting: Setting, *, resume_from: Path | None = None) -> TrainingR
                 shard=setting.shard,
                 resume_from=resume_from,
             )
+        except BaseException:
+            if setting.wants_report and processes.is_first:
+                report_of(dataclasses.replace(setting, splits={}), processes)  # the curves, so far
+            raise
         finally:
             for sink in sinks:
                 sink.close()
         by_the_first(lambda: save_model(setting), processes)
-    return result_of(setting, outcome)
+        report = report_of(setting, processes) if setting.wants_report else None
+    return result_of(setting, outcome, report)
+
+
+def report_of(setting: Setting, processes: "Processes") -> "RunReport | None":
+    """Write the page of a run; what keeps it from being written is said and loses nothing else."""
+    from vitrine.commands.run_report import write_report
+    from vitrine.runtime.progress import remark
+
+    try:
+        return write_report(
+            setting.folder, splits=setting.splits, device=processes.device, workers=setting.workers
+        )
+    except (VitrineError, OSError) as error:
+        remark(f"No report of the run: {error}")
+        return None
 
 
 def with_micro_batch(setting: Setting, processes: "Processes") -> "TrainingConfig":
@@ -161,7 +207,8 @@ def fitting_micro_batch(setting: Setting, *, world_size: int, free: float) -> in
     checkpointing = setting.model.config.activation_checkpointing
     size = setting.recipe.training.batch_size // world_size
     while size > 1:
-        memory = demand.memory(micro_batch=size, shards=world_size, checkpointing=checkpointing)
+        images = math.ceil(size * passes_of(setting))
+        memory = demand.memory(micro_batch=images, shards=world_size, checkpointing=checkpointing)
         if memory.total <= free:
             break
         size //= 2
@@ -191,8 +238,10 @@ def save_model(setting: Setting) -> None:
     )
 
 
-def result_of(setting: Setting, outcome: "Outcome") -> TrainingResult:
+def result_of(setting: Setting, outcome: "Outcome", report: "RunReport | None" = None) -> TrainingResult:
     """Say how the run ended: the accuracy is that of the weights that were saved."""
+    from vitrine.evaluation.bootstrap import wilson_interval
+
     folder, accuracy = setting.folder, outcome.best
     num_validation = len(setting.splits["val"]) if "val" in setting.splits else 0
     notes: tuple[str, ...] = ()
@@ -208,7 +257,10 @@ def result_of(setting: Setting, outcome: "Outcome") -> TrainingResult:
         images_per_second=outcome.images_per_second,
         evaluation=outcome.last_evaluation,
         objective=setting.recipe.objective,
+        has_head=setting.model.config.num_classes is not None,
         notes=notes,
+        worst=() if report is None else report.worst,
+        report=None if report is None else report.file,
     )
 
 
@@ -216,7 +268,7 @@ def loss_for(source: "Source", recipe: "Recipe") -> "Recipe":
     """Choose the sigmoid loss where images have several labels: a softmax has room for one."""
     from vitrine.runtime.progress import remark
 
-    if not source.is_multi_label or recipe.loss == "sigmoid" or recipe.objective != "labels":
+    if not source.is_multi_label or recipe.loss == "sigmoid" or not recipe.needs_labels:
         return recipe
     remark("Images have several labels: sigmoid loss in the place of softmax")
     return dataclasses.replace(recipe, loss="sigmoid")
@@ -228,6 +280,9 @@ def plan_line(setting: Setting, processes: "Processes") -> str:
     t, config = setting.recipe.training, setting.model.config
     side = "x".join(map(str, config.image_size))
     aim = f"{config.num_classes} classes" if config.num_classes else f"by {setting.recipe.objective}"
+    if setting.teacher is not None:
+        seen = "x".join(map(str, setting.teacher.preprocess.size))
+        aim += f", taught by {setting.teacher.name} at {seen} px"
     params = sum(p.numel() for p in setting.model.parameters())
     return (
         f"Plan: {setting.recipe.model or 'the model'}, {params:,} parameters, {aim}, "
@@ -241,7 +296,7 @@ def memory_line(setting: Setting, processes: "Processes") -> str:
     training, world_size = setting.recipe.training, processes.world_size
     batch = training.micro_batch or max(training.batch_size // world_size, 1)
     memory = demand_of(setting, is_cuda=processes.device.type == "cuda").memory(
-        micro_batch=batch,
+        micro_batch=math.ceil(batch * passes_of(setting)),
         shards=world_size if setting.shard else 1,
         checkpointing=setting.model.config.activation_checkpointing,
     )
@@ -262,9 +317,13 @@ def demand_of(setting: Setting, *, is_cuda: bool) -> "Demand":
     )
 
 
-def wilson_interval(share: float, count: int) -> tuple[float, float]:
-    """Return the 95 % interval of a share of `count` trials (Wilson, 1927), sane near 0 and 1 too."""
-    z = 1.959964
-    middle = (share + z * z / (2 * count)) / (1 + z * z / count)
-    half = z / (1 + z * z / count) * (share * (1 - share) / count + z * z / (4 * count * count)) ** 0.5
-    return max(middle - half, 0.0), min(middle + half, 1.0)
+def passes_of(setting: Setting) -> float:
+    """Return how many images of the model's size go through it for one of the batch: views count by their area."""
+    from vitrine.commands.unlabelled_task import small_view_size
+    from vitrine.models import ViTConfig
+
+    recipe, config = setting.recipe, setting.model.config
+    if recipe.objective != "dino" or not isinstance(config, ViTConfig):
+        return 1.0
+    small = math.prod(small_view_size(config, recipe.multi_crop.local_size)) / math.prod(config.image_size)
+    return 2 + recipe.multi_crop.num_local * small

@@ -139,6 +139,7 @@ def _fine_tuner(model: str, *, device: str, precision: str, workers: int, keep: 
                 recipe=_recipe(attempt, model=model, precision=precision),
                 folder=folder,
                 verb="vtab",
+                wants_report=False,
                 data=source.address,
                 device=device,
                 workers=workers,

@@ -16,6 +16,9 @@ from vitrine.errors import ConfigError, DataError
 Picture: TypeAlias = str | Path | bytes | Image.Image | Pixels
 """A path, an encoded file, an opened picture, or uint8 pixels of shape (H, W), (H, W, 1) or (H, W, 3)."""
 
+# Pillow loads a picture when it is first used, and the same one may stand in a list twice.
+_LOADING = threading.Lock()
+
 
 class Given(Source):
     """A list of pictures of any of these kinds, with labels where they are known."""
@@ -32,8 +35,6 @@ class Given(Source):
         self.labels = np.full(len(pictures), NO_LABEL, dtype=np.int32) if labels is None else labels
         self.classes = tuple(classes)
         self.address = f"the {len(pictures):,} pictures given"
-        # Pillow loads a picture when it is first used, and the same one may stand in the list twice.
-        self._loading = threading.Lock()
         if len(self.labels) != len(pictures):
             raise ConfigError(f"{len(pictures)} pictures need as many labels, got {len(self.labels)}")
 
@@ -64,7 +65,7 @@ class Given(Source):
         if isinstance(picture, str | Path):
             return read_file(str(picture))
         if isinstance(picture, Image.Image):
-            with self._loading:
+            with _LOADING:
                 return pixels_of(picture, name=self.name(index))
         if isinstance(picture, bytes | np.ndarray):
             return picture

@@ -83,10 +83,10 @@ def picture(source: Source, index: int, *, side: int = PICTURE_SIDE) -> str | No
     except DataError:
         return None
     try:
-        return _as_address(decode(data, min_size=(side, side)), side)
+        return as_address(decode(data, min_size=(side, side)), side)
     except DataError:
         pixels = _rest_of(data)
-        return None if pixels is None else _as_address(pixels, side)
+        return None if pixels is None else as_address(pixels, side)
 
 
 def _rest_of(data: bytes | Pixels) -> Pixels | None:
@@ -105,7 +105,8 @@ def _rest_of(data: bytes | Pixels) -> Pixels | None:
     return pixels
 
 
-def _as_address(pixels: Pixels, side: int) -> str:
+def as_address(pixels: Pixels, side: int) -> str:
+    """Turn pixels (H, W, 1 or 3) into a picture of at most `side` pixels inside a page: a data address."""
     image = Image.fromarray(pixels if pixels.shape[2] == 3 else pixels[:, :, 0])
     is_small = max(image.size) <= side
     if not is_small:

@@ -17,6 +17,7 @@ from PIL import Image
 
 from vitrine.data.decode import MAX_PIXELS, decode, to_channels
 from vitrine.data.source import Pixels
+from vitrine.data.transfer import constant
 from vitrine.errors import ConfigError
 
 Rule = Literal["squash", "shorter"]
@@ -107,8 +108,8 @@ class Preprocess:
 
     def normalise(self, images: torch.Tensor, *, dtype: torch.dtype = torch.float32) -> torch.Tensor:
         """Turn pixels (..., C, H, W) from 0 to 255 into the model's input, on their own device."""
-        mean = torch.tensor(self.mean, device=images.device).view(-1, 1, 1) * 255
-        std = torch.tensor(self.std, device=images.device).view(-1, 1, 1) * 255
+        mean = constant(self.mean, images.device).view(-1, 1, 1) * 255
+        std = constant(self.std, images.device).view(-1, 1, 1) * 255
         return ((images.float() - mean) / std).to(dtype)
 
     def denormalise(self, images: torch.Tensor) -> torch.Tensor:

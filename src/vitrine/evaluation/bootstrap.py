@@ -45,3 +45,11 @@ def interval_of(
     drawn = [statistic(generator.integers(0, num_images, num_images)) for _ in range(resamples)]
     low, high = np.quantile(drawn, [(1 - level) / 2, (1 + level) / 2])
     return Interval(value=statistic(np.arange(num_images)), low=float(low), high=float(high))
+
+
+def wilson_interval(share: float, count: int) -> tuple[float, float]:
+    """Return the 95 % interval of a share of `count` trials (Wilson, 1927), sane near 0 and 1 too."""
+    z = 1.959964
+    middle = (share + z * z / (2 * count)) / (1 + z * z / count)
+    half = z / (1 + z * z / count) * (share * (1 - share) / count + z * z / (4 * count * count)) ** 0.5
+    return max(middle - half, 0.0), min(middle + half, 1.0)

@@ -1,11 +1,12 @@
 """The report of an evaluation as one HTML file with its pictures inside, light and dark."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from vitrine.data.pages import picture
+from vitrine.data.pages import PICTURE_SIDE, picture
 from vitrine.data.source import Source, printable
 from vitrine.evaluation.classification import MultiLabel, SingleLabel
 from vitrine.evaluation.label_errors import likely_label_errors
@@ -48,14 +49,15 @@ def render_evaluation(
     rows, labels = probabilities[readable], source.labels[readable]
     mistakes = confident_mistakes(rows, labels)[:MOST_PICTURES]
     suspects = likely_label_errors(rows, labels)
+    shown = suspects[:MOST_PICTURES]
     return render(
         "evaluation.html.j2",
         worst=worst_classes(figures),
         matrix=matrix_cells(figures),
         pairs=confused_pairs(figures),
-        bins=[_bar(b) for b in figures.calibration.bins],
-        mistakes=_cards(source, readable, mistakes, rows, labels),
-        suspects=_cards(source, readable, suspects[:MOST_PICTURES], rows, labels),
+        bins=bars_of(figures),
+        mistakes=cards_of(source, readable[mistakes], rows[mistakes], labels[mistakes]),
+        suspects=cards_of(source, readable[shown], rows[shown], labels[shown]),
         num_suspects=len(suspects),
         **values,
     )
@@ -113,38 +115,24 @@ def matrix_cells(figures: SingleLabel) -> dict[str, Any]:
     }
 
 
-def render(template: str, **values: Any) -> str:
-    """Fill in a template of this room; its page frame is that of the data reports."""
-    environment = page_templates("vitrine.evaluation", "vitrine.data", purpose="a report with pictures")
-    environment.filters["percent"] = lambda value: "-" if value is None else f"{100 * value:.1f}"
-    return environment.get_template(template).render(version=__version__, **values)
-
-
-def _bar(found: Any) -> dict[str, float]:
-    return {
-        "low": found.low,
-        "high": found.high,
-        "num_images": found.num_images,
-        "accuracy": found.accuracy or 0.0,
-        "confidence": found.confidence if found.confidence is not None else (found.low + found.high) / 2,
-    }
-
-
-def _cards(
+def cards_of(
     source: Source,
-    readable: NDArray[np.int64],
-    chosen: NDArray[np.int64],
+    indices: NDArray[np.int64],
     probabilities: NDArray[Any],
     labels: NDArray[Any],
+    *,
+    attention: Sequence[str | None] | None = None,
+    side: int = PICTURE_SIDE,
 ) -> list[dict[str, Any]]:
+    """Make a card for each of some images: picture, prediction, label; the attention beside it where it is given."""
     cards = []
-    for row in track(chosen.tolist(), "Drawing pictures"):
+    for row, index in enumerate(track(indices.tolist(), "Drawing pictures")):
         best = int(probabilities[row].argmax())
-        index = int(readable[row])
         cards.append(
             {
                 "path": printable(source.name(index)),
-                "picture": picture(source, index),
+                "picture": picture(source, index, side=side),
+                "attention": attention[row] if attention else None,
                 "label": printable(source.classes[int(labels[row])]),
                 "predicted": printable(source.classes[best]),
                 "confidence": float(probabilities[row, best]),
@@ -152,3 +140,24 @@ def _cards(
             }
         )
     return cards
+
+
+def render(template: str, **values: Any) -> str:
+    """Fill in a template of this room; its page frame is that of the data reports."""
+    environment = page_templates("vitrine.evaluation", "vitrine.data", purpose="a report with pictures")
+    environment.filters["percent"] = lambda value: "-" if value is None else f"{100 * value:.1f}"
+    return environment.get_template(template).render(version=__version__, **values)
+
+
+def bars_of(figures: SingleLabel) -> list[dict[str, float]]:
+    """Return the bars of the reliability diagram."""
+    return [
+        {
+            "low": found.low,
+            "high": found.high,
+            "num_images": found.num_images,
+            "accuracy": found.accuracy or 0.0,
+            "confidence": found.confidence if found.confidence is not None else (found.low + found.high) / 2,
+        }
+        for found in figures.calibration.bins
+    ]

@@ -76,7 +76,9 @@ def photos() -> Recipe:
     """Fine-tune any model on a folder of photos: what `vitrine finetune` does where nothing else is said.
 
     AdamW with a small rate and layer-wise decay forgives a wrong guess more readily than SGD does; milder crops
-    keep the object in the picture. Claim: docs/experiments.md, "Pets".
+    keep the object in the picture. A few hundred photos want small batches: 140 photos for 6 epochs in 52 steps of 16
+    instead of 7 of 128 took the validation loss from 1.24 to 0.46 (DINOv2 ViT-S/14, five breeds of Pets).
+    Claim: docs/experiments.md, "Pets".
     """
     return Recipe(
         name="photos",
@@ -84,6 +86,7 @@ def photos() -> Recipe:
         views=Views(area=(0.25, 1.0)),
         augment=Augment(label_smoothing=0.1, jitter=0.2),
         epochs=20,
+        least_steps=300,
         sweep=(3e-5, 1e-4, 3e-4, 1e-3),
         training=TrainingConfig(
             optimizer="adamw", lr=3e-4, batch_size=128, warmup_steps=100, decay="cosine", weight_decay=0.05,

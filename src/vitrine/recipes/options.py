@@ -19,6 +19,7 @@ def chosen_recipe(
     *,
     objective: Objective | None = None,
     target: Target | None = None,
+    teacher: str | None = None,
     model: str | None = None,
     epochs: float | None = None,
     steps: int | None = None,
@@ -41,13 +42,10 @@ def chosen_recipe(
     assert name is not None
     if epochs is not None and steps is not None:
         raise ConfigError(f"give epochs or steps, not both, got {epochs:g} and {steps}")
-    file = Path(name)
-    recipe = (
-        from_yaml(file.read_text())
-        if file.suffix in (".yaml", ".yml") and file.exists()
-        else find_recipe(name)
-    )
+    recipe = from_yaml(Path(name).read_text()) if is_file(name) else find_recipe(name)
     recipe = with_objective(recipe, objective=objective, target=target)
+    if teacher is not None:
+        recipe = with_teacher(recipe, teacher)
     named = {
         "batch_size": batch_size, "lr": lr, "seed": seed, "precision": precision, "log_every": log_every,
         "checkpoint_every": checkpoint_every, "evaluate_every": evaluate_every, "total_steps": steps,
@@ -59,11 +57,19 @@ def chosen_recipe(
         shape = ("width", "depth", "num_heads", "mlp_width", "patch_size", "representation_width")
         kept = {key: value for key, value in recipe.model_options.items() if key not in shape}
         changes |= {"model": model, "model_options": kept}
+    settings = tuple(settings)
+    if batch_size is not None or any(setting.startswith("training.batch_size") for setting in settings):
+        changes["least_steps"] = 0  # the batch is what was asked for
     if size is not None:
         changes["size"] = size
     if epochs is not None or steps is not None:
         changes["epochs"] = epochs
     return with_settings(dataclasses.replace(recipe, **changes), settings)  # type: ignore[arg-type]
+
+
+def is_file(name: str) -> bool:
+    """Whether a recipe is given as a file rather than by name."""
+    return Path(name).suffix in (".yaml", ".yml") and Path(name).exists()
 
 
 def with_objective(recipe: Recipe, *, objective: Objective | None, target: Target | None) -> Recipe:
@@ -81,3 +87,12 @@ def with_objective(recipe: Recipe, *, objective: Objective | None, target: Targe
     return dataclasses.replace(
         recipe, masked_patches=dataclasses.replace(recipe.masked_patches, target=target)
     )
+
+
+def with_teacher(recipe: Recipe, teacher: str) -> Recipe:
+    """Name the teacher of a distillation, in a way that holds wherever the run is gone on with."""
+    if recipe.objective != "distillation":
+        raise ConfigError(f"a teacher goes with objective distillation, got {teacher} and {recipe.objective}")
+    path = Path(teacher)
+    named = str(path.resolve()) if path.exists() else teacher
+    return dataclasses.replace(recipe, distillation=dataclasses.replace(recipe.distillation, teacher=named))

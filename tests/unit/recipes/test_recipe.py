@@ -103,6 +103,25 @@ def test_epochs_become_steps_once_the_data_is_known() -> None:
     assert chosen_recipe("photos", steps=7).with_steps_for(1000).training.total_steps == 7
 
 
+def test_little_data_gets_small_batches_unless_the_batch_was_asked_for() -> None:
+    def planned(num_images: int, **options: object) -> tuple[int, int]:
+        training = chosen_recipe("photos", **options).with_steps_for(num_images).training  # type: ignore[arg-type]
+        return training.batch_size, training.total_steps
+
+    assert planned(3680) == (128, 575)  # all of Pets: as the recipe says
+    assert planned(740) == (32, 462)
+    assert planned(100) == (16, 125)
+    assert planned(740, batch_size=128) == (128, 116)
+    assert planned(740, settings=["training.batch_size=64"]) == (64, 231)
+
+
+def test_of_few_steps_a_fifth_at_most_is_warm_up_and_there_are_points_for_a_curve() -> None:
+    short = chosen_recipe("photos", batch_size=128).with_steps_for(740).training
+    assert (short.total_steps, short.warmup_steps, short.log_every) == (116, 23, 5)
+    long = chosen_recipe("photos", batch_size=128).with_steps_for(100_000).training
+    assert (long.warmup_steps, long.log_every) == (100, 10)
+
+
 def test_another_model_keeps_what_is_not_its_shape() -> None:
     recipe = chosen_recipe("cifar10", model="ViT-S/16")
     assert recipe.model == "ViT-S/16"
@@ -124,3 +143,34 @@ def test_an_objective_has_a_recipe_of_its_own_name() -> None:
     assert chosen_recipe(None, objective="labels").name == "from-scratch"
     assert chosen_recipe(None, objective="autoencoder") == find_recipe("autoencoder")
     assert chosen_recipe(None, objective="masked-patches") == find_recipe("masked-patches")
+
+
+def test_a_teacher_goes_with_distillation_alone_and_is_named_so_that_it_is_found_again(tmp_path) -> None:
+    (tmp_path / "teacher").mkdir()
+    recipe = chosen_recipe(
+        "cifar10", objective="distillation", teacher=str(tmp_path / "x" / ".." / "teacher")
+    )
+    assert recipe.distillation.teacher == str(tmp_path / "x" / ".." / "teacher")  # there is no x
+    recipe = chosen_recipe("cifar10", objective="distillation", teacher=str(tmp_path / "." / "teacher"))
+    assert recipe.distillation.teacher == str(tmp_path / "teacher")
+    assert not recipe.needs_labels and recipe.augment.mixup == 0
+    with pytest.raises(ConfigError, match="a teacher goes with objective distillation, got x and dino"):
+        chosen_recipe(None, objective="dino", teacher="x")
+
+
+def test_what_needs_labels_may_be_mixed_and_what_does_not_may_not() -> None:
+    learns = "distillation.learns=soft-logits"
+    mixed = chosen_recipe(None, objective="distillation", settings=[learns, "augment.mixup=0.2"])
+    assert mixed.needs_labels
+    with pytest.raises(
+        ConfigError, match=r"augment\.mixup=0\.2 goes with labels, not with objective distillation"
+    ):
+        chosen_recipe(None, objective="distillation", settings=["augment.mixup=0.2"])
+
+
+def test_a_teacher_is_asked_once_only_where_views_are_not_random() -> None:
+    fixed = ["distillation.caches=true", "views.crop=none", "views.flip=false"]
+    assert chosen_recipe(None, objective="distillation", settings=fixed).distillation.caches
+    for change in ("views.flip=true", "views.crop=padded", "augment.jitter=0.1", "augment.num_operations=1"):
+        with pytest.raises(ConfigError, match="right only where views are not random"):
+            chosen_recipe(None, objective="distillation", settings=[*fixed, change])

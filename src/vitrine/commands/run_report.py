@@ -1,0 +1,221 @@
+"""The page of a run, made at its end, when it is stopped, and by `vitrine report`."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import numpy as np
+    import torch
+    from numpy.typing import NDArray
+
+    from vitrine.checkpoints import Loaded
+    from vitrine.data.source import Source
+    from vitrine.evaluation.run_account import RunAccount
+    from vitrine.evaluation.run_page import Attention, Judged
+
+FILE = "report.html"
+MOST_WORST = 5
+JUDGED_BY = "val"
+CARD_SIDE = 192
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunReport:
+    """The page, and the headline of what it shows."""
+
+    folder: Path
+    file: Path | None
+    """None where pages cannot be made here."""
+    steps: int
+    accuracy: float | None = None
+    interval: tuple[float, float] | None = None
+    num_images: int = 0
+    worst: tuple[tuple[str, float], ...] = ()
+    """Classes with the lowest F1, or average precision, the worst first."""
+    notes: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        lines = [f"{self.folder}: {self.steps:,} steps"]
+        if self.accuracy is not None and self.interval is not None:
+            low, high = self.interval
+            lines[0] += (
+                f", accuracy {100 * self.accuracy:.1f} % (95 % interval {100 * low:.1f} to {100 * high:.1f}) on "
+                f"{self.num_images:,} validation images"
+            )
+        if self.worst:
+            lines.append(worst_line(self.worst))
+        lines += self.notes
+        if self.file is not None:
+            lines += [f"Wrote {self.file}", f"Next: open {self.file} in a browser"]
+        return "\n".join(lines)
+
+
+def worst_line(worst: Sequence[tuple[str, float]]) -> str:
+    """Name the classes that fare worst."""
+    return "Worst classes by F1: " + ", ".join(f"{name} {100 * value:.0f} %" for name, value in worst)
+
+
+def write_report(
+    folder: Path,
+    *,
+    splits: "Mapping[str, Source] | None" = None,
+    device: "torch.device | str" = "cpu",
+    workers: int = 2,
+    out: Path | None = None,
+    notes: Sequence[str] = (),
+) -> RunReport:
+    """Judge a run's model on its validation split, where both are there, and write the page of the run.
+
+    Every process must come here; the first one writes.
+    """
+    from vitrine.checkpoints import load
+    from vitrine.evaluation.ranks import this_rank
+    from vitrine.evaluation.run_account import read_account
+    from vitrine.runtime.progress import quiet
+
+    account = read_account(folder)
+    judged, loaded = None, None
+    if splits is not None and JUDGED_BY in splits and account.is_finished and _has_classes(account):
+        with quiet():
+            loaded = load(folder / "model")
+        judged = _judged(loaded, splits[JUDGED_BY], device=device, workers=workers)
+    interval = None
+    if judged is not None and judged.accuracy is not None:
+        from vitrine.evaluation.bootstrap import wilson_interval
+
+        interval = wilson_interval(judged.accuracy, judged.figures.num_images)
+    file = None
+    if this_rank()[0] == 0:
+        file = _page(
+            account, loaded, judged, interval=interval, device=device, notes=notes, file=out or folder / FILE
+        )
+    return RunReport(
+        folder=folder,
+        file=file,
+        steps=account.steps,
+        accuracy=None if judged is None else judged.accuracy,
+        interval=interval,
+        num_images=0 if judged is None else judged.figures.num_images,
+        worst=() if judged is None else tuple(judged.worst[:MOST_WORST]),
+        notes=tuple(notes),
+    )
+
+
+def _has_classes(account: "RunAccount") -> bool:
+    return account.run["objective"] == "labels"
+
+
+def _judged(loaded: "Loaded", source: "Source", *, device: "torch.device | str", workers: int) -> "Judged":
+    from vitrine.evaluation.outputs import run_model
+    from vitrine.evaluation.run_page import judge
+
+    outputs = run_model(
+        loaded.model.to(device),
+        source,
+        preprocess=loaded.preprocess,
+        num_workers=workers,
+        device=device,
+        what="Judging the model",
+    )
+    return judge(outputs, source, split="validation")
+
+
+def _page(
+    account: "RunAccount",
+    loaded: "Loaded | None",
+    judged: "Judged | None",
+    *,
+    interval: tuple[float, float] | None,
+    device: "torch.device | str",
+    notes: Sequence[str],
+    file: Path,
+) -> Path | None:
+    from vitrine.errors import MissingExtraError
+    from vitrine.evaluation.run_page import render_run
+    from vitrine.runtime.files import write_atomically
+    from vitrine.runtime.progress import remark
+
+    try:
+        page = render_run(
+            account,
+            judged=judged,
+            interval=interval,
+            attention=None if loaded is None or judged is None else _attention(loaded, judged.source, device),
+            facts=_facts(account),
+            notes=notes,
+        )
+    except MissingExtraError as error:
+        remark(f"No {FILE}: {error}")
+        return None
+    with write_atomically(file, mode="w") as opened:
+        opened.write(page)
+    return file
+
+
+def _attention(loaded: "Loaded", source: "Source", device: "torch.device | str") -> "Attention | None":
+    """Return the function that shows where the model looked; None where it has no attention or nothing can draw."""
+    import importlib.util
+
+    from vitrine.models import ViT
+
+    if not isinstance(loaded.model, ViT) or importlib.util.find_spec("matplotlib") is None:
+        return None
+
+    def pictures(indices: "NDArray[np.int64]") -> list[str | None]:
+        import numpy as np
+        import torch
+
+        from vitrine.data.pages import as_address
+        from vitrine.inspection.drawing import overlay
+        from vitrine.inspection.pictures import as_shown
+        from vitrine.inspection.rollout import rollout
+
+        preprocess = loaded.preprocess
+        examples = [source.read(int(index)) for index in indices]
+        pixels = torch.stack([preprocess.pixels(preprocess.decode(e.data, name=e.name)) for e in examples])
+        maps = rollout(loaded.model, preprocess.normalise(pixels.to(device)))  # (B, GH, GW)
+        return [
+            as_address((255 * overlay(picture, weights)).round().astype(np.uint8), CARD_SIDE)
+            for picture, weights in zip(as_shown(pixels), maps, strict=True)
+        ]
+
+    return pictures
+
+
+def _facts(account: "RunAccount") -> list[tuple[str, str]]:
+    """Collect the figures at the top of the page: model, time, speed, work."""
+    from vitrine.checkpoints.record import config_from_json, variant_of
+    from vitrine.models.config import shown
+    from vitrine.models.cost import cost_of, training_exaflops
+
+    config = config_from_json(account.run["model"])
+    cost = cost_of(config)
+    seen = account.steps * account.batch_size
+    seconds = account.training_seconds
+    words = f"{variant_of(config) or 'a model'} at {shown(config.image_size)} px"
+    if account.run["verb"] == "finetune":
+        words += f", from {account.recipe['model']}"
+    facts = [
+        (f"{cost.params / 1e6:.1f} M", f"parameters; {words}"),
+        (f"{account.steps:,}", f"steps of {account.batch_size}, {seen:,} images seen"),
+    ]
+    if seconds:
+        machine = account.environment.get("gpu") or "a CPU"
+        facts.append((duration(seconds), f"training on {machine}, {seen / seconds:,.0f} images/s"))
+    teraflops = 1e6 * training_exaflops(cost.macs, images=seen, epochs=1)
+    large = [
+        (f"{teraflops / 1e3:,.3g}", "petaFLOPs of training"),
+        (f"{teraflops:,.3g}", "teraFLOPs of training"),
+    ]
+    facts.append(large[teraflops < 1e3])
+    return facts
+
+
+def duration(seconds: float) -> str:
+    """Say a time in the unit that fits it."""
+    for unit, length in (("h", 3600.0), ("min", 60.0)):
+        if seconds >= 2 * length:
+            return f"{seconds / length:.1f} {unit}"
+    return f"{seconds:.0f} s"

@@ -1,0 +1,78 @@
+"""A linear classifier on frozen features without training: ridge regression that judges itself by leaving one out.
+
+Leaving an example out of ridge regression needs no second fit: with the hat matrix H its prediction is
+(y' - h y) / (1 - h), h its own entry on the diagonal. That chooses l2, and the temperature that turns scores into
+probabilities, on examples that the scores have not seen.
+
+Shapes: N examples, D features with the constant one, K classes, M rows to classify.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from vitrine.errors import ConfigError, DataError
+from vitrine.evaluation.ridge import Normalisation, with_constant
+
+# What l2 is chosen from; the paper's few-shot protocol fixes it at 2^10.
+L2_CHOICES = tuple(float(2**power) for power in range(-2, 17, 2))
+# Scores lie near -1 and 1, so a class is sure at about this factor at most.
+TEMPERATURES = tuple(2.0 ** (power / 2) for power in range(-2, 13))
+# An example that decides its own prediction alone (h = 1) says nothing when it is left out.
+_LEAST_REST = 1e-6
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClosedForm:
+    """Weights (D, K) in float64, with what was chosen and the accuracy on the examples left out one by one."""
+
+    normalise: Normalisation
+    weights: Tensor
+    l2: float
+    sharpness: float
+    left_out_accuracy: float
+
+    def scores(self, features: Tensor) -> Tensor:
+        """Score the classes of rows (M, D - 1): (M, K), near 1 for the right one and -1 for others."""
+        return with_constant(self.normalise(features)) @ self.weights
+
+    def probabilities(self, features: Tensor) -> Tensor:
+        """Turn rows (M, D - 1) into probabilities of the classes: (M, K)."""
+        return (self.sharpness * self.scores(features)).softmax(dim=1)
+
+
+def fit_closed_form(
+    features: Tensor, labels: Tensor, *, num_classes: int, l2: float | Sequence[float] | None = None
+) -> ClosedForm:
+    """Fit features (N, D - 1) and labels (N,); of several l2 the one with the least log loss when leaving one out."""
+    if len(features) < 2 or len(features) != len(labels):
+        raise DataError(
+            f"at least two labelled examples are needed, got {len(features)} and {len(labels)} labels"
+        )
+    choices = L2_CHOICES if l2 is None else (l2,) if isinstance(l2, int | float) else tuple(l2)
+    if not choices or not all(value > 0 for value in choices):
+        raise ConfigError(f"l2 must be above 0, got {l2}; leave it out to have it chosen")
+    normalise = Normalisation.of(features)
+    X = with_constant(normalise(features))  # (N, D)
+    Y = 2 * F.one_hot(labels, num_classes).double() - 1  # (N, K)
+    # X = U S V^t, so H = U S^2 / (S^2 + l) U^t for every l from one decomposition.
+    U, S, Vt = torch.linalg.svd(X, full_matrices=False)  # (N, R), (R,), (R, D)
+    seen = U.T @ Y  # (R, K)
+    best: tuple[float, float, float, float] | None = None
+    for value in choices:
+        shrunk = S.square() / (S.square() + value)  # (R,)
+        fitted, own = U @ (shrunk[:, None] * seen), (U.square() @ shrunk)[:, None]  # (N, K), (N, 1)
+        left_out = (fitted - own * Y) / (1 - own).clamp_min(_LEAST_REST)
+        accuracy = (left_out.argmax(dim=1) == labels).double().mean().item()
+        loss, sharpness = min((F.cross_entropy(t * left_out, labels).item(), t) for t in TEMPERATURES)
+        if best is None or loss < best[0]:
+            best = (loss, sharpness, value, accuracy)
+    assert best is not None
+    _, sharpness, chosen, accuracy = best
+    weights = Vt.T @ ((S / (S.square() + chosen))[:, None] * seen)  # (D, K)
+    return ClosedForm(
+        normalise=normalise, weights=weights, l2=chosen, sharpness=sharpness, left_out_accuracy=accuracy
+    )

@@ -1,0 +1,169 @@
+"""The page of a run: made at its end, when it stops, and by `vitrine report`; whole in itself."""
+
+import json
+import re
+import shlex
+import shutil
+from pathlib import Path
+from unittest import mock
+
+import pytest
+import typer.main
+from journeys.commandline import assert_refused, inside
+from pictures import class_folders
+
+import vitrine
+from vitrine.cli.app import build
+from vitrine.models import create_model
+from vitrine.training.loop import Run
+
+OPTIONS = ("--batch-size", "4", "--device", "cpu", "--workers", "0", "--lr", "1e-3")
+
+
+@pytest.fixture(scope="module")
+def weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    small = create_model(
+        "ViT-B/16", image_size=32, num_classes=3, patch_size=8, width=16, depth=2, num_heads=2, mlp_width=32
+    )
+    return vitrine.save(small, tmp_path_factory.mktemp("weights") / "model")
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = class_folders(
+        tmp_path_factory.mktemp("data") / "my photos", classes=("cat", "dog", "owl"), each=12
+    )
+    (folder / "cat" / "<b>broken.jpg").write_text("no picture")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def run(photos: Path, weights: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("runs") / "first"
+    done = inside(
+        "finetune", photos, "--model", weights, *OPTIONS, "--epochs", "2", "--evaluate-every", "4",
+        "--hold-out", "0.3", "--out", folder,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert f"Wrote {folder}/report.html" in done.stdout
+    assert "Worst classes by F1" in done.stdout
+    return folder
+
+
+def headings(page: str) -> list[str]:
+    return re.findall(r"<h2>(.*?)</h2>", page)
+
+
+def test_the_page_shows_all_there_is_and_loads_nothing_from_elsewhere(run: Path) -> None:
+    page = (run / "report.html").read_text(encoding="utf-8")
+    assert headings(page) == [
+        "Curves", "Worst classes", "Most confident mistakes", "Confusion", "Most often mixed up", "Calibration",
+        "Data", "Do it again",
+    ]  # fmt: skip
+    assert not re.findall(r"(?:src|href)=\"(?!data:)", page)
+    assert "<script" not in page
+    assert page.count("polyline") >= 5  # loss and accuracy of both, learning rate, speed
+    assert 'alt="attention on ' in page
+    assert "&lt;b&gt;broken.jpg" in page
+    assert "<b>broken.jpg" not in page
+    assert "not an image" in page
+
+
+def test_the_headline_is_the_accuracy_and_interval_that_the_command_printed(run: Path, photos: Path) -> None:
+    records = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    best = max(record["val_accuracy"] for record in records if "val_accuracy" in record)
+    page = (run / "report.html").read_text(encoding="utf-8")
+    assert f"<h1>{100 * best:.1f} % right on validation</h1>" in page
+    found = vitrine.report(run, device="cpu", workers=0)
+    assert found.accuracy == pytest.approx(best)
+    low, high = found.interval
+    assert f"{100 * low:.1f} to {100 * high:.1f} % with 95 % confidence, {found.num_images} images" in page
+
+
+def test_the_command_to_repeat_it_parses_and_names_the_recipe_as_it_was(run: Path, photos: Path) -> None:
+    page = (run / "report.html").read_text(encoding="utf-8")
+    [command] = re.findall(r"<pre>(vitrine finetune .*? --recipe .*?)</pre>", page)
+    words = shlex.split(command.replace("&#39;", "'"))
+    assert words[1:5] == ["finetune", str(photos), "--recipe", str(run / "config.yaml")]
+    assert words[5:] == ["--hold-out", "0.3"]
+    application = typer.main.get_command(build())
+    context = application.make_context("vitrine", words[1:], resilient_parsing=True)
+    _, verb, rest = application.resolve_command(context, words[1:])  # type: ignore[attr-defined]
+    verb.make_context("finetune", list(rest), parent=context)
+
+
+def test_repeating_by_the_recipe_takes_its_model_and_gives_the_same_weights(
+    run: Path, photos: Path, tmp_path: Path
+) -> None:
+    vitrine.finetune(
+        str(photos),
+        recipe=str(run / "config.yaml"),
+        hold_out=0.3,
+        device="cpu",
+        workers=0,
+        out=tmp_path / "again",
+    )
+    first, again = (
+        (folder / "model" / "model.safetensors").read_bytes() for folder in (run, tmp_path / "again")
+    )
+    assert first == again
+
+
+def test_a_run_that_was_stopped_leaves_its_curves(photos: Path, weights: Path, tmp_path: Path) -> None:
+    taken = Run.checkpoint_if_due
+
+    def stop_at_6(self: Run, window: object) -> None:
+        self.wants_to_stop = self.state.step == 6
+        taken(self, window)  # type: ignore[arg-type]
+
+    with mock.patch.object(Run, "checkpoint_if_due", stop_at_6):
+        done = inside(
+            "finetune", photos, "--model", weights, *OPTIONS, "--steps", "20", "--log-every", "2", "--out",
+            tmp_path / "run",
+        )  # fmt: skip
+    assert_refused(done, "stopped after step 6", code=130)
+    page = (tmp_path / "run" / "report.html").read_text(encoding="utf-8")
+    assert "Stopped after step 6 of 20" in page
+    assert f"go on with vitrine resume {tmp_path / 'run'}" in page
+    assert headings(page) == ["Curves", "Data", "Do it again"]
+
+
+def test_a_run_whose_data_is_gone_is_still_reported(run: Path, tmp_path: Path) -> None:
+    moved = shutil.copytree(run, tmp_path / "moved")
+    facts = json.loads((moved / "run.json").read_text())
+    (moved / "run.json").write_text(json.dumps(facts | {"data": "/nowhere/photos"}))
+    found = vitrine.report(moved, out=tmp_path / "page.html", device="cpu")
+    assert found.accuracy is None
+    assert "cannot be opened any more" in found.notes[0]
+    assert "Curves" in headings((tmp_path / "page.html").read_text())
+
+
+def test_a_folder_that_is_no_run_is_refused(tmp_path: Path) -> None:
+    assert_refused(inside("report", tmp_path), "is not the folder of a training run")
+
+
+def test_several_labels_an_image_and_no_labels_at_all_have_pages_too(tmp_path: Path) -> None:
+    small = (
+        "--recipe", "demo", "--steps", "3", "--batch-size", "8", "--device", "cpu", "--workers", "0",
+        "--set", "model_options.depth=1", "--set", "model_options.width=32", "--set", "model_options.mlp_width=32",
+    )  # fmt: skip
+    done = inside(
+        "pretrain", "generated:shapes?count=16&label=colour,shape", *small, "--out", tmp_path / "many"
+    )
+    assert done.returncode == 0, done.stderr
+    page = (tmp_path / "many" / "report.html").read_text()
+    assert "mean average precision on validation" in page
+    assert "Worst classes" in headings(page)
+    done = inside(
+        "pretrain",
+        "generated:shapes?count=16",
+        *small,
+        "--objective",
+        "masked-patches",
+        "--out",
+        tmp_path / "none",
+    )
+    assert done.returncode == 0, done.stderr
+    page = (tmp_path / "none" / "report.html").read_text()
+    assert "Trained for 3 steps" in page
+    assert "Curves" in headings(page)

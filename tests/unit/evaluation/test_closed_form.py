@@ -1,0 +1,69 @@
+import pytest
+import torch
+
+from vitrine.errors import ConfigError, DataError
+from vitrine.evaluation.closed_form import L2_CHOICES, fit_closed_form
+from vitrine.evaluation.ridge import Normalisation, ridge_solutions, with_constant
+
+
+def clouds(*, count=40, width=12, classes=4, spread=1.0, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    centres = torch.randn(classes, width, generator=generator)
+    labels = torch.arange(count) % classes
+    return centres[labels] + spread * torch.randn(count, width, generator=generator), labels
+
+
+@pytest.mark.parametrize(("count", "width"), [(40, 12), (10, 32)], ids=["many examples", "many features"])
+def test_weights_are_those_of_the_few_shot_ridge_regression(count, width):
+    features, labels = clouds(count=count, width=width)
+    found = fit_closed_form(features, labels, num_classes=4, l2=7.0)
+    X = with_constant(Normalisation.of(features)(features))
+    Y = 2 * torch.nn.functional.one_hot(labels, 4).double() - 1
+    [expected] = ridge_solutions(X, Y, l2=[7.0])
+    # Float64 on both sides; the squared condition number of XtX costs some digits.
+    torch.testing.assert_close(found.weights, expected, rtol=1e-7, atol=1e-9)
+
+
+@pytest.mark.parametrize("count", [24, 9])
+def test_leaving_one_out_is_that_of_fitting_again_without_it(count):
+    features, labels = clouds(count=count, spread=2.0)
+    found = fit_closed_form(features, labels, num_classes=4, l2=3.0)
+    X = with_constant(found.normalise(features))
+    Y = 2 * torch.nn.functional.one_hot(labels, 4).double() - 1
+    right = 0
+    for row in range(count):
+        rest = [other for other in range(count) if other != row]
+        [weights] = ridge_solutions(X[rest], Y[rest], l2=[3.0])
+        right += int((X[row] @ weights).argmax() == labels[row])
+    assert found.left_out_accuracy == pytest.approx(right / count)
+
+
+def test_noise_is_answered_with_more_l2_and_less_confidence():
+    clear = fit_closed_form(*clouds(count=200, spread=0.1), num_classes=4)
+    noisy = fit_closed_form(*clouds(count=200, spread=30.0), num_classes=4)
+    assert clear.left_out_accuracy > 0.99
+    assert noisy.left_out_accuracy < 0.5
+    assert noisy.l2 > clear.l2
+    rows = clouds(count=50, spread=0.1)[0]
+    assert clear.probabilities(rows).max(dim=1).values.mean() > 0.9
+    assert noisy.probabilities(rows).max(dim=1).values.mean() < 0.5
+
+
+def test_probabilities_are_about_right_on_new_examples():
+    features, labels = clouds(count=400, spread=2.5)
+    found = fit_closed_form(features[:200], labels[:200], num_classes=4)
+    probabilities = found.probabilities(features[200:])
+    torch.testing.assert_close(probabilities.sum(dim=1), torch.ones(200, dtype=torch.float64))
+    said = probabilities.max(dim=1).values.mean()
+    is_right = (probabilities.argmax(dim=1) == labels[200:]).double().mean()
+    # 200 examples: a standard deviation of about 0.03.
+    assert abs(said - is_right) < 0.1
+
+
+def test_what_makes_no_classifier_is_refused():
+    features, labels = clouds()
+    with pytest.raises(ConfigError, match="l2 must be above 0"):
+        fit_closed_form(features, labels, num_classes=4, l2=0.0)
+    with pytest.raises(DataError, match="at least two"):
+        fit_closed_form(features[:1], labels[:1], num_classes=4)
+    assert fit_closed_form(features, labels, num_classes=4).l2 in L2_CHOICES

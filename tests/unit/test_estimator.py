@@ -1,0 +1,138 @@
+import pickle
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from boxes import untrained_box
+from pictures import save
+from PIL import Image
+from sklearn.base import clone, is_classifier
+from sklearn.model_selection import GridSearchCV, cross_val_score
+
+import vitrine
+from vitrine import VitClassifier
+from vitrine.checkpoints import places
+from vitrine.errors import ConfigError, DataError
+
+COLOURS = {"red": (210, 50, 40), "green": (40, 170, 60), "blue": (40, 70, 210)}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def small_box(tmp_path_factory):
+    folder = untrained_box(tmp_path_factory.mktemp("box") / "box", image_size=32, num_classes=7)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(places, "BOX_FOLDER", folder)
+        yield folder
+
+
+@pytest.fixture(scope="module")
+def pictures():
+    """Noisy pictures of three colours: arrays, and what they show."""
+    random = np.random.default_rng(0)
+    names = [name for name in COLOURS for _ in range(8)]
+    arrays = [
+        np.clip(np.array(COLOURS[name]) + random.integers(-40, 40, (40, 48, 3)), 0, 255).astype(np.uint8)
+        for name in names
+    ]
+    return arrays, names
+
+
+def test_fit_predict_and_score_on_frozen_features(pictures):
+    X, y = pictures
+    found = VitClassifier(device="cpu").fit(X[::2], y[::2])
+    assert found.classes_.tolist() == ["blue", "green", "red"]
+    probabilities = found.predict_proba(X[1::2])
+    assert probabilities.shape == (12, 3)
+    np.testing.assert_allclose(probabilities.sum(axis=1), 1)
+    assert found.predict(X[1::2]).tolist() == found.classes_[probabilities.argmax(axis=1)].tolist()
+    assert found.score(X[1::2], y[1::2]) > 0.9
+    assert found.score(X[1::2], y[1::2], sample_weight=[1] * 12) == found.score(X[1::2], y[1::2])
+
+
+def test_paths_pillow_images_and_arrays_are_all_the_same(pictures, tmp_path):
+    X, y = pictures
+    paths = [save(tmp_path / f"{number}.png", picture) for number, picture in enumerate(X)]
+    kinds = [X, paths, list(map(str, paths)), [Image.fromarray(picture) for picture in X]]
+    answers = [VitClassifier(device="cpu").fit(kind, y).predict_proba(kind) for kind in kinds]
+    for answer in answers[1:]:
+        np.testing.assert_allclose(answer, answers[0], atol=1e-6)
+
+
+def test_labels_may_be_numbers_of_any_kind(pictures):
+    X, y = pictures
+    numbers = [{"red": 30, "green": -7, "blue": 4}[name] for name in y]
+    found = VitClassifier(device="cpu").fit(X, numbers)
+    assert found.classes_.tolist() == [-7, 4, 30]
+    assert set(found.predict(X).tolist()) <= {-7, 4, 30}
+
+
+def test_cross_validation_grid_search_and_clone_of_scikit_learn(pictures):
+    X, y = pictures
+    scores = cross_val_score(VitClassifier(device="cpu"), X, y, cv=3)
+    assert scores.shape == (3,)
+    assert scores.mean() > 0.8
+    search = GridSearchCV(VitClassifier(device="cpu"), {"l2": [1.0, 1e6]}, cv=2).fit(X, y)
+    assert search.best_estimator_.l2 in (1.0, 1e6)
+    assert is_classifier(VitClassifier())
+    copy = clone(VitClassifier("ViT-Ti/16", l2=3.0))
+    assert copy.get_params() == VitClassifier("ViT-Ti/16", l2=3.0).get_params()
+
+
+def test_fine_tuning_changes_the_weights_and_learns_the_colours(pictures, small_box, tmp_path):
+    X, y = pictures
+    tuned = VitClassifier(
+        method="finetune",
+        steps=12,
+        batch_size=12,
+        lr=1e-3,
+        device="cpu",
+        workers=0,
+        run_folder=tmp_path / "run",
+    ).fit(X, y)
+    assert tuned.score(X, y) > 0.8
+    assert tuned.predict_proba(X[:2]).shape == (2, 3)
+    assert (tmp_path / "run" / "metrics.jsonl").exists()
+    before, after = vitrine.load(small_box), vitrine.load(tmp_path / "run")
+    assert not before.model.patch_projection.weight.equal(after.model.patch_projection.weight)
+    assert after.classes == ("blue", "green", "red")
+
+
+def test_a_fitted_classifier_survives_pickling(pictures):
+    X, y = pictures
+    found = VitClassifier(device="cpu").fit(X, y)
+    again = pickle.loads(pickle.dumps(found))
+    np.testing.assert_allclose(again.predict_proba(X), found.predict_proba(X), atol=1e-6)
+
+
+def test_mistakes_are_said_in_one_sentence(pictures):
+    X, y = pictures
+    with pytest.raises(ConfigError, match="not fitted yet"):
+        VitClassifier().predict(X)
+    with pytest.raises(ConfigError, match="method must be features or finetune"):
+        VitClassifier(method="magic").fit(X, y)
+    with pytest.raises(ConfigError, match="did you mean 'epochs'"):
+        VitClassifier().set_params(epoch=3)
+    with pytest.raises(ConfigError, match="24 pictures need as many labels, got 23"):
+        VitClassifier().fit(X, y[1:])
+    with pytest.raises(DataError, match="two classes or more"):
+        VitClassifier().fit(X[:4], y[:4])
+    with pytest.raises(DataError, match="1 of 24 pictures cannot be read; the first, number 0"):
+        VitClassifier(device="cpu").fit([b"nothing", *X[1:]], y)
+
+
+def test_it_shows_what_was_given_and_nothing_else():
+    assert repr(VitClassifier()) == "VitClassifier()"
+    assert repr(VitClassifier("ViT-B/16", l2=2.0)) == "VitClassifier(model='ViT-B/16', l2=2.0)"
+
+
+def test_it_needs_no_scikit_learn():
+    code = (
+        "import sys; sys.modules['sklearn'] = None\n"
+        "from vitrine import VitClassifier\n"
+        "print(VitClassifier(l2=1.0).get_params()['l2'])"
+    )
+    found = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, env={"PYTHONPATH": ":".join(sys.path)}
+    )
+    assert found.stdout.strip() == "1.0", found.stderr

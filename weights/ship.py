@@ -1,0 +1,135 @@
+"""Put trained weights into the box: half precision, words for the classes, and a card that tells the truth.
+
+    python weights/ship.py WEIGHTS --classes words.txt --figures figures.json [--out FOLDER]
+
+WEIGHTS is anything that `vitrine.load` reads; words.txt has a class a line, in the order of the logits (not needed
+where the weights carry words already); figures.json is a list of {"what", "figure", "command"}. Says how far half
+precision moves the logits, and refuses what `tests/contracts/test_box.py` would.
+"""
+
+import argparse
+import json
+from pathlib import Path
+
+import torch
+
+import vitrine
+from vitrine.checkpoints.places import BOX_FOLDER
+from vitrine.data.preprocess import Preprocess
+
+MOST_BYTES = 12_000_000
+CARD = """---
+library_name: vitrine
+license: apache-2.0
+tags: [image-classification, image-feature-extraction, vision-transformer]
+---
+
+# The model in the box
+
+A ViT-Ti/16 of the paper (arXiv:2010.11929; width 192, 12 layers, 3 heads, class token, {params:,} parameters) at
+{size} pixels, stored in half precision and loaded in single precision. It is the model of every verb of Vitrine where
+none is named: a good place to start fine-tuning from, features for few labels and for search, and {classes} classes
+of its own so that `vitrine predict photo.jpg` answers at once.
+
+## Data
+
+Its features were distilled from DINOv2 ViT-S/14 (arXiv:2304.07193): class token, patch tokens and the distances
+between class tokens, on augmented views of 264,903 public pictures, without their labels: Tiny-ImageNet's training
+images (64 pixels), Imagenette, CIFAR-100's training images, CUB-200-2011, Stanford Cars, six images of each ImageNet
+class, 18,232 photos of dogs (the Dog API's collection, mostly Stanford Dogs), 24,989 of dogs and cats (Asirra) and
+24,338 of landscapes. Its head follows a linear head that was fitted on the teacher with the labels of Tiny-ImageNet's
+training images, and these labels themselves. Oxford-IIIT Pets and Tiny-ImageNet's validation images are the tests: no
+training picture is one of them, and 57 that the teacher takes for one (cosine of 0.93 or more) were left out. Breeds
+of dogs that Pets asks for are among the unlabelled photos.
+
+How it was made: `weights/` in the source, one H200 for 11 minutes.
+
+## Licence
+
+The weights are Apache-2.0, as is Vitrine, and as is the teacher. The images belong to their owners and were published
+for research; none of them is in this package. If your use needs weights that were trained on images with commercial
+terms, train your own: `vitrine pretrain`.
+
+## Limits
+
+- It is small. Larger models (`vitrine finetune --model ...`) are better at fine distinctions.
+- Its own classes are Tiny-ImageNet's: a few animals, vehicles, household things, food. Shown anything else it names
+  the nearest of these, sometimes with confidence. Fine-tune it for your own classes.
+- What its data lacks it has not learned: people as such, documents, text, medical and satellite images, drawings.
+- Pictures on the web are not the world. The balance of places, people and things in the data is that of its sources,
+  and so are the mistakes that follow from it; measure on your own photos before you rely on it.
+
+## Figures
+
+{figures}
+
+## Input
+
+{preprocess}
+"""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("weights")
+    parser.add_argument("--classes", type=Path, default=None)
+    parser.add_argument("--figures", type=Path, required=True)
+    parser.add_argument("--out", type=Path, default=BOX_FOLDER)
+    options = parser.parse_args()
+
+    loaded = vitrine.load(options.weights)
+    words = (
+        options.classes.read_text(encoding="utf-8").split("\n") if options.classes else loaded.classes or ()
+    )
+    classes = [word.strip() for word in words if word.strip()]
+    if len(set(classes)) != loaded.model.config.num_classes:
+        raise SystemExit(f"{len(set(classes))} different words for {loaded.model.config.num_classes} classes")
+    images = torch.randn(8, 3, *loaded.preprocess.size, generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        before = loaded.model(images)
+    params = sum(parameter.numel() for parameter in loaded.model.parameters())
+    vitrine.save(
+        loaded.model.half(),
+        options.out,
+        preprocess=loaded.preprocess,
+        classes=classes,
+        recipe={},
+        overwrite=True,
+    )
+    figures = json.loads(options.figures.read_text(encoding="utf-8"))
+    (options.out / "README.md").write_text(
+        CARD.format(
+            params=params,
+            size=loaded.preprocess.size[0],
+            classes=len(classes),
+            figures=table(figures),
+            preprocess=described(loaded.preprocess),
+        ),
+        encoding="utf-8",
+    )
+    with torch.no_grad():
+        after = vitrine.load(options.out).model(images)
+    size = sum(path.stat().st_size for path in options.out.iterdir())
+    print(
+        f"{options.out}: {size:,} bytes; half precision moves a logit by {(after - before).abs().max():.4f} at most"
+    )
+    if size > MOST_BYTES:
+        raise SystemExit(f"{size:,} bytes are more than {MOST_BYTES:,}")
+
+
+def table(figures: list[dict[str, str]]) -> str:
+    rows = [f"| {row['what']} | {row['figure']} | `{row['command']}` |" for row in figures]
+    return "\n".join(["| what | figure | command |", "|---|---|---|", *rows])
+
+
+def described(preprocess: Preprocess) -> str:
+    return (
+        f"Rule {preprocess.rule}, crop {preprocess.crop_fraction:g}, {preprocess.interpolation}, mean "
+        f"{list(preprocess.mean)}, std {list(preprocess.std)} of pixels from 0 to 1. config.json holds the same."
+    )
+
+
+if __name__ == "__main__":
+    main()
