@@ -83,7 +83,7 @@ def demo(
     write_inbox(inbox)
 
     _announce("check", photos, out=out / "check")
-    checked = check(str(photos), out=out / "check", near_duplicates=False)
+    checked = check(str(photos), out=out / "check")
     found = _found(checked, faults)
     options: dict[str, Any] = {
         "size": SIZE, "epochs": None if steps else EPOCHS, "steps": steps, "batch_size": BATCH, "lr": PEAK_RATE,
