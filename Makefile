@@ -5,7 +5,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: demo test lint types contracts pytest lock clean
+.PHONY: demo test lint types contracts pytest browser lock clean
 
 demo: $(READY)
 	$(BIN)/vitrine demo
@@ -23,8 +23,15 @@ contracts: $(READY)
 	$(BIN)/lint-imports
 
 # Two workers with one thread each use two cores better than one worker with two threads.
-pytest: $(READY)
+pytest: $(READY) browser
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal -q -m "not gpu"
+
+# The page's tests drive a real browser: Debian's, installed here where that can be done.
+browser:
+	@command -v chromium >/dev/null 2>&1 \
+	  || { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null 2>&1 \
+	    && apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends chromium >/dev/null; } \
+	  || echo "No browser to test the page with, so those tests are skipped; to run them: apt-get install chromium"
 
 # The stamp is newer than the lock once everything is in place, so that nothing is installed twice.
 $(READY): requirements.lock pyproject.toml

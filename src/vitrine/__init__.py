@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from vitrine.commands.demo import demo as demo
     from vitrine.commands.embed import embed as embed
     from vitrine.commands.evaluate import evaluate as evaluate
+    from vitrine.commands.export import export as export
     from vitrine.commands.fewshot import fewshot as fewshot
     from vitrine.commands.finetune import finetune as finetune
     from vitrine.commands.inspect import inspect as inspect
@@ -29,7 +30,9 @@ if TYPE_CHECKING:
     from vitrine.commands.pretrain import pretrain as pretrain
     from vitrine.commands.report import report as report
     from vitrine.commands.resume import resume as resume
+    from vitrine.commands.serve import serve as serve
     from vitrine.commands.shard import shard as shard
+    from vitrine.commands.study import study as study
     from vitrine.commands.vtab import vtab as vtab
     from vitrine.errors import VitrineError as VitrineError
     from vitrine.estimator import VitClassifier as VitClassifier
@@ -50,6 +53,7 @@ _HOME = {
     "demo": "vitrine.commands.demo",
     "embed": "vitrine.commands.embed",
     "evaluate": "vitrine.commands.evaluate",
+    "export": "vitrine.commands.export",
     "fewshot": "vitrine.commands.fewshot",
     "fewshot_accuracy": "vitrine.evaluation.fewshot",
     "finetune": "vitrine.commands.finetune",
@@ -62,7 +66,9 @@ _HOME = {
     "report": "vitrine.commands.report",
     "resume": "vitrine.commands.resume",
     "save": "vitrine.checkpoints",
+    "serve": "vitrine.commands.serve",
     "shard": "vitrine.commands.shard",
+    "study": "vitrine.commands.study",
     "vtab": "vitrine.commands.vtab",
 }
 

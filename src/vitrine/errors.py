@@ -18,6 +18,10 @@ class DataError(VitrineError):
     """A data set or an image cannot be read as asked."""
 
 
+class ImageSizeError(DataError):
+    """An image says that it is larger than what is accepted, so it was not unpacked."""
+
+
 class CheckpointError(VitrineError):
     """Weights cannot be read, written or fitted to the model."""
 

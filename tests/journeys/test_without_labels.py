@@ -9,6 +9,7 @@ from journeys.commandline import assert_refused, inside, losses
 from journeys.test_many_processes import on_processes, pretrain, resume
 from journeys.test_training import SHAPES, SMALL, interrupted, same_run
 from pictures import photo, save
+from PIL import Image
 from safetensors.torch import load_file
 
 import vitrine
@@ -37,6 +38,7 @@ def test_a_run_that_was_stopped_goes_on_to_the_same_bits_and_its_model_fine_tune
     done = inside("pretrain", SHAPES, *options, "--out", tmp_path / "whole")
     assert done.returncode == 0, done.stderr
     assert "Next: vitrine finetune DATA --model" in done.stdout
+    assert done.stderr.count("validation images: loss ") == 3 and "knn accuracy" in done.stderr
     broken = interrupted(SHAPES, *options, "--out", tmp_path / "broken")
     began = json.loads((broken / "run.json").read_text())
     assert began["objective"] == OBJECTIVES[kind][1]
@@ -51,6 +53,8 @@ def test_a_run_that_was_stopped_goes_on_to_the_same_bits_and_its_model_fine_tune
         "step-6.png",
         "step-8.png",
     }
+    # Masked input, prediction, original, attention: pictures of 32 px and white lines of 2.
+    assert Image.open(broken / "pictures" / "step-8.png").size == (8 * 34, 4 * 34)
     assert evaluated == [record for record in records(broken) if "val_loss" in record]
 
     tuned = inside(

@@ -1,6 +1,8 @@
 """What the target's own library computes from a written file, where it is installed: the proof of a conversion."""
 
 import importlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from types import ModuleType
@@ -23,19 +25,37 @@ class NoAnswerError(Exception):
 
 def outputs_of(target: str, path: Path, *, config: ModelConfig, images: Tensor) -> tuple[str, Tensor]:
     """Return the library's name and what it computes for `images` from the written file."""
+    name, run = open_in_library(target, path, config=config)
+    return name, run(images)
+
+
+def open_in_library(
+    target: str, path: Path, *, config: ModelConfig
+) -> tuple[str, Callable[[Tensor], Tensor]]:
+    """Open a written file in its own library: the library's name and a function of images, gradients off."""
     library = import_library(LIBRARIES[target])
     name = f"{LIBRARIES[target]} {library.__version__}"
     build = {"hf": hugging_face_model, "timm": timm_library_model, "torchvision": torchvision_model}[target]
+    with answering(name):
+        model = build(library, path, config)
+
+    def run(images: Tensor) -> Tensor:
+        with answering(name), torch.inference_mode():
+            return model(images)
+
+    return name, run
+
+
+@contextmanager
+def answering(name: str) -> Iterator[None]:
+    """Turn whatever another library raises into an answer to the question whether it reads our file."""
     try:
-        run = build(library, path, config)
-        with torch.inference_mode():
-            return name, run(images)
+        yield
     except NoAnswerError:
         raise
     except ImportError as error:  # transformers imports what it needs only now
         raise NoAnswerError(f"{name} cannot be used here: {first_line(error)}") from None
     except Exception as error:
-        # Whatever another library raises is an answer to the question whether it reads our file.
         raise NoAnswerError(
             f"{name} does not read it: {type(error).__name__}: {first_line(error)}"
         ) from error
@@ -53,6 +73,7 @@ def import_library(name: str) -> ModuleType:
 
 def hugging_face_model(library: Any, path: Path, config: ModelConfig) -> Any:
     """Load a folder as any user of transformers would."""
+    library.utils.logging.disable_progress_bar()  # its bar would run through ours
     architecture = read_json(path / "config.json")["architectures"][0]
     model = getattr(library, architecture).from_pretrained(path, local_files_only=True).eval().float()
 

@@ -107,6 +107,6 @@ def variant_of(config: ModelConfig) -> str | None:
 def shape_of(config: ModelConfig) -> tuple[Any, ...]:
     """Return what a name stands for."""
     if isinstance(config, BiTConfig):
-        return ("BiT", config.units, config.width_factor)
+        return ("BiT", config.units, config.width_factor, config.width, config.root)
     stem = (config.stem.units, config.stem.width) if config.stem else None
     return (stem, config.patch_size, config.width, config.depth, config.num_heads, config.mlp_width)

@@ -159,6 +159,7 @@ def hugging_face_settings(
             "mlp_ratio": exact_ratio(config),
             "layerscale_value": config.layer_scale,
             "use_swiglu_ffn": False,
+            "use_mask_token": False,
         }
         if config.num_registers:
             settings["num_register_tokens"] = config.num_registers
@@ -207,7 +208,8 @@ def timm_settings(
 def timm_model(config: ModelConfig) -> tuple[str | None, dict[str, Any]]:
     """Return the name and arguments with which timm builds such a model; no name where it has none."""
     if isinstance(config, BiTConfig):
-        return TIMM_BITS.get((config.units, config.width_factor)), {"in_chans": config.channels}
+        known = TIMM_BITS.get((config.units, config.width_factor)) if config.is_published else None
+        return known, {"in_chans": config.channels}
     arguments: dict[str, Any] = {
         "img_size": list(config.image_size),
         "patch_size": list(config.patch_size),
@@ -240,6 +242,10 @@ def timm_model(config: ModelConfig) -> tuple[str | None, dict[str, Any]]:
 
 def exact_ratio(config: ViTConfig) -> float:
     """Return the MLP's width over the model's such that the product, cut to a whole number, is exact."""
+    if config.mlp_width % config.width == 0:
+        return (
+            config.mlp_width // config.width
+        )  # transformers 5 takes no other for DINOv2 than a whole number
     ratio = config.mlp_width / config.width
     return ratio if int(config.width * ratio) == config.mlp_width else (config.mlp_width + 0.5) / config.width
 

@@ -192,7 +192,7 @@ def restore_buffers(model: Model) -> None:
     if isinstance(positions, nn.ModuleList):
         for i, table in enumerate(positions):
             if isinstance(table, SinCos2D):
-                positions[i] = SinCos2D(width=model.config.width, num_slots=table.num_slots)  # type: ignore[union-attr]
+                positions[i] = SinCos2D(width=model.config.width, num_slots=table.num_slots)
 
 
 def in_order(rules: list[Rule]) -> list[Rule]:

@@ -34,7 +34,10 @@ VERBS = (
     Verb("fewshot", "fewshot"),
     Verb("vtab", "vtab"),
     Verb("inspect", "inspect"),
+    Verb("export", "export"),
+    Verb("serve", "serve"),
     Verb("bench", "bench"),
+    Verb("study", "study"),
     Verb("models", "list_models"),  # `vitrine.models` is the room
     Verb("plan", "plan"),
     Verb("convert", "convert"),

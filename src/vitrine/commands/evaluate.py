@@ -106,7 +106,7 @@ def evaluate(
     from vitrine.runtime.progress import remark
 
     model, data = model_and_data("evaluate", model, data)
-    chosen, source = _open(data, split)
+    chosen, source = open_test_split(data, split)
     loaded = load(model, image_size=size)
     matched = _matched(loaded, source, by_order=by_order)
     lists = _real(real, source, matched)
@@ -132,7 +132,8 @@ def evaluate(
     return _result(figures, outputs, matched, model=model, split=chosen, wrote=wrote, is_strict=strict)
 
 
-def _open(data: str, split: str | None) -> "tuple[str, Source]":
+def open_test_split(data: str, split: str | None) -> "tuple[str, Source]":
+    """Open the split to test on, and say which it is: the one asked for, else test, val, or a set without splits."""
     from vitrine.data.sources import ALL, list_splits, open_source
 
     if split is None:

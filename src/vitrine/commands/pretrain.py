@@ -23,12 +23,15 @@ def pretrain(
     *,
     model: Annotated[str | None, Doc("A variant, such as ViT-S/16; by default the recipe's.")] = None,
     objective: Annotated[
-        Literal["labels", "masked-patches", "autoencoder"] | None,
-        Doc("What to learn from; by default the recipe's. The last two need no labels."),
+        Literal["labels", "masked-patches", "autoencoder", "dino", "distillation"] | None,
+        Doc("What to learn from; by default the recipe's. All but the first need no labels."),
     ] = None,
     target: Annotated[
         Literal["mean-color", "downsized-colors", "pixels"] | None,
         Doc("What masked-patches predicts of a hidden patch; by default its mean colour."),
+    ] = None,
+    teacher: Annotated[
+        str | None, Doc("For distillation: trained weights, a run folder, a file or a hub id.")
     ] = None,
     recipe: Annotated[
         str | None,
@@ -65,13 +68,14 @@ def pretrain(
     from vitrine.commands.resume import resume
     from vitrine.commands.run_data import open_data, withdrawing
     from vitrine.commands.run_records import restarted_run, start_folder
+    from vitrine.commands.teachers import load_teacher, require_classes_of
     from vitrine.commands.training_run import Setting, carry_out, loss_for
     from vitrine.data.preprocess import Preprocess
     from vitrine.recipes.options import chosen_recipe
     from vitrine.training.processes import joined_processes
 
     chosen = chosen_recipe(
-        recipe, objective=objective, target=target, model=model,
+        recipe, objective=objective, target=target, teacher=teacher, model=model,
         epochs=epochs, steps=steps, batch_size=batch_size, lr=lr, size=size, seed=seed,
         precision=precision, log_every=log_every, checkpoint_every=checkpoint_every,
         evaluate_every=evaluate_every, settings=set or (),
@@ -87,32 +91,41 @@ def pretrain(
             opened = open_data(
                 data, folder=folder, seed=chosen.training.seed, hold_out=hold_out, exclude=exclude, strict=strict,
                 allow_empty_class=allow_empty_class, workers=workers, processes=processes,
-                needs_labels=chosen.objective == "labels",
+                needs_labels=chosen.needs_labels,
             )  # fmt: skip
             train_split = opened.splits["train"]
             chosen = loss_for(train_split, chosen.with_steps_for(len(train_split)))
             torch.manual_seed(chosen.training.seed)
             fresh = fresh_model(chosen, num_classes=len(train_split.classes))
+            taught_by = load_teacher(chosen, fresh.config)
+            if taught_by is not None and chosen.needs_labels:
+                require_classes_of(taught_by, tuple(train_split.classes))
         half = (0.5,) * fresh.config.channels
         preprocess = Preprocess(size=fresh.config.image_size, mean=half, std=half)
         return carry_out(
             Setting(
                 model=fresh, preprocess=preprocess, splits=opened.splits, set_aside=opened.set_aside,
-                issues=opened.issues, recipe=chosen, folder=folder, verb="pretrain", data=data, device=device,
-                workers=workers, hold_out=hold_out, exclude=exclude, shard=shard, tensorboard=tensorboard,
-                wandb=wandb,
+                issues=opened.issues, recipe=chosen, teacher=taught_by, folder=folder, verb="pretrain", data=data,
+                device=device, workers=workers, hold_out=hold_out, exclude=exclude, shard=shard,
+                tensorboard=tensorboard, wandb=wandb,
             )
         )  # fmt: skip
 
 
 def require_patches(recipe: "Recipe") -> None:
     """Refuse a model without patches where patches are to be predicted, before anything is written."""
+    from vitrine.commands.unlabelled_task import small_view_size
     from vitrine.errors import ConfigError
     from vitrine.models import ViTConfig, configure
 
     name = recipe.model or DEFAULT_MODEL
     if recipe.objective != "labels" and not isinstance(configure(name), ViTConfig):
         raise ConfigError(f"objective {recipe.objective} needs a ViT, got {name}; a ResNet has no patches")
+    if recipe.objective == "dino":
+        patch = recipe.model_options.get("patch_size")
+        config = configure(name, image_size=recipe.size, **({} if patch is None else {"patch_size": patch}))
+        assert isinstance(config, ViTConfig)
+        small_view_size(config, recipe.multi_crop.local_size)
 
 
 def fresh_model(recipe: "Recipe", *, num_classes: int) -> "Model":
@@ -120,7 +133,7 @@ def fresh_model(recipe: "Recipe", *, num_classes: int) -> "Model":
     from vitrine.models import create_model
 
     options = recipe.model_options
-    if recipe.objective != "labels":
+    if not recipe.needs_labels:
         options = {
             name: value
             for name, value in options.items()
@@ -128,7 +141,7 @@ def fresh_model(recipe: "Recipe", *, num_classes: int) -> "Model":
         }
     return create_model(
         recipe.model or DEFAULT_MODEL,
-        num_classes=num_classes if recipe.objective == "labels" else None,
+        num_classes=num_classes if recipe.needs_labels else None,
         image_size=recipe.size,
         **options,
     )

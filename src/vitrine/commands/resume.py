@@ -29,8 +29,10 @@ def resume(
     from vitrine.checkpoints.record import config_from_json
     from vitrine.commands.run_data import everything, open_data, require_classes
     from vitrine.commands.sweep import swept
+    from vitrine.commands.teachers import load_teacher
     from vitrine.commands.training_run import Setting, carry_out
     from vitrine.data.preprocess import Preprocess
+    from vitrine.errors import ConfigError
     from vitrine.models import build
     from vitrine.recipes.recipe import from_yaml
     from vitrine.runtime.progress import remark
@@ -50,13 +52,20 @@ def resume(
         opened = open_data(
             began["data"], folder=folder, seed=recipe.training.seed, hold_out=began["hold_out"], exclude=exclude,
             strict=False, allow_empty_class=True, workers=workers, processes=processes, is_resumed=True,
-            allow_changed=allow_changed_data, needs_labels=recipe.objective == "labels",
+            allow_changed=allow_changed_data, needs_labels=recipe.needs_labels,
         )  # fmt: skip
         splits = everything(opened.splits) if began["trains_on_all"] else opened.splits
         require_classes(splits, folder)
+        config = config_from_json(began["model"])
+        teacher = load_teacher(recipe, config)
+        if teacher is not None and teacher.weights != began["teacher"]:
+            raise ConfigError(
+                f"{teacher.name} is not the teacher that this run began with; bring its weights back, or start anew"
+            )
         torch.manual_seed(recipe.training.seed)
         setting = Setting(
-            model=build(config_from_json(began["model"])),
+            model=build(config),
+            teacher=teacher,
             preprocess=Preprocess.from_json(began["preprocess"]),
             splits=splits,
             set_aside=opened.set_aside,

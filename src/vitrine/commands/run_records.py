@@ -122,6 +122,7 @@ def write_records(setting: "Setting", *, is_resumed: bool) -> None:
             "launch": launched().identity,
             "preprocess": setting.preprocess.to_json(),
             "model": config_to_json(setting.model.config),
+            "teacher": None if setting.teacher is None else setting.teacher.weights,
         },
     )
     write_text(folder / "config.yaml", to_yaml(setting.recipe))

@@ -18,8 +18,9 @@ def make_batches(setting: "Setting", processes: "Processes") -> "Callable[[int, 
     preprocess, train_split = setting.preprocess, setting.splits["train"]
     config, views = setting.recipe.training, setting.recipe.views
     resize = None if views.resize_size is None else (views.resize_size, views.resize_size)
+    source_size = setting.recipe.multi_crop.source_size if setting.recipe.objective == "dino" else None
     view = TrainView(
-        size=preprocess.size,
+        size=preprocess.size if source_size is None else (source_size, source_size),
         channels=preprocess.channels,
         crop=views.crop,
         area=views.area,

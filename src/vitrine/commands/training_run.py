@@ -5,6 +5,7 @@ The folder: `config.yaml` (re-runs it), `command.txt`, `environment.json`, `clas
 """
 
 import dataclasses
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,6 +16,7 @@ from vitrine.errors import VitrineError
 
 if TYPE_CHECKING:
     from vitrine.commands.run_report import RunReport
+    from vitrine.commands.teachers import Teacher
     from vitrine.data.preprocess import Preprocess
     from vitrine.data.scan import Issue
     from vitrine.data.source import Source
@@ -43,6 +45,8 @@ class TrainingResult:
     evaluation: Mapping[str, float] = field(default_factory=dict)
     """All numbers of the last evaluation."""
     objective: str = "labels"
+    has_head: bool = True
+    """Whether classes were learned."""
     notes: tuple[str, ...] = ()
     worst: tuple[tuple[str, float], ...] = ()
     """Classes with the lowest F1 on the validation split, the worst first."""
@@ -50,7 +54,7 @@ class TrainingResult:
 
     def __str__(self) -> str:
         lines = [*self.notes]
-        if self.objective != "labels":
+        if not self.has_head:
             return "\n".join([*lines, *self.lines_without_labels()])
         if self.accuracy is None:
             lines.append(f"Trained for {self.steps:,} steps; there was no validation split to measure it on")
@@ -73,13 +77,18 @@ class TrainingResult:
 
     def lines_without_labels(self) -> list[str]:
         """Say what was learned where no label was."""
-        found = ", ".join(f"{name.replace('_', ' ')} {value:.4g}" for name, value in self.evaluation.items())
+        numbers = {name: value for name, value in self.evaluation.items() if name != "collapsed"}
+        found = ", ".join(f"{name.replace('_', ' ')} {value:.4g}" for name, value in numbers.items())
         measured = (
             f"; on {self.num_validation:,} validation images: {found}"
             if found
             else "; nothing was held out to measure it on"
         )
+        collapsed = (
+            ["The representation has collapsed: see log.txt"] if self.evaluation.get("collapsed") else []
+        )
         return [
+            *collapsed,
             f"Learned by {self.objective} for {self.steps:,} steps{measured}",
             f"Wrote {self.model} (weights, preprocessing, no head yet) and {self.folder}/metrics.jsonl",
             f"Next: vitrine finetune DATA --model {self.folder}, or vitrine fewshot {self.folder} DATA",
@@ -109,6 +118,8 @@ class Setting:
     is_sweeping: bool = False
     """Whether learning rates are still being tried, in folders below this one."""
     shard: bool = False
+    teacher: "Teacher | None" = None
+    """For distillation."""
     tensorboard: bool = False
     wandb: str | None = None
     allow_changed_data: bool = False
@@ -196,7 +207,8 @@ def fitting_micro_batch(setting: Setting, *, world_size: int, free: float) -> in
     checkpointing = setting.model.config.activation_checkpointing
     size = setting.recipe.training.batch_size // world_size
     while size > 1:
-        memory = demand.memory(micro_batch=size, shards=world_size, checkpointing=checkpointing)
+        images = math.ceil(size * passes_of(setting))
+        memory = demand.memory(micro_batch=images, shards=world_size, checkpointing=checkpointing)
         if memory.total <= free:
             break
         size //= 2
@@ -245,6 +257,7 @@ def result_of(setting: Setting, outcome: "Outcome", report: "RunReport | None" =
         images_per_second=outcome.images_per_second,
         evaluation=outcome.last_evaluation,
         objective=setting.recipe.objective,
+        has_head=setting.model.config.num_classes is not None,
         notes=notes,
         worst=() if report is None else report.worst,
         report=None if report is None else report.file,
@@ -255,7 +268,7 @@ def loss_for(source: "Source", recipe: "Recipe") -> "Recipe":
     """Choose the sigmoid loss where images have several labels: a softmax has room for one."""
     from vitrine.runtime.progress import remark
 
-    if not source.is_multi_label or recipe.loss == "sigmoid" or recipe.objective != "labels":
+    if not source.is_multi_label or recipe.loss == "sigmoid" or not recipe.needs_labels:
         return recipe
     remark("Images have several labels: sigmoid loss in the place of softmax")
     return dataclasses.replace(recipe, loss="sigmoid")
@@ -267,6 +280,9 @@ def plan_line(setting: Setting, processes: "Processes") -> str:
     t, config = setting.recipe.training, setting.model.config
     side = "x".join(map(str, config.image_size))
     aim = f"{config.num_classes} classes" if config.num_classes else f"by {setting.recipe.objective}"
+    if setting.teacher is not None:
+        seen = "x".join(map(str, setting.teacher.preprocess.size))
+        aim += f", taught by {setting.teacher.name} at {seen} px"
     params = sum(p.numel() for p in setting.model.parameters())
     return (
         f"Plan: {setting.recipe.model or 'the model'}, {params:,} parameters, {aim}, "
@@ -280,7 +296,7 @@ def memory_line(setting: Setting, processes: "Processes") -> str:
     training, world_size = setting.recipe.training, processes.world_size
     batch = training.micro_batch or max(training.batch_size // world_size, 1)
     memory = demand_of(setting, is_cuda=processes.device.type == "cuda").memory(
-        micro_batch=batch,
+        micro_batch=math.ceil(batch * passes_of(setting)),
         shards=world_size if setting.shard else 1,
         checkpointing=setting.model.config.activation_checkpointing,
     )
@@ -299,3 +315,15 @@ def demand_of(setting: Setting, *, is_cuda: bool) -> "Demand":
         states=1 if training.optimizer == "sgd" else 2,
         bytes_kept=2 if training.precision == "bf16" or (training.precision == "auto" and is_cuda) else 4,
     )
+
+
+def passes_of(setting: Setting) -> float:
+    """Return how many images of the model's size go through it for one of the batch: views count by their area."""
+    from vitrine.commands.unlabelled_task import small_view_size
+    from vitrine.models import ViTConfig
+
+    recipe, config = setting.recipe, setting.model.config
+    if recipe.objective != "dino" or not isinstance(config, ViTConfig):
+        return 1.0
+    small = math.prod(small_view_size(config, recipe.multi_crop.local_size)) / math.prod(config.image_size)
+    return 2 + recipe.multi_crop.num_local * small

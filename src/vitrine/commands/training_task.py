@@ -22,16 +22,21 @@ def trained_module(setting: "Setting") -> "nn.Module":
 
 
 def weights_of_model(weights: "dict[str, Tensor]", objective: "Objective") -> "dict[str, Tensor]":
-    """Pick the model's own weights out of those of the trained module."""
+    """Pick the model's own weights out of those of the trained module; of self-distillation the teacher's."""
     if objective == "labels":
         return weights
-    return {name.removeprefix("vit."): value for name, value in weights.items() if name.startswith("vit.")}
+    prefix = "teacher.vit." if objective == "dino" else "vit."
+    return {name.removeprefix(prefix): value for name, value in weights.items() if name.startswith(prefix)}
 
 
 def make_task(setting: "Setting", processes: "Processes") -> "Task":
     """Wire loader, augmentation, loss and evaluation into what the loop takes: one maker for each kind of task."""
     if setting.recipe.objective == "labels":
         return make_labels_task(setting, processes)
+    if setting.recipe.needs_labels:
+        from vitrine.commands.distillation_task import make_logits_task
+
+        return make_logits_task(setting, processes)
     from vitrine.commands.unlabelled_task import make_unlabelled_task
 
     return make_unlabelled_task(setting, processes)

@@ -19,6 +19,7 @@ from torch.nn import functional as F
 from vitrine.data.order import Rows
 from vitrine.data.randaugment import GEOMETRY, OPERATIONS, affine, apply_operation, identities
 from vitrine.data.randomness import BETA_UNIFORMS, beta_from_uniforms, uniforms
+from vitrine.data.transfer import sent
 from vitrine.errors import ConfigError
 
 Numbers = NDArray[np.float64]
@@ -135,9 +136,7 @@ def apply_to_all(
     A GPU does sixteen operations on a batch in the time that the host needs to sort the images by operation.
     """
     columns = np.stack([choice, np.where(own[:, 1] < 0.5, -1.0, 1.0), own[:, 2], own[:, 3]])
-    drawn = torch.from_numpy(columns.astype(np.float32))
-    if images.is_cuda:
-        drawn = drawn.pin_memory().to(images.device, non_blocking=True)
+    drawn = sent(columns.astype(np.float32), images.device)
     return _every_operation(images.is_cuda)(images, drawn, level)
 
 
@@ -166,7 +165,7 @@ def every_operation(images: torch.Tensor, drawn: torch.Tensor, level: float) -> 
 
 def colour_jitter(images: torch.Tensor, numbers: Numbers, *, strength: float) -> torch.Tensor:
     """Change brightness, contrast and saturation of each image by up to `strength` either way."""
-    factors = torch.from_numpy(1 + strength * (2 * numbers - 1)).float().to(images.device)  # (B, 3)
+    factors = sent((1 + strength * (2 * numbers - 1)).astype(np.float32), images.device)  # (B, 3)
     signs = torch.ones(len(images), device=images.device)
     places = factors[:, :2]
     for column, name in enumerate(("brightness", "contrast", "colour")):
@@ -187,8 +186,8 @@ def erase(images: torch.Tensor, numbers: Numbers, *, probability: float) -> torc
         [numbers[:, 3] * (height - rows), numbers[:, 4] * (width - columns), rows, columns], axis=1
     )
     boxes[numbers[:, 0] >= probability] = 0
-    inside = box_mask(torch.from_numpy(boxes).float().to(images.device), height, width)  # (B, 1, H, W)
-    shade = torch.from_numpy(255 * numbers[:, 5]).float().to(images.device).view(-1, 1, 1, 1)
+    inside = box_mask(sent(boxes.astype(np.float32), images.device), height, width)  # (B, 1, H, W)
+    shade = sent((255 * numbers[:, 5]).astype(np.float32), images.device).view(-1, 1, 1, 1)
     return torch.where(inside, shade, images)
 
 
@@ -220,7 +219,7 @@ def mix(
     )  # as many pixels as are really cut
 
     def for_rows(values: NDArray[np.generic]) -> torch.Tensor:
-        return torch.from_numpy(np.repeat(values, 2, axis=0)).to(images.device)
+        return sent(np.repeat(values, 2, axis=0), images.device)
 
     own = for_rows(share.astype(np.float32))
     partner = _swapped(images)

@@ -7,7 +7,6 @@ where that is installed, everything else by Pillow. Both use libjpeg-turbo: full
 """
 
 import io
-import struct
 import threading
 import warnings
 from dataclasses import dataclass
@@ -19,7 +18,7 @@ from PIL import Image
 from vitrine.data.colours import first_frame, upright
 from vitrine.data.jpeg import JpegLayout, read_layout, scale_factor, upper_rows
 from vitrine.data.source import Pixels, printable
-from vitrine.errors import DataError
+from vitrine.errors import DataError, ImageSizeError
 
 try:
     import simplejpeg
@@ -157,7 +156,7 @@ def to_channels(pixels: Pixels, channels: int) -> Pixels:
 def check_size(height: int, width: int, *, name: str, max_pixels: int = MAX_PIXELS) -> None:
     """Refuse an image that would not fit in memory, by its header alone."""
     if height * width > max_pixels or max(height, width) > MAX_SIDE:
-        raise DataError(
+        raise ImageSizeError(
             f"{printable(name)} says it is {height} x {width} pixels (height x width), more than the "
             f"limit of {max_pixels} pixels and {MAX_SIDE} a side; make it smaller or leave it out"
         )
@@ -221,10 +220,10 @@ def _opened(data: bytes, *, name: str, max_pixels: int) -> Image.Image:
             warnings.simplefilter("ignore")  # our own limit below is stricter than Pillow's warning
             image = Image.open(io.BytesIO(data))
     except Image.DecompressionBombError as error:
-        raise DataError(
+        raise ImageSizeError(
             f"{printable(name)} is too large: {str(error).rstrip('.')}; make it smaller or leave it out"
         ) from error
-    except (OSError, SyntaxError, ValueError, struct.error, EOFError) as error:
+    except Exception as error:  # what Pillow's readers raise on damage is any kind at all
         if data[:3] == JPEG_MAGIC:
             raise DataError(f"{printable(name)} is a damaged JPEG: its header cannot be read") from error
         raise DataError(
@@ -246,7 +245,7 @@ def _load(image: Image.Image, *, name: str, min_size: tuple[int, int] | None) ->
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             pixels = first_frame(image)
-    except (OSError, SyntaxError, ValueError, struct.error, EOFError, MemoryError) as error:
+    except Exception as error:  # as above, MemoryError included
         reason = str(error).strip().rstrip(".") or type(error).__name__
         raise DataError(f"{printable(name)} is a damaged {image.format}: {reason}") from error
     return upright(pixels, orientation)

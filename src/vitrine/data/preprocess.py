@@ -15,8 +15,9 @@ import numpy as np
 import torch
 from PIL import Image
 
-from vitrine.data.decode import decode, to_channels
+from vitrine.data.decode import MAX_PIXELS, decode, to_channels
 from vitrine.data.source import Pixels
+from vitrine.data.transfer import constant
 from vitrine.errors import ConfigError
 
 Rule = Literal["squash", "shorter"]
@@ -88,11 +89,11 @@ class Preprocess:
         """Decode one image and write it into `out`, (C, H, W) uint8."""
         out.copy_(self.pixels(self.decode(data, name=name)))
 
-    def decode(self, data: bytes | Pixels, *, name: str = "image") -> Pixels:
+    def decode(self, data: bytes | Pixels, *, name: str = "image", max_pixels: int = MAX_PIXELS) -> Pixels:
         """Decode one image, large JPEGs by their scaled transform."""
         height, width = self.resize_size
         enough = (SCALED_DECODE_GAP * height, SCALED_DECODE_GAP * width)
-        return decode(data, name=name, channels=self.channels, min_size=enough)
+        return decode(data, name=name, channels=self.channels, min_size=enough, max_pixels=max_pixels)
 
     def pixels(self, image: Pixels) -> torch.Tensor:
         """Resize and crop a decoded image (H, W, C): uint8 (C, height, width)."""
@@ -107,8 +108,8 @@ class Preprocess:
 
     def normalise(self, images: torch.Tensor, *, dtype: torch.dtype = torch.float32) -> torch.Tensor:
         """Turn pixels (..., C, H, W) from 0 to 255 into the model's input, on their own device."""
-        mean = torch.tensor(self.mean, device=images.device).view(-1, 1, 1) * 255
-        std = torch.tensor(self.std, device=images.device).view(-1, 1, 1) * 255
+        mean = constant(self.mean, images.device).view(-1, 1, 1) * 255
+        std = constant(self.std, images.device).view(-1, 1, 1) * 255
         return ((images.float() - mean) / std).to(dtype)
 
     def denormalise(self, images: torch.Tensor) -> torch.Tensor:

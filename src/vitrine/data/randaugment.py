@@ -148,8 +148,9 @@ def grey_of(images: torch.Tensor) -> torch.Tensor:
     """Luma of each pixel, (B, 1, H, W)."""
     if images.shape[1] != 3:
         return images.mean(dim=1, keepdim=True)
-    weights = torch.tensor(_LUMA, device=images.device).view(1, 3, 1, 1)
-    return (images * weights).sum(dim=1, keepdim=True)
+    # Written out: a tensor of weights would have to be sent to the device.
+    red, green, blue = (weight * images[:, channel] for channel, weight in enumerate(_LUMA))
+    return (red + green + blue)[:, None]
 
 
 def smooth(images: torch.Tensor) -> torch.Tensor:

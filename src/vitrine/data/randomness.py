@@ -7,7 +7,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 # One stream for each use, so that two uses of the same image never share numbers.
-STREAMS = {name: number for number, name in enumerate(("order", "view", "augment", "mix", "generated"))}
+STREAMS = {
+    name: number for number, name in enumerate(("order", "view", "augment", "mix", "generated", "crops"))
+}
 
 _MULTIPLIERS = (np.uint64(0xD2511F53), np.uint64(0xCD9E8D57))
 _WEYL = (0x9E3779B9, 0xBB67AE85)

@@ -1,11 +1,18 @@
 """Whether a representation has collapsed: how many directions it uses, and how far apart images lie.
 
-Shapes: N images, D features.
+Shapes: N images, D features, K outputs.
 """
+
+import math
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
+
+# Below any of these all images look alike; fresh and trained models lie well above (tests show both sides).
+COLLAPSED_RANK = 2.0
+COLLAPSED_SPREAD = 0.02
+COLLAPSED_INFORMATION = 0.01
 
 
 def effective_rank(features: Tensor) -> float:
@@ -30,3 +37,29 @@ def spread(features: Tensor) -> float:
     """
     unit = F.normalize(features.double(), dim=1)
     return float(unit.std(dim=0, correction=0).mean() * unit.shape[1] ** 0.5)
+
+
+def output_information(mean_probabilities: Tensor, mean_entropy: float) -> float:
+    """Return how many nats the outputs tell of which image it is: entropy of their mean (K,) less their mean entropy.
+
+    It is 0 just where all images have the same output, be it one prototype for all of them or all equally likely.
+    """
+    shares = mean_probabilities.double()
+    overall = -torch.special.xlogy(shares, shares).sum()
+    return max(float(overall) - mean_entropy, 0.0)
+
+
+def collapse_warning(
+    *, rank: float, spread: float, information: float | None = None, num_outputs: int | None = None
+) -> str | None:
+    """Say in one sentence that, and by which sign, a representation has collapsed; None where it has not."""
+    signs = []
+    if rank < COLLAPSED_RANK:
+        signs.append(f"features use {rank:.2f} directions")
+    if spread < COLLAPSED_SPREAD:
+        signs.append(f"images lie {spread:.3f} apart, where 1 is all directions")
+    if information is not None and num_outputs is not None:
+        share = information / math.log(max(num_outputs, 2))
+        if share < COLLAPSED_INFORMATION:
+            signs.append(f"the teacher's outputs tell {100 * share:.1f} % of what they could")
+    return f"The representation has collapsed: {'; '.join(signs)}" if signs else None

@@ -6,7 +6,7 @@ and one that says otherwise than its name is refused.
 
 import hashlib
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -28,7 +28,7 @@ from vitrine.runtime.files import write_atomically
 from vitrine.runtime.progress import remark, track
 
 # Changes whenever the numbers that a model gives, or what is stored, change.
-_VERSION = "1"
+_VERSION = "2"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,16 +52,19 @@ def extract_features(
     device: torch.device | str = "cpu",
     precision: Precision = "fp32",
     what: str = "Extracting features",
+    function: Callable[[Tensor], Tensor] | None = None,
+    output: str = "representation",
 ) -> Features:
     """Return the representation of every image (the input of the head), recalled where it was kept before.
 
-    `cache` is a folder, True for the user's own cache, or False for none.
+    `cache` is a folder, True for the user's own cache, or False for none. `function` is what else to work out of
+    images: (B, D); `output` must then name it and all that it depends on beyond the representation.
     """
     identity: dict[str, str] = {}
     file: Path | None = None
     if cache is not False:
         folder = cache_folder() / "features" if cache is True else cache
-        identity = feature_identity(model, source, preprocess=preprocess, precision=precision)
+        identity = feature_identity(model, source, preprocess=preprocess, precision=precision, output=output)
         file = folder / f"{_key(identity)}.safetensors"
         if on_every_rank(file.is_file()):
             outputs = read_features(file, identity=identity)
@@ -70,7 +73,7 @@ def extract_features(
         model,
         source,
         preprocess=preprocess,
-        function=lambda images: representation(model, images),
+        function=function or (lambda images: representation(model, images)),
         batch_size=batch_size,
         num_workers=num_workers,
         device=device,
@@ -87,14 +90,21 @@ def representation(model: Model, images: Tensor) -> Tensor:
     if not isinstance(model, ViT):
         return model.features(images)["representation"]
     patches, grid = model.embed_patches(images)
-    return model.represent(model.pool(model.encode(model.assemble(patches, grid), grid)))
+    tokens = model.encode(model.assemble(patches, grid), grid, num_read=model.num_tokens_read)
+    return model.represent(model.pool(tokens))
 
 
 def feature_identity(
-    model: Model, source: Source, *, preprocess: Preprocess, precision: Precision
+    model: Model,
+    source: Source,
+    *,
+    preprocess: Preprocess,
+    precision: Precision,
+    output: str = "representation",
 ) -> dict[str, str]:
-    """Name everything that the features depend on: hashes of weights and data, preprocess, precision."""
+    """Name everything that the features depend on: hashes of weights and data, preprocess, precision, their kind."""
     return {
+        "output": output,
         "model": weights_hash(model),
         "preprocess": json.dumps(preprocess.to_json(), sort_keys=True),
         "data": data_hash(source),
@@ -103,12 +113,12 @@ def feature_identity(
     }
 
 
-def weights_hash(model: Model) -> str:
-    """Hash config and weights without the head, which the representation does not depend on."""
+def weights_hash(model: Model, *, includes_head: bool = False) -> str:
+    """Hash config and weights, by default without the head, which the representation does not depend on."""
     digest = hashlib.blake2b(digest_size=16)
     digest.update(repr(_without_head(model)).encode())
     for name, tensor in sorted(model.state_dict().items()):
-        if name.split(".")[0] in ("head", "distillation_head"):
+        if not includes_head and name.split(".")[0] in ("head", "distillation_head"):
             continue
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
         digest.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
@@ -142,6 +152,7 @@ def read_features(file: Path, *, identity: dict[str, str]) -> Outputs:
 
 
 _WORDS = {
+    "output": "another kind",
     "model": "another model",
     "preprocess": "another preprocessing",
     "data": "other data",

@@ -47,15 +47,7 @@ def measure_speeds(
     device = torch.device(device)
     images = torch.randn(batch_size, channels, *image_size, device=device)
     runs = {name: _runner(model, images, precision) for name, model in models.items()}
-    repeats = {}
-    for name, run in runs.items():
-        seconds = _timed(run, 1, device)  # the first pass also warms up kernels and memory
-        seconds = min(seconds, _timed(run, 1, device))
-        repeats[name] = max(1, round(turn_seconds / max(seconds, 1e-6)))
-    found: dict[str, list[float]] = {name: [] for name in models}
-    for _ in range(turns):
-        for name, run in runs.items():
-            found[name].append(_timed(run, repeats[name], device) / repeats[name])
+    found = time_in_turns(runs, device=device, turns=turns, turn_seconds=turn_seconds)
     return [
         Speed(
             model=name,
@@ -67,6 +59,27 @@ def measure_speeds(
         )
         for name, seconds in found.items()
     ]
+
+
+def time_in_turns(
+    runs: Mapping[str, Callable[[], object]],
+    *,
+    device: torch.device | str = "cpu",
+    turns: int = TURNS,
+    turn_seconds: float = TURN_SECONDS,
+) -> dict[str, list[float]]:
+    """Time functions in turns: for each its seconds a call in every turn."""
+    device = torch.device(device)
+    repeats = {}
+    for name, run in runs.items():
+        seconds = _timed(run, 1, device)  # the first pass also warms up kernels and memory
+        seconds = min(seconds, _timed(run, 1, device))
+        repeats[name] = max(1, round(turn_seconds / max(seconds, 1e-6)))
+    found: dict[str, list[float]] = {name: [] for name in runs}
+    for _ in range(turns):
+        for name, run in runs.items():
+            found[name].append(_timed(run, repeats[name], device) / repeats[name])
+    return found
 
 
 def largest_batch(
@@ -124,7 +137,7 @@ def _runner(model: nn.Module, images: Tensor, precision: Precision) -> Callable[
     return run
 
 
-def _timed(run: Callable[[], None], repeats: int, device: torch.device) -> float:
+def _timed(run: Callable[[], object], repeats: int, device: torch.device) -> float:
     _synchronise(device)
     began = time.perf_counter()
     for _ in range(repeats):

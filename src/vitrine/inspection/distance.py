@@ -30,14 +30,21 @@ def attention_distance(model: Model, images: Images) -> NDArray[Any]:
         for piece in tracked:
             between = pixel_distances(grid_of(vit, piece), stride=vit.config.token_stride).to(piece)
             for layer, weights in vit.attention(piece):
-                for head in range(vit.config.num_heads):  # one head's products in memory, not all
-                    patches = weights[:, head, first:, first:]  # (B, N, N)
-                    far = (patches * between).sum(dim=-1) / patches.sum(dim=-1)
-                    total[layer, head] += far.mean(dim=-1).double().sum().cpu()
+                total[layer] += head_distances(weights, between, first=first).sum(dim=0)
             count += len(piece)
     if not count:
         raise DataError("no images were given to look at; give at least one")
     return (total / count).numpy()
+
+
+def head_distances(weights: Tensor, between: Tensor, *, first: int) -> Tensor:
+    """Return the mean distance of each head for attention (B, H, T, T) whose patches start at `first`: (B, H)."""
+    found = []
+    for head in range(weights.shape[1]):  # one head's products in memory, not all
+        patches = weights[:, head, first:, first:]  # (B, N, N)
+        far = (patches * between).sum(dim=-1) / patches.sum(dim=-1)
+        found.append(far.mean(dim=-1).double().cpu())
+    return torch.stack(found, dim=1)
 
 
 def pixel_distances(grid: tuple[int, int], *, stride: tuple[int, int]) -> Tensor:

@@ -7,6 +7,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+# 64 MiB in bf16: written out, a layer keeps so much for its backward pass.
+MOST_WRITTEN_OUT = 2**25
+
 
 class SelfAttention(nn.Module):
     """Mix tokens by attention; fused, or written out where the weights themselves are wanted."""
@@ -28,13 +31,18 @@ class SelfAttention(nn.Module):
         self.q_norm = nn.LayerNorm(head_width, eps=norm_eps) if qk_norm else nn.Identity()
         self.k_norm = nn.LayerNorm(head_width, eps=norm_eps) if qk_norm else nn.Identity()
 
-    def forward(self, tokens: Tensor, relative_keys: Tensor | None = None) -> Tensor:
-        """Map tokens (B, N, D) to mixed tokens (B, N, D); `relative_keys` (2 N - 1, D) as in appendix D.4."""
-        B, N, D = tokens.shape
-        q, k, v = self.project(tokens)
+    def forward(
+        self, tokens: Tensor, relative_keys: Tensor | None = None, num_read: int | None = None
+    ) -> Tensor:
+        """Map tokens (B, N, D) to mixed tokens (B, N, D); `relative_keys` (2 N - 1, D) as in appendix D.4.
+
+        With `num_read`, only the first so many tokens are mixed, from all of them: (B, num_read, D).
+        """
+        B, _, D = tokens.shape
+        q, k, v = self.project(tokens, num_read)
         bias = None if relative_keys is None else self.relative_logits(q, relative_keys)
-        mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=bias)  # (B, H, N, K), eqs. 6-7
-        return self.to_out(mixed.transpose(1, 2).reshape(B, N, D))  # (B, N, D), eq. 8
+        mixed = attend(q, k, v, bias=bias)  # (B, H, N, K), eqs. 6-7
+        return self.to_out(mixed.transpose(1, 2).reshape(B, -1, D))  # (B, N, D), eq. 8
 
     def weights(self, tokens: Tensor, relative_keys: Tensor | None = None) -> Tensor:
         """Return the attention matrix A (B, H, N, N) that `forward` uses; each row sums to one (eq. 6)."""
@@ -44,24 +52,45 @@ class SelfAttention(nn.Module):
             logits = logits + self.relative_logits(q, relative_keys)
         return logits.softmax(dim=-1)
 
-    def project(self, tokens: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return queries, keys and values, each (B, H, N, K) (eq. 5)."""
-        B, N, _ = tokens.shape
+    def project(self, tokens: Tensor, num_read: int | None = None) -> tuple[Tensor, Tensor, Tensor]:
+        """Return queries (of the first `num_read` tokens), keys and values, each (B, H, N, K) (eq. 5)."""
+        B, N, D = tokens.shape
+        if num_read is not None:
+            weight, bias = self.to_qkv.weight, self.to_qkv.bias
+            of_q, of_kv = (None, None) if bias is None else (bias[:D], bias[D:])
+            q = F.linear(tokens[:, :num_read], weight[:D], of_q).view(B, num_read, self.num_heads, -1)
+            k, v = (
+                F.linear(tokens, weight[D:], of_kv).view(B, N, 2, self.num_heads, -1).permute(2, 0, 3, 1, 4)
+            )
+            return self.q_norm(q.transpose(1, 2)), self.k_norm(k), v
         q, k, v = (
             self.to_qkv(tokens).view(B, N, 3, self.num_heads, -1).permute(2, 0, 3, 1, 4)
         )  # 3 x (B, H, N, K)
         return self.q_norm(q), self.k_norm(k), v
 
     def relative_logits(self, q: Tensor, relative_keys: Tensor) -> Tensor:
-        """Return content queries times the keys of their offsets, scaled like content logits: (B, H, N, N)."""
-        N, K = q.shape[-2:]
+        """Return content queries times the keys of their offsets, scaled like content logits: (B, H, N, N).
+
+        Where q has the first tokens' queries only, so has the answer.
+        """
+        R, K = q.shape[-2:]
+        N = (relative_keys.shape[0] + 1) // 2
         keys = relative_keys.view(-1, self.num_heads, K).permute(1, 2, 0)  # (H, K, 2 N - 1)
-        by_offset = q @ keys.to(q.dtype) * K**-0.5  # (B, H, N, 2 N - 1)
+        by_offset = q @ keys.to(q.dtype) * K**-0.5  # (B, H, R, 2 N - 1)
         position = torch.arange(N, device=q.device)
-        offset = (
-            position[:, None] - position[None, :] + N - 1
-        )  # p_q - p_k, counted from the first row of keys
-        return by_offset.gather(-1, offset.expand(*q.shape[:-2], N, N))
+        # p_q - p_k, counted from the first row of keys
+        offset = position[:R, None] - position[None, :] + N - 1
+        return by_offset.gather(-1, offset.expand(*q.shape[:-2], R, N))
+
+
+def attend(q: Tensor, k: Tensor, v: Tensor, *, bias: Tensor | None = None) -> Tensor:
+    """Mix v (B, H, N, K) by softmax(q k^T / sqrt(K) + bias) (eqs. 6-7): fused, or on a CPU in bf16 written out."""
+    num_weights = q.shape[0] * q.shape[1] * q.shape[2] * k.shape[2]
+    if q.device.type != "cpu" or q.dtype != torch.bfloat16 or num_weights > MOST_WRITTEN_OUT:
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=bias)
+    # torch 2.13's fused kernel for bf16 on CPUs takes 2.6 times as long, forward and backward, at 197 tokens.
+    logits = (q * q.shape[-1] ** -0.5) @ k.transpose(-2, -1)
+    return (logits if bias is None else logits + bias).softmax(dim=-1) @ v
 
 
 class AttentionPooling(nn.Module):

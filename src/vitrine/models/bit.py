@@ -21,8 +21,11 @@ class BiT(nn.Module):
     def __init__(self, config: BiTConfig) -> None:
         super().__init__()
         self.config = config
-        width = 64 * config.width_factor
-        self.root_conv = conv(config, config.channels, width, kernel_size=7, stride=2, padding=3)
+        width = config.width * config.width_factor
+        root = {"kernel_size": 7, "stride": 2, "padding": 3}
+        if config.root == "3x3":
+            root = {"kernel_size": 3, "stride": 1, "padding": 1}
+        self.root_conv = conv(config, config.channels, width, **root)
         stages, in_channels = [], width
         for i, num_units in enumerate(config.units):
             mid = width * 2**i
@@ -45,11 +48,13 @@ class BiT(nn.Module):
         return self.classify(self.pool(hidden))
 
     def root(self, images: Tensor) -> Tensor:
-        """Convolve 7x7 and pool to a quarter of the size a side."""
+        """Convolve 7x7 and pool to a quarter of the size a side; a 3x3 root keeps the size."""
         if images.ndim != 4 or images.shape[1] != self.config.channels:
             raise ConfigError(
                 f"images must be (batch, {self.config.channels}, height, width), got {tuple(images.shape)}"
             )
+        if self.config.root == "3x3":
+            return self.root_conv(images)
         # BiT pads the maximum with zeros, not with -inf.
         return F.max_pool2d(F.pad(self.root_conv(images), (1, 1, 1, 1)), kernel_size=3, stride=2)
 
@@ -69,7 +74,7 @@ class BiT(nn.Module):
         return F.relu(self.norm(hidden)).mean(dim=(2, 3))
 
     def classify(self, pooled: Tensor) -> Tensor:
-        """Map the representation (B, 2048 x width factor) to logits (B, K)."""
+        """Map the representation (B, representation_width) to logits (B, K)."""
         return pooled if self.head is None else self.head(pooled)
 
     def features(self, images: Tensor) -> dict[str, Tensor]:

@@ -23,6 +23,11 @@ Resampling = Literal[
     "bilinear_offset",
 ]
 Gelu = Literal["tanh", "erf"]
+Root = Literal["7x7", "3x3"]
+
+
+NORM_GROUPS = 32
+BIT_WIDTH = 64
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -169,6 +174,10 @@ class BiTConfig:
     channels: int = 3
     units: tuple[int, int, int, int] = (3, 4, 6, 3)
     width_factor: int = 1
+    width: int = BIT_WIDTH
+    """Channels of the root, before the factor."""
+    root: Root = "7x7"
+    """`7x7` quarters the image (BiT); `3x3` keeps its size, as is usual for pictures of 32 pixels."""
     num_classes: int | None = 1000
     norm_eps: float = 1e-5
     standardisation_std_eps: float = 0.0
@@ -179,20 +188,30 @@ class BiTConfig:
     def __post_init__(self) -> None:
         for count in self.units:
             require_positive("units", count)
-        for name in ("channels", "width_factor"):
+        for name in ("channels", "width_factor", "width"):
             require_positive(name, getattr(self, name))
+        if self.width % NORM_GROUPS:
+            raise ConfigError(f"width must be a multiple of {NORM_GROUPS} (group norm), got {self.width}")
+        if self.root not in get_args(Root):
+            raise ConfigError(f"root must be one of {', '.join(get_args(Root))}, got {self.root!r}")
         if self.num_classes is not None:
             require_classes(self.num_classes)
-        # The root and three strides leave one cell for 32 pixels; below that the map is padding alone.
-        if min(self.image_size) < 32:
+        # The root and three strides leave one cell for so many pixels; below that the map is padding alone.
+        smallest = 32 if self.root == "7x7" else 8
+        if min(self.image_size) < smallest:
             raise ConfigError(
-                f"image_size must be at least 32 for a BiT ResNet, got {shown(self.image_size)}"
+                f"image_size must be at least {smallest} for a BiT ResNet, got {shown(self.image_size)}"
             )
 
     @property
     def representation_width(self) -> int:
         """Channels of the last stage, the input of the head."""
-        return 2048 * self.width_factor
+        return 32 * self.width * self.width_factor
+
+    @property
+    def is_published(self) -> bool:
+        """Whether BiT's own code knows this kind of network."""
+        return self.root == "7x7" and self.width == BIT_WIDTH
 
 
 ModelConfig = ViTConfig | BiTConfig

@@ -184,10 +184,11 @@ def stem_convs(config: ResNetStemConfig, *, channels: int, image_size: tuple[int
 
 def bit_cost(config: BiTConfig) -> Cost:
     """Count a BiT ResNet; norms come before convolutions and the projection has none."""
-    width, K = 64 * config.width_factor, config.num_classes or 0
-    rows, columns = halved(config.image_size)
-    convs = [[Conv(config.channels, width, 7, rows, columns, normed_channels=0)]]
-    size, in_channels = halved((rows, columns)), width
+    width, K = config.width * config.width_factor, config.num_classes or 0
+    is_small = config.root == "3x3"
+    rows, columns = config.image_size if is_small else halved(config.image_size)
+    convs = [[Conv(config.channels, width, 3 if is_small else 7, rows, columns, normed_channels=0)]]
+    size, in_channels = (rows, columns) if is_small else halved((rows, columns)), width
     for i, num_units in enumerate(config.units):
         mid = width * 2**i
         for unit in range(num_units):

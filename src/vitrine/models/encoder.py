@@ -80,9 +80,12 @@ class Block(nn.Module):
         self.dropout = nn.Dropout(config.dropout)
         self.stochastic_depth = StochasticDepth(drop_rate)
 
-    def forward(self, tokens: Tensor, relative_keys: Tensor | None = None) -> Tensor:
-        """Map tokens (B, N, D) to (B, N, D)."""
-        mixed = self.dropout(self.attention(self.norm_1(tokens), relative_keys))
+    def forward(
+        self, tokens: Tensor, relative_keys: Tensor | None = None, num_read: int | None = None
+    ) -> Tensor:
+        """Map tokens (B, N, D) to (B, N, D); with `num_read`, only the first so many of them."""
+        mixed = self.dropout(self.attention(self.norm_1(tokens), relative_keys, num_read))
+        tokens = tokens if num_read is None else tokens[:, :num_read]
         tokens = tokens + self.stochastic_depth(self.scale_1(mixed))  # eq. 2
         return tokens + self.stochastic_depth(self.scale_2(self.mlp(self.norm_2(tokens))))  # eq. 3
 

@@ -68,7 +68,7 @@ class ViT(nn.Module):
     def forward(self, images: Tensor) -> Tensor:
         """Map normalised images (B, C, height, width) to logits (B, K)."""
         patches, grid = self.embed_patches(images)
-        tokens = self.encode(self.assemble(patches, grid), grid)
+        tokens = self.encode(self.assemble(patches, grid), grid, num_read=self.num_tokens_read)
         return self.classify(tokens)
 
     def embed_patches(self, images: Tensor) -> tuple[Tensor, Grid]:
@@ -94,19 +94,23 @@ class ViT(nn.Module):
             tokens = self.add_positions(tokens, grid, layer=0)
         return self.dropout(tokens)
 
-    def encode(self, tokens: Tensor, grid: Grid) -> Tensor:
-        """Run the encoder on z_0 (B, T, D) and normalise: LN(z_L), (B, T, D)."""
+    def encode(self, tokens: Tensor, grid: Grid, *, num_read: int | None = None) -> Tensor:
+        """Run the encoder on z_0 (B, T, D) and normalise: LN(z_L), (B, T, D).
+
+        With `num_read`, the last block works out only the first so many tokens: (B, num_read, D).
+        """
+        last = self.config.depth - 1
         for layer in range(self.config.depth):
-            tokens = self.run_block(tokens, grid, layer=layer)
+            tokens = self.run_block(tokens, grid, layer=layer, num_read=num_read if layer == last else None)
         return tokens if self.config.norm_after_pooling else self.norm(tokens)
 
-    def run_block(self, tokens: Tensor, grid: Grid, *, layer: int) -> Tensor:
+    def run_block(self, tokens: Tensor, grid: Grid, *, layer: int, num_read: int | None = None) -> Tensor:
         """Run one block on z_(l-1), positions of this layer included: z_l of eqs. 2 and 3."""
         tokens, keys = self.block_input(tokens, grid, layer=layer)
         if self.config.activation_checkpointing and self.training and torch.is_grad_enabled():
-            recomputed: Tensor = checkpoint(self.blocks[layer], tokens, keys, use_reentrant=False)
+            recomputed: Tensor = checkpoint(self.blocks[layer], tokens, keys, num_read, use_reentrant=False)
             return recomputed
-        return self.blocks[layer](tokens, keys)
+        return self.blocks[layer](tokens, keys, num_read)
 
     def block_input(self, tokens: Tensor, grid: Grid, *, layer: int) -> tuple[Tensor, Tensor | None]:
         """Return what block `layer` reads: tokens with this layer's positions, and its relative keys."""
@@ -146,13 +150,30 @@ class ViT(nn.Module):
 
     def classify(self, tokens: Tensor) -> Tensor:
         """Map encoded tokens (B, T, D) to logits (B, K); with a distillation token, the mean of both heads'."""
+        found, of_distillation = self.read_out(tokens)
+        return found if of_distillation is None else (found + of_distillation) / 2
+
+    def read_out(self, tokens: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Map encoded tokens (B, T, D) to the head's logits (B, K) and, where there are two heads, to the other's.
+
+        Without a head: the representation.
+        """
         representation = self.represent(self.pool(tokens))
         if self.head is None:
-            return representation
-        logits = self.head(representation)
-        if self.distillation_head is not None:
-            return (logits + self.distillation_head(tokens[:, 1])) / 2
-        return logits
+            return representation, None
+        if self.distillation_head is None:
+            return self.head(representation), None
+        return self.head(representation), self.distillation_head(tokens[:, 1])
+
+    @property
+    def num_tokens_read(self) -> int | None:
+        """How many of the first tokens `classify` reads; None where it reads the patches.
+
+        What the last block would work out for any other token is never used (eq. 4 reads z_L^0 alone).
+        """
+        if self.config.pooling != "class_token":
+            return None
+        return 1 if self.distillation_head is None else 2
 
     @property
     def num_leading_tokens(self) -> int:

@@ -27,8 +27,11 @@ VARIANCE_EPS = 1e-6
 def colour_classes(pixels: Tensor) -> Tensor:
     """Number the 3-bit colour of pixels (..., C) from 0 to 255, the first channel weighing most: (...)."""
     levels = (pixels * (LEVELS / 256)).floor().clamp(0, LEVELS - 1).long()
-    weights = [LEVELS**power for power in reversed(range(pixels.shape[-1]))]
-    return (levels * levels.new_tensor(weights)).sum(dim=-1)
+    # One channel after the other: a tensor of weights would have to be sent to the device.
+    classes = levels[..., 0]
+    for channel in range(1, pixels.shape[-1]):
+        classes = classes * LEVELS + levels[..., channel]
+    return classes
 
 
 def class_colours(classes: Tensor, *, channels: int) -> Tensor:

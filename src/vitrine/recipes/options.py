@@ -19,6 +19,7 @@ def chosen_recipe(
     *,
     objective: Objective | None = None,
     target: Target | None = None,
+    teacher: str | None = None,
     model: str | None = None,
     epochs: float | None = None,
     steps: int | None = None,
@@ -43,6 +44,8 @@ def chosen_recipe(
         raise ConfigError(f"give epochs or steps, not both, got {epochs:g} and {steps}")
     recipe = from_yaml(Path(name).read_text()) if is_file(name) else find_recipe(name)
     recipe = with_objective(recipe, objective=objective, target=target)
+    if teacher is not None:
+        recipe = with_teacher(recipe, teacher)
     named = {
         "batch_size": batch_size, "lr": lr, "seed": seed, "precision": precision, "log_every": log_every,
         "checkpoint_every": checkpoint_every, "evaluate_every": evaluate_every, "total_steps": steps,
@@ -84,3 +87,12 @@ def with_objective(recipe: Recipe, *, objective: Objective | None, target: Targe
     return dataclasses.replace(
         recipe, masked_patches=dataclasses.replace(recipe.masked_patches, target=target)
     )
+
+
+def with_teacher(recipe: Recipe, teacher: str) -> Recipe:
+    """Name the teacher of a distillation, in a way that holds wherever the run is gone on with."""
+    if recipe.objective != "distillation":
+        raise ConfigError(f"a teacher goes with objective distillation, got {teacher} and {recipe.objective}")
+    path = Path(teacher)
+    named = str(path.resolve()) if path.exists() else teacher
+    return dataclasses.replace(recipe, distillation=dataclasses.replace(recipe.distillation, teacher=named))

@@ -9,16 +9,19 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 import yaml
 
 from vitrine.data.augment import Augment
+from vitrine.data.multi_crop import MultiCrop
 from vitrine.data.view import Crop
 from vitrine.errors import ConfigError
 from vitrine.objectives.classification import LossKind
+from vitrine.objectives.distillation import DistillationConfig
 from vitrine.objectives.masked_autoencoder import AutoencoderConfig
 from vitrine.objectives.masked_patches import MaskedPatchesConfig
+from vitrine.objectives.self_distillation import SelfDistillationConfig
 from vitrine.spelling import nearest
 from vitrine.training.config import TrainingConfig, require_choice
 
 LEAST_BATCH = 16
-Objective = Literal["labels", "masked-patches", "autoencoder"]
+Objective = Literal["labels", "masked-patches", "autoencoder", "dino", "distillation"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,11 +53,16 @@ class Recipe:
     size: int | None = None
     """Image side in pixels; None keeps the model's."""
     objective: Objective = "labels"
-    """What is learned: `labels`, or without any `masked-patches` (section 4.6) or `autoencoder` (MAE)."""
+    """What is learned: `labels`; without any `masked-patches` (section 4.6), `autoencoder` (MAE) or `dino`
+    (self-distillation); `distillation` from a teacher, with labels or without."""
     loss: LossKind = "softmax"
     """For `labels`."""
     masked_patches: MaskedPatchesConfig = field(default_factory=MaskedPatchesConfig)
     autoencoder: AutoencoderConfig = field(default_factory=AutoencoderConfig)
+    self_distillation: SelfDistillationConfig = field(default_factory=SelfDistillationConfig)
+    multi_crop: MultiCrop = field(default_factory=MultiCrop)
+    """For `dino`: the views that are cut from what `views` gives."""
+    distillation: DistillationConfig = field(default_factory=DistillationConfig)
     views: Views = field(default_factory=Views)
     augment: Augment = field(default_factory=Augment)
     training: TrainingConfig = field(default_factory=TrainingConfig)
@@ -70,8 +78,17 @@ class Recipe:
         require_choice("loss", self.loss, get_args(LossKind))
         if self.objective != "labels":
             require_without_labels(self)
+        if self.objective == "distillation" and self.distillation.caches:
+            require_fixed_views(self)
         if self.epochs is not None and self.epochs <= 0:
             raise ConfigError(f"epochs must be above 0, got {self.epochs:g}")
+
+    @property
+    def needs_labels(self) -> bool:
+        """Whether the model has a head for the data's classes."""
+        return self.objective == "labels" or (
+            self.objective == "distillation" and self.distillation.learns_logits
+        )
 
     def with_steps_for(self, num_images: int) -> "Recipe":
         """Turn epochs into steps for a data set of this size; of few steps no more than a fifth is warm-up."""
@@ -91,21 +108,35 @@ class Recipe:
 
 
 def require_without_labels(recipe: Recipe) -> None:
-    """Refuse settings that mean nothing where no label is learned."""
+    """Refuse settings that mean nothing where no label is learned, or where a module is wrapped round the model."""
     given, training = recipe.augment, recipe.training
-    for name, value, plain_value in (
+    of_labels = (
         ("augment.mixup", given.mixup, 0),
         ("augment.cutmix", given.cutmix, 0),
         ("augment.label_smoothing", given.label_smoothing, 0),
-        ("training.layer_decay", training.layer_decay, 1),
         ("training.patience", training.patience, None),
+    )
+    of_models = (
+        ("training.layer_decay", training.layer_decay, 1),
         ("training.trains", training.trains, "all"),
-    ):
+    )
+    for name, value, plain_value in of_models if recipe.needs_labels else (*of_labels, *of_models):
         if value != plain_value:
             raise ConfigError(
                 f"{name}={value} goes with labels, not with objective {recipe.objective}; "
                 f"set {name}={'null' if plain_value is None else plain_value}"
             )
+
+
+def require_fixed_views(recipe: Recipe) -> None:
+    """Refuse to keep what a teacher says of an image where the student sees another one at every epoch."""
+    views, given = recipe.views, recipe.augment
+    is_fixed = views.crop == "none" and not views.flip
+    if not is_fixed or given.mixes or given.num_operations or given.jitter or given.erase:
+        raise ConfigError(
+            "distillation.caches keeps what the teacher says of each image, which is right only where views are not "
+            "random; set views.crop=none, views.flip=false and no augmentation, or leave caches=false"
+        )
 
 
 def without_labels(recipe: Recipe, objective: Objective) -> Recipe:
@@ -114,6 +145,7 @@ def without_labels(recipe: Recipe, objective: Objective) -> Recipe:
         recipe,
         claim=f"unmeasured: {recipe.name} with objective {objective}",
         objective=objective,
+        loss="softmax",
         augment=dataclasses.replace(recipe.augment, mixup=0.0, cutmix=0.0, label_smoothing=0.0),
         training=dataclasses.replace(recipe.training, layer_decay=1.0, patience=None, trains="all"),
     )

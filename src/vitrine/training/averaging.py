@@ -6,6 +6,7 @@ from contextlib import contextmanager
 
 import torch
 from torch import nn
+from torch.distributed.tensor import DTensor
 
 
 class Averages:
@@ -21,9 +22,16 @@ class Averages:
     def update(self, *, step: int) -> None:
         """Move towards the model's weights after `step` (from 0)."""
         decay = min(self.decay, (1 + step) / (10 + step))
-        names = [name for name, value in self._followed.items() if value.is_floating_point()]
-        mine, theirs = ([source[name] for name in names] for source in (self.weights, self._followed))
-        torch._foreach_lerp_(mine, theirs, 1 - decay)
+        # Sharded weights and whole buffers cannot be in one call.
+        for is_shared in (True, False):
+            names = [
+                name
+                for name, value in self._followed.items()
+                if value.is_floating_point() and isinstance(value, DTensor) == is_shared
+            ]
+            mine, theirs = ([source[name] for name in names] for source in (self.weights, self._followed))
+            if names:
+                torch._foreach_lerp_(mine, theirs, 1 - decay)
 
     @contextmanager
     def applied_to(self, model: nn.Module) -> Iterator[nn.Module]:

@@ -48,6 +48,9 @@ class Task:
     evaluate: Evaluate | None = None
     metric: str | None = "accuracy"
     """Which number of the evaluation decides what is best; higher is better. None: the last weights are kept."""
+    settle: Callable[[nn.Module, dict[str, torch.Tensor], int, torch.Tensor], None] | None = None
+    """Called after every update with the model, the step's sums, the step (from 0) and the flag that is up where
+    anything was not finite: moves what gradients do not. Sums that it takes out are not logged."""
     depict: Callable[[nn.Module, int], None] | None = None
     """Called at every evaluation with the model and the steps done, to draw what it does."""
     names_of: Callable[[int], Sequence[str]] = field(default=lambda step: ())
@@ -159,6 +162,8 @@ class Run:
                     self.model, state.optimizer, loss=loss, clip_norm=config.clip_norm, state=step_state,
                     processes=self.processes,
                 )  # fmt: skip
+                if task.settle is not None:
+                    task.settle(self.model, stats, state.step, step_state.bad)
                 if state.averages is not None:
                     state.averages.update(step=state.step)
                 state.step += 1

@@ -30,7 +30,8 @@ def make_optimizer(model: nn.Module, config: TrainingConfig) -> torch.optim.Opti
 def freeze(model: nn.Module, *, trains: Trains) -> None:
     """Let gradients reach what is trained alone; to be called before DDP counts on every other gradient."""
     for name, parameter in model.named_parameters():
-        parameter.requires_grad_(trains == "all" or is_head(name))
+        is_trained = not is_teacher(name) if trains == "all" else is_head(name)
+        parameter.requires_grad_(is_trained)
 
 
 def parameter_groups(model: nn.Module, config: TrainingConfig) -> list[dict[str, Any]]:
@@ -58,6 +59,11 @@ def parameter_groups(model: nn.Module, config: TrainingConfig) -> list[dict[str,
 def is_head(name: str) -> bool:
     """Whether a parameter belongs to the classifier."""
     return name.split(".", maxsplit=1)[0] in ("head", "distillation_head")
+
+
+def is_teacher(name: str) -> bool:
+    """Whether a parameter belongs to a module's `teacher`, which follows the trained weights without gradients."""
+    return name.split(".", maxsplit=1)[0] == "teacher"
 
 
 def is_kernel(name: str, parameter: torch.Tensor) -> bool:

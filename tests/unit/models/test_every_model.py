@@ -52,7 +52,7 @@ def test_bf16_gives_finite_logits_near_those_of_fp32(kind: str) -> None:
     rough = model.to(torch.bfloat16)(images.to(torch.bfloat16)).float()
     assert rough.isfinite().all()
     # bf16 keeps 8 bits: 0.4 % a rounding, some tens of roundings deep in a ViT, a hundred in a ResNet.
-    assert (rough - exact).norm() / exact.norm() < (0.2 if kind == "BiT" else 0.1)
+    assert (rough - exact).norm() / exact.norm() < (0.2 if "BiT" in kind else 0.1)
 
 
 @every_kind
@@ -81,7 +81,8 @@ def test_features_end_with_the_logits_of_the_forward_pass(kind: str) -> None:
     images = images_for(model)
     features = model.features(images)
     assert list(features)[-1] == "logits"
-    torch.testing.assert_close(features["logits"], model(images), rtol=0, atol=0)
+    # The forward pass leaves out of the last block what the head does not read: the same sums, of other lengths.
+    torch.testing.assert_close(features["logits"], model(images), rtol=0, atol=2e-6)
     assert features["representation"].shape[0] == 2
 
 
@@ -124,7 +125,7 @@ def test_torch_compile_with_inductor_gives_the_same_logits() -> None:
     torch.testing.assert_close(compiled(images), model(images), rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "BiT"])
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if "BiT" not in kind])
 def test_odd_sizes_are_refused_with_the_nearest_that_fit(kind: str) -> None:
     model = small_model(kind)
     height, width = model.config.image_size
@@ -149,7 +150,7 @@ def test_another_image_size_at_call_time_works(kind: str) -> None:
     assert model(images).isfinite().all()
 
 
-@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "BiT"])
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if "BiT" not in kind])
 def test_attention_weights_sum_to_one_and_reproduce_the_fused_result(kind: str) -> None:
     model = stirred(kind)
     assert isinstance(model, ViT)

@@ -71,7 +71,7 @@ def test_a_fresh_model_is_undecided_whatever_it_sees() -> None:
 def test_a_model_without_classes_answers_with_its_representation() -> None:
     model = small_vit(num_classes=None)
     images = torch.randn(2, 3, 32, 32)
-    torch.testing.assert_close(model(images), model.features(images)["representation"], rtol=0, atol=0)
+    torch.testing.assert_close(model(images), model.features(images)["representation"], rtol=0, atol=2e-6)
     assert model(images).shape == (2, 32)
 
 
@@ -132,3 +132,49 @@ def test_attention_keeps_one_layer_in_memory_and_leaves_gradients_on() -> None:
         alive.append(sum(1 for o in gc.get_objects() if isinstance(o, torch.Tensor) and o.shape == shape))
         assert size
     assert max(alive) <= 1
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"has_distillation_token": True}, {"positions": "relative"}, {"qk_norm": True, "num_registers": 2}],
+    ids=lambda options: next(iter(options), "class token"),
+)
+def test_leaving_out_what_the_head_never_reads_leaves_every_gradient(options: dict[str, object]) -> None:
+    model = small_vit(**options).double()
+    images = torch.randn(2, 3, 32, 32, dtype=torch.float64)
+
+    def gradients(logits: torch.Tensor) -> dict[str, torch.Tensor]:
+        model.zero_grad()
+        (logits * torch.arange(1.0, 6.0)).sum().backward()
+        return {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
+
+    patches, grid = model.embed_patches(images)
+    whole = gradients(model.classify(model.encode(model.assemble(patches, grid), grid)))
+    cut = gradients(model(images))
+    assert set(cut) == set(whole) == {name for name, _ in model.named_parameters()}
+    for name, gradient in whole.items():
+        torch.testing.assert_close(cut[name], gradient, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("options", [{}, {"positions": "relative"}], ids=["plain", "relative"])
+def test_in_bf16_on_a_cpu_written_out_attention_is_the_fused_one(
+    options: dict[str, object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, images = small_vit(**options), torch.randn(4, 3, 32, 32)
+
+    def answers() -> tuple[torch.Tensor, torch.Tensor]:
+        model.zero_grad()
+        with torch.autocast("cpu", torch.bfloat16):
+            logits = model(images).float()
+        logits.square().sum().backward()
+        gradient = model.blocks[0].attention.to_qkv.weight.grad
+        assert gradient is not None
+        return logits.detach(), gradient.clone()
+
+    logits, gradient = answers()
+    monkeypatch.setattr("vitrine.models.attention.MOST_WRITTEN_OUT", 0)
+    fused, of_fused = answers()
+    # bf16 keeps eight bits: a few parts in a thousand over three layers.
+    torch.testing.assert_close(logits, fused, rtol=0, atol=0.02 * fused.abs().max().item())
+    torch.testing.assert_close(gradient, of_fused, rtol=0, atol=0.04 * of_fused.abs().max().item())
+    assert not torch.equal(logits, fused)

@@ -143,3 +143,34 @@ def test_an_objective_has_a_recipe_of_its_own_name() -> None:
     assert chosen_recipe(None, objective="labels").name == "from-scratch"
     assert chosen_recipe(None, objective="autoencoder") == find_recipe("autoencoder")
     assert chosen_recipe(None, objective="masked-patches") == find_recipe("masked-patches")
+
+
+def test_a_teacher_goes_with_distillation_alone_and_is_named_so_that_it_is_found_again(tmp_path) -> None:
+    (tmp_path / "teacher").mkdir()
+    recipe = chosen_recipe(
+        "cifar10", objective="distillation", teacher=str(tmp_path / "x" / ".." / "teacher")
+    )
+    assert recipe.distillation.teacher == str(tmp_path / "x" / ".." / "teacher")  # there is no x
+    recipe = chosen_recipe("cifar10", objective="distillation", teacher=str(tmp_path / "." / "teacher"))
+    assert recipe.distillation.teacher == str(tmp_path / "teacher")
+    assert not recipe.needs_labels and recipe.augment.mixup == 0
+    with pytest.raises(ConfigError, match="a teacher goes with objective distillation, got x and dino"):
+        chosen_recipe(None, objective="dino", teacher="x")
+
+
+def test_what_needs_labels_may_be_mixed_and_what_does_not_may_not() -> None:
+    learns = "distillation.learns=soft-logits"
+    mixed = chosen_recipe(None, objective="distillation", settings=[learns, "augment.mixup=0.2"])
+    assert mixed.needs_labels
+    with pytest.raises(
+        ConfigError, match=r"augment\.mixup=0\.2 goes with labels, not with objective distillation"
+    ):
+        chosen_recipe(None, objective="distillation", settings=["augment.mixup=0.2"])
+
+
+def test_a_teacher_is_asked_once_only_where_views_are_not_random() -> None:
+    fixed = ["distillation.caches=true", "views.crop=none", "views.flip=false"]
+    assert chosen_recipe(None, objective="distillation", settings=fixed).distillation.caches
+    for change in ("views.flip=true", "views.crop=padded", "augment.jitter=0.1", "augment.num_operations=1"):
+        with pytest.raises(ConfigError, match="right only where views are not random"):
+            chosen_recipe(None, objective="distillation", settings=[*fixed, change])

@@ -153,3 +153,18 @@ def test_the_autoencoder_is_trained_as_its_authors_table_8_says() -> None:
         8,
         16,
     )
+
+
+def test_self_distillation_is_trained_as_dinos_authors_do_for_vit_s() -> None:
+    recipe = find_recipe("dino")
+    training, head, views = recipe.training, recipe.self_distillation, recipe.multi_crop
+    assert (recipe.model, recipe.size, recipe.epochs, training.batch_size) == ("ViT-S/16", 224, 300, 1024)
+    assert training.lr == pytest.approx(5e-4 * 4) and training.end_lr == 1e-6
+    assert (head.num_prototypes, head.hidden_width, head.bottleneck_width) == (65_536, 2048, 256)
+    assert (head.student_temperature, head.first_teacher_temperature, head.teacher_temperature) == (
+        0.1,
+        0.04,
+        0.07,
+    )
+    assert (head.momentum, head.center_momentum, views.num_local) == (0.996, 0.9, 8)
+    assert (views.global_area, views.local_area) == ((0.4, 1.0), (0.05, 0.4))

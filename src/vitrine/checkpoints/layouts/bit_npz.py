@@ -72,7 +72,11 @@ class BiTNpzLayout:
 
     def refusal(self, config: ModelConfig) -> str | None:
         """Hold BiT ResNets only."""
-        return None if isinstance(config, BiTConfig) else "a BiT .npz holds only BiT ResNets"
+        if not isinstance(config, BiTConfig):
+            return "a BiT .npz holds only BiT ResNets"
+        return (
+            None if config.is_published else "only BiT ResNets with a 7x7 root of 64 channels are known there"
+        )
 
     def left_out(self, name: str) -> str | None:
         """Know nothing but weights in these files."""

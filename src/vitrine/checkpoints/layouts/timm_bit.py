@@ -57,7 +57,11 @@ class TimmBiTLayout:
 
     def refusal(self, config: ModelConfig) -> str | None:
         """Hold BiT ResNets only."""
-        return None if isinstance(config, BiTConfig) else "timm's ResNetV2 holds only BiT ResNets"
+        if not isinstance(config, BiTConfig):
+            return "timm's ResNetV2 holds only BiT ResNets"
+        return (
+            None if config.is_published else "only BiT ResNets with a 7x7 root of 64 channels are known there"
+        )
 
     def left_out(self, name: str) -> str | None:
         """Know nothing but weights in these files."""

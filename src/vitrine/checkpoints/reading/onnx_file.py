@@ -86,6 +86,23 @@ class OnnxFile:
         out.copy_(self.read(name, row=row))
 
 
+def read_metadata(path: Path) -> dict[str, str]:
+    """Return the words that a file says of itself (ModelProto.metadata_props)."""
+    found = {}
+    try:
+        with path.open("rb") as file:
+            content = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+        for number, value in fields(content):
+            if number == 14 and isinstance(value, memoryview):
+                words = {
+                    key: str(part, "utf-8") for key, part in fields(value) if isinstance(part, memoryview)
+                }
+                found[words[1]] = words.get(2, "")
+    except (ValueError, IndexError, KeyError, OSError) as error:
+        raise CheckpointError(f"{path} is cut off or no ONNX file ({error})") from None
+    return found
+
+
 def name_parameters(initialisers: dict[str, Initialiser], nodes: list[Node]) -> dict[str, Stored]:
     """Give every stored matrix its parameter's name, without the exporter's prefix."""
     named = {

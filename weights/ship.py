@@ -1,6 +1,6 @@
 """Put trained weights into the box: half precision, words for the classes, and a card that tells the truth.
 
-    python benchmarks/box_pack.py WEIGHTS --classes words.txt --figures figures.json [--out FOLDER]
+    python weights/ship.py WEIGHTS --classes words.txt --figures figures.json [--out FOLDER]
 
 WEIGHTS is anything that `vitrine.load` reads; words.txt has a class a line, in the order of the logits (not needed
 where the weights carry words already); figures.json is a list of {"what", "figure", "command"}. Says how far half
@@ -33,11 +33,16 @@ of its own so that `vitrine predict photo.jpg` answers at once.
 
 ## Data
 
-Its features were distilled from DINOv2 ViT-S/14 (arXiv:2304.07193), whose class token and patch tokens it learned to
-predict on augmented views of: Tiny-ImageNet's training images (200 classes, 64 pixels), Imagenette, CIFAR-100,
-CUB-200-2011, Stanford Cars, and one image of each ImageNet class. Its head was trained on the labels of
-Tiny-ImageNet's training images. Oxford-IIIT Pets was not used: figures on it are on data that the model
-has never seen.
+Its features were distilled from DINOv2 ViT-S/14 (arXiv:2304.07193): class token, patch tokens and the distances
+between class tokens, on augmented views of 264,903 public pictures, without their labels: Tiny-ImageNet's training
+images (64 pixels), Imagenette, CIFAR-100's training images, CUB-200-2011, Stanford Cars, six images of each ImageNet
+class, 18,232 photos of dogs (the Dog API's collection, mostly Stanford Dogs), 24,989 of dogs and cats (Asirra) and
+24,338 of landscapes. Its head follows a linear head that was fitted on the teacher with the labels of Tiny-ImageNet's
+training images, and these labels themselves. Oxford-IIIT Pets and Tiny-ImageNet's validation images are the tests: no
+training picture is one of them, and 57 that the teacher takes for one (cosine of 0.93 or more) were left out. Breeds
+of dogs that Pets asks for are among the unlabelled photos.
+
+How it was made: `weights/` in the source, one H200 for 11 minutes.
 
 ## Licence
 

@@ -1,0 +1,53 @@
+"""Learning a teacher's answers beside the labels: soft or hard logits, with a distillation token or without."""
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from vitrine.commands.training_run import Setting
+    from vitrine.training.loop import Task
+    from vitrine.training.processes import Processes
+
+
+def make_logits_task(setting: "Setting", processes: "Processes") -> "Task":
+    """Learn labels and what the teacher says of the same augmented (and mixed) images."""
+    import torch
+    from torch import nn
+
+    from vitrine.commands.teachers import fetched, kept_rows, require_classes_of
+    from vitrine.commands.training_batches import make_batches, make_names
+    from vitrine.commands.training_task import make_evaluation
+    from vitrine.data.augment import augment
+    from vitrine.data.loader import Batch
+    from vitrine.training.loop import Task
+
+    recipe, preprocess, teacher = setting.recipe, setting.preprocess, setting.teacher
+    classes = setting.splits["train"].classes
+    assert teacher is not None
+    require_classes_of(teacher, tuple(classes))
+    answer = teacher.model.to(processes.device)
+    kept = kept_rows(setting, processes, answer, output="logits") if recipe.distillation.caches else None
+
+    def prepare(batch: Batch) -> tuple[torch.Tensor, ...]:
+        pixels, targets = augment(
+            batch.images, batch.labels, batch.rows, how=recipe.augment, num_classes=len(classes),
+            seed=recipe.training.seed,
+        )  # fmt: skip
+        if kept is not None:
+            told = fetched(kept, batch.rows, processes)
+        else:
+            (told,) = teacher.ask(pixels, lambda images: (answer(images),))
+        return preprocess.normalise(pixels), targets, told
+
+    def loss_of(
+        module: nn.Module, parts: tuple[torch.Tensor, ...]
+    ) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+        losses, sums = module(*parts)
+        return losses, sums
+
+    return Task(
+        batches=make_batches(setting, processes),
+        prepare=prepare,
+        loss_of=loss_of,
+        evaluate=make_evaluation(setting, processes) if "val" in setting.splits else None,
+        names_of=make_names(setting),
+    )

@@ -1,0 +1,325 @@
+"""`vitrine export`: a model in another format, with proof that it computes the same."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from annotated_doc import Doc
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from vitrine.checkpoints import Loaded
+    from vitrine.data.source import Source
+    from vitrine.exporting.proof import Accuracy, Agreement
+    from vitrine.exporting.targets import Exported
+
+FILES = ("export.json", "config.json", "model.onnx", "model.pt2", "model.npz", "model.safetensors")
+BATCHES = (1, 8)
+NUM_GENERATED = 8
+# Three turns of a fifth of a second show which is faster; they are no benchmark.
+TURNS, TURN_SECONDS = 3, 0.2
+
+
+@dataclass(frozen=True, kw_only=True)
+class Timing:
+    """Milliseconds for one batch, the median of the turns."""
+
+    engine: str
+    precision: str
+    batch_size: int
+    milliseconds: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExportResult:
+    """What was written, how well it agrees, how large and fast it is."""
+
+    model: str
+    to: str
+    folder: Path
+    sizes: dict[str, int]
+    """Bytes of each file of weights; `torch` is the model as it is in memory."""
+    images: str
+    """Given or generated: what the proof was made on."""
+    proof: tuple["Agreement", ...]
+    accuracy: tuple["Accuracy", ...]
+    timings: tuple[Timing, ...]
+    threads: int
+    notes: tuple[str, ...]
+    wrote: tuple[Path, ...]
+
+    @property
+    def exit_code(self) -> int:
+        """1 where an export differs and nobody could expect it."""
+        return int(any(check.agrees is False and not check.explained for check in self.proof))
+
+    def __str__(self) -> str:
+        from vitrine.exporting.card import accuracy_lines, proof_lines
+
+        lines = [f"{self.model} -> {self.folder} ({self.to})", f"Proof on {self.images} images:"]
+        lines += [f"  {line}" for line in proof_lines(self.proof)]
+        lines += [f"  {line}" for line in accuracy_lines(self.accuracy)]
+        lines.append(
+            "Size: " + ", ".join(f"{name} {size / 2**20:,.1f} MiB" for name, size in self.sizes.items())
+        )
+        if self.timings:
+            lines.append(f"Speed here, {self.threads} thread(s), milliseconds a batch:")
+            for size in sorted({found.batch_size for found in self.timings}):
+                at = [found for found in self.timings if found.batch_size == size]
+                told = ", ".join(
+                    f"{found.engine} {found.precision} {found.milliseconds:,.1f}" for found in at
+                )
+                lines.append(f"  {size} image{'s' * (size != 1)}: {told}")
+        lines += [f"Note: {note}" for note in self.notes]
+        lines += [f"Wrote {path}" for path in self.wrote]
+        lines.append(f"Next: {_next(self)}")
+        return "\n".join(lines)
+
+
+def export(
+    model: Annotated[str, Doc("A run folder, a file of weights, a hub id or a variant's name.")],
+    *,
+    to: Annotated[
+        Literal["onnx", "torch-export", "hf", "timm", "torchvision", "npz"], Doc("The format to write.")
+    ] = "onnx",
+    out: Annotated[
+        Path | None, Doc("Folder for the export; a new dated one under ./runs if not given.")
+    ] = None,
+    images: Annotated[
+        list[str] | None,
+        Doc("Files, folders or patterns of images to prove it on; generated ones if not given."),
+    ] = None,
+    count: Annotated[int, Doc("Images of those given that are compared, spread evenly.")] = 32,
+    fp16: Annotated[bool, Doc("Write a copy in half precision too (onnx).")] = False,
+    int8: Annotated[bool, Doc("Write a copy with eight-bit matrix products too (onnx).")] = False,
+    data: Annotated[
+        str | None, Doc("A labelled data set: say what top-1 each precision has, and what it costs.")
+    ] = None,
+    split: Annotated[
+        str | None,
+        Doc("Which split of the data; by default test, else val, else all of a set without splits."),
+    ] = None,
+    by_order: Annotated[bool, Doc("Match the data's classes by their order instead of by name.")] = False,
+    size: Annotated[int | None, Doc("Image height and width; by default the model's own.")] = None,
+    approximate: Annotated[
+        bool, Doc("Write also where the target computes another GELU than the weights were trained with.")
+    ] = False,
+    speed: Annotated[bool, Doc("Time the export beside torch.")] = True,
+    workers: Annotated[int, Doc("Threads that read images.")] = 2,
+    overwrite: Annotated[bool, Doc("Replace an export in a folder that holds one.")] = False,
+) -> ExportResult:
+    """Write a model for onnxruntime, torch, transformers, timm, torchvision or JAX, and prove that it agrees."""
+    import torch
+
+    from vitrine.checkpoints import load
+    from vitrine.errors import ConfigError
+    from vitrine.exporting.proof import measure_accuracy
+    from vitrine.exporting.targets import plan_export
+    from vitrine.runtime.progress import remark
+    from vitrine.runtime.run_folders import new_run_folder
+
+    if count < 1:
+        raise ConfigError(f"--count must be at least 1, got {count}")
+    loaded = _loaded(load(model, image_size=size))
+    write = plan_export(loaded, to=to, fp16=fp16, int8=int8, approximate=approximate)
+    pixels, kind, folders = _pixels(loaded, images, count=count, workers=workers)
+    source = None if data is None else _data(loaded, data, split, by_order=by_order)
+    if source is not None and source.root is not None:
+        folders.append(source.root)
+    out = None if out is None else Path(out)
+    folder = new_run_folder(out, verb="export", files=FILES, never_in=folders, is_overwriting=overwrite)
+    remark(f"Plan: {model} to {to}, proof on {len(pixels)} {kind} image(s); to {folder}")
+    exported = write(folder)
+    proof = _prove(loaded, exported, pixels)
+    accuracy: tuple[Accuracy, ...] = ()
+    if source is not None:
+        others = [(s.name, s.precision, s.answer) for s in exported.subjects if s.answer is not None]
+        accuracy = measure_accuracy(
+            loaded.model, others, source, preprocess=loaded.preprocess, num_workers=workers
+        )
+    timings = _time(loaded, exported, pixels) if speed else ()
+    weights = sum(found.numel() * found.element_size() for found in loaded.model.parameters())
+    return _written(
+        loaded,
+        exported,
+        ExportResult(
+            model=model,
+            to=to,
+            folder=folder,
+            sizes={"torch": weights, **{path.name: path.stat().st_size for path in exported.files}},
+            images=kind,
+            proof=proof,
+            accuracy=accuracy,
+            timings=timings,
+            threads=torch.get_num_threads(),
+            notes=(*loaded.notes, *exported.notes, *_advice(fp16=fp16, int8=int8, data=data, loaded=loaded)),
+            wrote=(),
+        ),
+    )
+
+
+def _loaded(loaded: "Loaded") -> "Loaded":
+    """Let the preprocessing give just the size that the model was built for, which the graph then has for good."""
+    import dataclasses
+
+    preprocess = loaded.preprocess.with_size(loaded.model.config.image_size)
+    record = dataclasses.replace(loaded.record, preprocess=preprocess)
+    return dataclasses.replace(loaded, preprocess=preprocess, record=record)
+
+
+def _pixels(
+    loaded: "Loaded", images: list[str] | None, *, count: int, workers: int
+) -> "tuple[Tensor, str, list[Path]]":
+    """Return normalised images (N, C, height, width), what they are, and the folders that they lie in."""
+    import torch
+
+    from vitrine.data.generated import GeneratedSource
+    from vitrine.data.source import Subset
+    from vitrine.errors import DataError
+    from vitrine.inspection.pictures import PictureBatches, open_pictures, spread
+    from vitrine.runtime.progress import remark
+
+    channels = loaded.preprocess.channels
+    folders: list[Path] = []
+    source: Source | None
+    if images:
+        source, folders = open_pictures(images)
+        if source is None:
+            raise DataError(f"{' '.join(images)} holds no images; leave --images out for generated ones")
+        source = Subset(source, spread(len(source), count))
+    elif channels in (1, 3):
+        source = GeneratedSource(count=NUM_GENERATED, size=max(64, *loaded.preprocess.size))
+    else:
+        generator = torch.Generator().manual_seed(0)
+        shape = (NUM_GENERATED, channels, *loaded.preprocess.size)
+        return torch.randn(shape, generator=generator), "random", folders
+    batches = PictureBatches(source, preprocess=loaded.preprocess, batch_size=8, num_workers=workers)
+    found = list(batches)
+    for index, why in batches.failures.items():
+        remark(f"Left out: {source.name(index)}: {why}")
+    if not found:
+        raise DataError(f"none of the {len(source)} images can be read; the first: {batches.failures[0]}")
+    return torch.cat(found), "given" if images else "generated", folders
+
+
+def _data(loaded: "Loaded", data: str, split: str | None, *, by_order: bool) -> "Source":
+    from vitrine.commands.evaluate import open_test_split
+    from vitrine.errors import ConfigError
+    from vitrine.evaluation.classification import in_model_classes
+
+    _, source = open_test_split(data, split)
+    source = in_model_classes(
+        source, loaded.classes, num_outputs=loaded.model.config.num_classes, by_order=by_order
+    )
+    if source.is_multi_label:
+        raise ConfigError(f"--data needs one label an image; {data} has several")
+    return source
+
+
+def _prove(loaded: "Loaded", exported: "Exported", pixels: "Tensor") -> "tuple[Agreement, ...]":
+    from vitrine.checkpoints.libraries import NoAnswerError
+    from vitrine.exporting.proof import answers_of, compare, not_compared, reference
+    from vitrine.runtime.progress import track
+
+    expected = answers_of(reference(loaded.model), pixels)
+    found = []
+    for subject in track(exported.subjects, "Proving"):
+        if subject.answer is None:
+            found.append(not_compared(subject.name, subject.reason))
+            continue
+        try:
+            found.append(
+                compare(
+                    subject.name,
+                    subject.answer,
+                    expected=expected,
+                    images=pixels,
+                    precision=subject.precision,
+                    explained=subject.explained,
+                )
+            )
+        except NoAnswerError as error:
+            found.append(not_compared(subject.name, str(error)))
+    return tuple(found)
+
+
+def _time(loaded: "Loaded", exported: "Exported", pixels: "Tensor") -> tuple[Timing, ...]:
+    """Time the model and what computes from the files, in turns."""
+    import functools
+    import statistics
+
+    import torch
+
+    from vitrine.evaluation.speed import time_in_turns
+    from vitrine.runtime.progress import track
+
+    # Read back by Vitrine it is the same model again.
+    others = [s for s in exported.subjects if s.answer is not None and not s.name.startswith("Vitrine")]
+    timings = []
+    with torch.inference_mode():
+        for size in track(BATCHES, "Timing"):
+            images = pixels[torch.arange(size) % len(pixels)].contiguous()
+            runs = {("torch", "fp32"): functools.partial(loaded.model, images)}
+            for subject in others:
+                assert subject.answer is not None
+                runs[subject.name, subject.precision] = functools.partial(subject.answer, images)
+            named = {f"{engine}\n{precision}": run for (engine, precision), run in runs.items()}
+            for name, seconds in time_in_turns(named, turns=TURNS, turn_seconds=TURN_SECONDS).items():
+                engine, precision = name.split("\n")
+                timings.append(
+                    Timing(
+                        engine=engine,
+                        precision=precision,
+                        batch_size=size,
+                        milliseconds=1000 * statistics.median(seconds),
+                    )
+                )
+    return tuple(timings)
+
+
+def _advice(*, fp16: bool, int8: bool, data: str | None, loaded: "Loaded") -> list[str]:
+    from vitrine.models import ViTConfig
+
+    notes = []
+    if (fp16 or int8) and data is None:
+        notes.append("what fp16 and int8 cost in accuracy was not measured; give a labelled set with --data")
+    config = loaded.model.config
+    if int8 and isinstance(config, ViTConfig) and config.stem is not None:
+        notes.append("int8: the convolutions of the hybrid stay in fp32, its transformer is in eight bits")
+    return notes
+
+
+def _written(loaded: "Loaded", exported: "Exported", result: ExportResult) -> ExportResult:
+    """Write names, preprocessing, card and the proof beside the files."""
+    import dataclasses
+
+    from vitrine.checkpoints.writing import write_json, write_text
+    from vitrine.exporting.card import write_card
+
+    folder, record = result.folder, loaded.record
+    write_json(folder / "preprocess.json", record.preprocess.to_json())
+    small = [folder / "preprocess.json"]
+    if record.classes:
+        write_text(folder / "classes.json", _json(list(record.classes)))
+        small.append(folder / "classes.json")
+    card = write_card(
+        record, to=result.to, proof=result.proof, accuracy=result.accuracy, notes=result.notes  # type: ignore[arg-type]
+    )  # fmt: skip
+    write_text(folder / "README.md", card)
+    proof = dataclasses.asdict(result)
+    del proof["wrote"], proof["folder"]
+    write_text(folder / "export.json", _json(proof))
+    wrote = (*exported.files, *small, folder / "README.md", folder / "export.json")
+    return dataclasses.replace(result, wrote=wrote)
+
+
+def _json(values: object) -> str:
+    import json
+
+    return json.dumps(values, indent=2, ensure_ascii=False) + "\n"
+
+
+def _next(result: ExportResult) -> str:
+    readme = result.folder / "README.md"
+    return f"see {readme} for how to run it"

@@ -1,0 +1,174 @@
+"""`vitrine serve`: a page and an API round a model, on this machine unless told otherwise."""
+
+import os
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from annotated_doc import Doc
+
+from vitrine.commands.model_or_box import BOX
+
+if TYPE_CHECKING:
+    from vitrine.serving.hosting import Hosted
+    from vitrine.serving.limits import Limits
+
+KEY_VARIABLE = "VITRINE_API_KEY"
+# More inference threads than this bring nothing: each batch then has too few cores.
+MOST_WORKERS = 4
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServeResult:
+    """What was done between start and stop."""
+
+    address: str
+    models: tuple[str, ...]
+    pictures: int
+    seconds: float
+
+    def __str__(self) -> str:
+        return (
+            f"Stopped after {self.seconds:.0f} s: {self.pictures:,} picture{'s' * (self.pictures != 1)} computed, "
+            "nothing left undone and nothing kept"
+        )
+
+
+def serve(
+    models: Annotated[
+        list[str] | None,
+        Doc("One model, or two to compare: run folders (also while they train), files, hub ids; or the box."),
+    ] = None,
+    *,
+    host: Annotated[
+        str, Doc("Address to listen on; 0.0.0.0 lets other machines in, then set a key.")
+    ] = "127.0.0.1",
+    port: Annotated[int, Doc("Port to listen on; 0 takes any that is free.")] = 8000,
+    onnx: Annotated[
+        Path | None, Doc("Compute the first model with this file of vitrine export, by onnxruntime.")
+    ] = None,
+    classifier: Annotated[
+        Path | None, Doc("Give the first model a few-shot classifier that the page made.")
+    ] = None,
+    target: Annotated[
+        float, Doc("Latency aimed at, in milliseconds: batches are kept to what half of it computes.")
+    ] = 500.0,
+    waiting: Annotated[int, Doc("Requests that may wait; the next is told to come back (429).")] = 256,
+    max_upload: Annotated[float, Doc("Largest upload, in MiB.")] = 16.0,
+    max_pixels: Annotated[float, Doc("Largest picture, in millions of pixels.")] = 50.0,
+    timeout: Annotated[float, Doc("Seconds after which a request that waits is given up (503).")] = 60.0,
+    workers: Annotated[
+        int | None, Doc("Threads that compute batches; by default one a core, at most 4, or 1 on a GPU.")
+    ] = None,
+    api_key: Annotated[
+        str | None, Doc(f"Key that requests must send; or set {KEY_VARIABLE}, which others cannot read.")
+    ] = None,
+    device: Annotated[str, Doc("auto, cpu or cuda.")] = "auto",
+) -> ServeResult:
+    """Serve a page and an API: classes, features, attention, few-shot, live curves."""
+    from vitrine.runtime.devices import choose_device
+    from vitrine.runtime.progress import remark
+    from vitrine.serving.hosting import open_hosted
+    from vitrine.serving.server import LOOPBACK_HOSTS, bind
+
+    limits = _limits(
+        target=target, waiting=waiting, max_upload=max_upload, max_pixels=max_pixels, timeout=timeout
+    )
+    key = api_key or os.environ.get(KEY_VARIABLE) or None
+    is_on_cpu = choose_device(device).type == "cpu"
+    num_workers, threads = _threads(workers, is_on_cpu=is_on_cpu)
+    is_loopback = host in LOOPBACK_HOSTS
+    with bind(host, port) as socket:
+        hosted, run = open_hosted(
+            models or [BOX],
+            device=device,
+            most=limits.batch,
+            threads=threads,
+            onnx=onnx,
+            classifier=classifier,
+        )
+        name = f"[{host}]" if ":" in host else host
+        address = f"http://{name}:{socket.getsockname()[1]}"
+        if not is_loopback and key is None:
+            remark(f"Anyone who reaches {host} can use this server; set {KEY_VARIABLE} to ask for a key")
+        begin = time.monotonic()
+        pictures = _serve(
+            hosted, run, limits=limits, key=key, is_loopback=is_loopback, socket=socket,
+            address=address, workers=num_workers, threads=threads,
+        )  # fmt: skip
+    return ServeResult(
+        address=address,
+        models=tuple(each.name for each in hosted),
+        pictures=pictures,
+        seconds=time.monotonic() - begin,
+    )
+
+
+def _serve(
+    hosted: "list[Hosted]",
+    run: Any,
+    *,
+    limits: "Limits",
+    key: str | None,
+    is_loopback: bool,
+    socket: Any,
+    address: str,
+    workers: int,
+    threads: int,
+) -> int:
+    """Serve until told to stop; return the number of pictures computed."""
+    import torch
+
+    from vitrine.runtime.progress import remark
+    from vitrine.serving.app import create_app
+    from vitrine.serving.memory import keep_freed_memory
+    from vitrine.serving.server import make_server
+    from vitrine.serving.service import Service
+
+    keep_freed_memory()
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    service = Service(hosted, limits=limits, run=run, workers=workers)
+    try:
+        service.warm_up()
+        warm = service.pictures.total
+        names = " and ".join(each.name for each in hosted) or "no model yet"
+        watched = f", run {run.name}" if run is not None else ""
+        remark(
+            f"Plan: {names}{watched}; {workers} x {threads} threads, answers aimed at within "
+            f"{limits.target_seconds * 1000:.0f} ms, at most {limits.waiting} waiting"
+        )
+        app = create_app(service, api_key=key, is_loopback=is_loopback)
+        server = make_server(app, limits=limits, on_stop=service.admission.close)
+        remark(f"Serving at {address} (page), {address}/docs (API); Ctrl-C stops")
+        server.run(sockets=[socket])
+        return int(service.pictures.total - warm)
+    finally:
+        service.stop()
+        torch.set_num_threads(before)
+
+
+def _limits(*, target: float, waiting: int, max_upload: float, max_pixels: float, timeout: float) -> "Limits":
+    from vitrine.serving.limits import MIB, Limits
+
+    upload_bytes = int(max_upload * MIB)
+    return Limits(
+        target_seconds=target / 1000,
+        waiting=waiting,
+        upload_bytes=upload_bytes,
+        held_bytes=max(Limits.held_bytes, upload_bytes),
+        pixels=int(max_pixels * 1_000_000),
+        answer_seconds=timeout,
+    )
+
+
+def _threads(workers: int | None, *, is_on_cpu: bool) -> tuple[int, int]:
+    """Choose inference threads and torch's threads in each: a core for each batch beats batches that share cores."""
+    from vitrine.errors import ConfigError
+    from vitrine.serving.service import cores
+
+    if workers is not None and workers < 1:
+        raise ConfigError(f"--workers must be at least 1, got {workers}")
+    count = workers or (min(cores(), MOST_WORKERS) if is_on_cpu else 1)
+    return count, max(1, cores() // count)

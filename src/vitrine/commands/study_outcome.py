@@ -1,0 +1,64 @@
+"""What `vitrine study` says of studies: before they start, and when they are done."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True, kw_only=True)
+class StudyLine:
+    """What is known of a study before or after it."""
+
+    name: str
+    where: str
+    claim: str
+    runs: int
+    finished: int
+    exaflops: float
+    estimated_seconds: float
+    verdict: str = ""
+    findings: tuple[str, ...] = ()
+    page: Path | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class StudyResult:
+    """Every study that was asked for."""
+
+    scale: str
+    lines: tuple[StudyLine, ...]
+    failed: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    document: Path | None = None
+
+    @property
+    def exit_code(self) -> int:
+        """1 where a run failed."""
+        return int(bool(self.failed))
+
+    def __str__(self) -> str:
+        from vitrine.studies.estimate import shown_seconds
+
+        shown: list[str] = [*self.notes]
+        for line in self.lines:
+            if not line.verdict:
+                shown += [
+                    f"{line.name} ({line.where})",
+                    f"  {line.claim}",
+                    f"  scale {self.scale}: {line.runs} runs, {line.exaflops:.3g} exaFLOPs, about "
+                    f"{shown_seconds(line.estimated_seconds)}",
+                ]
+                continue
+            shown.append(f"{line.name}: {line.verdict} ({line.finished} of {line.runs} runs)")
+            shown += [f"  {finding}" for finding in line.findings]
+        shown += [f"Failed: {reason}" for reason in self.failed]
+        pages = [str(line.page) for line in self.lines if line.page]
+        if self.document:
+            shown.append(f"Wrote {self.document}")
+        elif pages:
+            shown.append(f"Wrote {', '.join(pages)} and results.jsonl beside")
+            shown.append(
+                "Next: the same command goes on where it stopped; --seeds with one more adds only that one"
+            )
+        else:
+            shown.append("Next: vitrine study NAME DATA --scale small")
+        return "\n".join(shown)

@@ -1,0 +1,160 @@
+"""What is said of a representation along the way: loss, feature statistics, nearest neighbours, a collapse alarm.
+
+Every evaluation hides the same patches and cuts the same views, so that its losses can be compared. Where there are
+labels, they judge the representation (nearest neighbours) and are never learned from.
+"""
+
+import math
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+    from vitrine.commands.training_run import Setting
+    from vitrine.commands.unlabelled_task import PartsOf
+    from vitrine.data.source import Source
+    from vitrine.training.loop import Evaluate
+    from vitrine.training.processes import Processes
+
+# Images whose representations are looked at, of either split: enough for a point of accuracy, seconds of work.
+MOST_PROBED = 2000
+# At evaluation masks and views are drawn from this seed, whatever the run's.
+EVALUATION_SEED = 0
+
+
+def make_unlabelled_evaluation(setting: "Setting", processes: "Processes", parts_of: "PartsOf") -> "Evaluate":
+    """Return the function that judges on the validation split: loss, feature statistics, nearest neighbours."""
+    import torch
+    from torch import nn
+
+    from vitrine.evaluation.feature_statistics import collapse_warning, effective_rank, spread
+    from vitrine.runtime.progress import remark
+
+    train_split, source = setting.splits["train"], setting.splits["val"]
+
+    def evaluate(model: nn.Module) -> dict[str, float]:
+        torch.manual_seed(EVALUATION_SEED)
+        means = mean_sums(model, setting, processes, parts_of)
+        found = {"loss": float(means["loss"])}
+        rows, labels = probed(model, source, setting, processes)
+        found |= {"feature_rank": effective_rank(rows), "feature_spread": spread(rows)}
+        if source.is_labelled and not source.is_multi_label:
+            support = probed(model, train_split, setting, processes)
+            found["knn_accuracy"] = neighbour_accuracy(support, (rows, labels), len(source.classes))
+        outputs = output_statistics(means)
+        warning = collapse_warning(
+            rank=found["feature_rank"], spread=found["feature_spread"],
+            information=outputs.get("output_information"),
+            num_outputs=min(setting.recipe.self_distillation.num_prototypes, len(source)),
+        )  # fmt: skip
+        found |= outputs
+        if processes.is_first:
+            said = ", ".join(f"{name.replace('_', ' ')} {value:.4g}" for name, value in found.items())
+            remark(f"On {len(source):,} validation images: {said}")
+            if warning is not None:
+                remark(f"{warning}; {ADVICE[setting.recipe.objective]}")
+        return {**found, "collapsed": float(warning is not None)}
+
+    return evaluate
+
+
+ADVICE = {
+    "masked-patches": "a lower learning rate or a longer warm-up may help",
+    "autoencoder": "a lower learning rate or a longer warm-up may help",
+    "dino": "a lower self_distillation.teacher_temperature, a lower learning rate or a larger batch may help",
+    "distillation": "look at the teacher's own features, or try a lower learning rate",
+}
+
+
+def output_statistics(means: "dict[str, Tensor]") -> dict[str, float]:
+    """Return what self-distillation's teacher says: entropy of an image's output, and what outputs tell of images."""
+    from vitrine.evaluation.feature_statistics import output_information
+    from vitrine.objectives.self_distillation import PROBABILITIES
+
+    if PROBABILITIES not in means:
+        return {}
+    entropy = float(means["teacher_entropy"])
+    return {
+        "teacher_entropy": entropy,
+        "output_information": output_information(means[PROBABILITIES], entropy),
+    }
+
+
+def mean_sums(
+    model: "nn.Module", setting: "Setting", processes: "Processes", parts_of: "PartsOf"
+) -> "dict[str, Tensor]":
+    """Return the mean loss, and the means of its module's sums, over the validation split, every image once."""
+    import torch
+
+    from vitrine.data.loader import Loader
+    from vitrine.data.order import evaluation_rows
+    from vitrine.training.processes import mean_over
+
+    source, preprocess, world_size = setting.splits["val"], setting.preprocess, processes.world_size
+    batch = evaluation_batch(setting, world_size)
+    most_batches = math.ceil(math.ceil(len(source) / world_size) / (batch // world_size))
+    totals: dict[str, torch.Tensor] = {}
+
+    def add(pixels: "Tensor", rows: "object", weight: float) -> None:
+        losses, sums = model(*parts_of(pixels.float(), rows, EVALUATION_SEED))  # type: ignore[arg-type]
+        for name, value in {"loss": losses.sum(), **sums, "count": losses.new_tensor(len(pixels))}.items():
+            totals[name] = totals.get(name, 0) + weight * value.double()
+
+    with Loader(
+        source, preprocess, batch_size=batch, rank=processes.rank, world_size=world_size,
+        num_workers=setting.workers, device=processes.device,
+    ) as loader:  # fmt: skip
+        own = 0
+        for found in loader.evaluation_batches():
+            add(found.images, found.rows, 1.0)
+            own += 1
+    # A sharded model gathers its weights in every pass, so all processes must make equally many.
+    nothing = torch.zeros(1, preprocess.channels, *preprocess.size, device=processes.device)
+    for _ in range(most_batches - own):
+        add(nothing, evaluation_rows(length=1, batch_size=1)[0], 0.0)
+    count = mean_over(totals.pop("count"), processes)
+    return {name: mean_over(value, processes) / count for name, value in totals.items()}
+
+
+def evaluation_batch(setting: "Setting", world_size: int) -> int:
+    """Return a batch over all processes that is small enough to go with what training holds."""
+    return min(setting.recipe.training.batch_size, 64 * world_size) // world_size * world_size or world_size
+
+
+def probed(
+    model: "nn.Module", source: "Source", setting: "Setting", processes: "Processes"
+) -> "tuple[Tensor, Tensor]":
+    """Return representations (N, D) and labels (N,) of a seeded part of a split; every process works out all."""
+    import numpy as np
+    import torch
+
+    from vitrine.data.loader import Loader
+    from vitrine.data.source import Subset
+
+    if len(source) > MOST_PROBED:
+        chosen = np.random.default_rng(EVALUATION_SEED).choice(len(source), MOST_PROBED, replace=False)
+        source = Subset(source, np.sort(chosen))
+    parts: list[torch.Tensor] = []
+    labels: list[torch.Tensor] = []
+    with Loader(
+        source, setting.preprocess, batch_size=evaluation_batch(setting, 1), num_workers=setting.workers,
+        device=processes.device,
+    ) as loader:  # fmt: skip
+        for found in loader.evaluation_batches():
+            parts.append(model(setting.preprocess.normalise(found.images)).float().cpu())
+            labels.append(found.labels.cpu())
+    return torch.cat(parts), torch.cat(labels)
+
+
+def neighbour_accuracy(
+    support: "tuple[Tensor, Tensor]", test: "tuple[Tensor, Tensor]", num_classes: int
+) -> float:
+    """Return the share of labelled test images that their nearest labelled support images name rightly."""
+    from vitrine.data.source import NO_LABEL
+    from vitrine.evaluation.probes import nearest_neighbours
+
+    (known, names), (rows, labels) = (
+        (rows[found != NO_LABEL], found[found != NO_LABEL]) for rows, found in (support, test)
+    )
+    guessed = nearest_neighbours(known, names, rows, num_classes=num_classes)
+    return float((guessed == labels).double().mean())

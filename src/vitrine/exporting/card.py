@@ -1,0 +1,134 @@
+"""The model card of an export: what it is, how its input is made, how to run it, and the proof."""
+
+import json
+from collections.abc import Sequence
+
+from vitrine.checkpoints.record import Record
+from vitrine.exporting.proof import Accuracy, Agreement
+from vitrine.exporting.targets import Kind
+from vitrine.models.config import shown
+from vitrine.models.cost import cost_of
+
+MAX_NAMES = 20
+
+USE: dict[Kind, str] = {
+    "onnx": """```python
+import onnxruntime
+
+session = onnxruntime.InferenceSession("model.onnx")
+{outputs} = session.run(None, {{"pixels": pixels}})  # float32 (batch, {shape}), normalised as below
+```
+
+With Vitrine, which brings the preprocessing and the class names along:
+
+```python
+import vitrine.exporting
+
+runner = vitrine.exporting.open_runner("path/of/this/folder")
+pixels = runner.preprocess(image)[None].numpy()
+answers = runner(pixels)
+```""",
+    "torch-export": """```python
+import torch
+
+model = torch.export.load("model.pt2").module()
+{outputs} = model(pixels)  # float32 (batch, {shape}), normalised as below
+```""",
+    "hf": """```python
+from transformers import AutoImageProcessor, {auto}
+
+model = {auto}.from_pretrained("path/of/this/folder")
+processor = AutoImageProcessor.from_pretrained("path/of/this/folder")
+```""",
+    "timm": """```python
+import timm
+
+model = timm.create_model("local-dir:path/of/this/folder", pretrained=True)
+```""",
+    "torchvision": """```python
+from safetensors.torch import load_file
+from torchvision.models.vision_transformer import VisionTransformer
+
+model = VisionTransformer(...)  # of this shape
+model.load_state_dict(load_file("model.safetensors"))
+```""",
+    "npz": """```python
+import vitrine
+
+loaded = vitrine.load("model.npz")
+```""",
+}
+
+
+def write_card(
+    record: Record,
+    *,
+    to: Kind,
+    proof: Sequence[Agreement],
+    accuracy: Sequence[Accuracy],
+    notes: Sequence[str],
+) -> str:
+    """Write README.md."""
+    config, preprocess = record.config, record.preprocess
+    name = record.variant or type(config).__name__.removesuffix("Config")
+    shape = ", ".join(map(str, (config.channels, *config.image_size)))
+    outputs = "logits, embedding" if config.num_classes else "(embedding,)"
+    auto = "AutoModelForImageClassification" if config.num_classes else "AutoModel"
+    lines = ["---", "library_name: vitrine", "tags: [image-classification, vision-transformer]", "---", ""]
+    lines += [f"# {name} at {shown(config.image_size)} px, for {to}", ""]
+    classes = f"{config.num_classes} classes" if config.num_classes else "no head: it answers with features"
+    lines.append(f"{cost_of(config).params:,} parameters, {config.channels} input channels, {classes}.")
+    if record.classes:
+        more = ", ... (all in classes.json)" if len(record.classes) > MAX_NAMES else ""
+        lines.append(f"Classes: {', '.join(record.classes[:MAX_NAMES])}{more}.")
+    lines += ["", "## Use", "", USE[to].format(outputs=outputs, shape=shape, auto=auto), "", "## Input", ""]
+    lines.append(
+        f"Size {shown(preprocess.size)} (height by width), rule {preprocess.rule}, crop "
+        f"{preprocess.crop_fraction:g}, {preprocess.interpolation}, mean {list(preprocess.mean)}, std "
+        f"{list(preprocess.std)} of pixels in [0, 1]; the whole record is in preprocess.json."
+    )
+    lines += ["", "## Proof", "", "Compared with the model that it was made from, on the same images.", ""]
+    lines += [f"- {line}" for line in proof_lines(proof)]
+    if accuracy:
+        lines += ["", "## Accuracy", ""] + [f"- {line}" for line in accuracy_lines(accuracy)]
+    if notes:
+        lines += ["", "## Notes", ""] + [f"- {note}" for note in notes]
+    lines += ["", f"Weights: first from {record.layout}; exported by Vitrine {record.version}."]
+    if record.recipe:
+        lines += ["", "## Recipe", "", "```json", json.dumps(dict(record.recipe), indent=2), "```"]
+    return "\n".join(lines) + "\n"
+
+
+def proof_lines(proof: Sequence[Agreement]) -> list[str]:
+    """Say each comparison in one line."""
+    lines = []
+    for check in proof:
+        if check.largest is None:
+            lines.append(f"{check.against}: not compared, {check.reason}")
+            continue
+        what = "logit" if check.top1 is not None else "embedding"
+        line = f"{check.against}, {check.precision}, {check.num_images} images: largest {what} difference "
+        line += f"{check.largest:.2e} (largest {what} {check.scale:.3g})"
+        if check.top1 is not None and check.embedding is not None:
+            line += f", embedding within {check.embedding:.1e} of its largest"
+        if check.top1 is not None:
+            line += f", top-1 the same for {100 * check.top1:.1f} %"
+        line += f", batches of {', '.join(map(str, check.batches)) or 'no size'}"
+        if check.agrees is not None:
+            line += ": agrees" if check.agrees else f": {differs(check)}"
+        lines.append(line)
+    return lines
+
+
+def differs(check: Agreement) -> str:
+    """Name a difference, and the reason where there is one."""
+    return f"differs, {check.explained}" if check.explained else "DIFFERS"
+
+
+def accuracy_lines(accuracy: Sequence[Accuracy]) -> list[str]:
+    """Say each accuracy in one line."""
+    return [
+        f"{found.against}, {found.precision}: top-1 {found.top1} on {found.num_images:,} images, "
+        f"{100 * found.cost:+.2f} points lost, {100 * found.changed:.2f} % of the predictions changed"
+        for found in accuracy
+    ]

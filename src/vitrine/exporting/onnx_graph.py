@@ -1,0 +1,112 @@
+"""A model as one ONNX file: `pixels` in, `logits` and `embedding` out, any number of images at a time.
+
+The graph has standard operators only. Class names, preprocessing and the model's name are in its metadata.
+"""
+
+import json
+import logging
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import torch
+
+from vitrine.checkpoints.record import Record
+from vitrine.errors import ConfigError, MissingExtraError
+from vitrine.exporting.deployed import Deployed
+from vitrine.runtime.files import write_atomically
+from vitrine.version import __version__
+
+INPUT = "pixels"
+# The first that has GELU as one operator; onnxruntime reads it since 1.17.
+OPSET = 20
+# A file of protobuf cannot be 2 GiB or more; the graph beside the weights is small.
+MOST_BYTES = 2**31 - 2**24
+
+
+def write_onnx(model: Deployed, path: Path, *, record: Record) -> None:
+    """Write the graph of a deployed model, checked by onnx itself."""
+    onnx = import_onnx()
+    require_one_file(model)
+    config = record.config
+    # Two images, as one would be taken for a constant.
+    example = torch.zeros(2, config.channels, *config.image_size)
+    with quietly():
+        program = torch.onnx.export(
+            model,
+            (example,),
+            dynamo=True,
+            dynamic_shapes=({0: torch.export.Dim("batch")},),
+            opset_version=OPSET,
+            input_names=[INPUT],
+            output_names=list(model.output_names),
+            verbose=False,
+        )
+    assert program is not None
+    proto = program.model_proto
+    clean(proto)
+    proto.producer_name, proto.producer_version = "vitrine", __version__
+    onnx.helper.set_model_props(proto, metadata_of(record))
+    onnx.checker.check_model(proto, full_check=True)
+    with write_atomically(path) as file:
+        file.write(proto.SerializeToString())
+
+
+def metadata_of(record: Record) -> dict[str, str]:
+    """Return what the file says of itself, as JSON under a few plain names."""
+    return {
+        "model": record.variant or type(record.config).__name__.removesuffix("Config"),
+        "classes": json.dumps(list(record.classes) if record.classes else None, ensure_ascii=False),
+        "preprocess": json.dumps(record.preprocess.to_json()),
+        "vitrine": __version__,
+    }
+
+
+def clean(proto: Any) -> None:
+    """Take the exporter's traces of this machine's paths and source lines out of the graph."""
+    del proto.metadata_props[:]
+    graph = proto.graph
+    del graph.metadata_props[:]
+    del graph.value_info[:]  # readers work the shapes out by themselves
+    for part in (*graph.node, *graph.initializer, *graph.input, *graph.output):
+        del part.metadata_props[:]
+        part.doc_string = ""
+
+
+def require_one_file(model: Deployed) -> None:
+    """Refuse what one ONNX file cannot hold."""
+    num_bytes = sum(found.numel() * found.element_size() for found in (*model.parameters(), *model.buffers()))
+    if num_bytes > MOST_BYTES:
+        raise ConfigError(
+            f"one ONNX file holds up to 2 GiB and these weights are {num_bytes / 2**30:.1f} GiB; "
+            "--to torch-export has no such limit"
+        )
+
+
+def import_onnx() -> ModuleType:
+    """Import onnx and what torch needs beside it, or say what to install."""
+    try:
+        import onnx
+        import onnxscript  # noqa: F401
+    except ImportError as error:
+        raise MissingExtraError(
+            error.name or "onnx", extra="export", purpose="writing an ONNX file"
+        ) from None
+    return onnx
+
+
+@contextmanager
+def quietly() -> Iterator[None]:
+    """Keep the exporters' warnings about their own insides from the user."""
+    logger = logging.getLogger("torch.onnx")
+    before = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logger.setLevel(before)

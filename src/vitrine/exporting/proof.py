@@ -1,0 +1,199 @@
+"""Proof that an export computes what the model computes, and what it gains or costs.
+
+Shapes: N images, K classes.
+"""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from vitrine.data.preprocess import Preprocess
+from vitrine.data.source import Source
+from vitrine.evaluation.bootstrap import Interval, interval_of_mean
+from vitrine.evaluation.metrics import top_k_correct
+from vitrine.evaluation.outputs import run_model
+from vitrine.models import Model
+
+Answer = Callable[[Tensor], Mapping[str, Tensor]]
+"""Maps normalised images (B, C, height, width) to `logits` (B, K), where there is a head, and `embedding`."""
+BATCHES = (1, 2, 5)
+# Other kernels add in another order: over fifty convolutions that is some 2e-5 of the largest logit in fp32.
+TOLERANCE = 1e-4
+# Of logits that are nearly nothing, what a sum in another order may leave.
+SMALLEST = 1e-6
+# Between fp32 and what a lower precision may do to logits there is no line to draw: it is told, not judged.
+JUDGED = ("fp32",)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Agreement:
+    """How near an export's answers are to the model's, on the same images."""
+
+    against: str
+    """Who computed from the written file, such as onnxruntime and its version."""
+    precision: str
+    num_images: int
+    largest: float | None
+    """The largest difference of a logit (of the embedding where there is no head); None: could not be compared."""
+    scale: float | None
+    """The largest logit, beside which a difference is large or small."""
+    embedding: float | None
+    """The largest difference of the embedding, over the largest embedding; None where it is not among the answers."""
+    top1: float | None
+    """The share of the images whose highest logit is the same."""
+    batches: tuple[int, ...]
+    """Batch sizes that gave the same answers."""
+    reason: str = ""
+    """Why nothing could be compared."""
+    explained: str = ""
+    """Why a difference was to be expected."""
+
+    @property
+    def agrees(self) -> bool | None:
+        """Whether every difference is rounding; None where nothing could be compared or judged."""
+        if self.largest is None or self.precision not in JUDGED:
+            return None
+        is_near = self.largest <= TOLERANCE * (self.scale or 0.0) + SMALLEST
+        is_near = is_near and (self.embedding is None or self.embedding <= TOLERANCE)
+        return is_near and self.batches == BATCHES
+
+
+@dataclass(frozen=True, kw_only=True)
+class Accuracy:
+    """Top-1 on the given data, and how it moved from the model's own."""
+
+    against: str
+    precision: str
+    num_images: int
+    top1: Interval
+    changed: float
+    """The share of the images whose prediction is another than the model's."""
+    cost: float
+    """Top-1 of the model less this one's."""
+
+
+def reference(model: Model) -> Answer:
+    """Return what the model itself answers, with gradients off."""
+
+    def answer(images: Tensor) -> dict[str, Tensor]:
+        with torch.inference_mode():
+            found = model.features(images)
+        named = {"embedding": found["representation"]}
+        return named | ({"logits": found["logits"]} if "logits" in found else {})
+
+    return answer
+
+
+def answers_of(answer: Answer, images: Tensor, *, batch_size: int = max(BATCHES)) -> dict[str, Tensor]:
+    """Collect the answers for all images (N, C, height, width), some at a time."""
+    parts = [answer(part) for part in torch.split(images, batch_size)]
+    return {name: torch.cat([part[name].float() for part in parts]) for name in parts[0]}
+
+
+def compare(
+    against: str,
+    answer: Answer,
+    *,
+    expected: Mapping[str, Tensor],
+    images: Tensor,
+    precision: str = "fp32",
+    explained: str = "",
+) -> Agreement:
+    """Compare answers with the model's own on all images, and again on the first 1, 2 and 5 of them."""
+    found = answers_of(answer, images)
+    main = "logits" if "logits" in expected else "embedding"
+    top1 = None
+    if main == "logits":
+        top1 = (found[main].argmax(dim=1) == expected[main].argmax(dim=1)).double().mean().item()
+    proven = []
+    worst = {name: largest_difference(found[name], expected[name]) for name in found}
+    scales = {name: expected[name].abs().max().item() for name in found}
+    for size in BATCHES:
+        rows = torch.arange(size) % len(images)
+        part = answer(images[rows])
+        apart = {name: largest_difference(part[name], expected[name][rows]) for name in found}
+        limit = {name: max(TOLERANCE * scales[name] + SMALLEST, 2 * worst[name]) for name in found}
+        if all(apart[name] <= limit[name] for name in found):
+            proven.append(size)
+    embedding = worst.get("embedding")
+    return Agreement(
+        against=against,
+        precision=precision,
+        num_images=len(images),
+        largest=worst[main],
+        scale=scales[main],
+        embedding=None if embedding is None else embedding / max(scales["embedding"], 1e-12),
+        top1=top1,
+        batches=tuple(proven),
+        explained=explained,
+    )
+
+
+def not_compared(against: str, reason: str) -> Agreement:
+    """Say that nothing could be compared, and why."""
+    return Agreement(
+        against=against,
+        precision="fp32",
+        num_images=0,
+        largest=None,
+        scale=None,
+        embedding=None,
+        top1=None,
+        batches=(),
+        reason=reason,
+    )
+
+
+def largest_difference(found: Tensor, expected: Tensor) -> float:
+    """Return the largest absolute difference; infinite for another shape or for a number that is none."""
+    if found.shape != expected.shape:
+        return float("inf")
+    apart = (found.double() - expected.double()).abs().max().item()
+    return apart if math.isfinite(apart) else float("inf")
+
+
+def measure_accuracy(
+    model: Model,
+    others: Sequence[tuple[str, str, Answer]],
+    source: Source,
+    *,
+    preprocess: Preprocess,
+    num_workers: int = 2,
+) -> tuple[Accuracy, ...]:
+    """Measure top-1 of the model and of (name, precision, answer) each on the same labelled images."""
+
+    def logits(answer: Answer, what: str) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
+        outputs = run_model(
+            model,
+            source,
+            preprocess=preprocess,
+            function=lambda images: answer(images)["logits"],
+            batch_size=max(BATCHES),
+            num_workers=num_workers,
+            what=what,
+        )
+        return outputs.rows.numpy()[outputs.readable], outputs.readable
+
+    own, readable = logits(lambda images: {"logits": model(images)}, "Accuracy of the model")
+    labels = source.labels[readable]
+    own_top1 = top_k_correct(own, labels, k=1).mean()
+    found = []
+    for name, precision, answer in others:
+        rows, _ = logits(answer, f"Accuracy in {precision}")
+        right = top_k_correct(rows, labels, k=1)
+        found.append(
+            Accuracy(
+                against=name,
+                precision=precision,
+                num_images=len(labels),
+                top1=interval_of_mean(right),
+                changed=float((rows.argmax(axis=1) != own.argmax(axis=1)).mean()),
+                cost=float(own_top1 - right.mean()),
+            )
+        )
+    return tuple(found)

@@ -1,0 +1,168 @@
+"""Exported ONNX files, run by onnxruntime or OpenVINO: logits and embeddings from a preprocessed batch.
+
+This is all that serving needs of an export; no model is built and torch computes nothing.
+Shapes: B images, C channels, K classes, R numbers of the representation.
+"""
+
+import json
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vitrine.checkpoints.reading.onnx_file import read_metadata
+from vitrine.data.preprocess import Preprocess
+from vitrine.errors import CheckpointError, ConfigError, MissingExtraError
+
+Engine = Literal["onnxruntime", "openvino"]
+Precision = Literal["fp32", "bf16", "fp16", "int8"]
+# bf16 is a way of computing, not of storing, and OpenVINO's alone.
+FILES: dict[Precision, str] = {
+    "fp32": "model.onnx",
+    "bf16": "model.onnx",
+    "fp16": "model.fp16.onnx",
+    "int8": "model.int8.onnx",
+}
+Pixels = NDArray[np.float32]
+Run = Callable[[Pixels], list[NDArray[np.float32]]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answers:
+    """What a model says of a batch."""
+
+    logits: NDArray[np.float32] | None
+    """(B, K); None where the model has no head."""
+    embedding: NDArray[np.float32]
+    """(B, R)"""
+
+
+class OnnxRunner:
+    """One open ONNX file of an export; may be called from several threads."""
+
+    def __init__(
+        self,
+        path: Path,
+        *,
+        engine: Engine = "onnxruntime",
+        is_bf16: bool = False,
+        threads: int | None = None,
+    ) -> None:
+        self.path, self.engine = path, engine
+        metadata = read_metadata(path)
+        if "preprocess" not in metadata:
+            raise CheckpointError(f"{path} was not written by vitrine export: it says nothing of its input")
+        threads = threads or _cores()
+        if engine == "onnxruntime":
+            if is_bf16:
+                raise ConfigError("onnxruntime does not compute in bf16 on a CPU; use the engine openvino")
+            self._run, self.input_shape, self.outputs, self.version = _start_onnxruntime(path, threads)
+        elif engine == "openvino":
+            self._run, self.input_shape, self.outputs, self.version = _start_openvino(
+                path, threads, is_bf16=is_bf16
+            )
+        else:
+            raise ConfigError(f"engine must be onnxruntime or openvino, got {engine!r}")
+        self.preprocess = Preprocess.from_json(json.loads(metadata["preprocess"]))
+        names = json.loads(metadata["classes"])
+        self.classes: tuple[str, ...] | None = tuple(names) if names else None
+        self.model = metadata["model"]
+
+    def __call__(self, pixels: Pixels) -> Answers:
+        """Compute logits (B, K) and embedding (B, R) of normalised pixels (B, C, height, width)."""
+        if pixels.ndim != 4 or pixels.shape[1:] != self.input_shape:
+            wanted = ", ".join(map(str, self.input_shape))
+            raise ConfigError(f"pixels must be (batch, {wanted}), got {pixels.shape}")
+        found = dict(
+            zip(self.outputs, self._run(np.ascontiguousarray(pixels, dtype=np.float32)), strict=True)
+        )
+        return Answers(logits=found.get("logits"), embedding=found["embedding"])
+
+
+def open_runner(
+    folder: str | Path,
+    *,
+    precision: Precision = "fp32",
+    engine: Engine = "onnxruntime",
+    threads: int | None = None,
+) -> OnnxRunner:
+    """Open the folder that `vitrine export --to onnx` wrote, or one of its files."""
+    path = Path(folder)
+    if path.is_dir():
+        if precision not in FILES:
+            raise ConfigError(f"precision must be one of {', '.join(FILES)}, got {precision!r}")
+        path = path / FILES[precision]
+        if not path.exists():
+            there = [name for name, file in FILES.items() if (path.parent / file).exists()]
+            hint = (
+                f"there is {', '.join(there)}" if there else "it is no export: vitrine export MODEL --to onnx"
+            )
+            raise CheckpointError(f"{path.parent} holds no {path.name}; {hint}")
+    elif not path.exists():
+        raise CheckpointError(f"no such file or folder: {path}")
+    return OnnxRunner(path, engine=engine, is_bf16=precision == "bf16", threads=threads)
+
+
+Started = tuple[Run, tuple[int, ...], tuple[str, ...], str]
+
+
+def _start_onnxruntime(path: Path, threads: int) -> Started:
+    try:
+        import onnxruntime
+    except ImportError:
+        raise MissingExtraError("onnxruntime", extra="export", purpose="running an ONNX file") from None
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = threads
+    options.log_severity_level = 3
+    # Threads that spin between two calls take the cores from decoding and from every other process.
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    try:
+        session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+    except Exception as error:  # whatever it raises says that it cannot read the file
+        raise CheckpointError(f"onnxruntime cannot open {path}: {_first_line(error)}") from error
+    [given] = session.get_inputs()
+    outputs = tuple(found.name for found in session.get_outputs())
+
+    def run(pixels: Pixels) -> list[NDArray[np.float32]]:
+        return session.run(None, {given.name: pixels})
+
+    return run, tuple(given.shape[1:]), outputs, f"onnxruntime {onnxruntime.__version__}"
+
+
+def _start_openvino(path: Path, threads: int, *, is_bf16: bool) -> Started:
+    try:
+        import openvino
+    except ImportError:
+        raise MissingExtraError("openvino", extra="openvino", purpose="the engine openvino") from None
+    settings = {
+        "PERFORMANCE_HINT": "LATENCY",
+        "INFERENCE_NUM_THREADS": threads,
+        # Left to itself it computes in bf16 wherever the processor can.
+        "INFERENCE_PRECISION_HINT": "bf16" if is_bf16 else "f32",
+    }
+    try:
+        compiled = openvino.Core().compile_model(path, "CPU", settings)
+    except Exception as error:  # whatever it raises says that it cannot read the file
+        raise CheckpointError(f"openvino cannot open {path}: {_first_line(error)}") from error
+    names = tuple(found.any_name for found in compiled.outputs)
+    shape = tuple(size.get_length() for size in list(compiled.inputs[0].partial_shape)[1:])
+
+    def run(pixels: Pixels) -> list[NDArray[np.float32]]:
+        # A request of its own for each call: one request cannot serve two threads.
+        found: Any = compiled.create_infer_request().infer({0: pixels})
+        return [found[name] for name in names]
+
+    return run, shape, names, f"openvino {openvino.__version__.split('-')[0]}"
+
+
+def _cores() -> int:
+    """Processors that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _first_line(error: BaseException) -> str:
+    return str(error).strip().split("\n")[0]

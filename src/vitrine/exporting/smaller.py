@@ -1,0 +1,88 @@
+"""Smaller ONNX files of the same graph: half precision, and eight-bit matrix products."""
+
+import logging
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import ModuleType
+
+from vitrine.errors import ConfigError, MissingExtraError
+from vitrine.exporting.onnx_graph import clean, import_onnx
+from vitrine.models import BiTConfig, ModelConfig
+from vitrine.runtime.files import write_atomically
+
+
+def write_fp16(source: Path, path: Path) -> None:
+    """Write a copy that computes in half precision; `pixels` and outputs stay fp32."""
+    onnx = import_onnx()
+    float16 = import_converter()
+    converted = float16.convert_float_to_float16(onnx.load(source), keep_io_types=True)
+    with write_atomically(path) as file:
+        file.write(converted.SerializeToString())
+
+
+def write_int8(source: Path, path: Path) -> None:
+    """Write a copy whose matrix products are of eight-bit numbers, activations measured as they come.
+
+    Weights have a scale for each output channel and seven bits of range: processors without VNNI add pairs of
+    products in sixteen bits, which eight would overflow, so that accuracy would depend on the machine.
+    """
+    onnx = import_onnx()
+    try:
+        from onnxruntime import quantization
+    except ImportError as error:
+        raise MissingExtraError(
+            error.name or "onnxruntime", extra="export", purpose="eight-bit weights"
+        ) from None
+    with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.name}.") as folder, without_log():
+        whole = Path(folder) / path.name
+        quantization.quantize_dynamic(
+            source,
+            whole,
+            op_types_to_quantize=["MatMul"],  # the head is a Gemm: small, and it stays as it is
+            per_channel=True,
+            reduce_range=True,
+            weight_type=quantization.QuantType.QInt8,
+            extra_options={"MatMulConstBOnly": True},
+        )
+        proto = onnx.load(whole)
+    metadata = {
+        found.key: found.value for found in onnx.load(source, load_external_data=False).metadata_props
+    }
+    clean(proto)
+    onnx.helper.set_model_props(proto, metadata)
+    with write_atomically(path) as file:
+        file.write(proto.SerializeToString())
+
+
+def require_products(config: ModelConfig) -> None:
+    """Refuse int8 where there is next to nothing to make smaller."""
+    if isinstance(config, BiTConfig):
+        raise ConfigError(
+            "--int8 makes matrix products smaller, and a BiT ResNet is convolutions all through; use --fp16"
+        )
+
+
+def import_converter() -> ModuleType:
+    """Import onnxruntime's conversion to half precision."""
+    try:
+        from onnxruntime.transformers import float16
+    except ImportError as error:
+        raise MissingExtraError(
+            error.name or "onnxruntime", extra="export", purpose="half precision"
+        ) from None
+    converter: ModuleType = float16
+    return converter
+
+
+@contextmanager
+def without_log() -> Iterator[None]:
+    """Keep the quantiser from logging advice to the root logger."""
+    root = logging.getLogger()
+    before = root.level
+    root.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        root.setLevel(before)

@@ -1,0 +1,147 @@
+"""One function a target: a model's files in a folder, and what computes from them."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, get_args
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from vitrine.checkpoints.converting import other_numerics
+from vitrine.checkpoints.libraries import LIBRARIES, NoAnswerError, open_in_library
+from vitrine.checkpoints.loading import Loaded, load
+from vitrine.checkpoints.saving import Prepared, prepare, write
+from vitrine.checkpoints.weights import ModelWeights
+from vitrine.errors import ConfigError
+from vitrine.exporting.deployed import Deployed
+from vitrine.exporting.onnx_graph import import_onnx, require_one_file, write_onnx
+from vitrine.exporting.program import FILE as PROGRAM
+from vitrine.exporting.program import open_program, outputs_of, write_program
+from vitrine.exporting.proof import Answer, reference
+from vitrine.exporting.runner import FILES, OnnxRunner, Precision, open_runner
+from vitrine.exporting.smaller import require_products, write_fp16, write_int8
+from vitrine.models import ViTConfig
+from vitrine.runtime.progress import quiet, track
+
+Kind = Literal["onnx", "torch-export", "hf", "timm", "torchvision", "npz"]
+KINDS: tuple[Kind, ...] = get_args(Kind)
+WEIGHTS = {"hf": "model.safetensors", "timm": "model.safetensors", "torchvision": "model.safetensors"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Subject:
+    """Something that computes from a written file, to be compared with the model."""
+
+    name: str
+    precision: str = "fp32"
+    answer: Answer | None = None
+    """None where it could not be asked, for this `reason`."""
+    reason: str = ""
+    explained: str = ""
+    """Why it may differ: the library computes with other numerics, which no file can change."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Exported:
+    """The files of weights and graphs, and who computes from them."""
+
+    files: tuple[Path, ...]
+    subjects: tuple[Subject, ...]
+    notes: tuple[str, ...] = ()
+
+
+Export = Callable[[Path], Exported]
+
+
+def plan_export(
+    loaded: Loaded, *, to: Kind, fp16: bool = False, int8: bool = False, approximate: bool = False
+) -> Export:
+    """Check that the model can be written so; return the function that writes it into a folder."""
+    if to not in KINDS:
+        raise ConfigError(f"to must be one of {', '.join(KINDS)}, got {to!r}")
+    if (fp16 or int8) and to != "onnx":
+        raise ConfigError(f"--fp16 and --int8 go with --to onnx, got --to {to}")
+    if to == "onnx":
+        import_onnx()
+        if int8:
+            require_products(loaded.record.config)
+        precisions: list[Precision] = ["fp32"]
+        precisions += ["fp16"] if fp16 else []
+        precisions += ["int8"] if int8 else []
+        deployed = Deployed(loaded.model)
+        require_one_file(deployed)
+        return lambda folder: export_onnx(deployed, loaded, folder, precisions=precisions)
+    if to == "torch-export":
+        return lambda folder: export_program(loaded, folder)
+    prepared = prepare(ModelWeights(loaded.model), loaded.record, target=to, approximate=approximate)
+    return lambda folder: export_layout(prepared, folder)
+
+
+def export_onnx(deployed: Deployed, loaded: Loaded, folder: Path, *, precisions: list[Precision]) -> Exported:
+    """Write model.onnx and its smaller copies."""
+    whole = folder / FILES["fp32"]
+    subjects = []
+    for precision in track(precisions, "Writing ONNX"):
+        path = folder / FILES[precision]
+        if precision == "fp32":
+            write_onnx(deployed, path, record=loaded.record)
+        else:
+            {"fp16": write_fp16, "int8": write_int8}[precision](whole, path)
+        runner = open_runner(path)
+        subjects.append(Subject(name=runner.version, precision=precision, answer=answer_of(runner)))
+    return Exported(files=tuple(folder / FILES[name] for name in precisions), subjects=tuple(subjects))
+
+
+def answer_of(runner: OnnxRunner) -> Answer:
+    """Let a runner take and return tensors."""
+
+    def answer(images: Tensor) -> dict[str, Tensor]:
+        found = runner(np.asarray(images))
+        named = {"embedding": torch.from_numpy(found.embedding)}
+        return named if found.logits is None else {"logits": torch.from_numpy(found.logits), **named}
+
+    return answer
+
+
+def export_program(loaded: Loaded, folder: Path) -> Exported:
+    """Write model.pt2."""
+    deployed = Deployed(loaded.model)
+    path = folder / PROGRAM
+    for _ in track([path], "Writing the program"):
+        write_program(deployed, path, record=loaded.record)
+    module, names = open_program(path), deployed.output_names
+    subject = Subject(
+        name=f"torch.export {torch.__version__}", answer=lambda images: outputs_of(module, images, names)
+    )
+    return Exported(files=(path,), subjects=(subject,))
+
+
+def export_layout(prepared: Prepared, folder: Path) -> Exported:
+    """Write weights in another library's layout, as `vitrine convert` does."""
+    config, target = prepared.record.config, prepared.target
+    place = folder / "model.npz" if target == "npz" else folder
+    write(prepared, place, overwrite=True)
+    explained = other_numerics(target, config)
+    heads = config.num_heads if isinstance(config, ViTConfig) else None
+    with quiet():
+        again = load(place, num_heads=heads, image_size=config.image_size)
+    # A folder carries the model's numerics along; a bare .npz has no place for them.
+    why = explained if target == "npz" else ""
+    subjects = [Subject(name="Vitrine, read back", answer=reference(again.model), explained=why)]
+    if target in LIBRARIES:
+        subjects.append(library_subject(prepared, folder, explained=explained))
+    file = place if target == "npz" else folder / WEIGHTS[target]
+    return Exported(files=(file,), subjects=tuple(subjects), notes=prepared.notes)
+
+
+def library_subject(prepared: Prepared, folder: Path, *, explained: str) -> Subject:
+    """Open the folder in its own library, where that is installed."""
+    target, config = prepared.target, prepared.record.config
+    output = "logits" if config.num_classes else "embedding"
+    try:
+        name, run = open_in_library(target, folder, config=config)
+    except NoAnswerError as error:
+        return Subject(name=LIBRARIES[target], reason=str(error))
+    return Subject(name=name, answer=lambda images: {output: run(images)}, explained=explained)

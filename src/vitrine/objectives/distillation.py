@@ -1,0 +1,194 @@
+"""Distillation: a student learns a teacher's features or its answers, with labels beside it or without.
+
+Features: summary (class token, or whatever the model pools) and patches, each through a projection of the student,
+by cosine. Answers: soft (Hinton et al., arXiv:1503.02531) or hard (DeiT, arXiv:2012.12877), by the student's one head
+or, where it has a distillation token, by that token's own head, whose logits are averaged with the other's in use.
+The teacher is no part of these modules: what it says comes in with the batch.
+
+Shapes: B images, N patches of the student on a grid of GH x GW, D width of the student, E of the teacher, K classes.
+"""
+
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from vitrine.errors import ConfigError
+from vitrine.models import BiT, Model, ViT
+from vitrine.models.positions import Grid
+from vitrine.objectives.classification import LossKind, classification_loss, num_correct
+from vitrine.objectives.masked_patches import representation
+from vitrine.spelling import nearest
+
+Learns = Literal["features", "soft-logits", "hard-logits"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class DistillationConfig:
+    """Who teaches what."""
+
+    teacher: str | None = None
+    """Weights: a run folder, a file, a hub id."""
+    learns: Learns = "features"
+    class_weight: float = 1.0
+    """For features: of the summary's cosine distance."""
+    patch_weight: float = 1.0
+    """For features: of the patches' mean cosine distance."""
+    temperature: float = 3.0
+    """For soft logits: DeiT's."""
+    label_share: float = 0.5
+    """For logits: share of the labels' loss, the rest is the teacher's. DeiT takes .5 with hard ones, .9 with soft
+    ones."""
+    teacher_size: int | None = None
+    """Side of the teacher's images; None takes what gives it the student's grid of patches."""
+    caches: bool = False
+    """Whether the teacher looks at every image once, before training: only where views are not random."""
+
+    def __post_init__(self) -> None:
+        if self.learns not in get_args(Learns):
+            raise ConfigError(
+                f"learns must be one of {', '.join(get_args(Learns))}, got {self.learns!r}; "
+                f"nearest: {nearest(str(self.learns), get_args(Learns))[0]}"
+            )
+        if min(self.class_weight, self.patch_weight) < 0 or not self.class_weight + self.patch_weight:
+            raise ConfigError(
+                "class_weight and patch_weight must not be negative, and not both 0, got "
+                f"{self.class_weight} and {self.patch_weight}"
+            )
+        if not self.temperature > 0:
+            raise ConfigError(f"temperature must be above 0, got {self.temperature}")
+        if not 0 <= self.label_share < 1:
+            raise ConfigError(
+                f"label_share must be at least 0 and below 1, got {self.label_share}; 1 would need no teacher"
+            )
+        if self.teacher_size is not None and self.teacher_size < 1:
+            raise ConfigError(f"teacher_size must be at least 1, or null, got {self.teacher_size}")
+
+    @property
+    def learns_logits(self) -> bool:
+        """Whether answers are learned, for which the student has a head."""
+        return self.learns != "features"
+
+
+class FeatureDistillation(nn.Module):
+    """A ViT and the projections by which it tells a teacher's features."""
+
+    def __init__(self, vit: ViT, config: DistillationConfig, *, teacher_width: int) -> None:
+        super().__init__()
+        if vit.head is not None or vit.representation is not None:
+            raise ConfigError("a student of features has no head, got one; give num_classes=None")
+        if not config.class_weight and vit.config.pooling == "attention":
+            raise ConfigError("attention pooling is not trained with class_weight=0; use pooling=average")
+        self.vit, self.config = vit, config
+        D, E = vit.config.width, teacher_width
+        # A layer that no loss reads would have no gradient, which several processes wait for.
+        self.tell_summary = nn.Linear(D, E) if config.class_weight else None
+        self.tell_patches = nn.Linear(D, E) if config.patch_weight else None
+
+    def forward(
+        self, images: Tensor, summary: Tensor | None = None, patches: Tensor | None = None
+    ) -> Tensor | tuple[Tensor, dict[str, Tensor]]:
+        """Return the loss of each image (B,) and sums, given the teacher's summary (B, E) and patches (B, N, E).
+
+        Without them: the student's representation (B, D).
+        """
+        if summary is None or patches is None:
+            return representation(self.vit, images)
+        embedded, grid = self.vit.embed_patches(images)
+        own_summary, own_patches = summary_and_patches(self.vit, embedded, grid)
+        losses, sums = torch.zeros(len(images), device=images.device), {}
+        if self.tell_summary is not None:
+            cosine = F.cosine_similarity(self.tell_summary(own_summary).float(), summary.float(), dim=-1)
+            losses = losses + self.config.class_weight * (1 - cosine)
+            sums["summary_cosine"] = cosine.sum()
+        if self.tell_patches is not None:
+            told = self.tell_patches(own_patches).float()
+            cosine = F.cosine_similarity(told, patches.float(), dim=-1).mean(dim=1)
+            losses = losses + self.config.patch_weight * (1 - cosine)
+            sums["patch_cosine"] = cosine.sum()
+        return losses, sums
+
+
+class LogitsDistillation(nn.Module):
+    """A ViT with a head, or one for the labels and one for the teacher."""
+
+    def __init__(self, vit: ViT, config: DistillationConfig, *, loss: LossKind) -> None:
+        super().__init__()
+        if vit.head is None:
+            raise ConfigError("a student of logits has a head, got none; give num_classes")
+        if loss != "softmax":
+            raise ConfigError(
+                "logits are distilled between classes that exclude each other, got the sigmoid loss"
+            )
+        self.vit, self.config, self.loss = vit, config, loss
+
+    def forward(
+        self, images: Tensor, targets: Tensor | None = None, told: Tensor | None = None
+    ) -> Tensor | tuple[Tensor, dict[str, Tensor]]:
+        """Return the loss of each image (B,) and sums, given its label and the teacher's logits (B, K).
+
+        Without them: the logits (B, K) that the model answers with.
+        """
+        if targets is None or told is None:
+            return self.vit(images)
+        patches, grid = self.vit.embed_patches(images)
+        by_labels, by_teacher = self.vit.read_out(self.vit.encode(self.vit.assemble(patches, grid), grid))
+        share = self.config.label_share
+        losses = (1 - share) * teacher_loss(
+            by_labels if by_teacher is None else by_teacher, told, config=self.config
+        )
+        if share:
+            losses = losses + share * classification_loss(by_labels, targets, kind=self.loss)
+        elif by_teacher is not None:
+            # No label counts, yet both heads are used: the first learns from the teacher too.
+            losses = losses + teacher_loss(by_labels, told, config=self.config)
+        answer = by_labels if by_teacher is None else (by_labels + by_teacher) / 2
+        agreed = (answer.argmax(dim=1) == told.argmax(dim=1)).sum()
+        return losses, {"accuracy": num_correct(answer, targets), "agreement": agreed}
+
+
+def teacher_loss(logits: Tensor, told: Tensor, *, config: DistillationConfig) -> Tensor:
+    """Return what a student's logits (B, K) lack of the teacher's (B, K), for each image (B,).
+
+    Soft: T^2 x KL(teacher / T || student / T), whose gradient does not fade with the temperature T. Hard:
+    cross-entropy with the class that the teacher says.
+    """
+    logits, told = logits.float(), told.float()
+    if config.learns == "hard-logits":
+        return F.cross_entropy(logits, told.argmax(dim=1), reduction="none")
+    T = config.temperature
+    wanted, found = (told / T).log_softmax(dim=1), (logits / T).log_softmax(dim=1)
+    return T**2 * F.kl_div(found, wanted, log_target=True, reduction="none").sum(dim=1)
+
+
+@torch.no_grad()
+def teacher_features(model: Model, images: Tensor, *, grid: Grid) -> tuple[Tensor, Tensor]:
+    """Return a teacher's summary (B, E) and its patches (B, N, E), resampled where its grid is not the student's."""
+    if isinstance(model, BiT):
+        maps = F.relu(model.norm(model.features(images)["stage_4"]))  # (B, E, rows, columns)
+        return maps.mean(dim=(2, 3)), on_grid(maps, grid)
+    embedded, own = model.embed_patches(images)
+    summary, patches = summary_and_patches(model, embedded, own)
+    maps = patches.transpose(1, 2).reshape(len(patches), -1, *own)
+    return summary, on_grid(maps, grid)
+
+
+def on_grid(maps: Tensor, grid: Grid) -> Tensor:
+    """Resample feature maps (B, E, rows, columns) to a grid, with antialias, as tokens (B, N, E)."""
+    if tuple(maps.shape[2:]) != tuple(grid):
+        maps = F.interpolate(maps.float(), size=grid, mode="bilinear", antialias=True)
+    return maps.flatten(2).transpose(1, 2)
+
+
+def summary_and_patches(vit: ViT, embedded: Tensor, grid: Grid) -> tuple[Tensor, Tensor]:
+    """Encode embedded patches: what the model pools (B, D), and its normalised patches (B, N, D)."""
+    tokens = vit.encode(vit.assemble(embedded, grid), grid)
+    patches = tokens[:, vit.num_leading_tokens :]
+    return vit.pool(tokens), vit.norm(patches) if vit.config.norm_after_pooling else patches
+
+
+def teacher_width(model: Model) -> int:
+    """Return the width E of a teacher's features."""
+    return model.config.representation_width if isinstance(model, BiT) else model.config.width

@@ -1,0 +1,232 @@
+"""Self-distillation without labels (DINO, arXiv:2104.14294): a student tells what its own average would say.
+
+The teacher is an exponential average of the student and sees two large views of an image; the student sees these and
+several small ones, and predicts from each what the teacher says of another. The teacher's outputs are centred, so
+that no answer wins always, and sharpened, so that not all are equally likely: either alone lets both collapse.
+
+Shapes: B images of C channels, G = 2 large views, V small ones, D width, K prototypes.
+"""
+
+import copy
+import math
+from dataclasses import dataclass
+from typing import Self
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from vitrine.errors import ConfigError
+from vitrine.models import ViT
+from vitrine.models.initialisation import lecun_normal_
+from vitrine.objectives.masked_patches import representation
+
+# Of the variance of independent directions: outputs are drawn apart a hundredfold at most.
+LEAST_VARIANCE = 1e-4
+# Sums that a step works out for `settle`, not for the log.
+OUTPUTS, SQUARES, PROBABILITIES = "teacher_outputs", "teacher_squares", "teacher_probabilities"
+
+
+@dataclass(frozen=True, kw_only=True)
+class SelfDistillationConfig:
+    """Head, temperatures and the teacher's pace; the defaults are those of DINO's authors for ViT-S/16."""
+
+    num_prototypes: int = 65_536
+    """Outputs of the projection; a few thousand do for some ten thousand images."""
+    hidden_width: int = 2048
+    bottleneck_width: int = 256
+    student_temperature: float = 0.1
+    teacher_temperature: float = 0.07
+    first_teacher_temperature: float = 0.04
+    temperature_warmup: float = 0.1
+    """Share of the run in which the teacher's temperature goes from the first to the last, in a line."""
+    momentum: float = 0.996
+    """Of the teacher's average at the start; half a cosine takes it to 1. A batch of 256 goes with .9995."""
+    centers: bool = True
+    scales: bool = True
+    """Whether outputs that lie closer together than independent directions are drawn apart; DINO does not."""
+    center_momentum: float = 0.9
+    prototypes_wait: float = 0.01
+    """Share of the run in which the last layer does not learn yet."""
+
+    def __post_init__(self) -> None:
+        for name in ("num_prototypes", "hidden_width", "bottleneck_width"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"{name} must be at least 1, got {getattr(self, name)}")
+        for name in ("student_temperature", "teacher_temperature", "first_teacher_temperature"):
+            if not getattr(self, name) > 0:
+                raise ConfigError(f"{name} must be above 0, got {getattr(self, name)}")
+        for name in ("temperature_warmup", "momentum", "center_momentum", "prototypes_wait"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise ConfigError(f"{name} must be from 0 to 1, got {getattr(self, name)}")
+
+
+class Projection(nn.Module):
+    """Map representations (B, D) to outputs (B, K): an MLP, then cosines with prototypes of unit length."""
+
+    def __init__(self, width: int, config: SelfDistillationConfig) -> None:
+        super().__init__()
+        hidden = config.hidden_width
+        self.mlp = nn.Sequential(
+            nn.Linear(width, hidden), nn.GELU(), nn.Linear(hidden, hidden), nn.GELU(),
+            nn.Linear(hidden, config.bottleneck_width),
+        )  # fmt: skip
+        # Only directions count: lengths are taken out at every use, so that no prototype can win by growing.
+        self.prototypes = nn.Linear(config.bottleneck_width, config.num_prototypes, bias=False)
+        for layer in self.modules():
+            if isinstance(layer, nn.Linear):
+                # DINO's .02 at its own width of 2048; narrower ones would shrink what they pass on, and the
+                # normalisation after them would make gradients of hundreds of it.
+                lecun_normal_(layer.weight)
+                if layer.bias is not None:
+                    nn.init.zeros_(layer.bias)
+
+    def forward(self, representations: Tensor, rate: Tensor | None = None) -> Tensor:
+        """Return cosines from -1 to 1 (B, K); the prototypes' gradient is multiplied by `rate` where it is given."""
+        prototypes = self.prototypes.weight
+        if rate is not None:
+            prototypes = prototypes.detach() + rate * (prototypes - prototypes.detach())
+        found = self.mlp(representations)
+        # A cosine in bf16 is off by up to .004, which a temperature of .04 would make a tenth of a logit.
+        with torch.autocast(found.device.type, enabled=False):
+            return F.linear(F.normalize(found.float(), dim=-1), F.normalize(prototypes.float(), dim=-1))
+
+
+class Follower(nn.Module):
+    """The teacher: the student's average, backbone and projection. Nothing trains it."""
+
+    def __init__(self, vit: ViT, projection: Projection) -> None:
+        super().__init__()
+        self.vit, self.projection = copy.deepcopy(vit), copy.deepcopy(projection)
+        self.requires_grad_(False)
+
+
+class SelfDistillation(nn.Module):
+    """A ViT with its projection, and the teacher that follows both; its buffers are part of the run's state."""
+
+    center: Tensor
+    variance: Tensor
+    temperature: Tensor
+    prototype_rate: Tensor
+
+    def __init__(self, vit: ViT, config: SelfDistillationConfig) -> None:
+        super().__init__()
+        require_no_head(vit)
+        self.vit, self.config = vit, config
+        self.projection = Projection(vit.config.width, config)
+        self.teacher = Follower(vit, self.projection)
+        self._pairs: tuple[list[Tensor], list[Tensor]] | None = None
+        self.register_buffer("center", torch.zeros(config.num_prototypes))
+        self.register_buffer("variance", torch.tensor(1 / config.bottleneck_width))
+        self.register_buffer(
+            "temperature", torch.tensor(teacher_temperature(0, total_steps=1, config=config))
+        )
+        self.register_buffer("prototype_rate", torch.tensor(float(config.prototypes_wait == 0)))
+
+    def train(self, mode: bool = True) -> Self:
+        """Train the student; the teacher answers as it would be used, without dropout."""
+        super().train(mode)
+        self.teacher.eval()
+        return self
+
+    def forward(
+        self, images: Tensor, small: Tensor | None = None
+    ) -> Tensor | tuple[Tensor, dict[str, Tensor]]:
+        """Return the loss of each image (B,) and sums, from views (B, G, C, ...) and (B, V, C, ...).
+
+        Without small views: the teacher's representation (B, D) of whole images (B, C, height, width).
+        """
+        if small is None:
+            return representation(self.teacher.vit, images)
+        B, G = images.shape[:2]
+        with torch.no_grad():
+            told = self.teacher.projection(representation(self.teacher.vit, images.flatten(0, 1))).view(
+                B, G, -1
+            )
+        said = [
+            self.projection(representation(self.vit, images.flatten(0, 1)), self.prototype_rate).view(
+                B, G, -1
+            )
+        ]
+        if small.shape[1]:
+            few = self.projection(representation(self.vit, small.flatten(0, 1)), self.prototype_rate)
+            said.append(few.view(B, small.shape[1], -1))
+        centred = told - self.center
+        answers = (centred * self.gain() / self.temperature).softmax(dim=-1)  # (B, G, K)
+        guesses = (torch.cat(said, dim=1) / self.config.student_temperature).log_softmax(
+            dim=-1
+        )  # (B, G + V, K)
+        entropy = -torch.special.xlogy(answers, answers).sum(dim=-1)  # (B, G)
+        return crossed_entropy(answers, guesses), {
+            "teacher_entropy": entropy.mean(dim=1).sum(),
+            OUTPUTS: told.mean(dim=1).sum(dim=0),
+            SQUARES: centred.square().mean(dim=(1, 2)).sum(),
+            PROBABILITIES: answers.mean(dim=1).sum(dim=0),
+        }
+
+    def gain(self) -> Tensor:
+        """Return the factor on centred outputs, 1 or more.
+
+        Cosines of independent directions in d dimensions deviate by d^-1/2. A fresh ViT's features of all images
+        point almost the same way, so their centred outputs lie much closer together, a temperature of .04 leaves
+        them almost uniform, and with small batches that is where both models end (tests show it).
+        """
+        if not self.config.scales:
+            return torch.ones_like(self.variance)
+        return (self.variance * self.config.bottleneck_width).clamp(LEAST_VARIANCE, 1).rsqrt()
+
+    @torch.no_grad()
+    def settle(self, outputs: Tensor, squares: Tensor, *, step: int, total_steps: int, bad: Tensor) -> None:
+        """After step `step` (from 0), move teacher, centre and variance.
+
+        `outputs` (K,) is the mean of the teacher's outputs over the batch, `squares` () of their squared distance
+        from the centre: where that lags behind, the gain must not make its error an answer. Where the flag `bad`
+        is up they stay, as the student does; a number that is not finite never gets in.
+        """
+        momentum = teacher_momentum(step, total_steps=total_steps, first=self.config.momentum)
+        if self._pairs is None:  # asking for parameters at every step takes milliseconds
+            followed, own = dict(self.named_parameters()), dict(self.teacher.named_parameters())
+            self._pairs = list(own.values()), [followed[name] for name in own]
+        torch._foreach_lerp_(*self._pairs, 1 - momentum)
+        share = 1 - self.config.center_momentum
+        if self.config.centers:
+            moved = self.center.lerp(
+                outputs.to(self.center.dtype), share if step else 1.0
+            )  # it begins as no guess
+            self.center.copy_(torch.where(bad > 0, self.center, moved))
+        moved = self.variance.lerp(squares.to(self.variance.dtype), share)
+        self.variance.copy_(torch.where(bad > 0, self.variance, moved))
+        self.temperature.fill_(teacher_temperature(step + 1, total_steps=total_steps, config=self.config))
+        self.prototype_rate.fill_(float(step + 1 >= self.config.prototypes_wait * total_steps))
+
+
+def crossed_entropy(answers: Tensor, guesses: Tensor) -> Tensor:
+    """Return the mean cross-entropy (B,) of answers (B, G, K) and log-guesses (B, G + V, K) of any other view.
+
+    The sum over all pairs is a product of sums; pairs of a view with itself are taken out again.
+    """
+    G, views = answers.shape[1], guesses.shape[1]
+    every = (answers.sum(dim=1) * guesses.sum(dim=1)).sum(dim=-1)
+    own = (answers * guesses[:, :G]).sum(dim=(1, 2))
+    return (own - every) / (G * views - G)
+
+
+def teacher_momentum(step: int, *, total_steps: int, first: float) -> float:
+    """Return how much of itself the teacher keeps after `step` (from 0): half a cosine from `first` to 1."""
+    return 1 - (1 - first) * (1 + math.cos(math.pi * step / total_steps)) / 2
+
+
+def teacher_temperature(step: int, *, total_steps: int, config: SelfDistillationConfig) -> float:
+    """Return the teacher's temperature at `step` (from 0): a line from the first one to the last, then constant."""
+    warmup = config.temperature_warmup * total_steps
+    progress = min(step / warmup, 1.0) if warmup else 1.0
+    first, last = config.first_teacher_temperature, config.teacher_temperature
+    return first + (last - first) * progress
+
+
+def require_no_head(vit: ViT) -> None:
+    """Refuse a model with a head, which nothing would train."""
+    if vit.head is not None or vit.representation is not None:
+        raise ConfigError(
+            "a model that learns from itself has no head, got one; give num_classes=None and no representation_width"
+        )

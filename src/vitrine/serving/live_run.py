@@ -1,0 +1,94 @@
+"""A training run that may still be going on: its records as they come, and its newest weights."""
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+from vitrine.checkpoints import Loaded, Record
+from vitrine.checkpoints.reading.safetensors_file import SafetensorsFile
+from vitrine.checkpoints.record import config_from_json
+from vitrine.data.preprocess import Preprocess
+from vitrine.errors import CheckpointError
+from vitrine.models import build
+
+METRICS, RUN = "metrics.jsonl", "run.json"
+# Best first: what `vitrine evaluate` will see in the end.
+STATES = ("best.safetensors", "last.safetensors")
+CHUNK_BYTES = 2**18
+
+
+class LiveRun:
+    """The records of one run folder, read a piece at a time from where the reader stopped."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.name = folder.resolve().name
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether the run has saved its model."""
+        return (self.folder / "model" / "config.json").exists()
+
+    def read(self, after: int) -> tuple[list[dict[str, Any]], int]:
+        """Return the whole records after byte `after`, and the byte to go on from.
+
+        A resumed run may have cut the file short: then it is read from its start.
+        """
+        path = self.folder / METRICS
+        try:
+            size = path.stat().st_size
+            if after > size:
+                after = 0
+            with path.open("rb") as file:
+                file.seek(after)
+                data = file.read(CHUNK_BYTES)
+        except FileNotFoundError:
+            return [], 0
+        whole = data[: data.rfind(b"\n") + 1]
+        return [record for line in whole.splitlines() if (record := parsed(line))], after + len(whole)
+
+
+def parsed(line: bytes) -> dict[str, Any] | None:
+    """Read one record's plain values; numbers that JSON does not know become None."""
+    try:
+        record = json.loads(line)
+    except ValueError:
+        return None
+    if not isinstance(record, dict):
+        return None
+    return {
+        str(name): None if isinstance(value, float) and not math.isfinite(value) else value
+        for name, value in record.items()
+        if isinstance(value, int | float | str)
+    }
+
+
+def load_unfinished(folder: Path) -> Loaded | None:
+    """Load the newest weights of a run that has not saved its model yet; None where it has none so far."""
+    states = [folder / "checkpoints" / name for name in STATES]
+    state = next((path for path in states if path.exists()), None)
+    if state is None:
+        return None
+    try:
+        run = json.loads((folder / RUN).read_text(encoding="utf-8"))
+        classes = json.loads((folder / "classes.json").read_text(encoding="utf-8"))["classes"]
+        config = config_from_json(run["model"])
+        preprocess = Preprocess.from_json(run["preprocess"])
+    except (OSError, ValueError, KeyError) as error:
+        raise CheckpointError(f"{folder} is a run whose records cannot be read: {error}") from None
+    file = SafetensorsFile(state)
+    # Averages are what the run will save; without labels the trained module holds the model as `vit`.
+    prefix = "averages." if any(name.startswith("averages.") for name in file.index) else "model."
+    prefix += "" if run.get("objective", "labels") == "labels" else "vit."
+    model = build(config)
+    try:
+        model.load_state_dict(
+            {name.removeprefix(prefix): file.read(name) for name in file.index if name.startswith(prefix)}
+        )
+    except RuntimeError as error:
+        raise CheckpointError(f"{state} does not fit its run: {str(error).splitlines()[0]}") from None
+    classes = tuple(classes) if len(classes) == config.num_classes else None
+    record = Record(config=config, preprocess=preprocess, classes=classes)
+    note = f"{folder} is still training: these are its weights in {state.name} as they were just now"
+    return Loaded(model=model.eval(), preprocess=preprocess, classes=classes, record=record, notes=(note,))

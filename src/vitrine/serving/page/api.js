@@ -1,0 +1,56 @@
+// Questions to the server. A picture is sent as it is; nothing else is.
+import { $ } from "./dom.js";
+
+let key = sessionStorage.getItem("key") ?? "";
+
+export class Refused extends Error {
+  constructor(status, sentence) {
+    super(sentence);
+    this.status = status;
+  }
+}
+
+export async function ask(path, { picture = null, signal } = {}) {
+  for (;;) {
+    const headers = key ? { "X-API-Key": key } : {};
+    if (picture) headers["Content-Type"] = picture.type || "application/octet-stream";
+    let response;
+    try {
+      response = await fetch(path, { method: picture ? "POST" : "GET", body: picture, headers, signal });
+    } catch (error) {
+      if (error.name === "AbortError") throw error;
+      throw new Refused(0, "The server does not answer. Is it still running?");
+    }
+    if (response.status === 401) {
+      await askForKey();
+      continue;
+    }
+    const answer = await response.json().catch(() => null);
+    if (response.ok && answer !== null) return answer;
+    throw new Refused(response.status, sentence(answer?.error ?? `The server answered ${response.status}.`));
+  }
+}
+
+function sentence(text) {
+  const whole = text[0].toUpperCase() + text.slice(1);
+  return /[.!?]$/.test(whole) ? whole : `${whole}.`;
+}
+
+let asking = null;
+
+function askForKey() {
+  asking ??= new Promise((resolve) => {
+    const dialog = $("#ask-key");
+    dialog.addEventListener("close", () => {
+      key = $("#key").value;
+      sessionStorage.setItem("key", key);
+      asking = null;
+      resolve();
+    }, { once: true });
+    dialog.showModal();
+  });
+  return asking;
+}
+
+export const query = (path, values) =>
+  `${path}?${new URLSearchParams(Object.entries(values).filter(([, value]) => value !== null))}`;

@@ -1,0 +1,115 @@
+// Puts the views together: tabs, theme, and where a dropped, pasted or chosen picture goes.
+import { ask } from "./api.js";
+import { $, $$, notice } from "./dom.js";
+import { show, startLook } from "./look.js";
+import { showModels, startModel } from "./model.js";
+import { chooseFiles, picturesOf, takePicture } from "./picture.js";
+import { startTeach, tryFirst } from "./teach.js";
+import { startTraining } from "./training.js";
+
+const tabs = $$("[role=tab]");
+
+function select(tab, { focus = false } = {}) {
+  for (const each of tabs) {
+    const isOn = each === tab;
+    each.setAttribute("aria-selected", isOn);
+    each.tabIndex = isOn ? 0 : -1;
+    $(`#${each.getAttribute("aria-controls")}`).hidden = !isOn;
+  }
+  if (focus) tab.focus();
+  if (tab.id === "tab-model") showModels().catch((error) => notice(error.message));
+  history.replaceState(null, "", `#${tab.getAttribute("aria-controls")}`);
+}
+
+const selected = () => tabs.find((tab) => tab.getAttribute("aria-selected") === "true");
+
+function listenToTabs() {
+  for (const tab of tabs) {
+    tab.addEventListener("click", () => select(tab));
+    tab.addEventListener("keydown", (event) => {
+      const shown = tabs.filter((each) => !each.hidden);
+      const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
+      if (step) select(shown[(shown.indexOf(tab) + step + shown.length) % shown.length], { focus: true });
+    });
+  }
+}
+
+function listenToTheme() {
+  const root = document.documentElement;
+  if (localStorage.getItem("theme")) root.dataset.theme = localStorage.getItem("theme");
+  $("#theme").addEventListener("click", () => {
+    const isDark = root.dataset.theme ? root.dataset.theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
+    root.dataset.theme = isDark ? "light" : "dark";
+    localStorage.setItem("theme", root.dataset.theme);
+  });
+}
+
+let limits = null;
+
+function take(files) {
+  const [file] = files;
+  if (!file) {
+    notice("That was no picture; JPEG, PNG, WebP, GIF, BMP, TIFF or AVIF would do.");
+    return;
+  }
+  if (limits && file.size > limits.upload_bytes) {
+    notice(`The picture is ${(file.size / 2 ** 20).toFixed(1)} MiB, more than the ${limits.upload_bytes / 2 ** 20} MiB that are taken.`);
+    return;
+  }
+  if (selected().id === "tab-teach") {
+    tryFirst(files);
+    return;
+  }
+  select($("#tab-look"));
+  show(file);
+}
+
+function listenToPictures() {
+  let depth = 0;
+  addEventListener("dragenter", () => { depth += 1; $("#veil").classList.toggle("on", selected().id !== "tab-teach"); });
+  addEventListener("dragleave", () => { depth -= 1; if (depth <= 0) $("#veil").classList.remove("on"); });
+  addEventListener("dragover", (event) => event.preventDefault());
+  addEventListener("drop", (event) => {
+    event.preventDefault();
+    depth = 0;
+    $("#veil").classList.remove("on");
+    take(picturesOf(event.dataTransfer));
+  });
+  addEventListener("paste", (event) => {
+    const files = picturesOf(event.clipboardData);
+    if (files.length) take(files);
+  });
+  for (const button of $$("[data-choose]")) {
+    button.addEventListener("click", async () => {
+      const files = await chooseFiles($("#file"));
+      if (files.length) take(files);
+    });
+  }
+  for (const button of $$("[data-camera]")) {
+    button.addEventListener("click", async () => {
+      const blob = await takePicture();
+      if (blob) take([blob]);
+    });
+  }
+}
+
+async function start() {
+  listenToTabs();
+  listenToTheme();
+  listenToPictures();
+  const served = await ask("/models");
+  limits = served.limits;
+  const { models } = served;
+  $("#about").textContent = `Vitrine ${served.version}: ${models.map((model) => model.name).join(" and ") || "no model yet"}`;
+  if (models.length) {
+    startLook(models);
+    startTeach(models);
+    startModel(models);
+  }
+  if (served.run) startTraining(served.run);
+  const wanted = tabs.find((tab) => !tab.hidden && `#${tab.getAttribute("aria-controls")}` === location.hash);
+  select(wanted ?? (models.length ? $("#tab-look") : $("#tab-training")));
+  document.body.dataset.ready = "yes";
+}
+
+start().catch((error) => notice(error.message));

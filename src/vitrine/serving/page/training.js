@@ -1,0 +1,76 @@
+// The curves of a run that may still be training: new records every two seconds.
+import { ask, query } from "./api.js";
+import { chart, short } from "./charts.js";
+import { $, el } from "./dom.js";
+
+const EVERY = 2000;
+// Past this many points a curve is thinned out; nobody sees more on a screen.
+const MOST_POINTS = 600;
+const PLOTS = [
+  { title: "Loss", names: { loss: "training", val_loss: "validation" } },
+  { title: "Accuracy", names: { accuracy: "training", val_accuracy: "validation" } },
+  { title: "Learning rate", names: { lr: "learning rate" } },
+  { title: "Images a second", names: { images_per_second: "images a second" } },
+  { title: "Gradient norm", names: { gradient_norm: "gradient norm" } },
+];
+const KNOWN = new Set(["step", ...PLOTS.flatMap((plot) => Object.keys(plot.names))]);
+const records = [];
+let next = 0;
+let isRunning = false;
+
+export function startTraining(name) {
+  $("#tab-training").hidden = false;
+  $("#run-name").textContent = name;
+  if (!isRunning) poll();
+}
+
+async function poll() {
+  isRunning = true;
+  let isFinished = false;
+  try {
+    const found = await ask(query("/run", { after: next }));
+    if (found.next < next) records.length = 0; // a resumed run writes its last records again
+    next = found.next;
+    isFinished = found.is_finished;
+    records.push(...found.records);
+    if (found.records.length || !$("#curves").children.length) drawCurves(isFinished);
+    else showState(isFinished);
+    if (found.records.length) setTimeout(poll, 50); // there may be more
+    else if (!isFinished) setTimeout(poll, EVERY);
+  } catch (error) {
+    $("#run-state").textContent = error.message;
+    setTimeout(poll, EVERY * 3);
+  }
+}
+
+function showState(isFinished) {
+  const last = records.at(-1);
+  const state = $("#run-state");
+  const step = last ? `step ${last.step.toLocaleString("en")}` : "no record yet";
+  state.replaceChildren(isFinished ? "Finished" : el("span", {}, el("i", { className: "live" }), "Training"), `, ${step}`);
+}
+
+function drawCurves(isFinished) {
+  showState(isFinished);
+  const others = new Set(records.flatMap((record) => Object.keys(record)).filter((name) => !KNOWN.has(name)));
+  const plots = [...PLOTS, ...[...others].map((name) => ({ title: words(name), names: { [name]: words(name) } }))];
+  $("#curves").replaceChildren(...plots.map(plot).filter(Boolean));
+}
+
+const words = (name) => name.replaceAll("_", " ").replace(/^./, (letter) => letter.toUpperCase());
+
+function plot({ title, names }) {
+  const series = Object.entries(names)
+    .map(([key, name]) => ({ name, kind: "line", points: points(key) }))
+    .filter((each) => each.points.length);
+  if (!series.length) return null;
+  const key = series.map(({ name, points: [...all] }, i) =>
+    el("span", { className: `s${i + 1}` }, el("i"), `${name} ${short(all.at(-1)[1])}`));
+  return el("div", { className: "panel" }, el("h3", {}, title), chart(series, { x: "step", label: `${title} by step` }), el("div", { className: "key" }, key));
+}
+
+function points(key) {
+  const all = records.filter((record) => typeof record[key] === "number").map((record) => [record.step, record[key]]);
+  const stride = Math.ceil(all.length / MOST_POINTS);
+  return all.filter((_, i) => i % stride === 0 || i === all.length - 1);
+}

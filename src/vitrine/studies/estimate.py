@@ -1,0 +1,104 @@
+"""What a study will cost before anything starts: operations by arithmetic, seconds by a stated rule.
+
+Operations are counted as Table 6 does (`vitrine.models.cost`), those of the final evaluation included. A run
+takes as long as its operations at a share of the device's matmul rate (half, as `vitrine plan` reckons, where it is
+compiled) or as its kernels take to be launched, whichever is longer; runs side by side share the device and launch
+on their own.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from vitrine.models.config import BiTConfig, ModelConfig
+from vitrine.models.cost import TRAINING_FLOPS_PER_MAC, cost_of
+from vitrine.studies.record import Run
+
+FORWARD_FLOPS_PER_MAC = 2
+# Share of the matmul rate that a training step reaches: half for a large compiled model (measured, see
+# docs/experiments.md); small ones that are not compiled spend most of a step in work that is no matrix product,
+# ResNets with their group norms even more. The two last are assumptions.
+SHARE_COMPILED, SHARE_EAGER, SHARE_RESNET = 0.5, 0.2, 0.06
+# Launching one layer's kernels, forward and backward, beside one H200 (docs/experiments.md, CIFAR-10).
+LAUNCH_SECONDS_A_LAYER = 3.5e-3
+# Building the model, moving the data, evaluating, writing.
+START_SECONDS = 2.0
+# A measurement of speed: five turns of half a second, and the search for the largest batch.
+SPEED_SECONDS = 10.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Estimate:
+    """One run's or several runs' cost; estimates add up."""
+
+    runs: int = 0
+    exaflops: float = 0.0
+    device_seconds: float = 0.0
+    """Of the device alone."""
+    host_seconds: float = 0.0
+    """Of one process, which others may share with."""
+
+    def __add__(self, other: "Estimate") -> "Estimate":
+        return Estimate(
+            runs=self.runs + other.runs,
+            exaflops=self.exaflops + other.exaflops,
+            device_seconds=self.device_seconds + other.device_seconds,
+            host_seconds=self.host_seconds + other.host_seconds,
+        )
+
+    def seconds(self, jobs: int) -> float:
+        """Return the time by the clock with so many processes on one device."""
+        return max(self.device_seconds, self.host_seconds / max(jobs, 1))
+
+    def __str__(self) -> str:
+        return f"{self.runs} runs, {self.exaflops:.3g} exaFLOPs"
+
+
+def estimate_run(run: Run, *, rate: float, num_test: int) -> Estimate:
+    """Estimate one run on a device of `rate` operations a second (matmul)."""
+    macs = cost_of(run.model).macs
+    if run.work == "speed":
+        return Estimate(runs=1, exaflops=0.0, device_seconds=SPEED_SECONDS, host_seconds=SPEED_SECONDS)
+    training = run.recipe.training
+    operations = TRAINING_FLOPS_PER_MAC * macs * training.batch_size * training.total_steps
+    judged = FORWARD_FLOPS_PER_MAC * macs * num_test
+    device = (operations + judged) / (rate * share_of_rate(run))
+    launching = training.total_steps * LAUNCH_SECONDS_A_LAYER * num_layers(run.model)
+    return Estimate(
+        runs=1,
+        exaflops=(operations + judged) / 1e18,
+        device_seconds=device,
+        host_seconds=max(device, launching) + START_SECONDS,
+    )
+
+
+def estimate(runs: Sequence[Run], *, rate: float, num_test: int) -> Estimate:
+    """Add up the estimates of runs."""
+    return sum((estimate_run(run, rate=rate, num_test=num_test) for run in runs), start=Estimate())
+
+
+def share_of_rate(run: Run) -> float:
+    """Return the share of the matmul rate that a run is reckoned with."""
+    if run.recipe.training.compile is not False:
+        return SHARE_COMPILED
+    return SHARE_RESNET if isinstance(run.model, BiTConfig) else SHARE_EAGER
+
+
+def num_layers(config: ModelConfig) -> int:
+    """Count blocks, or a ResNet's units, and one for all the rest."""
+    if isinstance(config, BiTConfig):
+        return sum(config.units) + 1
+    return config.depth + 1 + (sum(config.stem.units) if config.stem else 0)
+
+
+def exaflops_of(run: Run, steps: int) -> float:
+    """Return the exaFLOPs of the steps that a run took, as Table 6 counts them."""
+    macs = cost_of(run.model).macs
+    return TRAINING_FLOPS_PER_MAC * macs * run.recipe.training.batch_size * steps / 1e18
+
+
+def shown_seconds(seconds: float) -> str:
+    """Write a time for people."""
+    for unit, length in (("days", 86_400.0), ("hours", 3600.0), ("minutes", 60.0)):
+        if seconds >= 2 * length:
+            return f"{seconds / length:,.1f} {unit}"
+    return f"{seconds:.0f} s"

@@ -1,0 +1,191 @@
+"""Many runs, a few at a time: processes that import torch once and take one run after another.
+
+A run starts when the one whose weights it needs is finished. Processes whose parent dies save the run they are at
+and end, so that the next call goes on there.
+"""
+
+import multiprocessing
+import os
+import signal
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from multiprocessing.connection import Connection, wait
+from typing import Any
+
+from vitrine.errors import VitrineError
+from vitrine.studies.record import Run
+
+# What a process does with a run; a function of a module, so that another process can import it.
+Work = Callable[[Run, Any], dict[str, Any]]
+WATCH_SECONDS = 0.5
+
+
+@dataclass(frozen=True, kw_only=True)
+class Done:
+    """A run that ended: with what it measured, or with the reason why it did not."""
+
+    run: Run
+    values: dict[str, Any] | None
+    reason: str = ""
+
+
+def carry_out_all(
+    runs: Sequence[Run], work: Work, context: Any, *, jobs: int, names: Callable[[Run], str]
+) -> Iterator[Done]:
+    """Yield every run as it ends; `runs` must be in order, and `names` tells runs of several studies apart."""
+    if jobs <= 1:
+        yield from one_by_one(runs, work, context, names=names)
+        return
+    waiting = longest_first(runs)
+    pending = {names(run) for run in waiting}
+    with helpers(work, context, count=min(jobs, len(waiting))) as idle:
+        busy: dict[Connection, Run] = {}
+        idle_now = list(idle)
+        while waiting or busy:
+            for run in list(waiting):
+                if idle_now and needed_by(run, names) not in pending and may_start(run, list(busy.values())):
+                    connection = idle_now.pop()
+                    connection.send(run)
+                    busy[connection] = run
+                    waiting.remove(run)
+            for ready in wait(list(busy)):
+                assert isinstance(ready, Connection)
+                connection = ready
+                run = busy.pop(connection)
+                try:
+                    values, reason = connection.recv()
+                    idle_now.append(connection)
+                except EOFError:  # the process is gone, and the run with it
+                    values, reason = None, "its process died (out of memory, or killed)"
+                pending.discard(names(run))
+                yield Done(run=run, values=values, reason=reason)
+                if values is None:
+                    yield from given_up(run, waiting, pending, names)
+            if waiting and not busy and not idle_now:
+                for run in waiting:
+                    yield Done(run=run, values=None, reason="no process is left to run it")
+                return
+
+
+def may_start(run: Run, others: Sequence[Run]) -> bool:
+    """Whether a run may start beside others: speed is measured alone."""
+    return not others if run.work == "speed" else not any(other.work == "speed" for other in others)
+
+
+def longest_first(runs: Sequence[Run]) -> list[Run]:
+    """Sort the runs of each study by what they and those that wait for them cost: no long one is left for the end.
+
+    Studies keep their order, so that the first of them is finished first; what must run alone comes last.
+    """
+    from vitrine.studies.estimate import exaflops_of
+
+    cost = {id(run): exaflops_of(run, run.recipe.training.total_steps) for run in runs}
+    weight = dict(cost)
+    for run in runs:
+        for other in runs:
+            if other.study == run.study and other.after == run.name:
+                weight[id(run)] += cost[id(other)]
+    studies = list(dict.fromkeys(run.study for run in runs))
+    return sorted(runs, key=lambda run: (run.work == "speed", studies.index(run.study), -weight[id(run)]))
+
+
+def given_up(
+    failed: Run, waiting: list[Run], pending: set[str], names: Callable[[Run], str]
+) -> Iterator[Done]:
+    """Take away the runs that wait for one that failed."""
+    for run in list(waiting):
+        if run in waiting and needed_by(run, names) == names(failed):
+            waiting.remove(run)
+            pending.discard(names(run))
+            yield Done(run=run, values=None, reason=f"{failed.name}, whose weights it needs, failed")
+            yield from given_up(run, waiting, pending, names)
+
+
+def needed_by(run: Run, names: Callable[[Run], str]) -> str | None:
+    """Return the name of the run that must be finished first."""
+    return None if run.after is None else names(run).removesuffix(run.name) + run.after
+
+
+def one_by_one(
+    runs: Sequence[Run], work: Work, context: Any, *, names: Callable[[Run], str]
+) -> Iterator[Done]:
+    """Carry out every run in this process."""
+    failed: set[str] = set()
+    for run in runs:
+        if needed_by(run, names) in failed:
+            failed.add(names(run))
+            yield Done(run=run, values=None, reason=f"{run.after}, whose weights it needs, failed")
+            continue
+        values, reason = attempted(run, work, context)
+        if values is None:
+            failed.add(names(run))
+        yield Done(run=run, values=values, reason=reason)
+
+
+def attempted(run: Run, work: Work, context: Any) -> tuple[dict[str, Any] | None, str]:
+    """Carry out one run; a failure is a reason, an interruption goes on up."""
+    try:
+        return work(run, context), ""
+    except VitrineError as error:
+        if error.exit_code == 130:  # stopped by a signal, everything is saved
+            raise
+        return None, str(error)
+
+
+class helpers:  # noqa: N801
+    """Processes that take runs, for the length of a block."""
+
+    def __init__(self, work: Work, context: Any, *, count: int) -> None:
+        # A fork would share what CUDA and threads hold.
+        spawning = multiprocessing.get_context("spawn")
+        self.connections: list[Connection] = []
+        self.processes: list[Any] = []
+        for _ in range(count):
+            ours, theirs = spawning.Pipe()
+            process = spawning.Process(target=serve, args=(theirs, work, context, os.getpid()), daemon=True)
+            process.start()
+            theirs.close()
+            self.connections.append(ours)
+            self.processes.append(process)
+
+    def __enter__(self) -> list[Connection]:
+        return self.connections
+
+    def __exit__(self, *error: object) -> None:
+        for connection in self.connections:
+            connection.close()
+        if error[0] is not None:
+            for process in self.processes:
+                process.terminate()  # the loop saves and stops
+        for process in self.processes:
+            process.join()
+
+
+def serve(connection: Connection, work: Work, context: Any, parent: int) -> None:
+    """Take runs from the other end until it is closed."""
+    threading.Thread(target=watch, args=(parent,), daemon=True).start()
+    while True:
+        try:
+            run = connection.recv()
+        except EOFError:
+            return
+        try:
+            answer = attempted(run, work, context)
+        except VitrineError:
+            return
+        except Exception:
+            answer = None, traceback.format_exc()
+        try:
+            connection.send(answer)
+        except OSError:
+            return
+
+
+def watch(parent: int) -> None:
+    """End this process, saving what it does, when its parent is gone."""
+    while os.getppid() == parent:
+        time.sleep(WATCH_SECONDS)
+    os.kill(os.getpid(), signal.SIGTERM)

@@ -1,0 +1,132 @@
+"""What a study is made of: runs, each a frozen record with its recipe, and a rule that judges their results."""
+
+import dataclasses
+import hashlib
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+from vitrine.models.config import ModelConfig
+from vitrine.recipes import Recipe
+from vitrine.studies.scales import Scale
+
+if TYPE_CHECKING:
+    from vitrine.studies.panels import Panel
+    from vitrine.studies.results import Results
+    from vitrine.studies.verdicts import Finding
+
+Role = Literal["measured", "preparation"]
+Work = Literal["training", "speed"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setup:
+    """All that a list of runs is a function of."""
+
+    scale: Scale
+    seed: int
+    num_classes: int
+    num_images: int
+    """Training images of the data set."""
+    target_classes: tuple[int, ...] = ()
+    """Classes of each data set that is transferred to; none where it is the data set itself."""
+
+    @property
+    def targets(self) -> tuple[tuple[str, int], ...]:
+        """Name and classes of every set that is fine-tuned on."""
+        named = tuple((f"target{number}", classes) for number, classes in enumerate(self.target_classes))
+        return named or (("data", self.num_classes),)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """One training run, or one measurement of speed: a pure function of scale and seed."""
+
+    study: str
+    group: str
+    """What its seeds have in common."""
+    seed: int
+    settings: dict[str, Any]
+    """What is varied, for tables and rules."""
+    model: ModelConfig
+    recipe: Recipe
+    data: str = "data"
+    """Which set it reads: `data`, or `target0`..."""
+    num_images: int | None = None
+    """How many training images, drawn at random by the seed; None for all."""
+    after: str | None = None
+    """The run whose weights it begins with."""
+    keeps_positions: bool = True
+    """Whether positions of weights from another resolution are resampled; otherwise they begin anew."""
+    probes: bool = False
+    """Whether the representation is probed with five labels a class on the target."""
+    role: Role = "measured"
+    work: Work = "training"
+
+    @property
+    def name(self) -> str:
+        """A name that is unique in the study and fit for a folder."""
+        return f"{self.group}-seed{self.seed}"
+
+    def key(self, fingerprints: Mapping[str, str], *, before: str = "") -> str:
+        """Hash everything that decides the result, the data and the run before it included."""
+        values = {**dataclasses.asdict(self), "data_is": fingerprints.get(self.data, ""), "before": before}
+        if self.probes:
+            values["target_is"] = fingerprints.get("target0", "")
+        # A claim is a sentence for people; rewording it changes no result.
+        values["recipe"].pop("claim")
+        return hash_of(values)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Study:
+    """One experiment of the paper."""
+
+    name: str
+    title: str
+    where: str
+    """Section, table and figure of the paper."""
+    claim: str
+    rule: str
+    """How the verdict follows from the results, in words."""
+    runs: Callable[[Setup], tuple[Run, ...]]
+    judge: "Callable[[Results], Sequence[Finding]]"
+    panels: "Callable[[Results], Sequence[Panel]]"
+    measure: str = "accuracy"
+    """The number that decides."""
+    seeds: int = 3
+    departures: str = ""
+    """Where the small scales differ from the paper, beyond model and data."""
+
+
+def hash_of(values: Mapping[str, Any]) -> str:
+    """Return a short hash of plain values."""
+    text = json.dumps(values, sort_keys=True, default=str)
+    return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
+
+
+def keys_of(runs: Sequence[Run], fingerprints: Mapping[str, str]) -> dict[str, str]:
+    """Return the key of every run by its name; a run's key depends on the run before it."""
+    found: dict[str, str] = {}
+    for run in in_order(runs):
+        found[run.name] = run.key(fingerprints, before=found[run.after] if run.after else "")
+    return found
+
+
+def in_order(runs: Sequence[Run]) -> list[Run]:
+    """Sort runs so that each comes after the one whose weights it needs, otherwise as they are listed."""
+    by_name = {run.name: run for run in runs}
+    assert len(by_name) == len(runs), "two runs of a study have one name"
+    ordered: dict[str, Run] = {}
+
+    def add(run: Run) -> None:
+        if run.name in ordered:
+            return
+        if run.after is not None:
+            add(by_name[run.after])
+        ordered[run.name] = run
+
+    for run in runs:
+        add(run)
+    return list(ordered.values())

@@ -1,0 +1,155 @@
+"""Results of finished runs: one line each in `results.jsonl`, and the statistics that rules are made of."""
+
+import json
+import os
+import statistics
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from vitrine.errors import DataError
+
+FILE = "results.jsonl"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Result:
+    """One finished run, as its line says."""
+
+    study: str
+    run: str
+    key: str
+    series: str
+    """The same for all runs that may be compared: one scale, one data set."""
+    command: str
+    group: str
+    seed: int
+    role: str
+    settings: dict[str, Any]
+    scale: str
+    data: str
+    measures: dict[str, float]
+    params: int
+    macs: int
+    exaflops: float
+    steps: int
+    seconds: float
+    num_images: int
+    num_test: int
+    device: str
+    version: str
+    resumed_at: int = 0
+    """The step that a half-done run went on from."""
+
+
+class Results:
+    """Measured runs of one study, to be asked by what was varied."""
+
+    def __init__(self, results: Iterable[Result], *, measure: str = "accuracy") -> None:
+        self.all = tuple(results)
+        self.measured = tuple(result for result in self.all if result.role == "measured")
+        self.measure = measure
+
+    def __len__(self) -> int:
+        return len(self.measured)
+
+    def where(self, **settings: Any) -> list[Result]:
+        """Return the measured runs that have these settings, by seed."""
+        found = [
+            result
+            for result in self.measured
+            if all(result.settings.get(name) == value for name, value in settings.items())
+        ]
+        return sorted(found, key=lambda result: result.seed)
+
+    def values(self, measure: str = "", **settings: Any) -> list[float]:
+        """Return one number a seed."""
+        name = measure or self.measure
+        return [result.measures[name] for result in self.where(**settings) if name in result.measures]
+
+    def options(self, setting: str) -> list[Any]:
+        """Return the values that a setting takes, in the order in which they were met."""
+        return list(
+            dict.fromkeys(result.settings[setting] for result in self.measured if setting in result.settings)
+        )
+
+    def groups(self) -> dict[str, list[Result]]:
+        """Return the measured runs by group, each with its seeds."""
+        found: dict[str, list[Result]] = {}
+        for result in self.measured:
+            found.setdefault(result.group, []).append(result)
+        return found
+
+    def spread(self, measure: str = "") -> float:
+        """Return the standard deviation of one run, pooled over all groups with more than one seed.
+
+        With one seed each it is what the size of the test set alone makes of the mean (binomial).
+        """
+        name = measure or self.measure
+        squares, freedom = 0.0, 0
+        for members in self.groups().values():
+            values = [member.measures[name] for member in members if name in member.measures]
+            if len(values) > 1:
+                squares += statistics.variance(values) * (len(values) - 1)
+                freedom += len(values) - 1
+        if freedom:
+            return float((squares / freedom) ** 0.5)
+        values = self.values(name)
+        if not values:
+            return 0.0
+        mean = statistics.fmean(values)
+        num_test = max((result.num_test for result in self.measured), default=0)
+        return float((max(mean * (1 - mean), 0.0) / num_test) ** 0.5) if num_test else 0.0
+
+
+def mean_and_spread(values: list[float]) -> tuple[float, float | None]:
+    """Return mean and standard deviation (n - 1); None for the latter where there is one value."""
+    return statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else None
+
+
+def append_result(folder: Path, values: Mapping[str, Any]) -> None:
+    """Add one line, whole or not at all: a line that a crash cut off is taken away first."""
+    folder.mkdir(parents=True, exist_ok=True)
+    line = json.dumps(values).encode() + b"\n"
+    with (folder / FILE).open("ab+") as file:
+        size = file.seek(0, os.SEEK_END)
+        if size:
+            file.seek(size - 1)
+            if file.read(1) != b"\n":
+                file.seek(0)
+                file.truncate(file.read().rfind(b"\n") + 1)
+        file.write(line)  # opened for appending: it goes to the end
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def read_results(folder: Path) -> list[Result]:
+    """Read every finished run of a study; of two lines of one key the later counts."""
+    found: dict[str, Result] = {}
+    for number, values in enumerate(whole_lines(folder / FILE), start=1):
+        try:
+            result = Result(**values)
+        except TypeError as error:
+            raise DataError(f"{folder / FILE}, line {number}, is not a finished run: {error}") from None
+        found[result.key] = result
+    return list(found.values())
+
+
+def latest_series(results: list[Result]) -> list[Result]:
+    """Return the results that belong with the last one, where a folder has seen several data sets or scales."""
+    return [result for result in results if result.series == results[-1].series]
+
+
+def whole_lines(file: Path) -> Iterator[dict[str, Any]]:
+    """Yield the records of a file of lines; a last line without an end is not one."""
+    if not file.exists():
+        return
+    text = file.read_text(encoding="utf-8")
+    lines = text.split("\n")[:-1]
+    for number, line in enumerate(lines, start=1):
+        try:
+            values = json.loads(line)
+        except ValueError:
+            raise DataError(f"{file}, line {number}, is not JSON; mend or remove it") from None
+        yield values

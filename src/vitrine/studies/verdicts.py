@@ -1,0 +1,102 @@
+"""From results to a verdict, by rules that are stated: comparisons of means with the spread over seeds.
+
+Every comparison has a standard error made of the spread of one run, pooled over the whole study, and the number of
+seeds on either side. A difference counts when it is more than twice its standard error.
+"""
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+State = Literal["holds", "open", "opposite"]
+Word = Literal["reproduced", "not reproduced at this scale", "contradicted", "not measured"]
+SURE = 2.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finding:
+    """One sentence of the claim beside what was measured."""
+
+    says: str
+    difference: float
+    error: float
+    state: State
+    is_points: bool = True
+    """Whether the difference is a share, shown as percentage points."""
+
+    def __str__(self) -> str:
+        factor, unit = (100, " points") if self.is_points else (1, "")
+        return (
+            f"{self.says}: {factor * self.difference:+.2f} ± {factor * self.error:.2f}{unit} ({self.state})"
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verdict:
+    """What the results say of the claim."""
+
+    word: Word
+    findings: tuple[Finding, ...]
+
+    def __str__(self) -> str:
+        return "\n".join([self.word, *(f"  {finding}" for finding in self.findings)])
+
+
+def verdict_of(findings: Sequence[Finding]) -> Verdict:
+    """Contradicted by one opposite finding; reproduced when all hold; otherwise not reproduced at this scale."""
+    states = [finding.state for finding in findings]
+    word: Word
+    if not findings:
+        word = "not measured"
+    elif "opposite" in states:
+        word = "contradicted"
+    elif all(state == "holds" for state in states):
+        word = "reproduced"
+    else:
+        word = "not reproduced at this scale"
+    return Verdict(word=word, findings=tuple(findings))
+
+
+def ahead(
+    says: str, better: Sequence[float], worse: Sequence[float], *, spread: float, by: float = 0.0
+) -> list[Finding]:
+    """Compare two means: holds when `better` is ahead by more than `by`, opposite when surely behind."""
+    if not better or not worse:
+        return []
+    difference = statistics.fmean(better) - statistics.fmean(worse)
+    return [sure(says, difference, error_of(spread, better, worse), by=by)]
+
+
+def level(
+    says: str, one: Sequence[float], other: Sequence[float], *, spread: float, within: float, most: float
+) -> list[Finding]:
+    """Compare two means that should be equal: holds within `within` or twice the error, opposite above `most`.
+
+    Noise in which a difference of `most` would be lost proves nothing: it stays open.
+    """
+    if not one or not other:
+        return []
+    difference = statistics.fmean(one) - statistics.fmean(other)
+    error = error_of(spread, one, other)
+    state: State = "open"
+    if abs(difference) <= max(within, SURE * error) and SURE * error <= most:
+        state = "holds"
+    elif abs(difference) > most:
+        state = "opposite"
+    return [Finding(says=says, difference=difference, error=error, state=state)]
+
+
+def sure(says: str, difference: float, error: float, *, by: float = 0.0, is_points: bool = True) -> Finding:
+    """Judge a difference that should be above `by`."""
+    state: State = "open"
+    if difference > max(SURE * error, by):
+        state = "holds"
+    elif difference < -max(SURE * error, by):
+        state = "opposite"
+    return Finding(says=says, difference=difference, error=error, state=state, is_points=is_points)
+
+
+def error_of(spread: float, *sides: Sequence[float]) -> float:
+    """Return the standard error of a difference of means."""
+    return float(spread * sum(1 / len(side) for side in sides) ** 0.5)

@@ -1,0 +1,200 @@
+"""A study from data to verdict, killed half-way, given one more seed: on generated pictures, on the CPU."""
+
+import json
+import re
+import shutil
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.journeys.commandline import assert_refused, inside, started, vitrine
+from tests.unit.studies.test_pool import wait_until
+from vitrine.studies.results import FILE
+
+DATA = "generated:shapes?size=16&count=120&label=colour&noise=0"
+
+
+def study(out: Path, *arguments: str) -> list[str]:
+    return ["study", *arguments, "--scale", "tiny", "--out", str(out), "--device", "cpu", "--rate", "0.05"]
+
+
+def lines(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (folder / FILE).read_text().splitlines()]
+
+
+def test_a_tiny_study_runs_from_data_to_a_page_and_another_seed_adds_only_that_seed(tmp_path: Path) -> None:
+    once = inside(*study(tmp_path, "head,resolution", DATA, "--seeds", "1"))
+    assert once.returncode == 0, once.stderr
+    assert re.search(r"Plan: 10 of 10 runs are to be done, \S+ exaFLOPs, about ", once.stderr + once.stdout)
+    assert "Wrote" in once.stdout
+    assert "Next:" in once.stdout
+    head = (tmp_path / "head" / FILE).read_bytes()
+    found = lines(tmp_path / "head")
+    assert [line["seed"] for line in found] == [0] * 6
+    assert all(0 <= line["measures"]["accuracy"] <= 1 for line in found)
+    assert all(0 <= line["measures"]["fewshot"] <= 1 for line in found)
+    # Weights stay only where another run begins with them, and no optimizer with them.
+    assert not list(tmp_path.rglob("last.safetensors"))
+    [kept] = (tmp_path / "resolution" / "runs").iterdir()
+    assert kept.name.startswith("pre-training-seed0-")
+    assert [path.name for path in kept.iterdir()] == ["model"]
+    assert not list((tmp_path / "head" / "runs").iterdir())
+    larger = [line for line in lines(tmp_path / "resolution") if line["group"].startswith("larger")]
+    assert len(larger) == 2
+
+    twice = inside(*study(tmp_path, "head", DATA, "--seeds", "2"))
+    assert twice.returncode == 0, twice.stderr
+    assert "Plan: 6 of 12 runs" in twice.stderr + twice.stdout
+    assert (tmp_path / "head" / FILE).read_bytes().startswith(head)
+    assert [line["seed"] for line in lines(tmp_path / "head")] == [0] * 6 + [1] * 6
+
+    page = (tmp_path / "head" / "index.html").read_text()
+    assert "class token" in page
+    assert "<svg" in page
+    again = inside(*study(tmp_path, "head", DATA, "--seeds", "2", "--json"))
+    answer = json.loads(again.stdout)
+    assert answer["lines"][0]["finished"] == 12
+    assert answer["lines"][0]["verdict"] in ("reproduced", "not reproduced at this scale", "contradicted")
+
+    document = tmp_path / "docs" / "studies.md"
+    written = inside("study", "page", str(tmp_path), "--out", str(document))
+    assert written.returncode == 0, written.stderr
+    assert "| class token, 0.002 |" in document.read_text()
+    assert (document.parent / "studies" / "resolution.svg").exists()
+
+
+def test_a_study_that_is_killed_goes_on_where_it_was(tmp_path: Path) -> None:
+    arguments = study(tmp_path, "resolution", DATA, "--seeds", "1", "--steps", "12")
+    results = tmp_path / "resolution" / FILE
+    runs = tmp_path / "resolution" / "runs"
+
+    def is_half_way() -> bool:
+        assert process.poll() is None, process.communicate()
+        others = [
+            path for path in runs.glob("*/checkpoints/last.safetensors") if "pre-training" not in str(path)
+        ]
+        return results.exists() and bool(others)
+
+    with started(*arguments) as process:
+        wait_until(is_half_way)
+        process.kill()
+    before = results.read_bytes()
+    finished = [line["run"] for line in lines(tmp_path / "resolution")]
+    names = [path.parent.name.rpartition("-")[0] for path in runs.glob("*/checkpoints")]
+    half_done = [name for name in names if name not in finished]
+    after = inside(*arguments)
+    assert after.returncode == 0, after.stderr
+    assert results.read_bytes().startswith(before)
+    found = lines(tmp_path / "resolution")
+    assert len(found) == len({line["run"] for line in found}) == 4
+    resumed = {line["run"]: line["resumed_at"] for line in found}
+    # Checkpoints are made half-way; fine-tuning takes 8 x 12 steps at this scale.
+    assert [resumed[name] for name in half_done] == [48] or not half_done
+    assert all(resumed[name] == 0 for name in finished)
+    assert half_done or len(finished) > 1
+
+
+def test_ctrl_c_saves_and_says_how_to_go_on(tmp_path: Path) -> None:
+    with started(*study(tmp_path, "resolution", DATA, "--seeds", "1", "--steps", "20")) as process:
+        wait_until(lambda: bool(list(tmp_path.rglob("last.safetensors"))))
+        process.send_signal(signal.SIGINT)
+        _, said = process.communicate(timeout=60)
+    assert process.returncode == 130, said
+    assert "stopped; everything is saved; the same command goes on from here" in said
+
+
+def test_weights_that_were_removed_are_made_again_only_where_a_run_needs_them(tmp_path: Path) -> None:
+    arguments = study(tmp_path, "resolution", DATA, "--seeds", "1")
+    assert inside(*arguments).returncode == 0
+    shutil.rmtree(tmp_path / "resolution" / "runs")
+    finished = inside(*arguments)
+    assert "All 4 runs are finished" in finished.stderr + finished.stdout
+    results = tmp_path / "resolution" / FILE
+    kept = [line for line in results.read_text().splitlines() if "fresh" not in line]
+    results.write_text("\n".join(kept) + "\n")
+    again = inside(*arguments)
+    assert "Plan: 2 of 4 runs" in again.stderr + again.stdout
+    assert sorted(line["run"] for line in lines(tmp_path / "resolution")[3:]) == [
+        "larger-fresh-positions-seed0",
+        "pre-training-seed0",
+    ]
+
+
+def test_changed_data_is_not_taken_for_the_old(tmp_path: Path) -> None:
+    for seed in ("0", "1"):
+        result = inside(*study(tmp_path, "resolution", f"{DATA}&seed={seed}", "--seeds", "1"))
+        assert "Plan: 4 of 4 runs" in result.stderr + result.stdout
+    found = lines(tmp_path / "resolution")
+    assert len(found) == 8
+    assert len({line["series"] for line in found}) == 2
+    document = tmp_path / "studies.md"
+    assert inside("study", "page", str(tmp_path), "--out", str(document)).returncode == 0
+    # The document is about the last series alone.
+    assert "4 finished runs · 1 seed(s)" in document.read_text()
+    assert "seed=1' --scale tiny --seeds 1" in document.read_text()
+
+
+def test_a_machine_that_cannot_draw_keeps_the_results_and_another_one_draws_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patched:
+        for name in ("matplotlib", "matplotlib.figure", "jinja2"):
+            patched.setitem(sys.modules, name, None)
+        result = inside(*study(tmp_path, "resolution", DATA, "--seeds", "1"))
+    assert result.returncode == 0, result.stderr
+    assert "No page of resolution" in result.stderr + result.stdout
+    assert "resolution: " in result.stdout
+    page = tmp_path / "resolution" / "index.html"
+    assert not page.exists()
+    inside("study", "page", str(tmp_path), "--out", str(tmp_path / "studies.md"))
+    assert "<svg" in page.read_text()
+
+
+def test_the_list_says_claim_runs_and_cost_of_every_study_and_reads_no_data() -> None:
+    found = inside("study", "list", "--scale", "paper", "--rate", "700", "--jobs", "1", "--json")
+    answer = json.loads(found.stdout)
+    assert len(answer["lines"]) == 11
+    assert all(line["runs"] and line["claim"] and line["estimated_seconds"] > 0 for line in answer["lines"])
+    shown = inside("study", "list", "--rate", "700").stdout
+    assert "positions (appendix D.4, Table 8, Fig. 10)" in shown
+    assert re.search(r"scale small: 24 runs, \S+ exaFLOPs, about", shown)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["study", "positons", "cifar10"], "no study is called 'positons'; nearest: positions"),
+        (["study", "positions"], "which data?"),
+        (["study", "positions", DATA, "--seeds", "0"], "seeds must be at least 1, got 0"),
+        (["study", "positions", DATA, "--steps", "0"], "above 0"),
+        (["study", "page", "nowhere", "--out", "a.md"], "nowhere holds no results of a study"),
+        (["study", "page", ".", "--out", "a.html"], "page writes a Markdown file"),
+        (["study", "head", "generated:shapes?label=colour,shape"], "one label an image"),
+    ],
+)
+def test_mistakes_are_refused_in_one_sentence(arguments: list[str], words: str) -> None:
+    assert_refused(inside(*arguments), words)
+
+
+@pytest.mark.gpu
+def test_studies_share_a_gpu(tmp_path: Path) -> None:
+    names = "positions,head,few-shot-vs-data,compute,self-supervision,resolution,cost"
+    arguments = [
+        "study",
+        names,
+        "generated:shapes?size=32&count=2000&label=colour",
+        "--seeds",
+        "1",
+        "--jobs",
+        "3",
+    ]
+    result = vitrine(
+        *arguments, "--scale", "small", "--steps", "0.02", "--out", tmp_path, "--device", "cuda", timeout=280
+    )
+    assert result.returncode == 0, result.stderr
+    for name in names.split(","):
+        assert all(line["device"] != "cpu" for line in lines(tmp_path / name))
+    assert all(line["measures"]["largest_batch"] > 0 for line in lines(tmp_path / "cost"))

@@ -1,0 +1,134 @@
+"""A server for tests: small models behind a real socket, in a thread of this process."""
+
+import io
+import socket
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from pictures import photo
+from PIL import Image
+
+import vitrine
+from vitrine.data.preprocess import Preprocess
+from vitrine.models import create_model
+from vitrine.serving.app import create_app
+from vitrine.serving.hosting import Hosted, open_hosted
+from vitrine.serving.limits import Limits
+from vitrine.serving.live_run import LiveRun
+from vitrine.serving.server import Server, bind, make_server
+from vitrine.serving.service import Service
+
+CLASSES = ("cat", "dog", "owl", "fox", "newt", "hare")
+SIZE = 32
+
+
+def small_vit(*, seed: int = 0, num_classes: int | None = len(CLASSES), **options: object) -> torch.nn.Module:
+    """Make a ViT of two layers and two heads on 4 x 4 patches whose answers differ from picture to picture."""
+    torch.manual_seed(seed)
+    shape = {"width": 32, "depth": 2, "num_heads": 2, "mlp_width": 48, "patch_size": 8}
+    model = create_model("ViT", image_size=SIZE, num_classes=num_classes, **(shape | options))  # type: ignore[arg-type]
+    if num_classes:
+        torch.nn.init.normal_(model.head.weight)
+    return model.eval()
+
+
+def saved_vit(folder: Path, *, seed: int = 0, rule: str = "shorter") -> Path:
+    """Save one with names for its classes."""
+    preprocess = Preprocess(size=(SIZE, SIZE), rule=rule, crop_fraction=0.875, interpolation="bicubic")  # type: ignore[arg-type]
+    vitrine.save(small_vit(seed=seed), folder, preprocess=preprocess, classes=CLASSES)  # type: ignore[arg-type]
+    return folder
+
+
+def encoded(pixels: np.ndarray, kind: str = "JPEG", **options: object) -> bytes:
+    buffer = io.BytesIO()
+    Image.fromarray(pixels).save(buffer, kind, **options)
+    return buffer.getvalue()
+
+
+def jpeg(seed: int = 0, height: int = 60, width: int = 80) -> bytes:
+    return encoded(photo(seed, height, width), quality=92)
+
+
+@dataclass
+class Running:
+    """A server that answers, and what is in it."""
+
+    address: str
+    port: int
+    service: Service
+    server: Server
+
+
+@contextmanager
+def serving(
+    models: Sequence[str | Path | Hosted],
+    *,
+    limits: Limits | None = None,
+    run: LiveRun | None = None,
+    api_key: str | None = None,
+    workers: int = 1,
+    on_stop: bool = False,
+) -> Iterator[Running]:
+    """Serve for the block on a free port of this machine, then stop."""
+    limits = limits or Limits()
+    if all(isinstance(model, Hosted) for model in models):
+        hosted = list(models)
+    else:
+        hosted, found = open_hosted([str(model) for model in models], device="cpu", most=8, threads=1)
+        run = run or found
+    service = Service(hosted, limits=limits, run=run, workers=workers)  # type: ignore[arg-type]
+    service.warm_up()
+    app = create_app(service, api_key=api_key)
+    with bind("127.0.0.1", 0) as opened:
+        server = make_server(app, limits=limits, on_stop=service.admission.close)
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [opened]}, daemon=True)
+        thread.start()
+        port = opened.getsockname()[1]
+        end = time.monotonic() + 20
+        while not server.started:
+            assert time.monotonic() < end and thread.is_alive(), "the server does not start"
+            time.sleep(0.005)
+        try:
+            yield Running(f"http://127.0.0.1:{port}", port, service, server)
+        finally:
+            server.should_exit = True
+            thread.join(30)
+            service.stop()
+            assert not thread.is_alive(), "the server does not stop"
+
+
+def raw(port: int, data: bytes, *, seconds: float = 10, then_close: bool = False) -> bytes:
+    """Send bytes as they are and read until the other side closes or falls silent."""
+    with socket.create_connection(("127.0.0.1", port), timeout=seconds) as connection:
+        try:
+            connection.sendall(data)
+            if then_close:
+                connection.shutdown(socket.SHUT_WR)
+        except (BrokenPipeError, ConnectionResetError):
+            pass
+        parts = []
+        while True:
+            try:
+                part = connection.recv(65536)
+            except (TimeoutError, ConnectionResetError):
+                break
+            if not part:
+                break
+            parts.append(part)
+            if b"\r\n\r\n" in b"".join(parts) and _is_whole(b"".join(parts)):
+                break
+    return b"".join(parts)
+
+
+def _is_whole(answer: bytes) -> bool:
+    head, _, body = answer.partition(b"\r\n\r\n")
+    for line in head.lower().split(b"\r\n"):
+        if line.startswith(b"content-length:"):
+            return len(body) >= int(line.split(b":")[1])
+    return False

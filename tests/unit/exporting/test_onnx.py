@@ -1,0 +1,156 @@
+"""ONNX files: what they compute, what they say of themselves, how they are refused."""
+
+import dataclasses
+import re
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+import torch
+from unit.exporting.made import CLASSES, loaded
+
+from vitrine.checkpoints.reading.onnx_file import read_metadata
+from vitrine.errors import CheckpointError, ConfigError
+from vitrine.exporting import Deployed, onnx_graph, open_runner
+from vitrine.exporting.proof import BATCHES, answers_of, compare, reference
+from vitrine.exporting.targets import Subject, export_onnx, plan_export
+
+# Each has operators that no other has; what they all are in torch is in test_deployed.py.
+GRAPHS = ("class token", "attention pooling", "relative positions", "registers", "distillation token", "qk-norm",
+          "norm after pooling", "non-square", "hybrid", "BiT")  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", GRAPHS)
+def test_the_file_computes_what_the_model_does_for_one_two_and_five_images(kind: str, tmp_path: Path) -> None:
+    found = loaded(kind)
+    onnx_graph.write_onnx(Deployed(found.model), tmp_path / "model.onnx", record=found.record)
+    runner = open_runner(tmp_path)
+    shape = (7, found.model.config.channels, *found.model.config.image_size)
+    images = torch.randn(shape, generator=torch.Generator().manual_seed(2))
+    with torch.inference_mode():
+        expected = found.model.features(images)
+    for size in BATCHES:
+        answers = runner(images[:size].numpy())
+        assert answers.logits is not None
+        # fp32 rounding of a few layers on numbers of order one.
+        np.testing.assert_allclose(answers.logits, expected["logits"][:size], rtol=0, atol=1e-5)
+        np.testing.assert_allclose(answers.embedding, expected["representation"][:size], rtol=0, atol=1e-5)
+
+
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, tuple[Subject, ...]]:
+    """One export in all three precisions."""
+    folder = tmp_path_factory.mktemp("export")
+    found = loaded("class token")
+    made = export_onnx(Deployed(found.model), found, folder, precisions=["fp32", "fp16", "int8"])
+    return folder, made.subjects
+
+
+def test_the_file_carries_names_and_preprocessing_and_nothing_of_this_machine(
+    exported: tuple[Path, object],
+) -> None:
+    folder, _ = exported
+    for name in ("model.onnx", "model.fp16.onnx", "model.int8.onnx"):
+        proto = onnx.load(folder / name)
+        assert [given.name for given in proto.graph.input] == ["pixels"]
+        assert [given.name for given in proto.graph.output] == ["logits", "embedding"]
+        assert proto.graph.input[0].type.tensor_type.shape.dim[0].dim_param
+        assert {found.domain for found in proto.opset_import} <= {"", "ai.onnx", "com.microsoft"}
+        assert not re.search(rb"\.py\b|/src/|site-packages", (folder / name).read_bytes())
+        runner = open_runner(folder / name)
+        assert runner.classes == CLASSES
+        assert runner.preprocess == loaded("class token").preprocess
+    assert {node.domain for node in onnx.load(folder / "model.onnx").graph.node} == {""}
+
+
+def test_the_words_of_a_file_are_read_without_the_onnx_package(exported: tuple[Path, object]) -> None:
+    path = exported[0] / "model.onnx"
+    assert read_metadata(path) == {found.key: found.value for found in onnx.load(path).metadata_props}
+
+
+def test_smaller_copies_are_smaller_and_near(exported: tuple[Path, tuple[Subject, ...]]) -> None:
+    folder, subjects = exported
+    model = loaded("class token").model
+    images = torch.randn(6, 3, 32, 32, generator=torch.Generator().manual_seed(3))
+    expected = answers_of(reference(model), images)
+    sizes = {path.name: path.stat().st_size for path in folder.glob("*.onnx")}
+    assert sizes["model.fp16.onnx"] < 0.7 * sizes["model.onnx"]
+    assert sizes["model.int8.onnx"] < 0.7 * sizes["model.onnx"]
+    near = {
+        "fp32": 1e-6,
+        "fp16": 5e-3,
+        "int8": 0.1,
+    }  # of the largest logit: 2^-11 and 2^-7, over a few layers
+    for subject in subjects:
+        assert subject.answer is not None
+        check = compare(
+            subject.name, subject.answer, expected=expected, images=images, precision=subject.precision
+        )
+        assert check.largest is not None and check.scale is not None
+        assert check.largest <= near[subject.precision] * max(1, check.scale)
+        assert check.batches == BATCHES
+        assert check.agrees is (True if subject.precision == "fp32" else None)
+        assert (check.largest > 0) or subject.precision == "fp32"
+
+
+def test_a_wrong_answer_is_found_out(exported: tuple[Path, tuple[Subject, ...]]) -> None:
+    images = torch.randn(3, 3, 32, 32)
+    answer = exported[1][0].answer
+    assert answer is not None
+    expected = answers_of(reference(loaded("class token").model), images)
+
+    def constant(found: torch.Tensor) -> dict[str, torch.Tensor]:
+        return answer(images[:1].expand(len(found), -1, -1, -1))
+
+    check = compare("broken", constant, expected=expected, images=images)
+    assert check.agrees is False
+    assert check.top1 is not None
+
+
+def test_pixels_of_another_size_are_refused_in_words(exported: tuple[Path, object]) -> None:
+    runner = open_runner(exported[0])
+    with pytest.raises(ConfigError, match=r"pixels must be \(batch, 3, 32, 32\), got \(1, 3, 16, 16\)"):
+        runner(np.zeros((1, 3, 16, 16), dtype=np.float32))
+
+
+def test_what_is_no_export_is_refused_in_words(exported: tuple[Path, object], tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match=r"holds no model\.onnx; it is no export"):
+        open_runner(tmp_path)
+    with pytest.raises(CheckpointError, match="no such file or folder"):
+        open_runner(tmp_path / "none")
+    (tmp_path / "model.onnx").write_bytes(b"not a graph")
+    with pytest.raises(CheckpointError, match="cut off or no ONNX file"):
+        open_runner(tmp_path)
+    proto = onnx.load(exported[0] / "model.onnx")
+    del proto.metadata_props[:]
+    onnx.save(proto, tmp_path / "model.onnx")
+    with pytest.raises(CheckpointError, match="was not written by vitrine export"):
+        open_runner(tmp_path)
+    with pytest.raises(CheckpointError, match="there is fp32, bf16"):
+        open_runner(tmp_path, precision="int8")
+    with pytest.raises(ConfigError, match="engine must be onnxruntime or openvino"):
+        open_runner(exported[0], engine="tensorrt")  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="onnxruntime does not compute in bf16"):
+        open_runner(exported[0], precision="bf16")
+
+
+def test_what_cannot_be_written_is_refused_before_anything_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ConfigError, match="a BiT ResNet is convolutions all through; use --fp16"):
+        plan_export(loaded("BiT"), to="onnx", int8=True)
+    with pytest.raises(ConfigError, match="--fp16 and --int8 go with --to onnx, got --to timm"):
+        plan_export(loaded("class token"), to="timm", fp16=True)
+    with pytest.raises(CheckpointError, match="average pooling"):
+        plan_export(loaded("average pooling"), to="hf")
+    monkeypatch.setattr(onnx_graph, "MOST_BYTES", 1000)
+    with pytest.raises(ConfigError, match="one ONNX file holds up to 2 GiB"):
+        plan_export(loaded("class token"), to="onnx")
+
+
+def test_openvino_computes_the_same_where_it_is_installed(exported: tuple[Path, object]) -> None:
+    pytest.importorskip("openvino")
+    images = np.random.default_rng(0).normal(size=(5, 3, 32, 32)).astype(np.float32)
+    expected = open_runner(exported[0])(images)
+    found = open_runner(exported[0], engine="openvino")(images)
+    for name, value in dataclasses.asdict(expected).items():
+        np.testing.assert_allclose(getattr(found, name), value, rtol=0, atol=1e-5)

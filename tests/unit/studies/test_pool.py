@@ -1,0 +1,108 @@
+"""Runs side by side: in order, after those they need, with failures that stop only what depends on them."""
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from vitrine.errors import TrainingError
+from vitrine.studies import STUDIES
+from vitrine.studies.pool import carry_out_all, longest_first, may_start
+from vitrine.studies.record import Run, Setup, in_order
+from vitrine.studies.scales import SCALES
+
+
+def listed(study: str = "resolution", seeds: int = 2) -> list[Run]:
+    setups = [Setup(scale=SCALES["tiny"], seed=seed, num_classes=3, num_images=100) for seed in range(seeds)]
+    return in_order([run for setup in setups for run in STUDIES[study].runs(setup)])
+
+
+def note(run: Run, context: Any) -> dict[str, Any]:
+    """Say who did it; fail where the context says so."""
+    if run.name in context:
+        raise TrainingError("the loss is not finite")
+    return {"pid": os.getpid(), "name": run.name}
+
+
+def die(run: Run, context: Any) -> dict[str, Any]:
+    os._exit(9)
+
+
+def sleep(run: Run, context: Any) -> dict[str, Any]:
+    (Path(context) / str(os.getpid())).touch()
+    time.sleep(100)
+    return {}
+
+
+def name(run: Run) -> str:
+    return f"{run.study}/{run.name}"
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_every_run_is_done_once_and_after_the_one_it_needs(jobs: int) -> None:
+    done = list(carry_out_all(listed(), note, (), jobs=jobs, names=name))
+    names = [found.run.name for found in done]
+    assert sorted(names) == sorted(run.name for run in listed())
+    for found in done:
+        assert found.values is not None
+        if found.run.after:
+            assert names.index(found.run.after) < names.index(found.run.name)
+    processes = {found.values["pid"] for found in done if found.values}
+    assert (processes == {os.getpid()}) is (jobs == 1)
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_a_failure_is_said_and_stops_what_depends_on_it_alone(jobs: int) -> None:
+    done = list(carry_out_all(listed(), note, ("pre-training-seed0",), jobs=jobs, names=name))
+    failed = {found.run.name: found.reason for found in done if found.values is None}
+    assert failed.pop("pre-training-seed0") == "the loss is not finite"
+    assert len(failed) == 3
+    assert all("whose weights it needs, failed" in reason for reason in failed.values())
+    assert sum(found.values is not None for found in done) == 4
+
+
+def test_processes_that_die_are_reported_and_nothing_hangs() -> None:
+    done = list(carry_out_all(listed("head"), die, (), jobs=2, names=name))
+    assert len(done) == 12
+    assert all(found.values is None for found in done)
+    assert any("its process died" in found.reason for found in done)
+
+
+def test_processes_whose_parent_is_killed_end_by_themselves(tmp_path: Path) -> None:
+    code = (
+        "from tests.unit.studies.test_pool import *\n"
+        f"list(carry_out_all(listed('head'), sleep, {str(tmp_path)!r}, jobs=2, names=name))"
+    )
+    root = Path(__file__).parents[3]
+    environment = {**os.environ, "PYTHONPATH": f"{root / 'src'}{os.pathsep}{root}", "OMP_NUM_THREADS": "1"}
+    with subprocess.Popen([sys.executable, "-c", code], env=environment) as parent:
+        wait_until(lambda: len(list(tmp_path.iterdir())) == 2)
+        parent.kill()
+    processes = [Path("/proc") / file.name for file in tmp_path.iterdir()]
+    wait_until(lambda: not any(process.exists() for process in processes))
+
+
+def wait_until(holds: Callable[[], bool], *, seconds: float = 60) -> None:
+    end = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < end
+        time.sleep(0.05)
+
+
+def test_speed_is_measured_alone_and_last() -> None:
+    speed, training = listed("cost", seeds=1)[0], listed("head", seeds=1)[0]
+    assert may_start(speed, [])
+    assert not may_start(speed, [training])
+    assert not may_start(training, [speed])
+    assert may_start(training, [training])
+    assert longest_first([speed, training]) == [training, speed]
+
+
+def test_long_runs_and_those_that_others_wait_for_come_first() -> None:
+    first = longest_first(listed())
+    assert {run.role for run in first[:2]} == {"preparation"}

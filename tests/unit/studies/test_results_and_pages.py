@@ -1,0 +1,95 @@
+"""Lines of results that survive a crash, pages that show them, and the document that keeps what people wrote."""
+
+import dataclasses
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.unit.studies.made import made_results
+from vitrine.errors import DataError
+from vitrine.studies import STUDIES
+from vitrine.studies.page import rows_of, write_document, write_page
+from vitrine.studies.results import FILE, Results, append_result, read_results
+
+
+def lines(study: str = "head") -> list[dict[str, object]]:
+    return [dataclasses.asdict(result) for result in made_results(study, lambda run: 0.5, seeds=1)]
+
+
+def test_results_come_back_as_they_were_written(tmp_path: Path) -> None:
+    for line in lines():
+        append_result(tmp_path, line)
+    assert [dataclasses.asdict(result) for result in read_results(tmp_path)] == lines()
+
+
+def test_a_line_that_a_crash_cut_off_is_ignored_and_then_replaced(tmp_path: Path) -> None:
+    first, second, *_ = lines()
+    append_result(tmp_path, first)
+    file = tmp_path / FILE
+    whole = file.read_bytes()
+    file.write_bytes(whole + json.dumps(second).encode()[:40])
+    assert [result.run for result in read_results(tmp_path)] == [first["run"]]
+    append_result(tmp_path, second)
+    assert file.read_bytes().startswith(whole)
+    assert [result.run for result in read_results(tmp_path)] == [first["run"], second["run"]]
+    assert file.read_bytes().endswith(b"\n")
+
+
+def test_a_file_that_was_cut_off_in_its_first_line_begins_anew(tmp_path: Path) -> None:
+    (tmp_path / FILE).write_bytes(b'{"study": "he')
+    assert read_results(tmp_path) == []
+    append_result(tmp_path, lines()[0])
+    assert len(read_results(tmp_path)) == 1
+
+
+def test_a_damaged_line_is_named(tmp_path: Path) -> None:
+    (tmp_path / FILE).write_text("not json\n")
+    with pytest.raises(DataError, match="line 1, is not JSON"):
+        read_results(tmp_path)
+    (tmp_path / FILE).write_text('{"study": "head"}\n')
+    with pytest.raises(DataError, match="line 1, is not a finished run"):
+        read_results(tmp_path)
+
+
+@pytest.mark.parametrize("study", STUDIES)
+def test_every_study_has_a_page_with_its_claim_rule_figure_and_every_group(
+    study: str, tmp_path: Path
+) -> None:
+    found = STUDIES[study]
+    results = made_results(study, lambda run: 0.5)
+    verdict = write_page(tmp_path / "index.html", found, results)
+    text = (tmp_path / "index.html").read_text()
+    assert "<svg" in text
+    assert verdict.word in text
+    assert "http" not in text.replace("http://www.w3.org", "")
+    assert text.count("<tr><td>") >= len(rows_of(found, Results(results, measure=found.measure)))
+    for panel in found.panels(Results(results, measure=found.measure)):
+        assert any(panel.series.values()), panel.title
+
+
+@pytest.mark.parametrize("study", STUDIES)
+def test_a_page_of_nothing_says_so(study: str, tmp_path: Path) -> None:
+    assert write_page(tmp_path / "index.html", STUDIES[study], []).word == "not measured"
+
+
+def test_the_document_replaces_its_sections_and_keeps_what_people_wrote(tmp_path: Path) -> None:
+    file = tmp_path / "studies.md"
+    file.write_text("# Studies\n\nWritten by hand.\n")
+    study = STUDIES["positions"]
+    bad = made_results("positions", lambda run: 0.5)
+    good = made_results("positions", lambda run: 0.3 if run.settings["positions"] == "none" else 0.5)
+    write_document(file, [(study, bad, "vitrine study positions cifar10")])
+    assert "not reproduced at this scale" in file.read_text()
+    file.write_text(file.read_text() + "\nMore by hand.\n")
+    write_document(file, [(study, good, "vitrine study positions cifar10")])
+    text = file.read_text()
+    assert "Written by hand." in text
+    assert "More by hand." in text
+    assert "**Verdict: reproduced.**" in text
+    assert "not reproduced at this scale" not in text
+    assert text.count("<!-- study positions -->") == 1
+    assert (tmp_path / "studies" / "positions.svg").read_text().startswith("<svg")
+    before = text
+    write_document(file, [(study, good, "vitrine study positions cifar10")])
+    assert file.read_text() == before

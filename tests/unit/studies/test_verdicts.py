@@ -1,0 +1,172 @@
+"""Rules on made-up results: every study can be reproduced, left open and contradicted, and says so."""
+
+import dataclasses
+from collections.abc import Callable
+
+import pytest
+
+from tests.unit.studies.made import made_results
+from vitrine.models.cost import cost_of
+from vitrine.studies import STUDIES
+from vitrine.studies.page import judged
+from vitrine.studies.record import Run
+from vitrine.studies.results import Results
+from vitrine.studies.verdicts import ahead, error_of, level, verdict_of
+
+Value = Callable[[Run], float]
+
+
+def by(setting: str, values: dict[object, float], default: float = 0.6) -> Value:
+    return lambda run: values.get(run.settings.get(setting), default)
+
+
+def few_shot(small_gap: float, large_gap: float) -> Value:
+    """Return the ResNet's lead on the smallest subset and on all images."""
+
+    def value(run: Run) -> float:
+        gap = {0.03: small_gap, 1.0: large_gap}.get(run.settings["share"], 0.0)
+        return 0.5 + (gap if run.settings["model"] == "ResNet" else 0.0)
+
+    return value
+
+
+def data_size(net_small: float, net_all: float, large_small: float, large_all: float) -> Value:
+    def value(run: Run) -> float:
+        is_all = run.settings["share"] == 1.0
+        lead = {"ResNet": (net_small, net_all), "large ViT": (large_small, large_all)}
+        # Much regularisation is worse here, so that the better one must be found.
+        worse = 0.1 if run.settings["regularisation"] == "much" else 0.0
+        return 0.5 + lead.get(run.settings["model"], (0.0, 0.0))[is_all] - worse
+
+    return value
+
+
+def head(gap: float, swapped: float) -> Value:
+    """Class token is best at the middle rate, average pooling at the low one, `gap` below it."""
+
+    def value(run: Run) -> float:
+        rates = {"class token": 1e-3, "average pooling": 3e-4}
+        is_best = abs(run.settings["lr"] - rates[run.settings["pooling"]]) < 1e-9
+        return (
+            0.6 - (gap if run.settings["pooling"] == "average pooling" else 0) - (0 if is_best else swapped)
+        )
+
+    return value
+
+
+def compute(resnet: float, hybrid: float) -> Value:
+    lead = {"ViT": 0.0, "ResNet": resnet, "hybrid": hybrid}
+    return lambda run: 0.6 + 0.02 * cost_of(run.model).macs / 1e9 + lead[run.settings["family"]]
+
+
+def shape(depth: float, width: float, patch: float) -> Value:
+    gain = {"depth": depth, "width": width, "patch size": patch}
+    return lambda run: 0.6 + gain.get(run.settings["dimension"], 0.0) * (run.settings["factor"] > 1)
+
+
+def cost(power: float, vit_batch: float) -> Value:
+    def value(run: Run) -> float:
+        speed = 1e9 / run.settings["size"] ** (2 * power)
+        return speed * (vit_batch if run.settings["family"] == "ViT" else 1.0)
+
+    return value
+
+
+CASES: dict[str, tuple[Value, Value, Value]] = {
+    "positions": (
+        by("positions", {"none": 0.5}),
+        by("positions", {}),
+        by("positions", {"none": 0.7}),
+    ),
+    "head": (head(0.004, 0.02), head(0.02, 0.0), head(0.1, 0.0)),
+    "few-shot-vs-data": (few_shot(0.1, 0.02), few_shot(0.0, 0.0), few_shot(-0.1, 0.05)),
+    "data-size": (
+        data_size(0.1, 0.0, -0.05, 0.05),
+        data_size(0.1, 0.1, 0.0, 0.0),
+        data_size(-0.1, 0.1, 0.05, -0.05),
+    ),
+    "compute": (compute(-0.1, 0.05), compute(0.0, 0.0), compute(0.1, 0.0)),
+    "self-supervision": (
+        by("objective", {"from scratch": 0.5, "masked patches, mean colour": 0.55, "labels": 0.65}),
+        by("objective", {}),
+        by("objective", {"from scratch": 0.65, "labels": 0.7}),
+    ),
+    "optimizer": (
+        by("optimizer", {"Adam": 0.62}),
+        by("optimizer", {}),
+        by("optimizer", {"Adam": 0.55}),
+    ),
+    "shape": (shape(0.1, 0.02, 0.05), shape(0.0, 0.0, 0.0), shape(0.0, 0.1, 0.05)),
+    "resolution": (
+        by("way", {"larger, resampled": 0.7}),
+        by("way", {}),
+        by("way", {"larger, resampled": 0.5}),
+    ),
+    "transfer": (
+        by("model", {"large ViT": 0.7}),
+        by("model", {}),
+        by("model", {"large ViT": 0.5}),
+    ),
+    "cost": (cost(1.0, 4.0), cost(1.5, 4.0), cost(2.0, 0.25)),
+}  # fmt: skip
+WORDS = ("reproduced", "not reproduced at this scale", "contradicted")
+
+
+@pytest.mark.parametrize("study", STUDIES)
+@pytest.mark.parametrize("number", range(3), ids=WORDS)
+def test_every_verdict_of_every_study_can_be_reached(study: str, number: int) -> None:
+    results = made_results(study, CASES[study][number])
+    _, verdict = judged(STUDIES[study], results)
+    assert verdict.word == WORDS[number], str(verdict)
+    assert len(verdict.findings) >= 2
+
+
+@pytest.mark.parametrize("study", STUDIES)
+def test_nothing_is_judged_before_the_runs_that_the_rule_needs_are_finished(study: str) -> None:
+    assert judged(STUDIES[study], [])[1].word == "not measured"
+    one = [result for result in made_results(study, lambda run: 0.5, seeds=1) if result.role == "measured"][
+        :1
+    ]
+    if study != "cost":
+        assert judged(STUDIES[study], one)[1].word == "not measured"
+
+
+def test_speed_alone_does_not_reproduce_a_claim_about_batches() -> None:
+    made = made_results("cost", cost(1.0, 4.0))
+    without = [
+        dataclasses.replace(result, measures={"images_per_second": result.measures["images_per_second"]})
+        for result in made
+    ]
+    assert judged(STUDIES["cost"], without)[1].word == "not reproduced at this scale"
+
+
+def test_the_spread_is_pooled_over_groups_and_falls_back_to_the_size_of_the_test_set() -> None:
+    three = Results(made_results("head", lambda run: 0.5))
+    assert three.spread() == pytest.approx(0.002)
+    one = Results(made_results("head", lambda run: 0.502, seeds=1))
+    assert one.spread() == pytest.approx((0.5 * 0.5 / 10_000) ** 0.5)
+
+
+def test_a_difference_counts_when_it_is_more_than_twice_its_standard_error() -> None:
+    spread = 0.003
+    error = error_of(spread, [1.0], [0.0])
+    assert error == pytest.approx(spread * 2**0.5)
+    just = [0.5 + 2.01 * error]
+    assert ahead("", just, [0.5], spread=spread)[0].state == "holds"
+    assert ahead("", [0.5 + 1.99 * error], [0.5], spread=spread)[0].state == "open"
+    assert ahead("", [0.5], just, spread=spread)[0].state == "opposite"
+    assert ahead("", [], just, spread=spread) == []
+
+
+def test_noise_never_proves_that_two_things_are_equal() -> None:
+    assert level("", [0.5], [0.5], spread=0.001, within=0.01, most=0.03)[0].state == "holds"
+    assert level("", [0.5], [0.5], spread=0.1, within=0.01, most=0.03)[0].state == "open"
+    assert level("", [0.6], [0.5], spread=0.001, within=0.01, most=0.03)[0].state == "opposite"
+
+
+def test_one_opposite_finding_contradicts_and_all_must_hold() -> None:
+    holds, opens, opposite = (ahead("", [value], [0.5], spread=0.01)[0] for value in (0.9, 0.5, 0.1))
+    assert verdict_of([holds, holds]).word == "reproduced"
+    assert verdict_of([holds, opens]).word == "not reproduced at this scale"
+    assert verdict_of([holds, opens, opposite]).word == "contradicted"
+    assert "+40.00 ± 1.41 points (holds)" in str(holds)
