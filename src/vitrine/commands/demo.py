@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 DATA, INBOX = "photos", "inbox"
 # 96 pixels are a sixth of the work of 224, and enough for things that fill a third of the picture.
-SIZE, EPOCHS, BATCH, PEAK_RATE, HELD_OUT = 96, 8.0, 32, 5e-4, 0.2
+SIZE, EPOCHS, BATCH, PEAK_RATE, HELD_OUT = 96, 10.0, 32, 5e-4, 0.2
 MARK = "demo.txt"
 
 
@@ -63,9 +63,9 @@ def demo(
     out: Annotated[Path, Doc("Where to write; an earlier demonstration there is replaced.")] = Path(
         "vitrine-demo"
     ),
-    images: Annotated[int, Doc("Pictures to render.")] = 360,
+    images: Annotated[int, Doc("Pictures to render.")] = 480,
     steps: Annotated[
-        int | None, Doc("Steps of 32 images; by default eight passes over the pictures.")
+        int | None, Doc("Steps of 32 images; by default ten passes over the pictures.")
     ] = None,
     device: Annotated[str, Doc("auto, cpu or cuda.")] = "auto",
 ) -> DemoResult:
