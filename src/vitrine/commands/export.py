@@ -175,9 +175,10 @@ def _pixels(
     import torch
 
     from vitrine.data.generated import GeneratedSource
+    from vitrine.data.pictures import open_pictures
     from vitrine.data.source import Subset
     from vitrine.errors import DataError
-    from vitrine.inspection.pictures import PictureBatches, open_pictures, spread
+    from vitrine.inspection.pictures import PictureBatches, spread
     from vitrine.runtime.progress import remark
 
     channels = loaded.preprocess.channels
