@@ -64,9 +64,7 @@ def demo(
         "vitrine-demo"
     ),
     images: Annotated[int, Doc("Pictures to render.")] = 480,
-    steps: Annotated[
-        int | None, Doc("Steps of 32 images; by default ten passes over the pictures.")
-    ] = None,
+    steps: Annotated[int | None, Doc("Steps of 32 images; by default ten passes over the pictures.")] = None,
     device: Annotated[str, Doc("auto, cpu or cuda.")] = "auto",
 ) -> DemoResult:
     """Go the whole way once on rendered pictures, in about two minutes on two cores; needs no network."""

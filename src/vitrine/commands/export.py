@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from annotated_doc import Doc
 
+from vitrine.commands.model_or_box import BOX
+
 if TYPE_CHECKING:
     from torch import Tensor
 
@@ -78,7 +80,9 @@ class ExportResult:
 
 
 def export(
-    model: Annotated[str, Doc("A run folder, a file of weights, a hub id or a variant's name.")],
+    model: Annotated[
+        str, Doc("A run folder, a file, a hub id, a variant's name; left out, it is the model in the box.")
+    ] = BOX,
     *,
     to: Annotated[
         Literal["onnx", "torch-export", "hf", "timm", "torchvision", "npz"], Doc("The format to write.")
