@@ -131,6 +131,7 @@ def carry_out(setting: Setting, *, resume_from: Path | None = None) -> TrainingR
     """Train, keep the run folder, save the model; the same alone and under torchrun."""
     from vitrine.commands.run_records import optional_sinks, steps_done, write_records
     from vitrine.commands.training_task import make_task, trained_module
+    from vitrine.runtime.devices import has_fast_bf16
     from vitrine.runtime.log_file import logged_to
     from vitrine.runtime.progress import remark
     from vitrine.training.loop import train
@@ -143,6 +144,8 @@ def carry_out(setting: Setting, *, resume_from: Path | None = None) -> TrainingR
         logged_to(folder / "log.txt", is_first=processes.is_first),
     ):
         remark(plan_line(setting, processes))
+        if setting.recipe.training.precision == "auto" and has_fast_bf16(processes.device):
+            remark("This processor multiplies in bf16: --precision bf16 may take half the time")
         module = trained_module(setting)
         task = make_task(setting, processes)
         by_the_first(lambda: write_records(setting, is_resumed=resume_from is not None), processes)

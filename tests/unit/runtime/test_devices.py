@@ -1,0 +1,20 @@
+"""What is said of a device."""
+
+import pytest
+import torch
+
+from vitrine.runtime.devices import has_fast_bf16
+
+
+def test_bf16_is_recommended_only_on_a_processor_that_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    cpu = torch.device("cpu")
+    for told, expected in (
+        ({"avx512_bf16": True}, True),
+        ({"amx_bf16": True}, True),
+        ({"avx2": True}, False),
+    ):
+        monkeypatch.setattr(torch.cpu, "get_capabilities", lambda told=told: told, raising=False)
+        assert has_fast_bf16(cpu) is expected
+    monkeypatch.delattr(torch.cpu, "get_capabilities")
+    assert not has_fast_bf16(cpu)
+    assert not has_fast_bf16(torch.device("meta"))
