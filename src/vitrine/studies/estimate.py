@@ -59,7 +59,7 @@ def estimate_run(run: Run, *, rate: float, num_test: int) -> Estimate:
     if run.work == "speed":
         return Estimate(runs=1, exaflops=0.0, device_seconds=SPEED_SECONDS, host_seconds=SPEED_SECONDS)
     training = run.recipe.training
-    operations = TRAINING_FLOPS_PER_MAC * macs * training.batch_size * training.total_steps
+    operations = 1e18 * exaflops_of(run, training.total_steps)
     judged = FORWARD_FLOPS_PER_MAC * macs * num_test
     device = (operations + judged) / (rate * share_of_rate(run))
     launching = training.total_steps * LAUNCH_SECONDS_A_LAYER * num_layers(run.model)
@@ -92,8 +92,18 @@ def num_layers(config: ModelConfig) -> int:
 
 def exaflops_of(run: Run, steps: int) -> float:
     """Return the exaFLOPs of the steps that a run took, as Table 6 counts them."""
-    macs = cost_of(run.model).macs
+    macs = cost_of(run.model).macs * views_of(run)
     return TRAINING_FLOPS_PER_MAC * macs * run.recipe.training.batch_size * steps / 1e18
+
+
+def views_of(run: Run) -> float:
+    """Return how many whole images, forward and backward, a step reads for each of its batch."""
+    if run.recipe.objective != "dino":
+        return 1.0
+    side = run.recipe.multi_crop.local_size or run.model.image_size[0] // 2
+    small = (side / run.model.image_size[0]) ** 2
+    # The student reads two large views and the small ones; the teacher the large ones, forward alone.
+    return 2 + run.recipe.multi_crop.num_local * small + 2 / 3
 
 
 def shown_seconds(seconds: float) -> str:

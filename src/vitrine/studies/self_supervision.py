@@ -5,8 +5,10 @@ import statistics
 from collections.abc import Callable
 from typing import Any
 
+from vitrine.data.multi_crop import MultiCrop
 from vitrine.objectives.patch_targets import Target
-from vitrine.recipes.recipe import Objective, Recipe, without_labels
+from vitrine.objectives.self_distillation import SelfDistillationConfig
+from vitrine.recipes.recipe import Objective, Recipe, Views, without_labels
 from vitrine.studies.panels import Panel, bars, paper_bars
 from vitrine.studies.record import Run, Setup, Study
 from vitrine.studies.results import Results
@@ -38,12 +40,28 @@ def objective(name: Objective) -> Callable[[Recipe], Recipe]:
     return lambda recipe: without_labels(recipe, name)
 
 
+def self_distilled(recipe: Recipe) -> Recipe:
+    """Learn as DINO does; a set of small images needs fewer prototypes and views than its authors take."""
+    changed = dataclasses.replace(
+        without_labels(recipe, "dino"), views=dataclasses.replace(recipe.views, flip=False)
+    )
+    if recipe.views.crop != "padded":
+        return changed
+    return dataclasses.replace(
+        changed,
+        views=Views(crop="none", flip=False),
+        self_distillation=SelfDistillationConfig(num_prototypes=2048, hidden_width=512),
+        multi_crop=MultiCrop(num_local=2),
+    )
+
+
 # A further objective is one line here.
 OBJECTIVES: dict[str, Callable[[Recipe], Recipe]] = {
     "masked patches, mean colour": masked("mean-color"),
     "masked patches, 4x4 pixels": masked("downsized-colors"),
     "masked patches, all pixels": masked("pixels"),
     "masked autoencoder": objective("autoencoder"),
+    "self-distillation": self_distilled,
     SUPERVISED: lambda recipe: recipe,
 }
 
