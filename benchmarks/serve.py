@@ -98,12 +98,13 @@ def load(options: argparse.Namespace) -> None:
             f"{plain[-1]:.1f} images/s; processor time an image: alone {by_itself['ms']:.1f}, server and clients "
             f"{ours.processor_ms:.1f}, plain {others.processor_ms:.1f} ms", flush=True,
         )  # fmt: skip
-    middle = {name: statistics.median(rates) for name, rates in
-              (("alone", alone), ("served", served), ("plain", plain))}  # fmt: skip
-    print(
-        f"medians: server {middle['served'] / middle['alone']:.3f} of the model alone, "
-        f"{middle['served'] / middle['plain']:.2f} times plain FastAPI"
-    )
+    if options.rounds:
+        middle = {name: statistics.median(rates) for name, rates in
+                  (("alone", alone), ("served", served), ("plain", plain))}  # fmt: skip
+        print(
+            f"medians: server {middle['served'] / middle['alone']:.3f} of the model alone, "
+            f"{middle['served'] / middle['plain']:.2f} times plain FastAPI"
+        )
     found = asked(serve_command(options), photos, options, seconds=options.seconds)
     growth, where = memory_growth(found.memory)
     print(
