@@ -39,6 +39,13 @@ TRAINING = {
     "clip_norm": 1.0,
     "warmup_steps": 500,
 }
+TUNING = {
+    "optimizer": "adamw",
+    "lr": 1e-3,
+    "weight_decay": 0.05,
+    "warmup_steps": 200,
+    "checkpoint_every": 2000,
+}
 MASKED = {"batch_size": 1024, "lr": 1e-3, **TRAINING}
 # Each row: how it is pre-trained. Views are CIFAR's usual shift and flip, but for the one that cuts its own.
 METHODS: dict[str, dict[str, Any]] = {
@@ -242,7 +249,9 @@ def pretrain(name: str, out: Path, seed: int, options: argparse.Namespace, **len
 
 def tune(model: Path, out: Path, seed: int, options: argparse.Namespace, **length: Any) -> None:
     small = ["training.batch_size=16", "training.compile=false"] if options.tiny else []
-    given = ["training.warmup_steps=200", "training.checkpoint_every=2000", *small, *options.tune_set]
+    # AdamW for all rows: Muon's steps, made for fresh matrices, would wipe out what pre-training left.
+    given = [f"training.{key}={json.dumps(value)}" for key, value in TUNING.items()]
+    given += [*small, *options.tune_set]
     if goes_on(out):
         return
     vitrine.finetune(

@@ -415,6 +415,8 @@ def test_every_view_fits_and_every_control_has_a_name(server, open_page, width, 
 
 def test_the_whole_page_works_by_keyboard(server, open_page):
     page = open_page(server.address)
+    # Playwright begins to listen for choosers when it is first asked to, and a key is faster than that.
+    page.on("filechooser", lambda chooser: None)
     page.locator("#tab-look").focus()
     page.keyboard.press("ArrowRight")
     assert page.locator("#teach").is_visible()

@@ -288,6 +288,32 @@ def slow(predictor):
     return Slow("slow", predictor, most=1)
 
 
+def test_large_pictures_are_decoded_one_at_a_time_and_small_ones_pass_them(predictor, monkeypatch):
+    from vitrine.serving import service
+
+    monkeypatch.setattr(service, "LARGE_PIXELS", 100 * 100)
+    monkeypatch.setattr(service, "cores", lambda: 4)
+    go, inside_ = threading.Event(), []
+
+    class Waiting(Hosted):
+        def pixels(self, data, *, max_pixels):
+            found = super().pixels(data, max_pixels=max_pixels)
+            if len(data) == len(large):
+                inside_.append(threading.current_thread().name)
+                assert go.wait(20)
+            return found
+
+    large = jpeg(1, 101, 101)
+    with serving([Waiting("waiting", predictor, most=1)]) as running, ThreadPoolExecutor(4) as pool:
+        replies = [pool.submit(ask, running.port, "/predict", large) for _ in range(4)]
+        while not inside_:
+            time.sleep(0.005)
+        assert ask(running.port, "/predict", jpeg(2, 99, 100)).status == 200
+        assert len(inside_) == 1
+        go.set()
+        assert [reply.result(20).status for reply in replies] == [200] * 4
+
+
 def test_a_full_queue_answers_429_and_says_when_to_come_back(slow):
     with serving([slow], limits=Limits(waiting=2)) as running, ThreadPoolExecutor(2) as pool:
         slow.go.clear()
@@ -503,4 +529,4 @@ def test_mistakes_on_the_command_line_get_one_sentence(model, server, tmp_path):
         inside("serve", model, "--port", "0", "--classifier", tmp_path / "no.json"), "no such file"
     )
     (tmp_path / "broken.onnx").write_bytes(b"not a graph")
-    assert_refused(inside("serve", model, "--port", "0", "--onnx", tmp_path / "broken.onnx"), "onnxruntime")
+    assert_refused(inside("serve", model, "--port", "0", "--onnx", tmp_path / "broken.onnx"), "no ONNX file")

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from annotated_doc import Doc
 
-from vitrine.commands.model_or_box import BOX
+from vitrine.commands.model_or_box import BOX, ModelOrBox
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -80,9 +80,7 @@ class ExportResult:
 
 
 def export(
-    model: Annotated[
-        str, Doc("A run folder, a file, a hub id, a variant's name; left out, it is the model in the box.")
-    ] = BOX,
+    model: ModelOrBox = None,
     *,
     to: Annotated[
         Literal["onnx", "torch-export", "hf", "timm", "torchvision", "npz"], Doc("The format to write.")
@@ -123,6 +121,7 @@ def export(
     from vitrine.runtime.progress import remark
     from vitrine.runtime.run_folders import new_run_folder
 
+    model = model or BOX
     if count < 1:
         raise ConfigError(f"--count must be at least 1, got {count}")
     loaded = _loaded(load(model, image_size=size))

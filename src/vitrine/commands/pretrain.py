@@ -114,7 +114,7 @@ def pretrain(
 
 def require_patches(recipe: "Recipe") -> None:
     """Refuse a model without patches where patches are to be predicted, before anything is written."""
-    from vitrine.commands.unlabelled_task import small_view_size
+    from vitrine.data.multi_crop import small_view_size
     from vitrine.errors import ConfigError
     from vitrine.models import ViTConfig, configure
 
@@ -125,7 +125,7 @@ def require_patches(recipe: "Recipe") -> None:
         patch = recipe.model_options.get("patch_size")
         config = configure(name, image_size=recipe.size, **({} if patch is None else {"patch_size": patch}))
         assert isinstance(config, ViTConfig)
-        small_view_size(config, recipe.multi_crop.local_size)
+        small_view_size(config.grid_size, config.token_stride, wanted=recipe.multi_crop.local_size)
 
 
 def fresh_model(recipe: "Recipe", *, num_classes: int) -> "Model":

@@ -45,7 +45,7 @@ def _splits(folder: Path, run: "Mapping[str, Any]", *, seed: int) -> "dict[str, 
     from vitrine.commands.run_data import SPLIT
     from vitrine.data.sources import open_splits
 
-    if run["trains_on_all"] or run["objective"] != "labels":
+    if run["trains_on_all"] or run["model"]["num_classes"] is None:
         return None
     return open_splits(
         run["data"],

@@ -104,7 +104,7 @@ def write_report(
 
 
 def _has_classes(account: "RunAccount") -> bool:
-    return account.run["objective"] == "labels"
+    return account.run["model"]["num_classes"] is not None
 
 
 def _judged(loaded: "Loaded", source: "Source", *, device: "torch.device | str", workers: int) -> "Judged":

@@ -4,7 +4,7 @@ import os
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from annotated_doc import Doc
 
@@ -46,8 +46,9 @@ def serve(
     ] = "127.0.0.1",
     port: Annotated[int, Doc("Port to listen on; 0 takes any that is free.")] = 8000,
     onnx: Annotated[
-        Path | None, Doc("Compute the first model with this file of vitrine export, by onnxruntime.")
+        Path | None, Doc("Compute the first model with this file or folder of vitrine export --to onnx.")
     ] = None,
+    engine: Annotated[Literal["onnxruntime", "openvino"], Doc("What runs the ONNX file.")] = "onnxruntime",
     classifier: Annotated[
         Path | None, Doc("Give the first model a few-shot classifier that the page made.")
     ] = None,

@@ -207,7 +207,7 @@ def fitting_micro_batch(setting: Setting, *, world_size: int, free: float) -> in
     checkpointing = setting.model.config.activation_checkpointing
     size = setting.recipe.training.batch_size // world_size
     while size > 1:
-        images = math.ceil(size * passes_of(setting))
+        images = math.ceil(size * setting.recipe.passes(setting.model.config))
         memory = demand.memory(micro_batch=images, shards=world_size, checkpointing=checkpointing)
         if memory.total <= free:
             break
@@ -296,7 +296,7 @@ def memory_line(setting: Setting, processes: "Processes") -> str:
     training, world_size = setting.recipe.training, processes.world_size
     batch = training.micro_batch or max(training.batch_size // world_size, 1)
     memory = demand_of(setting, is_cuda=processes.device.type == "cuda").memory(
-        micro_batch=math.ceil(batch * passes_of(setting)),
+        micro_batch=math.ceil(batch * setting.recipe.passes(setting.model.config)),
         shards=world_size if setting.shard else 1,
         checkpointing=setting.model.config.activation_checkpointing,
     )
@@ -315,15 +315,3 @@ def demand_of(setting: Setting, *, is_cuda: bool) -> "Demand":
         states=1 if training.optimizer == "sgd" else 2,
         bytes_kept=2 if training.precision == "bf16" or (training.precision == "auto" and is_cuda) else 4,
     )
-
-
-def passes_of(setting: Setting) -> float:
-    """Return how many images of the model's size go through it for one of the batch: views count by their area."""
-    from vitrine.commands.unlabelled_task import small_view_size
-    from vitrine.models import ViTConfig
-
-    recipe, config = setting.recipe, setting.model.config
-    if recipe.objective != "dino" or not isinstance(config, ViTConfig):
-        return 1.0
-    small = math.prod(small_view_size(config, recipe.multi_crop.local_size)) / math.prod(config.image_size)
-    return 2 + recipe.multi_crop.num_local * small

@@ -1,6 +1,5 @@
 """Learning without labels: the module that the loop trains, and what it reads of a batch."""
 
-import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -9,7 +8,6 @@ if TYPE_CHECKING:
 
     from vitrine.commands.training_run import Setting
     from vitrine.data.order import Rows
-    from vitrine.models import ViTConfig
     from vitrine.training.loop import Task
     from vitrine.training.processes import Processes
 
@@ -66,12 +64,12 @@ def make_targets(setting: "Setting") -> PartsOf:
 
 def make_views(setting: "Setting") -> PartsOf:
     """Return the function to large and small views, normalised."""
-    from vitrine.data.multi_crop import multi_crop
+    from vitrine.data.multi_crop import multi_crop, small_view_size
     from vitrine.models import ViTConfig
 
     config, how, preprocess = setting.model.config, setting.recipe.multi_crop, setting.preprocess
     assert isinstance(config, ViTConfig)
-    small = small_view_size(config, how.local_size)
+    small = small_view_size(config.grid_size, config.token_stride, wanted=how.local_size)
 
     def parts_of(pixels: "Tensor", rows: "Rows", seed: int) -> "tuple[Tensor, ...]":
         views = multi_crop(pixels, rows, how=how, size=preprocess.size, local_size=small, seed=seed)
@@ -79,25 +77,6 @@ def make_views(setting: "Setting") -> PartsOf:
         return large, few
 
     return parts_of
-
-
-def small_view_size(config: "ViTConfig", wanted: int | None) -> tuple[int, int]:
-    """Return the size of small views: what is wanted, if patches tile it, or half the image in whole patches."""
-    from vitrine.errors import ConfigError
-
-    if wanted is not None:
-        if any(wanted % step for step in config.token_stride):
-            step = math.lcm(*config.token_stride)
-            below = max(wanted // step, 1) * step
-            raise ConfigError(
-                f"multi_crop.local_size must be whole patches of {step} px, got {wanted}; nearest that fit: "
-                f"{below} and {below + step}"
-            )
-        return wanted, wanted
-    down, across = (
-        (side + 1) // 2 * step for side, step in zip(config.grid_size, config.token_stride, strict=True)
-    )
-    return down, across
 
 
 def make_feature_targets(setting: "Setting", processes: "Processes") -> PartsOf:

@@ -88,6 +88,21 @@ def multi_crop(
     return large, small
 
 
+def small_view_size(grid: tuple[int, int], stride: tuple[int, int], *, wanted: int | None) -> tuple[int, int]:
+    """Return the size of small views: what is wanted, if patches tile it, or half the grid in whole patches."""
+    if wanted is None:
+        down, across = ((count + 1) // 2 * step for count, step in zip(grid, stride, strict=True))
+        return down, across
+    if any(wanted % step for step in stride):
+        step = math.lcm(*stride)
+        below = max(wanted // step, 1) * step
+        raise ConfigError(
+            f"multi_crop.local_size must be whole patches of {step} px, got {wanted}; nearest that fit: "
+            f"{below} and {below + step}"
+        )
+    return wanted, wanted
+
+
 def draw(rows: Rows, *, num_views: int, seed: int, device: torch.device) -> Tensor:
     """Draw numbers in [0, 1) for every view: (B, V, `_NUM_NUMBERS`), the same on any device.
 

@@ -177,16 +177,19 @@ class DeployedBiT(nn.Module):
         units = [unit for stage in model.stages for unit in stage]  # type: ignore[attr-defined]
         self.units = with_fixed_kernels(nn.Sequential(*units))
         self.norm, self.head = model.norm, model.head
+        self.is_pooled = model.config.root == "7x7"
         rows, columns = (-(-size // 2) for size in model.config.image_size)  # after the root's stride
         outside = F.pad(torch.full((1, 1, rows, columns), -torch.inf), (1, 1, 1, 1), value=0.0)
         self.floor = nn.Buffer(F.max_pool2d(outside, kernel_size=3, stride=2))
 
     def forward(self, pixels: Tensor) -> tuple[Tensor, ...]:
         """Return logits, where there is a head, and the embedding."""
-        # BiT pads the maximum with zeros. onnxruntime 1.31 takes such a padding into its MaxPool, which pads with
-        # -inf, and the answers differ in the third digit. So: pad with -inf, and raise to 0 what saw the padding.
-        hidden = F.max_pool2d(self.root_conv(pixels), kernel_size=3, stride=2, padding=1)
-        hidden = torch.maximum(hidden, self.floor)
+        hidden = self.root_conv(pixels)
+        if self.is_pooled:
+            # BiT pads the maximum with zeros. onnxruntime 1.31 takes such a padding into its MaxPool, which pads with
+            # -inf: answers differ in the third digit. So: pad with -inf, and raise to 0 what saw the padding.
+            hidden = F.max_pool2d(hidden, kernel_size=3, stride=2, padding=1)
+            hidden = torch.maximum(hidden, self.floor)
         hidden = self.units(hidden)
         embedding = F.relu(self.norm(hidden)).mean(dim=(2, 3))
         return (embedding,) if self.head is None else (self.head(embedding), embedding)

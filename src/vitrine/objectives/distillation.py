@@ -134,7 +134,9 @@ class LogitsDistillation(nn.Module):
         if targets is None or told is None:
             return self.vit(images)
         patches, grid = self.vit.embed_patches(images)
-        by_labels, by_teacher = self.vit.read_out(self.vit.encode(self.vit.assemble(patches, grid), grid))
+        tokens = self.vit.assemble(patches, grid)
+        tokens = self.vit.encode(tokens, grid, num_read=self.vit.num_tokens_read)
+        by_labels, by_teacher = self.vit.read_out(tokens)
         share = self.config.label_share
         losses = (1 - share) * teacher_loss(
             by_labels if by_teacher is None else by_teacher, told, config=self.config

@@ -157,7 +157,8 @@ def encoded(vit: ViT, tokens: Tensor, grid: tuple[int, int]) -> Tensor:
 def representation(vit: ViT, images: Tensor) -> Tensor:
     """Return what a head would read of whole images: (B, D)."""
     patches, grid = vit.embed_patches(images)
-    return vit.represent(vit.pool(vit.encode(vit.assemble(patches, grid), grid)))
+    tokens = vit.encode(vit.assemble(patches, grid), grid, num_read=vit.num_tokens_read)
+    return vit.represent(vit.pool(tokens))
 
 
 def require_token_outputs(vit: ViT) -> None:

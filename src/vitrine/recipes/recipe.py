@@ -1,6 +1,7 @@
 """The record of a run: everything that decides its result, readable, writable, refusing what it does not know."""
 
 import dataclasses
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from types import UnionType
@@ -9,9 +10,10 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 import yaml
 
 from vitrine.data.augment import Augment
-from vitrine.data.multi_crop import MultiCrop
+from vitrine.data.multi_crop import MultiCrop, small_view_size
 from vitrine.data.view import Crop
 from vitrine.errors import ConfigError
+from vitrine.models import ModelConfig, ViTConfig
 from vitrine.objectives.classification import LossKind
 from vitrine.objectives.distillation import DistillationConfig
 from vitrine.objectives.masked_autoencoder import AutoencoderConfig
@@ -89,6 +91,14 @@ class Recipe:
         return self.objective == "labels" or (
             self.objective == "distillation" and self.distillation.learns_logits
         )
+
+    def passes(self, config: ModelConfig) -> float:
+        """Return how many images of the model's size a step keeps for one of its batch: views count by their area."""
+        if self.objective != "dino" or not isinstance(config, ViTConfig):
+            return 1.0
+        grid, stride = config.grid_size, config.token_stride
+        small = math.prod(small_view_size(grid, stride, wanted=self.multi_crop.local_size))
+        return 2 + self.multi_crop.num_local * small / math.prod(config.image_size)
 
     def with_steps_for(self, num_images: int) -> "Recipe":
         """Turn epochs into steps for a data set of this size; of few steps no more than a fifth is warm-up."""

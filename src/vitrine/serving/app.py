@@ -87,7 +87,13 @@ def add_questions(app: FastAPI, service: Service) -> None:
             return plain(await ask(hosted, data))
 
     def question(path: str, answer: type[BaseModel]) -> Callable[..., Any]:
-        return app.post(path, response_model=answer, responses=problems(*REFUSALS), openapi_extra=UPLOAD)
+        return app.post(
+            path,
+            response_model=answer,
+            response_description="The answer.",
+            responses=problems(*REFUSALS),
+            openapi_extra=UPLOAD,
+        )
 
     @question("/predict", schemas.Predicted)
     async def predict(

@@ -7,17 +7,21 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.functional import cosine_similarity
 
-from vitrine.checkpoints import load
+from vitrine.checkpoints import Loaded, load
 from vitrine.errors import CheckpointError, ConfigError
+from vitrine.exporting.runner import Engine, OnnxRunner, open_runner
 from vitrine.models import ViTConfig
 from vitrine.runtime.run_folders import LATEST, find_run
 from vitrine.serving.batching import Task
 from vitrine.serving.classifier import representation_width, with_classifier
 from vitrine.serving.explaining import explain, figures_of
 from vitrine.serving.live_run import METRICS, LiveRun, load_unfinished
-from vitrine.serving.onnx_graph import OnnxGraph
 from vitrine.serving.predictor import Predictor, Wanted
+
+# Least cosine of a picture's features by two engines: coarser weights (int8) stay above it, other weights do not.
+SAME = 0.9
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -32,7 +36,9 @@ class Wish:
 class Hosted:
     """A predictor under a name, with its tasks; `graph` computes in its place where it can."""
 
-    def __init__(self, name: str, predictor: Predictor, *, most: int, graph: OnnxGraph | None = None) -> None:
+    def __init__(
+        self, name: str, predictor: Predictor, *, most: int, graph: OnnxRunner | None = None
+    ) -> None:
         self.name, self.predictor, self.graph = name, predictor, graph
         self.logits = Task(name="logits", run=lambda items: self.compute(items, wanted="logits"), most=most)
         self.features = Task(
@@ -61,9 +67,12 @@ class Hosted:
     def compute(self, items: Sequence[Tensor], *, wanted: Wanted) -> list[Tensor]:
         """Map pictures (C, height, width) to a row of logits or features each."""
         pixels = torch.stack(list(items))
-        if self.graph is None or not self.graph.has(wanted):
+        if self.graph is None:
             return list(self.predictor.batch(pixels, wanted=wanted))
-        return list(self.graph(self.predictor.preprocess.normalise(pixels), wanted=wanted))
+        answers = self.graph(self.predictor.preprocess.normalise(pixels).numpy())
+        rows = answers.embedding if wanted == "features" else answers.logits
+        assert rows is not None  # /predict asks no model without a head
+        return list(torch.from_numpy(rows))
 
     def explain(self, wishes: Sequence[Wish]) -> list[dict[str, Any]]:
         """Explain pictures one by one."""
@@ -87,7 +96,7 @@ class Hosted:
         return {
             "name": self.name,
             "variant": predictor.loaded.record.variant,
-            "backend": "torch" if self.graph is None else "onnxruntime",
+            "backend": "torch" if self.graph is None else self.graph.version,
             "image_size": list(size),
             "rule": predictor.preprocess.rule,
             "crop_fraction": predictor.preprocess.crop_fraction,
@@ -110,6 +119,7 @@ def open_hosted(
     most: int,
     threads: int,
     onnx: Path | None = None,
+    engine: Engine = "onnxruntime",
     classifier: Path | None = None,
 ) -> tuple[list[Hosted], LiveRun | None]:
     """Open the models that are to be served, and the run whose curves are shown if one is a run folder."""
@@ -129,7 +139,9 @@ def open_hosted(
         if classifier is not None and number == 0:
             loaded = with_classifier(loaded, classifier)
         if onnx is not None and number == 0:
-            found.append(_with_graph(loaded, source, onnx, most=most, threads=threads))
+            found.append(
+                _with_graph(loaded, source, open_runner(onnx, engine=engine, threads=threads), most=most)
+            )
             continue
         predictor = Predictor(loaded, device=device)
         found.append(Hosted(unique(name_of(source), found), predictor, most=most))
@@ -138,16 +150,21 @@ def open_hosted(
     return found, run
 
 
-def _with_graph(loaded: Any, source: str, onnx: Path, *, most: int, threads: int) -> Hosted:
-    graph = OnnxGraph(onnx, threads=threads)
+def _with_graph(loaded: Loaded, source: str, graph: OnnxRunner, *, most: int) -> Hosted:
+    """Let an exported graph compute in the model's place, once it is seen to compute the same."""
     predictor = Predictor(loaded, device="cpu")
+    if graph.preprocess != predictor.preprocess or (loaded.classes and graph.classes != loaded.classes):
+        raise CheckpointError(
+            f"{graph.path} has another input or other classes than {source}; export it anew"
+        )
     hosted = Hosted(name_of(source), predictor, most=most, graph=graph)
     blank = torch.zeros(1, predictor.preprocess.channels, *predictor.preprocess.size, dtype=torch.uint8)
-    ours, theirs = predictor.batch(blank)[0], hosted.compute([blank[0]], wanted="logits")[0]
-    # 1e-3 is ten times what rounding makes of an equal model, and far below what another model gives.
-    if ours.shape != theirs.shape or (ours - theirs).abs().max() > 1e-3 * max(1.0, float(ours.abs().max())):
+    ours = predictor.batch(blank, wanted="features")[0]
+    theirs = hosted.compute([blank[0]], wanted="features")[0]
+    if ours.shape != theirs.shape or cosine_similarity(ours, theirs, dim=0) < SAME:
         raise CheckpointError(
-            f"{onnx} does not compute what {source} does: the logits of a blank picture differ; export it anew"
+            f"{graph.path} does not compute what {source} does: the features of a blank picture differ; "
+            "export it anew"
         )
     return hosted
 
@@ -166,7 +183,9 @@ def name_of(source: str) -> str:
     if not path.exists():
         return source
     path = path.resolve()
-    return path.parent.name if path.name in ("model", "model.safetensors") else path.name
+    while path.name in ("model", "model.safetensors"):  # as every run calls them
+        path = path.parent
+    return path.name
 
 
 def unique(name: str, others: Sequence[Hosted]) -> str:

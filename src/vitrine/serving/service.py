@@ -23,10 +23,12 @@ from vitrine.serving.limits import Limits
 from vitrine.serving.live_run import LiveRun
 from vitrine.serving.prometheus import SECONDS, SIZES, Counter, Gauge, Histogram
 from vitrine.serving.refusals import UNAVAILABLE, UNREADABLE, RefusedError, refused
-from vitrine.serving.uploads import check_picture
+from vitrine.serving.uploads import check_picture, num_pixels
 from vitrine.spelling import nearest
 
 MOST_DECODERS = 4
+# A picture with alpha needs up to 35 bytes a pixel while it is unpacked; larger ones than this go one at a time.
+LARGE_PIXELS = 8_000_000
 # Batches that set the speed by which the first requests are batched.
 WARM_UP_SIZES = (1, 1, 2)
 
@@ -49,6 +51,7 @@ class Service:
         )
         self.admission = Admission(limits, expected_wait=self.batcher.expected_wait)
         self.decoders = ThreadPoolExecutor(min(MOST_DECODERS, cores()), thread_name_prefix="decode")
+        self.large_decoder = ThreadPoolExecutor(1, thread_name_prefix="decode large")
         self.gauges = [
             Gauge("vitrine_requests_inside", "Requests being answered.", lambda: self.admission.requests),
             Gauge("vitrine_waiting", "Pictures that no worker has yet.", lambda: self.batcher.num_waiting),
@@ -72,6 +75,7 @@ class Service:
         self.admission.close()
         self.batcher.stop()
         self.decoders.shutdown()
+        self.large_decoder.shutdown()
 
     def find(self, name: str | None) -> Hosted:
         """Return the model of that name, the first one without a name."""
@@ -130,14 +134,22 @@ class Service:
         return await asyncio.get_running_loop().run_in_executor(self.decoders, function, *values)
 
     async def _decoded(self, hosted: Hosted, data: bytes) -> Tensor:
+        loop = asyncio.get_running_loop()
+
         def decode() -> Tensor:
-            check_picture(data, max_pixels=self.limits.pixels)
             try:
                 return hosted.pixels(data, max_pixels=self.limits.pixels)
             except DataError as error:
                 raise refused(error) from None
 
-        return await self._in_time(asyncio.get_running_loop().run_in_executor(self.decoders, decode))
+        def decode_if_small() -> Tensor | None:
+            check_picture(data, max_pixels=self.limits.pixels)
+            return None if num_pixels(data) > LARGE_PIXELS else decode()
+
+        found = await self._in_time(loop.run_in_executor(self.decoders, decode_if_small))
+        if found is None:
+            found = await self._in_time(loop.run_in_executor(self.large_decoder, decode))
+        return found
 
     async def _computed(self, task: Task, item: Any) -> Any:
         return await self._in_time(asyncio.wrap_future(self.batcher.submit(task, item)))

@@ -6,8 +6,12 @@ file on disk.
 """
 
 import asyncio
+import io
 from collections.abc import AsyncIterator, Mapping
 
+from PIL import Image
+
+from vitrine.data.jpeg import read_layout
 from vitrine.serving.admission import Entry
 from vitrine.serving.limits import Limits
 from vitrine.serving.refusals import TOO_LARGE, UNREADABLE, WRONG_KIND, RefusedError
@@ -156,6 +160,21 @@ def check_picture(data: bytes, *, max_pixels: int) -> None:
     if data.startswith(starts) or (data[4:8] == b"ftyp" and data[8:12] in (b"avif", b"avis")):
         return
     raise RefusedError(WRONG_KIND, f"what was sent is not a picture that can be read; {KINDS} would do")
+
+
+def num_pixels(data: bytes) -> int:
+    """Read from its header how many pixels a picture has; 0 where that cannot be told."""
+    if data[:4] == b"RIFF":
+        height, width = webp_size(data)
+        return height * width
+    try:
+        if data[:3] == b"\xff\xd8\xff":
+            layout = read_layout(data)
+            return layout.height * layout.width
+        with Image.open(io.BytesIO(data)) as image:
+            return image.height * image.width
+    except Exception:  # whatever is wrong, the decoder says it in a sentence
+        return 0
 
 
 def webp_size(data: bytes) -> tuple[int, int]:

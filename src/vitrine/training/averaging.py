@@ -17,18 +17,18 @@ class Averages:
         # The model's own tensors, which steps change in place: asking for them at every step takes milliseconds.
         self._followed = dict(model.state_dict())
         self.weights = {name: value.detach().clone() for name, value in self._followed.items()}
+        numbers = {name: value for name, value in self._followed.items() if value.is_floating_point()}
+        # Sharded weights and whole buffers cannot be in one call.
+        self._groups = [
+            [name for name, value in numbers.items() if isinstance(value, DTensor) == is_shared]
+            for is_shared in (True, False)
+        ]
 
     @torch.no_grad()
     def update(self, *, step: int) -> None:
         """Move towards the model's weights after `step` (from 0)."""
         decay = min(self.decay, (1 + step) / (10 + step))
-        # Sharded weights and whole buffers cannot be in one call.
-        for is_shared in (True, False):
-            names = [
-                name
-                for name, value in self._followed.items()
-                if value.is_floating_point() and isinstance(value, DTensor) == is_shared
-            ]
+        for names in self._groups:
             mine, theirs = ([source[name] for name in names] for source in (self.weights, self._followed))
             if names:
                 torch._foreach_lerp_(mine, theirs, 1 - decay)

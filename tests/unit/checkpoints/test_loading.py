@@ -88,7 +88,8 @@ def test_a_new_head_takes_the_hidden_layer_away_too(tmp_path: Path) -> None:
 def test_features_only_takes_the_head_away(folder: Path) -> None:
     loaded = load(folder, features_only=True)
     expected = load(folder).model.features(images(loaded.model))["representation"]
-    assert torch.equal(logits(loaded.model, images(loaded.model)), expected)
+    found = logits(loaded.model, images(loaded.model))
+    torch.testing.assert_close(found, expected, rtol=0, atol=4e-6)  # the same sums, of other lengths
     with pytest.raises(ConfigError, match="features_only"):
         load(folder, features_only=True, num_classes=2)
 

@@ -15,6 +15,7 @@ from vitrine.serving.uploads import (
     MOST_SCANS,
     check_picture,
     file_of_form,
+    num_pixels,
     parse_header,
     read_upload,
     webp_size,
@@ -162,6 +163,15 @@ def test_a_webp_canvas_over_the_limit_is_refused_before_it_is_opened():
     huge = b"RIFF\0\0\0\0WEBPVP8X\x0a\0\0\0\0\0\0\0" + b"\xff\x3f\0" * 2
     assert webp_size(huge) == (16384, 16384)
     assert webp_size(b"RIFF\0\0\0\0WEBPVP8 ") == (0, 0)
+
+
+@pytest.mark.filterwarnings("ignore:Corrupt EXIF")  # as Pillow calls a TIFF that is cut short
+@pytest.mark.parametrize("kind", ["JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "AVIF"])
+def test_the_number_of_pixels_is_read_from_the_header(kind):
+    data = encoded(photo(1, 48, 64), kind)
+    assert num_pixels(data) == 48 * 64
+    for length in (1, 9, 15, 25):
+        assert num_pixels(data[:length]) in (0, 48 * 64)
 
 
 def test_a_jpeg_of_endless_scans_is_refused():

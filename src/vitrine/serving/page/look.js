@@ -36,6 +36,7 @@ function makeStage(model) {
   const canvas = el("canvas", { tabIndex: 0, className: "look", role: "application" });
   canvas.setAttribute("aria-label", "The picture; arrow keys move from patch to patch");
   const glass = el("div", { className: "glass" }, canvas);
+  glass.dataset.name = model.name;
   const bars = el("ol", { className: "bars" });
   const facts = el("span", { className: "soft fine" });
   const atlas = el("canvas", { className: "atlas" });
