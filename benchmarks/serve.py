@@ -6,13 +6,15 @@
 `load`: clients on loopback that each send a photo as soon as the last one is answered. First short rounds of the
 model alone (pixels ready in memory, the best batch), the server, and the same model behind plain FastAPI one request
 at a time, interleaved so that a busy machine slows all alike; then the server for the whole time, its memory watched.
-The clients' own work is on the same cores and counts against the servers.
+The clients' own work is on the same cores and counts against the servers. Beside images a second stands the processor
+time of an image, which other work on the machine changes little.
 
 `mutate`: damaged pictures of every kind; any 5xx or a server that ends is a failure.
 """
 
 import argparse
 import asyncio
+import io
 import json
 import os
 import random
@@ -24,6 +26,8 @@ import sys
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
+
+from PIL import Image
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
@@ -38,6 +42,12 @@ class Load:
     latencies: list[float] = field(default_factory=list)
     statuses: dict[int, int] = field(default_factory=dict)
     memory: list[float] = field(default_factory=list)
+    processor_seconds: float = 0.0
+    """Of server and clients together."""
+
+    @property
+    def processor_ms(self) -> float:
+        return self.processor_seconds / len(self.latencies) * 1000
 
     @property
     def rate(self) -> float:
@@ -57,6 +67,9 @@ def main() -> None:
     parser.add_argument("--round-seconds", type=float, default=20)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--count", type=int, default=10_000)
+    parser.add_argument(
+        "--side", type=int, help="make the photos' shorter side so long, as a phone's page would"
+    )
     parser.add_argument("--options", default="", help="more options for vitrine serve, in one string")
     options = parser.parse_args()
     if options.what == "plain-server":
@@ -69,22 +82,29 @@ def main() -> None:
 
 def load(options: argparse.Namespace) -> None:
     photos = read_photos(options.photos)
+    if options.side:
+        photos = [smaller(photo, options.side) for photo in photos]
     print(f"{len(photos)} photos of {sum(map(len, photos)) / len(photos) / 1000:.0f} kB in the mean")
     alone, served, plain = [], [], []
     for number in range(options.rounds):
-        alone.append(model_alone(options.model, photos, seconds=options.round_seconds))
-        served.append(asked(serve_command(options), photos, options, seconds=options.round_seconds).rate)
-        plain.append(asked(plain_command(options), photos, options, seconds=options.round_seconds).rate)
+        by_itself = model_alone(options.model, seconds=options.round_seconds)
+        ours = asked(serve_command(options), photos, options, seconds=options.round_seconds)
+        others = asked(plain_command(options), photos, options, seconds=options.round_seconds)
+        alone.append(by_itself["rate"])
+        served.append(ours.rate)
+        plain.append(others.rate)
         print(
-            f"round {number + 1}: model alone {alone[-1]:.1f}, server {served[-1]:.1f}, "
-            f"plain FastAPI {plain[-1]:.1f} images/s", flush=True,
+            f"round {number + 1}: model alone {alone[-1]:.1f}, server {served[-1]:.1f}, plain FastAPI "
+            f"{plain[-1]:.1f} images/s; processor time an image: alone {by_itself['ms']:.1f}, server and clients "
+            f"{ours.processor_ms:.1f}, plain {others.processor_ms:.1f} ms", flush=True,
         )  # fmt: skip
-    middle = {name: statistics.median(rates) for name, rates in
-              (("alone", alone), ("served", served), ("plain", plain))}  # fmt: skip
-    print(
-        f"medians: server {middle['served'] / middle['alone']:.3f} of the model alone, "
-        f"{middle['served'] / middle['plain']:.2f} times plain FastAPI"
-    )
+    if options.rounds:
+        middle = {name: statistics.median(rates) for name, rates in
+                  (("alone", alone), ("served", served), ("plain", plain))}  # fmt: skip
+        print(
+            f"medians: server {middle['served'] / middle['alone']:.3f} of the model alone, "
+            f"{middle['served'] / middle['plain']:.2f} times plain FastAPI"
+        )
     found = asked(serve_command(options), photos, options, seconds=options.seconds)
     growth, where = memory_growth(found.memory)
     print(
@@ -110,10 +130,20 @@ def read_photos(folder: str) -> list[bytes]:
     return [path.read_bytes() for path in paths[::step][:KEPT_PHOTOS]]
 
 
-def model_alone(model: str, photos: list[bytes], *, seconds: float) -> float:
-    """Images a second through the model by the better of both ways to use two cores, in a process of its own."""
+def smaller(photo: bytes, side: int) -> bytes:
+    """Make a photo's shorter side so long, JPEG again."""
+    with Image.open(io.BytesIO(photo)) as image:
+        factor = side / min(image.size)
+        size = (max(side, round(image.width * factor)), max(side, round(image.height * factor)))
+        buffer = io.BytesIO()
+        image.convert("RGB").resize(size, Image.Resampling.BICUBIC).save(buffer, "JPEG", quality=90)
+        return buffer.getvalue()
+
+
+def model_alone(model: str, *, seconds: float) -> dict[str, float]:
+    """Images a second through the model by the best of three ways to use the cores, in a process of its own."""
     script = f"""
-import sys, time, threading, torch
+import json, sys, time, threading, torch
 sys.path.insert(0, {str(ROOT / "src")!r})
 from vitrine.serving.predictor import Predictor
 from vitrine.serving.service import cores
@@ -127,16 +157,18 @@ def rate(threads, workers, batch, seconds):
         while time.perf_counter() < end:
             predictor.batch(pixels[:batch])
             counts[number] += batch
-    begin = time.perf_counter()
+    begin, spent = time.perf_counter(), time.process_time()
     some = [threading.Thread(target=work, args=(n,)) for n in range(workers)]
     [each.start() for each in some]; [each.join() for each in some]
-    return sum(counts) / (time.perf_counter() - begin)
+    done = sum(counts)
+    return dict(rate=done / (time.perf_counter() - begin), ms=(time.process_time() - spent) / done * 1000)
 rate(1, 1, 8, 1)
 ways = [(cores(), 1, 8), (cores(), 1, 32), (1, cores(), 8)]
-print(max(rate(*way, {seconds} / len(ways)) for way in ways))
+print(json.dumps(max((rate(*way, {seconds} / len(ways)) for way in ways), key=lambda found: found["rate"])))
 """
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    return float(done.stdout)
+    found: dict[str, float] = json.loads(done.stdout)
+    return found
 
 
 def serve_command(options: argparse.Namespace) -> list[str]:
@@ -186,10 +218,19 @@ def asked(command: list[str], photos: list[bytes], options: argparse.Namespace, 
     )
     try:
         port = port_of(server)
-        return asyncio.run(clients(port, photos, number=options.clients, seconds=seconds, pid=server.pid))
+        before = processor_seconds(server.pid) + time.process_time()
+        found = asyncio.run(clients(port, photos, number=options.clients, seconds=seconds, pid=server.pid))
+        found.processor_seconds = processor_seconds(server.pid) + time.process_time() - before
+        return found
     finally:
         server.send_signal(signal.SIGTERM)
         server.wait(90)
+
+
+def processor_seconds(pid: int) -> float:
+    """User and system time of a process so far."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def port_of(server: "subprocess.Popen[str]") -> int:

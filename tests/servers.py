@@ -18,6 +18,7 @@ import vitrine
 from vitrine.data.preprocess import Preprocess
 from vitrine.models import create_model
 from vitrine.serving.app import create_app
+from vitrine.serving.guard import LOOPBACK
 from vitrine.serving.hosting import Hosted, open_hosted
 from vitrine.serving.limits import Limits
 from vitrine.serving.live_run import LiveRun
@@ -73,7 +74,7 @@ def serving(
     run: LiveRun | None = None,
     api_key: str | None = None,
     workers: int = 1,
-    on_stop: bool = False,
+    hosts: frozenset[str] | None = LOOPBACK,
 ) -> Iterator[Running]:
     """Serve for the block on a free port of this machine, then stop."""
     limits = limits or Limits()
@@ -84,7 +85,7 @@ def serving(
         run = run or found
     service = Service(hosted, limits=limits, run=run, workers=workers)  # type: ignore[arg-type]
     service.warm_up()
-    app = create_app(service, api_key=api_key)
+    app = create_app(service, api_key=api_key, hosts=hosts)
     with bind("127.0.0.1", 0) as opened:
         server = make_server(app, limits=limits, on_stop=service.admission.close)
         thread = threading.Thread(target=server.run, kwargs={"sockets": [opened]}, daemon=True)

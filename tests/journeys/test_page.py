@@ -9,7 +9,7 @@ import pytest
 import torch
 from journeys.web import ask
 from pictures import photo
-from servers import CLASSES, encoded, jpeg, saved_vit, serving
+from servers import CLASSES, encoded, jpeg, saved_vit, serving, small_vit
 
 import vitrine
 from vitrine.evaluation.ridge import BIAS_FEATURE, RidgeClassifiers
@@ -352,6 +352,22 @@ def test_two_models_stand_side_by_side(models, open_page):
         assert math.isclose(boxes[0]["y"], boxes[1]["y"]) and boxes[0]["x"] < boxes[1]["x"]
         page.click("#tab-model")
         until(page, "document.querySelectorAll('#model-cards .facts').length === 2")
+
+
+def test_a_resnet_and_a_model_without_head_show_what_they_have(open_page, tmp_path):
+    vitrine.save(vitrine.create_model("BiT-R26x1", image_size=32, num_classes=3), tmp_path / "resnet")
+    vitrine.save(small_vit(num_classes=None), tmp_path / "headless")
+    with serving([tmp_path / "resnet", tmp_path / "headless"]) as server:
+        page = open_page(server.address)
+        choose(page, "#hero [data-choose]", jpeg(4))
+        page.wait_for_selector(".atlas-box:not([hidden])")
+        until(page, "document.querySelectorAll('.side')[0].querySelectorAll('.value').length === 3")
+        assert page.locator(".atlas-box:visible").count() == 1
+        assert "names no classes" in page.locator(".side").nth(1).inner_text()
+        page.click("#tab-model")
+        until(page, "document.querySelectorAll('#model-cards .facts').length === 2")
+        assert "no position embeddings" in page.inner_text("#model-cards")
+        assert page.locator("#notice").is_hidden()
 
 
 def test_the_model_page_draws_filters_positions_and_distances(server, open_page):

@@ -21,6 +21,7 @@ from servers import CLASSES, encoded, jpeg, raw, saved_vit, serving, small_vit
 import vitrine as library
 from vitrine.inspection import attention_distance, attention_from, rollout
 from vitrine.serving.explaining import explain
+from vitrine.serving.guard import LOOPBACK
 from vitrine.serving.hosting import Hosted
 from vitrine.serving.limits import Limits
 from vitrine.serving.predictor import Predictor
@@ -418,6 +419,15 @@ def test_other_sites_get_nothing(server):
         assert ask(server.port, "/models", headers={"Host": host}).status == 421
     for host in ("localhost", "localhost:1234", "127.0.0.1:8000", "[::1]:8000", "[::1]"):
         assert ask(server.port, "/health", headers={"Host": host}).status == 200
+
+
+def test_behind_a_proxy_its_name_is_answered_too(model):
+    hosts = LOOPBACK | {"pictures.example"}
+    with serving([model], hosts=hosts) as running:
+        for host, status in [("pictures.example", 200), ("Pictures.Example:443", 200), ("evil.example", 421)]:
+            assert ask(running.port, "/health", headers={"Host": host}).status == status
+    with serving([model], hosts=None) as running:
+        assert ask(running.port, "/health", headers={"Host": "anything"}).status == 200
 
 
 def test_every_answer_forbids_what_the_page_does_not_need(server):

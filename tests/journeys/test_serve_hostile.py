@@ -73,6 +73,8 @@ def mutated(data: bytes, seed: int) -> bytes:
     return bytes(found)
 
 
+@pytest.mark.filterwarnings("ignore::UserWarning:PIL")
+@pytest.mark.filterwarnings("ignore::RuntimeWarning:PIL")
 def test_mutated_pictures_get_an_answer_or_a_refusal_and_no_worker_dies(server):
     whole = [encoded(photo(number, 40, 50), kind) for number, kind in enumerate(KINDS)]
     uploads = [mutated(whole[seed % len(whole)], seed) for seed in range(NUM_MUTATED)]

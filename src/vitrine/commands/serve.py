@@ -65,11 +65,15 @@ def serve(
     api_key: Annotated[
         str | None, Doc(f"Key that requests must send; or set {KEY_VARIABLE}, which others cannot read.")
     ] = None,
+    answer_as: Annotated[
+        str | None, Doc("Another host name to answer as: that of a proxy on this machine.")
+    ] = None,
     device: Annotated[str, Doc("auto, cpu or cuda.")] = "auto",
 ) -> ServeResult:
     """Serve a page and an API: classes, features, attention, few-shot, live curves."""
     from vitrine.runtime.devices import choose_device
     from vitrine.runtime.progress import remark
+    from vitrine.serving.guard import LOOPBACK
     from vitrine.serving.hosting import open_hosted
     from vitrine.serving.server import LOOPBACK_HOSTS, bind
 
@@ -80,6 +84,7 @@ def serve(
     is_on_cpu = choose_device(device).type == "cpu"
     num_workers, threads = _threads(workers, is_on_cpu=is_on_cpu)
     is_loopback = host in LOOPBACK_HOSTS
+    hosts = LOOPBACK | ({answer_as.lower()} if answer_as else set()) if is_loopback else None
     with bind(host, port) as socket:
         hosted, run = open_hosted(
             models or [BOX],
@@ -95,7 +100,7 @@ def serve(
             remark(f"Anyone who reaches {host} can use this server; set {KEY_VARIABLE} to ask for a key")
         begin = time.monotonic()
         pictures = _serve(
-            hosted, run, limits=limits, key=key, is_loopback=is_loopback, socket=socket,
+            hosted, run, limits=limits, key=key, hosts=hosts, socket=socket,
             address=address, workers=num_workers, threads=threads,
         )  # fmt: skip
     return ServeResult(
@@ -112,13 +117,15 @@ def _serve(
     *,
     limits: "Limits",
     key: str | None,
-    is_loopback: bool,
+    hosts: frozenset[str] | None,
     socket: Any,
     address: str,
     workers: int,
     threads: int,
 ) -> int:
     """Serve until told to stop; return the number of pictures computed."""
+    import warnings
+
     import torch
 
     from vitrine.runtime.progress import remark
@@ -127,6 +134,9 @@ def _serve(
     from vitrine.serving.server import make_server
     from vitrine.serving.service import Service
 
+    warnings.filterwarnings(
+        "ignore", module="PIL"
+    )  # what it has to say of a damaged upload, the client hears
     keep_freed_memory()
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
@@ -140,7 +150,7 @@ def _serve(
             f"Plan: {names}{watched}; {workers} x {threads} threads, answers aimed at within "
             f"{limits.target_seconds * 1000:.0f} ms, at most {limits.waiting} waiting"
         )
-        app = create_app(service, api_key=key, is_loopback=is_loopback)
+        app = create_app(service, api_key=key, hosts=hosts)
         server = make_server(app, limits=limits, on_stop=service.admission.close)
         remark(f"Serving at {address} (page), {address}/docs (API); Ctrl-C stops")
         server.run(sockets=[socket])

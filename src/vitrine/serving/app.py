@@ -7,7 +7,7 @@ from importlib.resources import files
 from typing import Annotated, Any
 
 from vitrine.errors import MissingExtraError
-from vitrine.serving.guard import Guard
+from vitrine.serving.guard import LOOPBACK, Guard
 from vitrine.serving.hosting import Hosted
 from vitrine.serving.prometheus import CONTENT_TYPE, SECONDS, Counter, Histogram, render
 from vitrine.serving.refusals import RefusedError
@@ -47,8 +47,10 @@ ModelName = Annotated[
 ]
 
 
-def create_app(service: Service, *, api_key: str | None = None, is_loopback: bool = True) -> FastAPI:
-    """Make the application round a service."""
+def create_app(
+    service: Service, *, api_key: str | None = None, hosts: frozenset[str] | None = LOOPBACK
+) -> FastAPI:
+    """Make the application round a service; it answers under the names in `hosts`, or any where that is None."""
     app = FastAPI(
         title="Vitrine",
         version=__version__,
@@ -70,7 +72,7 @@ def create_app(service: Service, *, api_key: str | None = None, is_loopback: boo
         known_paths=frozenset(route.path for route in app.routes if hasattr(route, "path")) - pages,
         static_paths=pages,
         api_key=api_key,
-        is_loopback=is_loopback,
+        hosts=hosts,
         requests=requests,
         seconds=seconds,
     )

@@ -40,12 +40,12 @@ class Guard:
         known_paths: frozenset[str],
         static_paths: frozenset[str],
         api_key: str | None,
-        is_loopback: bool,
+        hosts: frozenset[str] | None,
         requests: Counter,
         seconds: Histogram,
     ) -> None:
         self.app = app
-        self.header_bytes, self.api_key, self.is_loopback = header_bytes, api_key, is_loopback
+        self.header_bytes, self.api_key, self.hosts = header_bytes, api_key, hosts
         self.known_paths, self.static_paths = known_paths, static_paths
         self.requests, self.seconds = requests, seconds
 
@@ -88,9 +88,11 @@ class Guard:
             )
         found = {name.decode("latin-1"): value.decode("latin-1") for name, value in headers}
         host = found.get("host", "")
-        if self.is_loopback and (host if host.endswith("]") else host.rsplit(":", 1)[0]) not in LOOPBACK:
+        name = host if host.endswith("]") else host.rsplit(":", 1)[0]
+        if self.hosts is not None and name.lower() not in self.hosts:
             # A page elsewhere can point its own name at this machine; the name gives it away.
-            return RefusedError(421, f"this server answers as localhost only, not as {host[:80]!r}")
+            known = ", ".join(sorted(self.hosts))
+            return RefusedError(421, f"this server answers as {known}, not as {host[:80]!r}; see --answer-as")
         if found.get("sec-fetch-site") == "cross-site" and scope["method"] not in ("GET", "HEAD"):
             return RefusedError(403, "requests from pages of other sites are not answered")
         path = scope["path"]
