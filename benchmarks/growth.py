@@ -3,10 +3,11 @@
     python benchmarks/growth.py [--rounds 5] [--only tokens,width]
 
 Processor seconds of this process (a busy machine hardly changes them), the least of the rounds; sizes take turns
-within a round. The exponent is the slope of the logarithms over the larger half, where overhead no longer counts, beside the
-most that the method should have: a forward pass is linear in images, layers and, until attention takes over (tokens
-near six widths), in tokens; quadratic in width; the search for copies is linear in either set; few-shot solving is
-linear in test examples and cubic in the smaller of examples and features. Rows above their bound are marked.
+within a round. The exponent is the slope of the logarithms over the larger half, where overhead no longer counts,
+beside the most that the method should have: a forward pass is linear in images, layers and, until attention takes
+over (tokens near six widths), in tokens; quadratic in width; the search for copies is linear in either set; few-
+shot solving is linear in test examples and cubic in the smaller of examples and features. Rows above their bound
+are marked.
 """
 
 import argparse

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 DATA, INBOX = "photos", "inbox"
 # 96 pixels are a sixth of the work of 224, and enough for things that fill a third of the picture.
-SIZE, EPOCHS, BATCH, PEAK_RATE, HELD_OUT = 96, 8.0, 32, 5e-4, 0.2
+SIZE, EPOCHS, BATCH, PEAK_RATE, HELD_OUT = 96, 10.0, 32, 5e-4, 0.2
 MARK = "demo.txt"
 
 
@@ -63,10 +63,8 @@ def demo(
     out: Annotated[Path, Doc("Where to write; an earlier demonstration there is replaced.")] = Path(
         "vitrine-demo"
     ),
-    images: Annotated[int, Doc("Pictures to render.")] = 360,
-    steps: Annotated[
-        int | None, Doc("Steps of 32 images; by default eight passes over the pictures.")
-    ] = None,
+    images: Annotated[int, Doc("Pictures to render.")] = 480,
+    steps: Annotated[int | None, Doc("Steps of 32 images; by default ten passes over the pictures.")] = None,
     device: Annotated[str, Doc("auto, cpu or cuda.")] = "auto",
 ) -> DemoResult:
     """Go the whole way once on rendered pictures, in about two minutes on two cores; needs no network."""
@@ -83,7 +81,7 @@ def demo(
     write_inbox(inbox)
 
     _announce("check", photos, out=out / "check")
-    checked = check(str(photos), out=out / "check", near_duplicates=False)
+    checked = check(str(photos), out=out / "check")
     found = _found(checked, faults)
     options: dict[str, Any] = {
         "size": SIZE, "epochs": None if steps else EPOCHS, "steps": steps, "batch_size": BATCH, "lr": PEAK_RATE,
