@@ -117,8 +117,8 @@ def in_folder(folder: Path) -> Place:
     if "model" in present and (folder / "model").is_dir():
         return in_folder(folder / "model")
     found = [name for name in present if Path(name).suffix in SUFFIXES]
-    if len(found) == 1:
-        return Place(weights=folder / found[0], folder=folder)
+    if len(found) == 1 or "model.onnx" in found:  # beside smaller copies of itself
+        return Place(weights=folder / ("model.onnx" if "model.onnx" in found else found[0]), folder=folder)
     if found:
         raise CheckpointError(
             f"{folder} holds {len(found)} files of weights ({', '.join(found[:4])}); name the one to load"

@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from vitrine.checkpoints.reading.onnx_file import OURS
 from vitrine.checkpoints.record import Record
 from vitrine.errors import ConfigError, MissingExtraError
 from vitrine.exporting.deployed import Deployed
@@ -61,7 +62,7 @@ def metadata_of(record: Record) -> dict[str, str]:
         "model": record.variant or type(record.config).__name__.removesuffix("Config"),
         "classes": json.dumps(list(record.classes) if record.classes else None, ensure_ascii=False),
         "preprocess": json.dumps(record.preprocess.to_json()),
-        "vitrine": __version__,
+        OURS: __version__,
     }
 
 

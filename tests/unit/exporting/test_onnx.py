@@ -10,6 +10,7 @@ import pytest
 import torch
 from unit.exporting.made import CLASSES, loaded
 
+from vitrine.checkpoints import load
 from vitrine.checkpoints.reading.onnx_file import read_metadata
 from vitrine.errors import CheckpointError, ConfigError
 from vitrine.exporting import Deployed, onnx_graph, open_runner
@@ -71,6 +72,12 @@ def test_the_file_carries_names_and_preprocessing_and_nothing_of_this_machine(
 def test_the_words_of_a_file_are_read_without_the_onnx_package(exported: tuple[Path, object]) -> None:
     path = exported[0] / "model.onnx"
     assert read_metadata(path) == {found.key: found.value for found in onnx.load(path).metadata_props}
+
+
+def test_a_graph_is_no_model_again_and_says_so(exported: tuple[Path, object]) -> None:
+    for place in (exported[0], exported[0] / "model.int8.onnx"):
+        with pytest.raises(CheckpointError, match="is an export, whose weights were worked into its graph"):
+            load(place)
 
 
 def test_smaller_copies_are_smaller_and_near(exported: tuple[Path, tuple[Subject, ...]]) -> None:

@@ -20,6 +20,8 @@ from vitrine.errors import CheckpointError
 DTYPES = {1: torch.float32, 10: torch.float16, 11: torch.float64, 16: torch.bfloat16}
 VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
 MAX_VARINT_BYTES = 10
+OURS = "vitrine"
+"""The word in the metadata of what `vitrine export` writes."""
 
 
 @dataclass
@@ -56,6 +58,11 @@ class OnnxFile:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        if OURS in read_metadata(path):
+            raise CheckpointError(
+                f"{path} is an export, whose weights were worked into its graph and make no model again; give the "
+                f"model that it was made from, or serve it with: vitrine serve MODEL --onnx {path}"
+            )
         try:
             with path.open("rb") as file:
                 content = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
