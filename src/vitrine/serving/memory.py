@@ -12,8 +12,8 @@ TRIM_BYTES = 2**28
 def keep_freed_memory() -> bool:
     """Let glibc keep freed blocks up to a bound; say whether it did.
 
-    By default it gives each activation back to the system and gets it again, page by page, in the next layer: 4 % of
-    the time of a ViT-Ti/16 on a CPU.
+    By default it gives each activation back to the system and gets it again, page by page, in the next layer: up to
+    4 % of the time of a ViT-Ti/16 on a CPU (docs/experiments.md).
     """
     if not sys.platform.startswith("linux"):
         return False
