@@ -39,7 +39,8 @@ def test_convert_speaks_json(tmp_path: Path) -> None:
     result = json.loads(done.stdout)
     assert result["num_identical"] == len(result["tensors"])
     assert {line["how"] for line in result["tensors"]} >= {"transposed", "reshaped", "slot merged"}
-    assert result["parity"][0]["largest"] == 0
+    # The same numbers in the same sums; products of one row round by where it lies in memory.
+    assert result["parity"][0]["largest"] <= 4e-6
 
 
 def test_a_refusal_is_one_sentence_and_leaves_nothing(tmp_path: Path) -> None:
