@@ -152,7 +152,7 @@ class VitClassifier:
         import dataclasses
 
         from vitrine.checkpoints import load
-        from vitrine.commands.training_run import Setting, carry_out
+        from vitrine.commands.runs.training_run import Setting, carry_out
         from vitrine.recipes.options import chosen_recipe
         from vitrine.runtime.run_folders import new_run_folder
         from vitrine.serving.predictor import Predictor

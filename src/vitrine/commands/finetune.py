@@ -10,7 +10,7 @@ from vitrine.commands import options
 from vitrine.commands.model_or_box import BOX
 
 if TYPE_CHECKING:
-    from vitrine.commands.training_run import TrainingResult
+    from vitrine.commands.runs.training_run import TrainingResult
 
 
 def finetune(
@@ -53,10 +53,10 @@ def finetune(
     """Transfer a trained model to your images: a new head, all weights trained; also under torchrun, unchanged."""
     from vitrine.checkpoints import load
     from vitrine.commands.resume import resume
-    from vitrine.commands.run_data import open_data, withdrawing
-    from vitrine.commands.run_records import restarted_run, start_folder
-    from vitrine.commands.sweep import swept
-    from vitrine.commands.training_run import Setting, carry_out, loss_for
+    from vitrine.commands.runs.run_data import open_data, withdrawing
+    from vitrine.commands.runs.run_records import restarted_run, start_folder
+    from vitrine.commands.runs.sweep import swept
+    from vitrine.commands.runs.training_run import Setting, carry_out, loss_for
     from vitrine.errors import ConfigError
     from vitrine.recipes.options import chosen_recipe, is_file
     from vitrine.training.processes import joined_processes

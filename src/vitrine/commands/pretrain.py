@@ -8,7 +8,7 @@ from annotated_doc import Doc
 from vitrine.commands import options
 
 if TYPE_CHECKING:
-    from vitrine.commands.training_run import TrainingResult
+    from vitrine.commands.runs.training_run import TrainingResult
     from vitrine.models import Model
     from vitrine.recipes import Recipe
 
@@ -66,10 +66,10 @@ def pretrain(
     import torch
 
     from vitrine.commands.resume import resume
-    from vitrine.commands.run_data import open_data, withdrawing
-    from vitrine.commands.run_records import restarted_run, start_folder
-    from vitrine.commands.teachers import load_teacher, require_classes_of
-    from vitrine.commands.training_run import Setting, carry_out, loss_for
+    from vitrine.commands.runs.run_data import open_data, withdrawing
+    from vitrine.commands.runs.run_records import restarted_run, start_folder
+    from vitrine.commands.runs.teachers import load_teacher, require_classes_of
+    from vitrine.commands.runs.training_run import Setting, carry_out, loss_for
     from vitrine.data.preprocess import Preprocess
     from vitrine.recipes.options import chosen_recipe
     from vitrine.training.processes import joined_processes

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any
 
-    from vitrine.commands.run_report import RunReport
+    from vitrine.commands.runs.run_report import RunReport
     from vitrine.data.source import Source
 
 
@@ -21,7 +21,7 @@ def report(
     workers: Annotated[int, Doc("Threads that read images.")] = 2,
 ) -> "RunReport":
     """Write one page about a run: curves, verdict, mistakes with their attention, calibration, data, cost."""
-    from vitrine.commands.run_report import write_report
+    from vitrine.commands.runs.run_report import write_report
     from vitrine.errors import DataError
     from vitrine.evaluation.ranks import joined_processes
     from vitrine.evaluation.run_account import read_account
@@ -42,7 +42,7 @@ def report(
 
 def _splits(folder: Path, run: "Mapping[str, Any]", *, seed: int) -> "dict[str, Source] | None":
     """Open the run's data with the split that it was trained with; None where nothing was held out."""
-    from vitrine.commands.run_data import SPLIT
+    from vitrine.commands.runs.run_data import SPLIT
     from vitrine.data.sources import open_splits
 
     if run["trains_on_all"] or run["model"]["num_classes"] is None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 from annotated_doc import Doc
 
 if TYPE_CHECKING:
-    from vitrine.commands.training_run import Setting, TrainingResult
+    from vitrine.commands.runs.training_run import Setting, TrainingResult
     from vitrine.training.config import TrainingConfig
 
 # What a resumed run takes over from run.json as it is.
@@ -27,10 +27,10 @@ def resume(
     import torch
 
     from vitrine.checkpoints.record import config_from_json
-    from vitrine.commands.run_data import everything, open_data, require_classes
-    from vitrine.commands.sweep import swept
-    from vitrine.commands.teachers import load_teacher
-    from vitrine.commands.training_run import Setting, carry_out
+    from vitrine.commands.runs.run_data import everything, open_data, require_classes
+    from vitrine.commands.runs.sweep import swept
+    from vitrine.commands.runs.teachers import load_teacher
+    from vitrine.commands.runs.training_run import Setting, carry_out
     from vitrine.data.preprocess import Preprocess
     from vitrine.errors import ConfigError
     from vitrine.models import build

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from annotated_doc import Doc
 
 from vitrine.commands.options import Device
-from vitrine.commands.study_outcome import StudyLine, StudyResult
+from vitrine.commands.studying.study_outcome import StudyLine, StudyResult
 
 if TYPE_CHECKING:
     from vitrine.studies.record import Run, Study
@@ -44,7 +44,7 @@ def study(
     workers: Annotated[int, Doc("How many read image files before the first run.")] = 2,
 ) -> StudyResult:
     """Run the paper's experiments and judge them by their rules; goes on where it was stopped."""
-    from vitrine.commands.study_plan import carried_out, planned
+    from vitrine.commands.studying.study_plan import carried_out, planned
     from vitrine.errors import ConfigError
     from vitrine.studies import STUDIES, find_studies
     from vitrine.studies.scales import find_scale
@@ -71,7 +71,7 @@ def listed(
     rate: float | None,
 ) -> StudyResult:  # fmt: skip
     """Say of every study what it claims, how many runs it has and what they cost."""
-    from vitrine.commands.study_plan import Facts, facts_of, looked_at, matmul_rate, runs_of
+    from vitrine.commands.studying.study_plan import Facts, facts_of, looked_at, matmul_rate, runs_of
 
     facts = Facts(num_classes=10, num_images=50_000, num_test=10_000)
     notes = () if data else ("Costs are for a set like CIFAR-10; give your DATA for its own",)

@@ -125,7 +125,7 @@ def _fine_tuner(model: str, *, device: str, precision: str, workers: int, keep: 
         import shutil
 
         from vitrine.checkpoints import load
-        from vitrine.commands.training_run import Setting, carry_out
+        from vitrine.commands.runs.training_run import Setting, carry_out
         from vitrine.evaluation.ranks import this_rank, wait_for_all
 
         fresh = load(model, num_classes=len(source.classes), image_size=attempt.image_size)

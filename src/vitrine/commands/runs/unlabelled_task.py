@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, TypeAlias
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-    from vitrine.commands.training_run import Setting
+    from vitrine.commands.runs.training_run import Setting
     from vitrine.data.order import Rows
     from vitrine.training.loop import Task
     from vitrine.training.processes import Processes
@@ -103,10 +103,10 @@ def make_unlabelled_task(setting: "Setting", processes: "Processes") -> "Task":
     import torch
     from torch import nn
 
-    from vitrine.commands.sheets import make_pictures
-    from vitrine.commands.teachers import make_kept_features
-    from vitrine.commands.training_batches import make_batches, make_names
-    from vitrine.commands.unlabelled_evaluation import make_unlabelled_evaluation
+    from vitrine.commands.runs.sheets import make_pictures
+    from vitrine.commands.runs.teachers import make_kept_features
+    from vitrine.commands.runs.training_batches import make_batches, make_names
+    from vitrine.commands.runs.unlabelled_evaluation import make_unlabelled_evaluation
     from vitrine.data.augment import augment
     from vitrine.data.loader import Batch
     from vitrine.training.loop import Task

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 from vitrine.errors import ConfigError
 
 if TYPE_CHECKING:
-    from vitrine.commands.training_run import Setting
+    from vitrine.commands.runs.training_run import Setting
 
 
 def swept(setting: "Setting") -> "Setting":
     """Try each learning rate of the recipe, but for those tried before; return the run of the best, on all images."""
-    from vitrine.commands.run_data import everything
-    from vitrine.commands.run_records import write_records
+    from vitrine.commands.runs.run_data import everything
+    from vitrine.commands.runs.run_records import write_records
     from vitrine.runtime.progress import remark
     from vitrine.training.processes import by_the_first, joined_processes
 
@@ -40,7 +40,7 @@ def swept(setting: "Setting") -> "Setting":
 
 def accuracy_with(rate: float, setting: "Setting") -> float:
     """Train with one learning rate in a folder of its own, or go on there; return the best accuracy."""
-    from vitrine.commands.training_run import carry_out
+    from vitrine.commands.runs.training_run import carry_out
     from vitrine.training.loop import LAST, StoppedError
     from vitrine.training.processes import by_the_first, joined_processes
     from vitrine.training.state import newest_state, numbers_of

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-    from vitrine.commands.training_run import Setting
+    from vitrine.commands.runs.training_run import Setting
     from vitrine.recipes.recipe import Objective
     from vitrine.training.loop import Evaluate, Task
     from vitrine.training.processes import Processes
@@ -16,7 +16,7 @@ def trained_module(setting: "Setting") -> "nn.Module":
     """Return what the loop trains: the model itself or, without labels, a module that holds it as `vit`."""
     if setting.recipe.objective == "labels":
         return setting.model
-    from vitrine.commands.unlabelled_task import wrapped
+    from vitrine.commands.runs.unlabelled_task import wrapped
 
     return wrapped(setting)
 
@@ -34,10 +34,10 @@ def make_task(setting: "Setting", processes: "Processes") -> "Task":
     if setting.recipe.objective == "labels":
         return make_labels_task(setting, processes)
     if setting.recipe.needs_labels:
-        from vitrine.commands.distillation_task import make_logits_task
+        from vitrine.commands.runs.distillation_task import make_logits_task
 
         return make_logits_task(setting, processes)
-    from vitrine.commands.unlabelled_task import make_unlabelled_task
+    from vitrine.commands.runs.unlabelled_task import make_unlabelled_task
 
     return make_unlabelled_task(setting, processes)
 
@@ -47,7 +47,7 @@ def make_labels_task(setting: "Setting", processes: "Processes") -> "Task":
     import torch
     from torch import nn
 
-    from vitrine.commands.training_batches import make_batches, make_names
+    from vitrine.commands.runs.training_batches import make_batches, make_names
     from vitrine.data.augment import augment
     from vitrine.data.loader import Batch
     from vitrine.objectives.classification import classification_loss, num_correct

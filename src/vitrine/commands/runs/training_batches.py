@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
-    from vitrine.commands.training_run import Setting
+    from vitrine.commands.runs.training_run import Setting
     from vitrine.data.loader import Batch
     from vitrine.training.processes import Processes
 

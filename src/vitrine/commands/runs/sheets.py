@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-    from vitrine.commands.training_run import Setting
-    from vitrine.commands.unlabelled_task import PartsOf
+    from vitrine.commands.runs.training_run import Setting
+    from vitrine.commands.runs.unlabelled_task import PartsOf
     from vitrine.data.order import Rows
     from vitrine.models import ViT
     from vitrine.training.processes import Processes
@@ -48,7 +48,7 @@ def write_sheet(
     import torch
     from PIL import Image
 
-    from vitrine.commands.unlabelled_evaluation import EVALUATION_SEED
+    from vitrine.commands.runs.unlabelled_evaluation import EVALUATION_SEED
     from vitrine.data.loader import Loader
     from vitrine.data.source import Subset
     from vitrine.runtime.files import write_atomically
@@ -89,7 +89,7 @@ def shown_rows(
     if isinstance(model, (MaskedPatches, MaskedAutoencoder)):
         seen = [*reconstructions(model, images, pixels).unbind(1), lit(model.vit, images, pixels)]
     elif isinstance(model, SelfDistillation):
-        from vitrine.commands.unlabelled_evaluation import EVALUATION_SEED
+        from vitrine.commands.runs.unlabelled_evaluation import EVALUATION_SEED
 
         large, small = parts_of(pixels.float(), rows, EVALUATION_SEED)
         cut = [preprocess.denormalise(large[:, view]) for view in range(large.shape[1])]

@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from vitrine.commands.training_run import Setting
+    from vitrine.commands.runs.training_run import Setting
     from vitrine.training.loop import Task
     from vitrine.training.processes import Processes
 
@@ -13,9 +13,9 @@ def make_logits_task(setting: "Setting", processes: "Processes") -> "Task":
     import torch
     from torch import nn
 
-    from vitrine.commands.teachers import fetched, kept_rows, require_classes_of
-    from vitrine.commands.training_batches import make_batches, make_names
-    from vitrine.commands.training_task import make_evaluation
+    from vitrine.commands.runs.teachers import fetched, kept_rows, require_classes_of
+    from vitrine.commands.runs.training_batches import make_batches, make_names
+    from vitrine.commands.runs.training_task import make_evaluation
     from vitrine.data.augment import augment
     from vitrine.data.loader import Batch
     from vitrine.training.loop import Task

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-    from vitrine.commands.training_run import Setting
-    from vitrine.commands.unlabelled_task import PartsOf
+    from vitrine.commands.runs.training_run import Setting
+    from vitrine.commands.runs.unlabelled_task import PartsOf
     from vitrine.data.source import Source
     from vitrine.training.loop import Evaluate
     from vitrine.training.processes import Processes

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from vitrine.commands.training_run import Setting, demand_of, fitting_micro_batch
+from vitrine.commands.runs.training_run import Setting, demand_of, fitting_micro_batch
 from vitrine.data.preprocess import Preprocess
 from vitrine.evaluation.bootstrap import wilson_interval
 from vitrine.models import create_model

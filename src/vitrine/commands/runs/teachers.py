@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from vitrine.commands.training_run import Setting
+    from vitrine.commands.runs.training_run import Setting
     from vitrine.data.order import Rows
     from vitrine.data.preprocess import Preprocess
     from vitrine.models import Model, ModelConfig, ViTConfig

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from vitrine.commands.training_run import Setting
+    from vitrine.commands.runs.training_run import Setting
     from vitrine.training.processes import Processes
 
 FILES = ("config.yaml", "metrics.jsonl", "checkpoints", "model")
@@ -88,7 +88,7 @@ def write_records(setting: "Setting", *, is_resumed: bool) -> None:
     """Write what is needed to repeat the run; a resumed run checks that its data is unchanged."""
     from vitrine.checkpoints.record import config_to_json
     from vitrine.checkpoints.writing import write_json, write_text
-    from vitrine.commands.run_data import changed
+    from vitrine.commands.runs.run_data import changed
     from vitrine.recipes.recipe import to_yaml
     from vitrine.runtime.launch import launched
 

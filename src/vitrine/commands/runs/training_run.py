@@ -11,12 +11,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vitrine.commands.run_report import worst_line
+from vitrine.commands.runs.run_report import worst_line
 from vitrine.errors import VitrineError
 
 if TYPE_CHECKING:
-    from vitrine.commands.run_report import RunReport
-    from vitrine.commands.teachers import Teacher
+    from vitrine.commands.runs.run_report import RunReport
+    from vitrine.commands.runs.teachers import Teacher
     from vitrine.data.preprocess import Preprocess
     from vitrine.data.scan import Issue
     from vitrine.data.source import Source
@@ -129,8 +129,8 @@ class Setting:
 
 def carry_out(setting: Setting, *, resume_from: Path | None = None) -> TrainingResult:
     """Train, keep the run folder, save the model; the same alone and under torchrun."""
-    from vitrine.commands.run_records import optional_sinks, steps_done, write_records
-    from vitrine.commands.training_task import make_task, trained_module
+    from vitrine.commands.runs.run_records import optional_sinks, steps_done, write_records
+    from vitrine.commands.runs.training_task import make_task, trained_module
     from vitrine.runtime.devices import has_fast_bf16
     from vitrine.runtime.log_file import logged_to
     from vitrine.runtime.progress import remark
@@ -178,7 +178,7 @@ def carry_out(setting: Setting, *, resume_from: Path | None = None) -> TrainingR
 
 def report_of(setting: Setting, processes: "Processes") -> "RunReport | None":
     """Write the page of a run; what keeps it from being written is said and loses nothing else."""
-    from vitrine.commands.run_report import write_report
+    from vitrine.commands.runs.run_report import write_report
     from vitrine.runtime.progress import remark
 
     try:
@@ -221,7 +221,7 @@ def fitting_micro_batch(setting: Setting, *, world_size: int, free: float) -> in
 def save_model(setting: Setting) -> None:
     """Save the best weights (the last where nothing was evaluated) with their record."""
     from vitrine.checkpoints import save
-    from vitrine.commands.training_task import weights_of_model
+    from vitrine.commands.runs.training_task import weights_of_model
     from vitrine.models import build
     from vitrine.training.loop import BEST, LAST
     from vitrine.training.state import newest_state, weights_of

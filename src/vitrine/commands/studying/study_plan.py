@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vitrine.commands.study_outcome import StudyLine, StudyResult
+from vitrine.commands.studying.study_outcome import StudyLine, StudyResult
 
 if TYPE_CHECKING:
-    from vitrine.commands.study_data import StudyData
-    from vitrine.commands.study_run import Place
+    from vitrine.commands.studying.study_data import StudyData
+    from vitrine.commands.studying.study_run import Place
     from vitrine.studies.record import Run, Study
     from vitrine.studies.results import Result
     from vitrine.studies.scales import Scale
@@ -49,7 +49,7 @@ class Plan:
 
     def unfinished(self) -> "list[Run]":
         """Return the runs that are left, and finished ones whose weights are gone and needed."""
-        from vitrine.commands.study_run import MODEL
+        from vitrine.commands.studying.study_run import MODEL
 
         done = {result.key for result in self.finished()}
         left = {run.name for run in self.runs if self.keys[run.name] not in done}
@@ -72,7 +72,7 @@ class Facts:
 
 def looked_at(data: str, target: str | None, *, folder: Path) -> "dict[str, StudyData]":
     """Open the data set and every target, and describe them."""
-    from vitrine.commands.study_data import look_at
+    from vitrine.commands.studying.study_data import look_at
 
     sets = {"data": look_at(data, folder=folder)}
     for number, part in enumerate(part for part in (target or "").split(",") if part):
@@ -146,8 +146,8 @@ def carried_out(
     plans: Sequence[Plan], *, scale: str, jobs: int, device: str, workers: int, rate: float | None
 ) -> StudyResult:
     """Carry out every run that is not finished, all studies in one pool, and write their pages."""
-    from vitrine.commands.study_data import make_arrays
-    from vitrine.commands.study_run import Place
+    from vitrine.commands.studying.study_data import make_arrays
+    from vitrine.commands.studying.study_run import Place
     from vitrine.runtime.progress import remark
     from vitrine.training.loop import StoppedError
 
@@ -177,7 +177,7 @@ def run_all(
     plans: Sequence[Plan], todo: "Sequence[Run]", place: "Place", *, scale: str, notes: Sequence[str]
 ) -> list[str]:
     """Carry out runs, write a line for each and a page for each study that is through; return what failed."""
-    from vitrine.commands.study_run import carry_out_run
+    from vitrine.commands.studying.study_run import carry_out_run
     from vitrine.runtime.progress import announced
     from vitrine.studies.pool import carry_out_all
     from vitrine.studies.results import append_result
