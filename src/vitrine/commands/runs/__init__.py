@@ -1,0 +1,1 @@
+"""A training run behind the verbs: its data, what it learns, its records, its report."""
