@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from annotated_doc import Doc
 
+from vitrine.commands import options
 from vitrine.commands.model_or_box import BOX
 
 if TYPE_CHECKING:
@@ -69,7 +70,7 @@ def bench(
     *,
     sizes: Annotated[str, Doc("Image sides in pixels, with commas between.")] = SIZES,
     batches: Annotated[str, Doc("Batch sizes, with commas between.")] = BATCHES,
-    device: Annotated[str, Doc("auto, cpu or cuda.")] = "auto",
+    device: options.Device = "auto",
     precision: Annotated[
         Literal["auto", "bf16", "fp32"], Doc("What to compute in; auto is bf16 on CUDA, fp32 elsewhere.")
     ] = "auto",

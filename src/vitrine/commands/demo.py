@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from annotated_doc import Doc
 
+from vitrine.commands import options
 from vitrine.commands.model_or_box import BOX
 
 if TYPE_CHECKING:
@@ -65,7 +66,7 @@ def demo(
     ),
     images: Annotated[int, Doc("Pictures to render.")] = 480,
     steps: Annotated[int | None, Doc("Steps of 32 images; by default ten passes over the pictures.")] = None,
-    device: Annotated[str, Doc("auto, cpu or cuda.")] = "auto",
+    device: options.Device = "auto",
 ) -> DemoResult:
     """Go the whole way once on rendered pictures, in about two minutes on two cores; needs no network."""
     from vitrine.commands.check import check

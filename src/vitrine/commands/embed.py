@@ -2,10 +2,11 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 from annotated_doc import Doc
 
+from vitrine.commands import options
 from vitrine.commands.model_or_box import ModelOrBox, Pictures
 
 FILE = "features.npy"
@@ -48,11 +49,11 @@ def embed(
             "A .npy file (paths go into a .csv beside it) or a .parquet; by default in a new folder under ./runs."
         ),
     ] = None,
-    size: Annotated[int | None, Doc("Image height and width; by default the model's own.")] = None,
+    size: options.ModelSize = None,
     batch_size: Annotated[int, Doc("Pictures at a time.")] = 64,
-    workers: Annotated[int, Doc("Threads that read pictures.")] = 2,
-    device: Annotated[str, Doc("auto, cpu or cuda.")] = "auto",
-    precision: Annotated[Literal["fp32", "bf16"], Doc("What the model computes in.")] = "fp32",
+    workers: options.Readers = 2,
+    device: options.Device = "auto",
+    precision: options.ModelPrecision = "fp32",
     strict: Annotated[bool, Doc("Exit with 1 if any picture cannot be read.")] = False,
     overwrite: Annotated[bool, Doc("Replace the file that --out names.")] = False,
 ) -> EmbedResult:

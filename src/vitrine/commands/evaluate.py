@@ -2,10 +2,11 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 from annotated_doc import Doc
 
+from vitrine.commands import options
 from vitrine.commands.model_or_box import Data, ModelOrBox, model_and_data
 
 if TYPE_CHECKING:
@@ -90,11 +91,11 @@ def evaluate(
         Doc("Folder for the report and the predictions; a new dated one under ./runs if not given."),
     ] = None,
     by_order: Annotated[bool, Doc("Match classes by their order instead of by name.")] = False,
-    size: Annotated[int | None, Doc("Image height and width; by default the model's own.")] = None,
-    batch_size: Annotated[int, Doc("Images at a time on each device.")] = 64,
-    workers: Annotated[int, Doc("Threads that read images.")] = 2,
-    device: Annotated[str, Doc("auto, cpu or cuda.")] = "auto",
-    precision: Annotated[Literal["fp32", "bf16"], Doc("What the model computes in.")] = "fp32",
+    size: options.ModelSize = None,
+    batch_size: options.BatchAtATime = 64,
+    workers: options.Readers = 2,
+    device: options.Device = "auto",
+    precision: options.ModelPrecision = "fp32",
     seed: Annotated[int, Doc("Seed of the resamples that the intervals come from.")] = 0,
     strict: Annotated[bool, Doc("Exit with 1 if any file cannot be read.")] = False,
     overwrite: Annotated[bool, Doc("Replace the results in a folder that holds some.")] = False,

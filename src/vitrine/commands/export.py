@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from annotated_doc import Doc
 
+from vitrine.commands import options
 from vitrine.commands.model_or_box import BOX, ModelOrBox
 
 if TYPE_CHECKING:
@@ -103,12 +104,12 @@ def export(
         Doc("Which split of the data; by default test, else val, else all of a set without splits."),
     ] = None,
     by_order: Annotated[bool, Doc("Match the data's classes by their order instead of by name.")] = False,
-    size: Annotated[int | None, Doc("Image height and width; by default the model's own.")] = None,
+    size: options.ModelSize = None,
     approximate: Annotated[
         bool, Doc("Write also where the target computes another GELU than the weights were trained with.")
     ] = False,
     speed: Annotated[bool, Doc("Time the export beside torch.")] = True,
-    workers: Annotated[int, Doc("Threads that read images.")] = 2,
+    workers: options.Readers = 2,
     overwrite: Annotated[bool, Doc("Replace an export in a folder that holds one.")] = False,
 ) -> ExportResult:
     """Write a model for onnxruntime, torch, transformers, timm, torchvision or JAX, and prove that it agrees."""

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from annotated_doc import Doc
 
+from vitrine.commands import options
 from vitrine.commands.model_or_box import Data, ModelOrBox, model_and_data
 
 if TYPE_CHECKING:
@@ -55,11 +56,11 @@ def fewshot(
     ] = None,
     neighbours: Annotated[int, Doc("Neighbours that vote, for knn.")] = 20,
     test_fraction: Annotated[float, Doc("Part held out for the test where the set is not split.")] = 0.5,
-    size: Annotated[int | None, Doc("Image height and width; by default the model's own.")] = None,
-    batch_size: Annotated[int, Doc("Images at a time on each device.")] = 64,
-    workers: Annotated[int, Doc("Threads that read images.")] = 2,
-    device: Annotated[str, Doc("auto, cpu or cuda.")] = "auto",
-    precision: Annotated[Literal["fp32", "bf16"], Doc("What the model computes in.")] = "fp32",
+    size: options.ModelSize = None,
+    batch_size: options.BatchAtATime = 64,
+    workers: options.Readers = 2,
+    device: options.Device = "auto",
+    precision: options.ModelPrecision = "fp32",
     cache: Annotated[bool, Doc("Keep features, and use those that are kept.")] = True,
     cache_dir: Annotated[Path | None, Doc("Where features are kept; by default the user's cache.")] = None,
 ) -> FewShotReport:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from annotated_doc import Doc
 
+from vitrine.commands import options
 from vitrine.commands.model_or_box import BOX
 
 if TYPE_CHECKING:
@@ -84,9 +85,9 @@ def inspect(
         str | None,
         Doc("Class, by name or number, that gradients are of; by default each image's prediction."),
     ] = None,
-    size: Annotated[int | None, Doc("Image height and width; by default the model's own.")] = None,
-    workers: Annotated[int, Doc("Threads that read images.")] = 2,
-    device: Annotated[str, Doc("auto, cpu or cuda.")] = "auto",
+    size: options.ModelSize = None,
+    workers: options.Readers = 2,
+    device: options.Device = "auto",
     overwrite: Annotated[bool, Doc("Replace the figures in a folder that holds some.")] = False,
 ) -> InspectResult:
     """Look inside a model: filters, positions, attention distance, rollout, heads, tokens, layers."""

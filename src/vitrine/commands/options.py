@@ -1,4 +1,4 @@
-"""Options that several training verbs share: kind and help text, once."""
+"""Options that several verbs share: kind and help text, once."""
 
 from pathlib import Path
 from typing import Annotated, Literal, TypeAlias
@@ -12,6 +12,10 @@ BatchSize: TypeAlias = Annotated[int | None, Doc("Images a step, over all device
 PeakRate: TypeAlias = Annotated[float | None, Doc("Peak learning rate.")]
 Settings: TypeAlias = Annotated[list[str] | None, Doc("Any setting of the recipe, such as training.lr=3e-4.")]
 Device: TypeAlias = Annotated[str, Doc("auto, cpu or cuda.")]
+ModelSize: TypeAlias = Annotated[int | None, Doc("Image height and width; by default the model's own.")]
+BatchAtATime: TypeAlias = Annotated[int, Doc("Images at a time on each device.")]
+Readers: TypeAlias = Annotated[int, Doc("Threads that read images.")]
+ModelPrecision: TypeAlias = Annotated[Literal["fp32", "bf16"], Doc("What the model computes in.")]
 Precision: TypeAlias = Annotated[Literal["auto", "bf16", "fp32"] | None, Doc("What to compute in.")]
 Workers: TypeAlias = Annotated[int, Doc("How many read images: threads, or processes beside a GPU.")]
 LogEvery: TypeAlias = Annotated[int | None, Doc("Steps between two records.")]

@@ -3,10 +3,11 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 from annotated_doc import Doc
 
+from vitrine.commands import options
 from vitrine.commands.model_or_box import ModelOrBox, Pictures
 
 if TYPE_CHECKING:
@@ -77,11 +78,11 @@ def predict(
     *,
     out: Annotated[Path | None, Doc("A .csv, .json or .jsonl file for the answers.")] = None,
     top: Annotated[int, Doc("How many classes to name for each picture.")] = 5,
-    size: Annotated[int | None, Doc("Image height and width; by default the model's own.")] = None,
+    size: options.ModelSize = None,
     batch_size: Annotated[int, Doc("Pictures at a time.")] = 64,
-    workers: Annotated[int, Doc("Threads that read pictures.")] = 2,
-    device: Annotated[str, Doc("auto, cpu or cuda.")] = "auto",
-    precision: Annotated[Literal["fp32", "bf16"], Doc("What the model computes in.")] = "fp32",
+    workers: options.Readers = 2,
+    device: options.Device = "auto",
+    precision: options.ModelPrecision = "fp32",
     strict: Annotated[bool, Doc("Exit with 1 if any picture cannot be read.")] = False,
     overwrite: Annotated[bool, Doc("Replace the file that --out names.")] = False,
 ) -> PredictResult:

@@ -5,6 +5,8 @@ from typing import TYPE_CHECKING, Annotated
 
 from annotated_doc import Doc
 
+from vitrine.commands import options
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any
@@ -17,8 +19,8 @@ def report(
     run: Annotated[Path, Doc("A run folder, or runs/latest for the newest one.")] = Path("runs/latest"),
     *,
     out: Annotated[Path | None, Doc("The file to write; by default report.html in the run folder.")] = None,
-    device: Annotated[str, Doc("auto, cpu or cuda.")] = "auto",
-    workers: Annotated[int, Doc("Threads that read images.")] = 2,
+    device: options.Device = "auto",
+    workers: options.Readers = 2,
 ) -> "RunReport":
     """Write one page about a run: curves, verdict, mistakes with their attention, calibration, data, cost."""
     from vitrine.commands.runs.run_report import write_report

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from annotated_doc import Doc
 
+from vitrine.commands import options
 from vitrine.commands.model_or_box import BOX
 
 if TYPE_CHECKING:
@@ -68,7 +69,7 @@ def serve(
     answer_as: Annotated[
         str | None, Doc("Another host name to answer as: that of a proxy on this machine.")
     ] = None,
-    device: Annotated[str, Doc("auto, cpu or cuda.")] = "auto",
+    device: options.Device = "auto",
 ) -> ServeResult:
     """Serve a page and an API: classes, features, attention, few-shot, live curves."""
     from vitrine.runtime.devices import choose_device

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from annotated_doc import Doc
 
+from vitrine.commands import options
 from vitrine.commands.model_or_box import ModelOrBox, model_and_data
 
 if TYPE_CHECKING:
@@ -51,9 +52,9 @@ def vtab(
     steps: Annotated[int | None, Doc("Steps of every run, instead of the protocol's.")] = None,
     batch_size: Annotated[int | None, Doc("Images a step, instead of the protocol's.")] = None,
     size: Annotated[int | None, Doc("Image side in pixels, instead of the protocol's.")] = None,
-    device: Annotated[str, Doc("auto, cpu or cuda.")] = "auto",
+    device: options.Device = "auto",
     precision: Annotated[Literal["auto", "bf16", "fp32"], Doc("What to compute in.")] = "auto",
-    workers: Annotated[int, Doc("Threads that read images.")] = 2,
+    workers: options.Readers = 2,
     keep_models: Annotated[bool, Doc("Keep the weights of every run.")] = False,
 ) -> VtabResult:
     """Fine-tune on each of VTAB's 19 tasks and score the whole test sets; what is missing is named."""

@@ -10,7 +10,7 @@ import numpy as np
 from vitrine.data.file_list import IMAGE_SUFFIXES, FileList, list_images, require_path
 from vitrine.data.source import NO_LABEL, Source, printable
 from vitrine.data.sources import open_source
-from vitrine.data.sources.manifest import PATH_COLUMNS, rows_of
+from vitrine.data.sources.manifest import path_in, rows_of
 from vitrine.errors import DataError
 
 STANDARD_INPUT = "-"
@@ -72,15 +72,7 @@ def _lines(lines: Iterable[str]) -> Iterator[str]:
 
 def _listed(path: Path) -> list[str]:
     if path.suffix.lower() in TABLES:
-        names = []
-        for number, row in rows_of(path):
-            name = next((row[column] for column in PATH_COLUMNS if row.get(column)), None)
-            if name is None:
-                raise DataError(
-                    f"line {number} of {printable(str(path))} has no path; it needs a column "
-                    f"{' or '.join(PATH_COLUMNS)}, and has {', '.join(map(str, row))}"
-                )
-            names.append(str(name))
+        names = [path_in(row, number, path) for number, row in rows_of(path)]
     else:
         with path.open(encoding="utf-8-sig", errors="surrogateescape") as file:
             names = list(_lines(file))

@@ -8,7 +8,7 @@ import numpy as np
 from vitrine.models.config import ModelConfig
 from vitrine.models.variants import configure
 from vitrine.recipes.pre_training import JFT, jft_like
-from vitrine.studies.panels import Panel, Point
+from vitrine.studies.panels import Panel, Point, point
 from vitrine.studies.record import Run, Setup, Study
 from vitrine.studies.results import Results
 from vitrine.studies.scales import Scale, from_scratch, hybrid, resnet, vit
@@ -123,15 +123,11 @@ def panels(results: Results) -> list[Panel]:
     """Show accuracy over compute, Table 6 beside."""
     ours = {}
     for family in FAMILIES:
-        points = []
+        points: list[Point] = []
         for model in results.options("model"):
             members = results.where(family=family, model=model)
             if members:
-                values = [100 * value for value in results.values(model=model)]
-                spread = statistics.stdev(values) if len(values) > 1 else None
-                points.append(
-                    Point(x=members[0].exaflops, y=statistics.fmean(values), spread=spread, seeds=len(values))
-                )
+                points += point(results, members[0].exaflops, model=model)
         ours[family] = tuple(sorted(points, key=lambda found: found.x))
     paper = {
         family: tuple(Point(x=x, y=y) for x, y in sorted(rows.values())) for family, rows in PAPER.items()

@@ -4,7 +4,7 @@ import math
 import statistics
 from typing import Any
 
-from vitrine.studies.panels import Panel, Point
+from vitrine.studies.panels import Panel, Point, point
 from vitrine.studies.record import Run, Setup, Study
 from vitrine.studies.results import Results
 from vitrine.studies.scales import Scale, from_scratch, vit
@@ -98,15 +98,11 @@ def panels(results: Results) -> list[Panel]:
     """Show accuracy over compute, one line a dimension."""
     series = {}
     for name in DIMENSIONS:
-        points = []
+        points: list[Point] = []
         for dimension, factor in ((name, 0.5), (BASE, 1.0), (name, 2.0)):
             members = results.where(dimension=dimension, factor=factor)
             if members:
-                values = [100 * value for value in results.values(dimension=dimension, factor=factor)]
-                spread = statistics.stdev(values) if len(values) > 1 else None
-                points.append(
-                    Point(x=members[0].exaflops, y=statistics.fmean(values), spread=spread, seeds=len(values))
-                )
+                points += point(results, members[0].exaflops, dimension=dimension, factor=factor)
         series[name] = tuple(sorted(points, key=lambda found: found.x))
     return [
         Panel(

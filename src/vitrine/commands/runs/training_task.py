@@ -1,6 +1,5 @@
 """From a run's data, model and recipe to the functions that the loop takes."""
 
-import math
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -90,31 +89,22 @@ def make_evaluation(setting: "Setting", processes: "Processes") -> "Evaluate":
     import torch
     from torch import nn
 
-    from vitrine.data.loader import Loader
+    from vitrine.commands.runs.validation import validation_passes
     from vitrine.objectives.classification import classification_loss, num_correct
     from vitrine.training.processes import mean_over
 
-    source, preprocess = setting.splits["val"], setting.preprocess
-    world_size = processes.world_size
-    batch = min(setting.recipe.training.batch_size, 64 * world_size) // world_size * world_size or world_size
-    most_batches = math.ceil(math.ceil(len(source) / world_size) / (batch // world_size))
+    preprocess = setting.preprocess
 
     def evaluate(model: nn.Module) -> dict[str, float]:
         sums = torch.zeros(3, device=processes.device, dtype=torch.float64)
-        with Loader(
-            source, preprocess, batch_size=batch, rank=processes.rank, world_size=world_size,
-            num_workers=setting.workers, device=processes.device,
-        ) as loader:  # fmt: skip
-            own = 0
-            for found in loader.evaluation_batches():
-                logits = model(preprocess.normalise(found.images))
-                losses = classification_loss(logits, found.labels, kind=setting.recipe.loss)
-                correct = num_correct(logits, found.labels)
-                sums += torch.stack([losses.sum().double(), correct.double(), sums.new_tensor(len(found))])
-                own += 1
-        # A sharded model gathers its weights in every pass, so all processes must make equally many.
-        for _ in range(most_batches - own):
-            model(torch.zeros(1, preprocess.channels, *preprocess.size, device=processes.device))
+        for found in validation_passes(setting, processes):
+            if found is None:
+                model(torch.zeros(1, preprocess.channels, *preprocess.size, device=processes.device))
+                continue
+            logits = model(preprocess.normalise(found.images))
+            losses = classification_loss(logits, found.labels, kind=setting.recipe.loss)
+            correct = num_correct(logits, found.labels)
+            sums += torch.stack([losses.sum().double(), correct.double(), sums.new_tensor(len(found))])
         loss, correct, count = mean_over(sums, processes).tolist()
         return {"loss": loss / count, "accuracy": correct / count}
 

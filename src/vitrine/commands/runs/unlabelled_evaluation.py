@@ -4,7 +4,6 @@ Every evaluation hides the same patches and cuts the same views, so that its los
 labels, they judge the representation (nearest neighbours) and are never learned from.
 """
 
-import math
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -86,13 +85,11 @@ def mean_sums(
     """Return the mean loss, and the means of its module's sums, over the validation split, every image once."""
     import torch
 
-    from vitrine.data.loader import Loader
+    from vitrine.commands.runs.validation import validation_passes
     from vitrine.data.order import evaluation_rows
     from vitrine.training.processes import mean_over
 
-    source, preprocess, world_size = setting.splits["val"], setting.preprocess, processes.world_size
-    batch = evaluation_batch(setting, world_size)
-    most_batches = math.ceil(math.ceil(len(source) / world_size) / (batch // world_size))
+    preprocess = setting.preprocess
     totals: dict[str, torch.Tensor] = {}
 
     def add(pixels: "Tensor", rows: "object", weight: float) -> None:
@@ -100,25 +97,14 @@ def mean_sums(
         for name, value in {"loss": losses.sum(), **sums, "count": losses.new_tensor(len(pixels))}.items():
             totals[name] = totals.get(name, 0) + weight * value.double()
 
-    with Loader(
-        source, preprocess, batch_size=batch, rank=processes.rank, world_size=world_size,
-        num_workers=setting.workers, device=processes.device,
-    ) as loader:  # fmt: skip
-        own = 0
-        for found in loader.evaluation_batches():
-            add(found.images, found.rows, 1.0)
-            own += 1
-    # A sharded model gathers its weights in every pass, so all processes must make equally many.
     nothing = torch.zeros(1, preprocess.channels, *preprocess.size, device=processes.device)
-    for _ in range(most_batches - own):
-        add(nothing, evaluation_rows(length=1, batch_size=1)[0], 0.0)
+    for found in validation_passes(setting, processes):
+        if found is None:
+            add(nothing, evaluation_rows(length=1, batch_size=1)[0], 0.0)
+        else:
+            add(found.images, found.rows, 1.0)
     count = mean_over(totals.pop("count"), processes)
     return {name: mean_over(value, processes) / count for name, value in totals.items()}
-
-
-def evaluation_batch(setting: "Setting", world_size: int) -> int:
-    """Return a batch over all processes that is small enough to go with what training holds."""
-    return min(setting.recipe.training.batch_size, 64 * world_size) // world_size * world_size or world_size
 
 
 def probed(
@@ -128,6 +114,7 @@ def probed(
     import numpy as np
     import torch
 
+    from vitrine.commands.runs.validation import evaluation_batch
     from vitrine.data.loader import Loader
     from vitrine.data.source import Subset
 

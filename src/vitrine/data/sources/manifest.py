@@ -45,6 +45,17 @@ def rows_of(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     return _json_rows(path) if path.suffix.lower() == ".jsonl" else _csv_rows(path)
 
 
+def path_in(row: dict[str, Any], number: int, path: Path) -> str:
+    """Return the image's path as row `number` of a table names it."""
+    name = next((row[column] for column in PATH_COLUMNS if row.get(column)), None)
+    if name is None:
+        raise DataError(
+            f"line {number} of {printable(str(path))} has no path; it needs a column "
+            f"{' or '.join(PATH_COLUMNS)}, and has {', '.join(map(str, row))}"
+        )
+    return str(name)
+
+
 def _metadata_files(folder: Path) -> dict[str, Path]:
     for name in METADATA:
         if (folder / name).is_file():
@@ -85,12 +96,7 @@ def _sources(root: Path, rows: list[_Row], *, address: str, origin: Path) -> dic
 
 def _read(path: Path, *, split: str, prefix: str) -> Iterator[_Row]:
     for number, row in rows_of(path):
-        name = next((row[column] for column in PATH_COLUMNS if row.get(column)), None)
-        if name is None:
-            raise DataError(
-                f"line {number} of {printable(str(path))} has no path; it needs a column "
-                f"{' or '.join(PATH_COLUMNS)}, and has {', '.join(map(str, row))}"
-            )
+        name = path_in(row, number, path)
         if "label" not in row and "labels" not in row:
             raise DataError(
                 f"line {number} of {printable(str(path))} has no label; it needs a column label or labels, "
@@ -98,7 +104,7 @@ def _read(path: Path, *, split: str, prefix: str) -> Iterator[_Row]:
             )
         own = str(row.get("split") or split)
         yield (
-            prefix + str(name),
+            prefix + name,
             _labels(row, where=f"line {number} of {path}"),
             SPLIT_NAMES.get(own.lower(), own),
         )

@@ -1,0 +1,35 @@
+"""Passes over a run's validation split, while it trains."""
+
+import math
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from vitrine.commands.runs.training_run import Setting
+    from vitrine.data.loader import Batch
+    from vitrine.training.processes import Processes
+
+
+def validation_passes(setting: "Setting", processes: "Processes") -> "Iterator[Batch | None]":
+    """Yield this process's share of the split, every image once, then None until all have made as many passes.
+
+    A sharded model gathers its weights in every pass, so it has to run for None too, on anything.
+    """
+    from vitrine.data.loader import Loader
+
+    source, world_size = setting.splits["val"], processes.world_size
+    batch = evaluation_batch(setting, world_size)
+    left = math.ceil(math.ceil(len(source) / world_size) / (batch // world_size))
+    with Loader(
+        source, setting.preprocess, batch_size=batch, rank=processes.rank, world_size=world_size,
+        num_workers=setting.workers, device=processes.device,
+    ) as loader:  # fmt: skip
+        for found in loader.evaluation_batches():
+            yield found
+            left -= 1
+    yield from [None] * left
+
+
+def evaluation_batch(setting: "Setting", world_size: int) -> int:
+    """Return a batch over all processes that is small enough to go with what training holds."""
+    return min(setting.recipe.training.batch_size, 64 * world_size) // world_size * world_size or world_size
