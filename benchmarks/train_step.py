@@ -18,10 +18,10 @@ from torch import nn
 from vitrine.models import create_model
 from vitrine.models.cost import TRAINING_FLOPS_PER_MAC, cost_of
 from vitrine.objectives.classification import classification_loss
+from vitrine.runtime.processes import Processes
 from vitrine.runtime.rate import measured_matmul_rate
 from vitrine.training.config import TrainingConfig
 from vitrine.training.optimizer import make_optimizer
-from vitrine.training.processes import Processes
 from vitrine.training.step import StepState, forward_backward, update
 
 TIMM_NAMES = {

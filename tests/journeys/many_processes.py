@@ -14,9 +14,9 @@ import torch
 
 import vitrine
 from vitrine.errors import VitrineError
+from vitrine.runtime.processes import joined_processes
 from vitrine.training import state
 from vitrine.training.loop import Run
-from vitrine.training.processes import joined_processes
 
 
 def do(job: dict, rank: int) -> str:

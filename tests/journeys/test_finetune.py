@@ -13,6 +13,7 @@ from pictures import class_folders, photo, save
 
 import vitrine
 from vitrine.training.loop import Run
+from vitrine.training.state import numbers_of, weights_of
 
 PRETRAIN = (
     "--recipe", "demo", "--steps", "3", "--batch-size", "8", "--device", "cpu", "--workers", "0",
@@ -90,6 +91,10 @@ def test_a_sweep_tries_every_rate_and_then_trains_on_all_images(
         assert json.loads((tmp_path / "run" / "sweep" / f"lr-{rate}" / "data.json").read_text())["images"][
             "val"
         ]
+        attempt = records(tmp_path / "run" / "sweep" / f"lr-{rate}")
+        assert [r["step"] for r in attempt if "val_accuracy" in r] == [
+            3
+        ]  # rates are judged by where they end
     assert "Training on all of it with learning rate " in done.stderr
     assert json.loads((tmp_path / "run" / "data.json").read_text())["images"] == {"train": 24}
     assert "there was no validation split" in done.stdout
@@ -120,6 +125,23 @@ def test_an_interrupted_sweep_and_the_run_after_it_go_on_to_the_same_bits(
     assert losses(tmp_path / "run") == losses(tmp_path / "whole")
     one, other = (vitrine.load(tmp_path / name).model.state_dict() for name in ("run", "whole"))
     assert all(torch.equal(one[name], other[name]) for name in other)
+
+
+def test_a_run_has_a_learning_curve_without_being_asked_and_keeps_its_best(
+    photos: Path, pretrained: Path, tmp_path: Path
+) -> None:
+    done = finetune(photos, pretrained, tmp_path / "run", "--steps", "60")
+    assert done.returncode == 0, done.stderr
+    curve = {r["step"]: r["val_accuracy"] for r in records(tmp_path / "run") if "val_accuracy" in r}
+    assert len(curve) >= 5 and max(curve) == 60
+    assert done.stderr.count(": validation loss ") == len(curve)
+    best = max(step for step, value in curve.items() if value == max(curve.values()))
+    assert f"Accuracy {100 * curve[best]:.1f} %" in done.stdout
+    assert (f"after step {best} of 60, the best" if best < 60 else "after 60 steps") in done.stdout
+    saved = vitrine.load(tmp_path / "run").model.state_dict()
+    kept = weights_of(tmp_path / "run" / "checkpoints" / "best.safetensors")
+    assert all(torch.equal(saved[name], value) for name, value in kept.items())
+    assert numbers_of(tmp_path / "run" / "checkpoints" / "best.safetensors")["step"] == best
 
 
 def test_a_sweep_without_a_held_out_part_is_refused(photos: Path, pretrained: Path, tmp_path: Path) -> None:
@@ -170,6 +192,17 @@ def test_the_saved_weights_are_the_averages_where_there_are_any(
     for name, value in saved.items():
         torch.testing.assert_close(value, state[f"averages.{name}"], rtol=0, atol=0)
     assert any(not torch.equal(saved[name], state[f"model.{name}"]) for name in saved)
+
+
+def test_images_of_a_single_class_are_refused_since_there_is_nothing_to_tell_apart(
+    pretrained: Path, tmp_path: Path
+) -> None:
+    alone = class_folders(tmp_path / "photos", classes=("cat",))
+    done = finetune(alone, pretrained, tmp_path / "run")
+    assert_refused(
+        done, "are of one class, cat, so there is nothing to tell apart", "--objective masked-patches"
+    )
+    assert not (tmp_path / "run").exists()
 
 
 def test_weights_that_are_not_there_are_refused_with_the_nearest(photos: Path, tmp_path: Path) -> None:

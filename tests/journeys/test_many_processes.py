@@ -185,18 +185,29 @@ def test_tasks_of_srun_find_each_other_without_torchrun(tmp_path: Path, runs: Pa
         **os.environ, "PYTHONPATH": str(SOURCE), "OMP_NUM_THREADS": "1", "SLURM_STEP_NUM_TASKS": "2",
         "SLURM_STEP_NODELIST": "localhost", "SLURM_JOB_ID": str(os.getpid()),
     }  # fmt: skip
-    tasks = [
-        subprocess.Popen(
-            [sys.executable, *command_line(tmp_path / "run")],
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-            env={**shared, "SLURM_PROCID": str(rank), "SLURM_LOCALID": str(rank)},
-        )
-        for rank in range(2)
-    ]  # fmt: skip
-    said = [task.communicate(timeout=200) for task in tasks]
-    assert [task.returncode for task in tasks] == [0, 0], said
+
+    def by_two_tasks(words: list[str]) -> list[tuple[str, str]]:
+        tasks = [
+            subprocess.Popen(
+                [sys.executable, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                env={**shared, "SLURM_PROCID": str(rank), "SLURM_LOCALID": str(rank)},
+            )
+            for rank in range(2)
+        ]  # fmt: skip
+        said = [task.communicate(timeout=200) for task in tasks]
+        assert [task.returncode for task in tasks] == [0, 0], said
+        return said
+
+    said = by_two_tasks(command_line(tmp_path / "run"))
     assert "Accuracy" in said[0][0] and said[1][0] == ""  # the first one speaks
     assert losses(tmp_path / "run") == pytest.approx(losses(runs / "one"), rel=1e-5)
+    measure = ["evaluate", str(tmp_path / "run"), DATA, "--device", "cpu", "--workers", "0"]
+    said = by_two_tasks(["-m", "vitrine.cli", *measure, "--out", str(tmp_path / "two"), "--json"])
+    assert said[1][0] == ""  # two tasks that had not met would both have measured, and both have spoken
+    alone = inside(*measure, "--out", tmp_path / "one", "--json")
+    found, expected = json.loads(said[0][0]), json.loads(alone.stdout)
+    assert found["num_images"] == expected["num_images"]
+    assert found["top1"]["value"] == expected["top1"]["value"]
 
 
 def test_a_lost_worker_is_replaced_and_the_run_goes_on_from_its_last_checkpoint(

@@ -1,6 +1,7 @@
 """From pictures to answers and features: `vitrine predict`, `vitrine embed`, with a model and without naming one."""
 
 import csv
+import errno
 import io
 import json
 
@@ -14,7 +15,7 @@ import vitrine
 from vitrine.checkpoints import places
 from vitrine.errors import ConfigError, DataError
 
-from .commandline import assert_refused
+from .commandline import assert_refused, inside
 from .commandline import vitrine as run
 
 
@@ -189,3 +190,14 @@ def test_inspect_takes_the_box_where_the_first_word_is_a_photo(command_line, inb
     assert code == 0, err
     assert "Plan: box at 32x32 px" in err
     assert "1 image(s)" in err
+
+
+def test_a_full_disk_is_said_in_one_sentence_and_leaves_no_half_a_file(inbox, here, monkeypatch):
+    def full(handle):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("vitrine.runtime.files.os.fsync", full)
+    before = sorted(here.iterdir())
+    done = inside("predict", "inbox", "--out", "preds.csv")
+    assert_refused(done, "vitrine: No space left on device; make room, or write elsewhere with --out")
+    assert sorted(here.iterdir()) == before

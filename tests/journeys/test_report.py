@@ -167,3 +167,51 @@ def test_several_labels_an_image_and_no_labels_at_all_have_pages_too(tmp_path: P
     page = (tmp_path / "none" / "report.html").read_text()
     assert "Trained for 3 steps" in page
     assert "Curves" in headings(page)
+
+
+def test_a_run_is_measured_on_what_it_held_out_when_it_is_given_its_own_photos_again(
+    run: Path, photos: Path, tmp_path: Path
+) -> None:
+    done = inside("evaluate", run, photos, "--device", "cpu", "--out", tmp_path / "measured", "--json")
+    assert done.returncode == 0, done.stderr
+    assert "only the images that it held out are measured" in done.stderr
+    found = json.loads(done.stdout)
+    assert found["split"] == "held out"
+    assert found["num_images"] == json.loads((run / "data.json").read_text())["images"]["val"]
+    again = json.loads(
+        inside("report", run, "--device", "cpu", "--out", tmp_path / "page.html", "--json").stdout
+    )
+    assert found["top1"]["value"] == pytest.approx(again["accuracy"])
+    all_of_it = inside("evaluate", run, photos, "--split", "all", "--out", tmp_path / "all", "--json")
+    assert json.loads(all_of_it.stdout)["num_images"] == 36
+
+
+def test_a_run_on_all_photos_is_measured_on_them_with_a_warning(
+    photos: Path, weights: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "run"
+    done = inside(
+        "finetune", photos, "--model", weights, *OPTIONS, "--steps", "2", "--hold-out", "0", "--out", out
+    )
+    assert done.returncode == 0, done.stderr
+    measured = inside("evaluate", out, photos, "--device", "cpu", "--out", tmp_path / "measured")
+    assert measured.returncode == 0, measured.stderr
+    assert "says nothing about other images" in measured.stderr
+
+
+def test_what_comes_next_can_be_typed_as_it_stands(run: Path, photos: Path, tmp_path: Path) -> None:
+    checked = inside("check", photos, "--out", tmp_path / "check")
+    [line] = [line for line in checked.stdout.splitlines() if line.startswith("Next: ")]
+    assert shlex.split(line) == ["Next:", "vitrine", "finetune", str(photos)]
+    picture = photos / "cat" / "0.png"
+    for options in ((), ("--out", tmp_path / "answers.csv")):
+        said = inside("predict", run, picture, "--device", "cpu", *options)
+        assert said.returncode == 0, said.stderr
+        [line] = [line for line in said.stdout.splitlines() if line.startswith("Next: ")]
+        assert shlex.split(line.partition("   (")[0]) == [
+            "Next:",
+            "vitrine",
+            "inspect",
+            str(run),
+            str(picture),
+        ]

@@ -3,6 +3,7 @@
 import errno
 import json
 import random
+import re
 import signal
 from pathlib import Path
 from unittest import mock
@@ -102,7 +103,8 @@ def test_the_run_folder_holds_what_is_needed_to_repeat_and_to_judge_the_run(whol
         "checkpoints", "model", "run.json", "log.txt",
     }  # fmt: skip
     said = (whole / "log.txt").read_text().splitlines()
-    assert "Plan: " in said[0] and "40 steps of 8" in said[0]
+    assert "Plan: " in said[0] and "40 steps of 8" in said[1]
+    assert re.search(r"about \d+ s; to ", said[2])
     assert sum("Training: " in line and "loss" in line for line in said) == 40
     records = [json.loads(line) for line in (whole / "metrics.jsonl").read_text().splitlines()]
     logged = [record for record in records if "loss" in record]

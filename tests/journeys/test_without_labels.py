@@ -38,7 +38,7 @@ def test_a_run_that_was_stopped_goes_on_to_the_same_bits_and_its_model_fine_tune
     done = inside("pretrain", SHAPES, *options, "--out", tmp_path / "whole")
     assert done.returncode == 0, done.stderr
     assert "Next: vitrine finetune DATA --model" in done.stdout
-    assert done.stderr.count("validation images: loss ") == 3 and "knn accuracy" in done.stderr
+    assert done.stderr.count(": validation loss ") == 3 and "knn accuracy" in done.stderr
     broken = interrupted(SHAPES, *options, "--out", tmp_path / "broken")
     began = json.loads((broken / "run.json").read_text())
     assert began["objective"] == OBJECTIVES[kind][1]

@@ -7,6 +7,7 @@ Exit codes: 0 done, 1 a check failed, 2 the user's mistake, 3 training stopped, 
 """
 
 import dataclasses
+import errno
 import importlib
 import inspect
 import json
@@ -29,6 +30,17 @@ INTERRUPTED = 130
 # libgomp's 300,000 rounds (5 ms) at every step of a model make one photo take 30 times as long as its own choice for
 # crowded machines, which this is.
 SPIN_ROUNDS = "1000"
+
+
+# What a disk refuses is no fault of the program's: one sentence, and what would do.
+REFUSALS = {
+    errno.ENOSPC: "make room, or write elsewhere with --out",
+    errno.EDQUOT: "make room, or write elsewhere with --out",
+    errno.EFBIG: "files of this size may not be written here (ulimit -f); write elsewhere with --out",
+    errno.EROFS: "write elsewhere with --out",
+    errno.EACCES: "ask its owner for the right to, or use another with --out",
+    errno.EPERM: "ask its owner for the right to, or use another with --out",
+}
 
 
 def main() -> None:
@@ -58,6 +70,12 @@ def exit_code_of(app: typer.Typer) -> int:
     except KeyboardInterrupt:
         print("vitrine: interrupted", file=sys.stderr)
         return INTERRUPTED
+    except OSError as error:
+        if error.errno not in REFUSALS:
+            raise
+        where = f" ({error.filename})" if error.filename else ""
+        print(f"vitrine: {error.strerror}{where}; {REFUSALS[error.errno]}", file=sys.stderr)
+        return VitrineError.exit_code
     return 0
 
 

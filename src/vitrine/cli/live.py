@@ -15,7 +15,7 @@ class LiveLine:
         self._on_terminal = sys.stderr.isatty()
         self._bar: object | None = None
         self._what, self._total, self._done = "", None, 0  # type: tuple[str, int | None, int]
-        self._note = ""
+        self._note, self._done_before = "", 0
         self._began = self._last_plain = 0.0
 
     def __enter__(self) -> Self:
@@ -26,10 +26,11 @@ class LiveLine:
     ) -> None:
         self.finish()
 
-    def start(self, what: str, total: int | None) -> None:
-        """Begin a new line."""
+    def start(self, what: str, total: int | None, done: int = 0) -> None:
+        """Begin a new line; what was done before says nothing about the speed."""
         self.finish()
-        self._what, self._total, self._done, self._note = what, total, 0, ""
+        self._what, self._total, self._done, self._note = what, total, done, ""
+        self._done_before = done
         self._began = self._last_plain = time.monotonic()
         if self._on_terminal:
             from rich.console import Console
@@ -44,7 +45,7 @@ class LiveLine:
                 console=Console(stderr=True),
                 transient=True,
             )
-            bar.add_task(what, total=total, rate="")
+            bar.add_task(what, total=total, completed=done, rate="")
             bar.start()
             self._bar = bar
 
@@ -53,7 +54,7 @@ class LiveLine:
         self._done += steps
         self._note = note or self._note
         now = time.monotonic()
-        rate = self._done / max(now - self._began, 1e-9)
+        rate = (self._done - self._done_before) / max(now - self._began, 1e-9)
         if self._bar is not None:
             from rich.progress import Progress
 

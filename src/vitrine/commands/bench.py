@@ -84,7 +84,7 @@ def bench(
 
     from vitrine.checkpoints import load
     from vitrine.errors import ConfigError
-    from vitrine.evaluation.ranks import joined_processes
+    from vitrine.runtime.processes import joined_processes
     from vitrine.runtime.progress import quiet, track
 
     counts = _numbers(batches, "batches")
@@ -92,7 +92,8 @@ def bench(
     if turns < 1:
         raise ConfigError(f"turns must be 1 or more, got {turns}")
     first = load(model).model
-    with joined_processes(device) as place:
+    with joined_processes(device) as processes:
+        place = processes.device
         chosen: Literal["bf16", "fp32"]
         chosen = precision if precision != "auto" else "bf16" if place.type == "cuda" else "fp32"
         fitted, notes = _tiled(wanted, first)

@@ -1,5 +1,6 @@
 """`vitrine check`: what is in a data set, and what is wrong with it, before anything is trained on it."""
 
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -67,7 +68,7 @@ class CheckResult:
             if len(self.issues) > MOST_ISSUES_SHOWN:
                 lines.append(f"  and {len(self.issues) - MOST_ISSUES_SHOWN:,} more in issues.csv")
         lines += [f"Wrote {path}" for path in self.wrote]
-        lines.append(f"Next: vitrine finetune {printable(self.data)}")
+        lines.append(f"Next: vitrine finetune {shlex.quote(printable(self.data))}")
         return "\n".join(lines)
 
     def _class_table(self) -> list[str]:

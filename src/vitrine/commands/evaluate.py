@@ -103,16 +103,17 @@ def evaluate(
     """Measure accuracy, calibration and confusion with 95 % intervals, and show the mistakes."""
     from vitrine.checkpoints import load
     from vitrine.evaluation.outputs import run_model
-    from vitrine.evaluation.ranks import joined_processes, this_rank
+    from vitrine.runtime.processes import joined_processes
     from vitrine.runtime.progress import remark
 
     model, data = model_and_data("evaluate", model, data)
-    chosen, source = open_test_split(data, split)
+    held_out = held_out_by(model, data) if split is None else None
+    chosen, source = held_out or open_test_split(data, split)
     loaded = load(model, image_size=size)
     matched = _matched(loaded, source, by_order=by_order)
     lists = _real(real, source, matched)
-    with joined_processes(device) as place:
-        is_first = this_rank()[0] == 0
+    with joined_processes(device) as processes:
+        place, is_first = processes.device, processes.is_first
         # One process makes the folder, before the work and not after it, so that a bad name costs no time.
         folder = _folder(out, source, overwrite=overwrite) if is_first else None
         remark(
@@ -131,6 +132,29 @@ def evaluate(
     figures = _score(outputs, matched, lists, seed=seed)
     wrote = _write(folder, figures, outputs, matched, model=model, split=chosen) if folder else ()
     return _result(figures, outputs, matched, model=model, split=chosen, wrote=wrote, is_strict=strict)
+
+
+def held_out_by(model: str, data: str) -> "tuple[str, Source] | None":
+    """Open what the run that a model is from held out of this very data, which has no splits of its own."""
+    import json
+
+    import yaml
+
+    from vitrine.commands.runs.run_data import splits_of_run, trained_on
+    from vitrine.data.sources import list_splits
+    from vitrine.runtime.progress import remark
+
+    folder = trained_on(model, data)
+    if folder is None or list_splits(data):
+        return None
+    run = json.loads((folder / "run.json").read_text())
+    recipe = yaml.safe_load((folder / "config.yaml").read_text(encoding="utf-8"))
+    splits = splits_of_run(folder, run, seed=int(recipe["training"]["seed"])) or {}
+    if "val" not in splits:
+        remark(f"{folder} was trained on all of {data}: what follows says nothing about other images")
+        return None
+    remark(f"{folder} was trained on {data}: only the images that it held out are measured")
+    return "held out", splits["val"]
 
 
 def open_test_split(data: str, split: str | None) -> "tuple[str, Source]":

@@ -1,5 +1,6 @@
 """`vitrine fewshot`: how good a model's representation is when a class has a few labels only."""
 
+import shlex
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -37,7 +38,7 @@ class FewShotReport:
             lines.append(
                 f"{len(self.unreadable)} file(s) cannot be read and are left out; the first, {name}: {why}"
             )
-        lines.append(f"Next: vitrine finetune {self.data} --model {self.model}")
+        lines.append(f"Next: vitrine finetune {shlex.quote(self.data)} --model {shlex.quote(self.model)}")
         return "\n".join(lines)
 
 
@@ -70,7 +71,7 @@ def fewshot(
     from vitrine.errors import DataError
     from vitrine.evaluation.features import extract_features
     from vitrine.evaluation.fewshot import fewshot_accuracy, parse_shots
-    from vitrine.evaluation.ranks import joined_processes
+    from vitrine.runtime.processes import joined_processes
     from vitrine.runtime.progress import remark
 
     model, data = model_and_data("fewshot", model, data)
@@ -79,7 +80,8 @@ def fewshot(
     if train.is_multi_label:
         raise DataError(f"{data} has several labels an image; few-shot goes with one")
     loaded = load(model, image_size=size)
-    with joined_processes(device) as place:
+    with joined_processes(device) as processes:
+        place = processes.device
         loaded.model.to(place)
         remark(
             f"Plan: {model} on {len(train):,} images to draw from and {len(test):,} to test on, "

@@ -57,9 +57,10 @@ def finetune(
     from vitrine.commands.runs.run_records import restarted_run, start_folder
     from vitrine.commands.runs.sweep import swept
     from vitrine.commands.runs.training_run import Setting, carry_out, loss_for
+    from vitrine.commands.runs.validation import with_evaluations
     from vitrine.errors import ConfigError
     from vitrine.recipes.options import chosen_recipe, is_file
-    from vitrine.training.processes import joined_processes
+    from vitrine.runtime.processes import joined_processes
 
     chosen = chosen_recipe(
         recipe, epochs=epochs, steps=steps, batch_size=batch_size, lr=lr, size=size, seed=seed,
@@ -87,6 +88,8 @@ def finetune(
             )  # fmt: skip
             train_split = opened.splits["train"]
             chosen = loss_for(train_split, chosen.with_steps_for(len(train_split)))
+            if not sweep:  # rates are compared by where they end, since the run on all images goes to its end
+                chosen = with_evaluations(chosen, opened.splits)
             # Both linear layers of the old head go, one of zeros comes (section 3.2).
             loaded = load(model, num_classes=len(train_split.classes), image_size=chosen.size)
         setting = Setting(

@@ -93,8 +93,8 @@ def inspect(
     """Look inside a model: filters, positions, attention distance, rollout, heads, tokens, layers."""
     from vitrine.checkpoints import load
     from vitrine.commands.model_or_box import model_and_pictures
-    from vitrine.evaluation.ranks import joined_processes
     from vitrine.inspection.looks import check_question, look_at_images, look_at_model
+    from vitrine.runtime.processes import joined_processes
     from vitrine.runtime.progress import remark
     from vitrine.runtime.run_folders import new_run_folder
 
@@ -106,7 +106,8 @@ def inspect(
     check_question(loaded.model, question, image_size=loaded.preprocess.size)
     folder = new_run_folder(out, verb="inspect", files=FILES, never_in=folders, is_overwriting=overwrite)
     notes = [] if source is not None else [_no_images(images)]
-    with joined_processes(device) as place:
+    with joined_processes(device) as processes:
+        place = processes.device
         loaded.model.to(place)
         remark(
             f"Plan: {model} at {'x'.join(map(str, loaded.preprocess.size))} px on {place}, "

@@ -20,7 +20,9 @@ Precision: TypeAlias = Annotated[Literal["auto", "bf16", "fp32"] | None, Doc("Wh
 Workers: TypeAlias = Annotated[int, Doc("How many read images: threads, or processes beside a GPU.")]
 LogEvery: TypeAlias = Annotated[int | None, Doc("Steps between two records.")]
 CheckpointEvery: TypeAlias = Annotated[int | None, Doc("Steps between two checkpoints.")]
-EvaluateEvery: TypeAlias = Annotated[int | None, Doc("Steps between two evaluations.")]
+EvaluateEvery: TypeAlias = Annotated[
+    int | None, Doc("Steps between two evaluations; by default about ten a run.")
+]
 HoldOut: TypeAlias = Annotated[
     float | None,
     Doc("Share of train to validate on where there is no val; by default a tenth, 0 for none."),

@@ -1,5 +1,6 @@
 """`vitrine predict`: what is in these pictures, says a model."""
 
+import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +28,8 @@ class PredictResult:
     num_errors: int
     predictions: tuple["Prediction", ...]
     """In the order of the pictures; empty where they were written to a file."""
+    first: str
+    """The first picture."""
     wrote: tuple[Path, ...] = ()
     is_strict: bool = False
 
@@ -44,7 +47,7 @@ class PredictResult:
             failed = f", {self.num_errors:,} of them could not be read" if self.num_errors else ""
             lines.append(f"{self.num_pictures:,} pictures{failed}")
         lines += [f"Wrote {path}" for path in self.wrote]
-        if not self.wrote and self.num_errors < self.num_pictures:
+        if self.num_errors < self.num_pictures:
             lines.append(f"Next: {self.next()}")
         return "\n".join(lines)
 
@@ -67,9 +70,9 @@ class PredictResult:
 
     def next(self) -> str:
         """Say what to do with one picture, or with many."""
-        if len(self.predictions) == 1:
-            return f"vitrine inspect {self.model} {self.predictions[0].name}   (what it looked at)"
-        return "the same with --out predictions.csv"
+        if len(self.predictions) > 1:
+            return "the same with --out predictions.csv"
+        return f"vitrine inspect {shlex.quote(self.model)} {shlex.quote(self.first)}   (what it looked at)"
 
 
 def predict(
@@ -88,6 +91,7 @@ def predict(
 ) -> PredictResult:
     """Name the most likely classes of pictures; one that cannot be read gets a row with the reason."""
     from vitrine.commands.model_or_box import opened_pictures
+    from vitrine.data.source import printable
     from vitrine.errors import ConfigError
     from vitrine.serving.predictor import Predictor
     from vitrine.serving.writing import PREDICTION_KINDS, require_kind, write_predictions
@@ -116,6 +120,7 @@ def predict(
         num_pictures=counts[0],
         num_errors=counts[1],
         predictions=kept,
+        first=printable(source.name(0)),
         wrote=() if out is None else (out,),
         is_strict=strict,
     )

@@ -70,9 +70,10 @@ def pretrain(
     from vitrine.commands.runs.run_records import restarted_run, start_folder
     from vitrine.commands.runs.teachers import load_teacher, require_classes_of
     from vitrine.commands.runs.training_run import Setting, carry_out, loss_for
+    from vitrine.commands.runs.validation import with_evaluations
     from vitrine.data.preprocess import Preprocess
     from vitrine.recipes.options import chosen_recipe
-    from vitrine.training.processes import joined_processes
+    from vitrine.runtime.processes import joined_processes
 
     chosen = chosen_recipe(
         recipe, objective=objective, target=target, teacher=teacher, model=model,
@@ -95,6 +96,7 @@ def pretrain(
             )  # fmt: skip
             train_split = opened.splits["train"]
             chosen = loss_for(train_split, chosen.with_steps_for(len(train_split)))
+            chosen = with_evaluations(chosen, opened.splits)
             torch.manual_seed(chosen.training.seed)
             fresh = fresh_model(chosen, num_classes=len(train_split.classes))
             taught_by = load_teacher(chosen, fresh.config)

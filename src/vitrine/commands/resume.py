@@ -35,9 +35,9 @@ def resume(
     from vitrine.errors import ConfigError
     from vitrine.models import build
     from vitrine.recipes.recipe import from_yaml
+    from vitrine.runtime.processes import by_the_first, joined_processes
     from vitrine.runtime.progress import remark
     from vitrine.runtime.run_folders import find_run
-    from vitrine.training.processes import by_the_first, joined_processes
 
     folder = find_run(Path(run))
     recipe = from_yaml((folder / "config.yaml").read_text())

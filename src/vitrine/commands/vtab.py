@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from vitrine.evaluation.vtab.protocol import Attempt, Protocol
     from vitrine.evaluation.vtab.scores import VtabScores
     from vitrine.recipes import Recipe
+    from vitrine.runtime.processes import Processes
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -60,9 +61,9 @@ def vtab(
     """Fine-tune on each of VTAB's 19 tasks and score the whole test sets; what is missing is named."""
     from vitrine.checkpoints import load
     from vitrine.evaluation.features import weights_hash
-    from vitrine.evaluation.ranks import from_first_rank, joined_processes, this_rank
     from vitrine.evaluation.vtab.protocol import run_vtab
     from vitrine.evaluation.vtab.tasks import GROUPS, TASKS, find_task
+    from vitrine.runtime.processes import by_the_first, joined_processes
     from vitrine.runtime.run_folders import new_run_folder
 
     model, address = model_and_data("vtab", model, root)
@@ -70,24 +71,28 @@ def vtab(
     chosen = TASKS if tasks is None else tuple(find_task(name.strip()) for name in tasks.split(","))
     how = _protocol(protocol, steps=steps, batch_size=batch_size, size=size)
     identity = weights_hash(load(model).model)
-    with joined_processes(device) as place:
-        is_first = this_rank()[0] == 0
-        made = new_run_folder(out, verb="vtab", files=(), never_in=[root]) if is_first else None
-        folder: Path = from_first_rank(made)  # a dated name must be the same for all
+    with joined_processes(device) as processes:
+        # A dated name must be the same for all.
+        folder = by_the_first(lambda: new_run_folder(out, verb="vtab", files=(), never_in=[root]), processes)
         scores = run_vtab(
             root,
             fine_tune=_fine_tuner(
-                model, device=device, precision=precision, workers=workers, keep=keep_models
+                model,
+                processes=processes,
+                device=device,
+                precision=precision,
+                workers=workers,
+                keep=keep_models,
             ),
-            measure=_measurer(place, workers=workers),
+            measure=_measurer(processes.device, workers=workers),
             protocol=how,
             folder=folder,
             identity=identity,
             model=model,
             tasks=chosen,
-            is_first=is_first,
+            is_first=processes.is_first,
         )
-        wrote = _write(folder, scores) if is_first else ()
+        wrote = _write(folder, scores) if processes.is_first else ()
     return VtabResult(
         scores=scores,
         count=scores.count,
@@ -121,13 +126,15 @@ def _protocol(
     return dataclasses.replace(PROTOCOLS[name], name=full, **changes)
 
 
-def _fine_tuner(model: str, *, device: str, precision: str, workers: int, keep: bool) -> Any:
+def _fine_tuner(
+    model: str, *, processes: "Processes", device: str, precision: str, workers: int, keep: bool
+) -> Any:
     def fine_tune(source: "Source", attempt: "Attempt", folder: Path) -> object:
         import shutil
 
         from vitrine.checkpoints import load
         from vitrine.commands.runs.training_run import Setting, carry_out
-        from vitrine.evaluation.ranks import this_rank, wait_for_all
+        from vitrine.runtime.processes import wait_for_all
 
         fresh = load(model, num_classes=len(source.classes), image_size=attempt.image_size)
         # Straight to the square, nothing cut off: the label may sit in a corner.
@@ -147,8 +154,8 @@ def _fine_tuner(model: str, *, device: str, precision: str, workers: int, keep: 
             )
         )
         trained = load(folder / "model")
-        wait_for_all()
-        if this_rank()[0] == 0:
+        wait_for_all(processes)
+        if processes.is_first:
             shutil.rmtree(folder / "checkpoints", ignore_errors=True)
             if not keep:
                 shutil.rmtree(folder / "model", ignore_errors=True)

@@ -3,16 +3,11 @@
 Process r of W has rows r * N // W up to (r + 1) * N // W, as `Loader.evaluation_batches` shares them out.
 """
 
-import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
-
-from vitrine.runtime.devices import choose_device
 
 
 def this_rank() -> tuple[int, int]:
@@ -57,32 +52,3 @@ def on_every_rank(claim: bool) -> bool:
     claims: list[Any] = [None] * world_size
     dist.all_gather_object(claims, claim)
     return all(claims)
-
-
-def from_first_rank(value: Any) -> Any:
-    """Return process 0's value on every process."""
-    box = [value]
-    if this_rank()[1] > 1:
-        dist.broadcast_object_list(box, src=0)
-    return box[0]
-
-
-def wait_for_all() -> None:
-    """Go on when every process has come here."""
-    if this_rank()[1] > 1:
-        dist.barrier()
-
-
-@contextmanager
-def joined_processes(device: str = "auto") -> Iterator[torch.device]:
-    """Join the processes that torchrun started, if any, for the block; yields this one's device."""
-    local_rank = int(os.environ.get("LOCAL_RANK", "0"))
-    chosen = choose_device(device, local_rank)
-    if int(os.environ.get("WORLD_SIZE", "1")) == 1 or dist.is_initialized():
-        yield chosen
-        return
-    dist.init_process_group("nccl" if chosen.type == "cuda" else "gloo")
-    try:
-        yield chosen
-    finally:
-        dist.destroy_process_group()

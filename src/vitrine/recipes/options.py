@@ -9,8 +9,6 @@ from vitrine.objectives.patch_targets import Target
 from vitrine.recipes import find_recipe
 from vitrine.recipes.recipe import Objective, Recipe, from_yaml, with_settings, without_labels
 
-# How many evaluations and checkpoints a run has where nothing is said.
-EVALUATIONS = 10
 FROM_SCRATCH = "from-scratch"
 
 

@@ -23,6 +23,11 @@ from vitrine.spelling import nearest
 from vitrine.training.config import TrainingConfig, require_choice
 
 LEAST_BATCH = 16
+# Where nothing is said, a run is judged this often, within an epoch only if that is longer than so many steps, and
+# for no more than this share of its time. An image that is judged is read and goes forward once: half of one that is
+# learned from, or less.
+EVALUATIONS, LONG_EPOCH = 10, 1000
+MOST_TIME_JUDGING, COST_OF_JUDGING = 0.1, 0.5
 Objective = Literal["labels", "masked-patches", "autoencoder", "dino", "distillation"]
 
 
@@ -115,6 +120,20 @@ class Recipe:
             self.training, total_steps=steps, batch_size=batch_size, warmup_steps=warmup, log_every=log_every
         )
         return dataclasses.replace(self, training=training)
+
+    def with_evaluations_for(self, num_images: int, *, num_judged: int) -> "Recipe":
+        """Spread evaluations of `num_judged` images over the run, where nothing was said about them."""
+        training = self.training
+        if training.evaluate_every is not None or not num_judged:
+            return self
+        steps = training.total_steps
+        epoch = math.ceil(num_images / training.batch_size)
+        affordable = MOST_TIME_JUDGING * steps * training.batch_size / (COST_OF_JUDGING * num_judged)
+        count = max(min(EVALUATIONS, affordable), 1)
+        every = max(math.ceil(steps / count), min(epoch, LONG_EPOCH))
+        if every >= steps:
+            return self  # the end alone
+        return dataclasses.replace(self, training=dataclasses.replace(training, evaluate_every=every))
 
 
 def require_without_labels(recipe: Recipe) -> None:

@@ -1,5 +1,6 @@
 """Keep what a run says in a file, beside whoever listens to it."""
 
+import contextlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime
@@ -17,11 +18,11 @@ class LogFile:
         self._file, self._then = file, then
         self._what, self._total, self._done = "", None, 0  # type: tuple[str, int | None, int]
 
-    def start(self, what: str, total: int | None) -> None:
+    def start(self, what: str, total: int | None, done: int = 0) -> None:
         """Note what begins."""
-        self._what, self._total, self._done = what, total, 0
+        self._what, self._total, self._done = what, total, done
         if self._then is not None:
-            self._then.start(what, total)
+            self._then.start(what, total, done)
 
     def advance(self, steps: int, note: str = "") -> None:
         """Write a line where there is something to say."""
@@ -44,9 +45,10 @@ class LogFile:
             self._then.remark(text)
 
     def write(self, text: str) -> None:
-        """Write a line with its time, so that it outlives a crash."""
-        self._file.write(f"{datetime.now():%Y-%m-%d %H:%M:%S} {text}\n")
-        self._file.flush()
+        """Write a line with its time, so that it outlives a crash; a full disk is for others to complain of."""
+        with contextlib.suppress(OSError):
+            self._file.write(f"{datetime.now():%Y-%m-%d %H:%M:%S} {text}\n")
+            self._file.flush()
 
 
 @contextmanager
@@ -56,11 +58,14 @@ def logged_to(path: Path, *, is_first: bool = True) -> Iterator[None]:
         yield
         return
     path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("a", encoding="utf-8") as file:
-        log = LogFile(file, then=current_listener())
+    file = path.open("a", encoding="utf-8")
+    log = LogFile(file, then=current_listener())
+    try:
         with listening(log):
-            try:
-                yield
-            except VitrineError as error:
-                log.write(str(error))
-                raise
+            yield
+    except VitrineError as error:
+        log.write(str(error))
+        raise
+    finally:
+        with contextlib.suppress(OSError):
+            file.close()

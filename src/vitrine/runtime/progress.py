@@ -16,8 +16,8 @@ Item = TypeVar("Item")
 class Listener(Protocol):
     """Hears of the work's start, each step, its end, and of remarks made on the way."""
 
-    def start(self, what: str, total: int | None) -> None:
-        """Hear that work named `what` begins, of `total` steps if that is known."""
+    def start(self, what: str, total: int | None, done: int = 0) -> None:
+        """Hear that work named `what` begins, of `total` steps if that is known, `done` of them done before."""
 
     def advance(self, steps: int, note: str = "") -> None:
         """Hear that `steps` more steps are done, and how it stands."""
@@ -76,9 +76,7 @@ def announced(what: str, *, total: int, done: int = 0) -> Iterator[Callable[[int
     if listener is None:
         yield lambda steps, note: None
         return
-    listener.start(what, total)
-    if done:
-        listener.advance(done)
+    listener.start(what, total, done)
     try:
         yield listener.advance
     finally:

@@ -8,19 +8,23 @@ SIDE = {"cuda": 8192, "cpu": 1024}
 REPEATS = 5
 
 
-def measured_matmul_rate(precision: str) -> tuple[float, str]:
-    """Return operations a second of a large square product, the best of five, and the device's name."""
-    device = "cuda" if torch.cuda.is_available() else "cpu"
+def measured_matmul_rate(precision: str, *, device: str | None = None) -> tuple[float, str]:
+    """Return operations a second of a large square product, the best of five, and the device's name.
+
+    Random numbers of the run that asks are left alone.
+    """
+    device = device or ("cuda" if torch.cuda.is_available() else "cpu")
     # CPUs without bf16 units emulate it slowly; training there is in fp32 in any case.
     dtype = torch.bfloat16 if precision == "bf16" and device == "cuda" else torch.float32
-    side = SIDE[device]
-    left, right = (torch.randn(side, side, device=device, dtype=dtype) for _ in range(2))
+    side = SIDE.get(device, SIDE["cpu"])
+    numbers = torch.Generator(device).manual_seed(0)
+    left, right = (torch.randn(side, side, device=device, dtype=dtype, generator=numbers) for _ in range(2))
     seconds = []
     for _ in range(REPEATS):
         began = time.perf_counter()
         left @ right
-        if device == "cuda":
-            torch.cuda.synchronize()
+        if device != "cpu":
+            torch.accelerator.synchronize()
         seconds.append(time.perf_counter() - began)
     name = torch.cuda.get_device_name() if device == "cuda" else f"CPU ({torch.get_num_threads()} threads)"
     return 2 * side**3 / min(seconds), name

@@ -54,7 +54,7 @@ class TrainingConfig:
     seed: int = 0
     log_every: int = 50
     evaluate_every: int | None = None
-    """None evaluates at the end alone."""
+    """None evaluates at the end alone; the verbs spread some over the run where nothing is said."""
     checkpoint_every: int = 1000
     patience: int | None = None
     """Stop after this many evaluations without a better one."""

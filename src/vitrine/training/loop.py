@@ -13,21 +13,37 @@ from torch import nn
 
 from vitrine.data.loader import Batch
 from vitrine.errors import CheckpointError, ConfigError, RepeatedError, TrainingError, VitrineError
+from vitrine.runtime.processes import Processes, anyone
 from vitrine.runtime.progress import announced, remark
 from vitrine.training.averaging import Averages
 from vitrine.training.config import TrainingConfig
+from vitrine.training.distribution import distributed
 from vitrine.training.metrics_log import Sink
 from vitrine.training.optimizer import freeze, make_optimizer
-from vitrine.training.processes import Processes, anyone, distributed
 from vitrine.training.schedule import learning_rate
 from vitrine.training.state import TrainingState, load_state, save_state
-from vitrine.training.step import LossOf, Parts, StepState, fit_micro_batch, forward_backward, update
+from vitrine.training.step import (
+    LossOf,
+    Parts,
+    StepState,
+    computing_in,
+    fit_micro_batch,
+    forward_backward,
+    update,
+)
 from vitrine.training.window import Window
 
 Evaluate = Callable[[nn.Module], dict[str, float]]
 LAST, BEST = "last.safetensors", "best.safetensors"
 # Compiling takes about a minute; a run must be long enough to win that back.
 STEPS_WORTH_COMPILING = 2000
+
+
+def compiles(config: TrainingConfig, device: torch.device) -> bool:
+    """Whether a run compiles its model: as it was told or, on CUDA, where the run is long enough."""
+    if config.compile is not None:
+        return config.compile
+    return device.type == "cuda" and config.total_steps >= STEPS_WORTH_COMPILING
 
 
 class StoppedError(VitrineError):
@@ -124,9 +140,7 @@ class Run:
     @property
     def compiles(self) -> bool:
         """Whether the model is compiled."""
-        if self.config.compile is not None:
-            return self.config.compile
-        return self.processes.device.type == "cuda" and self.config.total_steps >= STEPS_WORTH_COMPILING
+        return compiles(self.config, self.processes.device)
 
     def go(self) -> Outcome:
         """Take every step that is left."""
@@ -176,8 +190,11 @@ class Run:
                     began, waited = time.monotonic(), 0.0
                 advance(1, note)
                 if config.evaluate_every and state.step % config.evaluate_every == 0:
+                    judging = time.monotonic()
                     self.evaluate()
-                    began = time.monotonic()
+                    judging = time.monotonic() - judging
+                    began += judging
+                    window.leave_out(judging)
                 self.checkpoint_if_due(window)
         return self.finish(window, first)
 
@@ -193,11 +210,7 @@ class Run:
 
     def autocast(self) -> AbstractContextManager[None]:
         """Compute in bf16 where the run's precision says so."""
-        kind = self.processes.device.type
-        precision = self.config.precision
-        if precision == "bf16" or (precision == "auto" and kind == "cuda"):
-            return torch.autocast(kind, dtype=torch.bfloat16)
-        return nullcontext()
+        return computing_in(self.config.precision, self.processes.device.type)
 
     def set_learning_rate(self) -> float:
         """Give every group its rate for the step to come; return the schedule's."""
@@ -267,18 +280,16 @@ class Run:
         self.last_evaluation = found
         self.state.evaluated_step = self.state.step
         self.write({"step": self.state.step, **{f"val_{name}": value for name, value in found.items()}})
+        remark(f"Step {self.state.step:,}: validation {in_words(found)}")
         if self.task.metric is None:
             return
-        value = found.get(self.task.metric)
-        if value is not None and (self.state.best is None or value > self.state.best):
-            self.state.best, self.state.best_step, self.state.evaluations_since_best = (
-                value,
-                self.state.step,
-                0,
-            )
+        state, value = self.state, found.get(self.task.metric)
+        is_better = value is not None and (state.best is None or value > state.best)
+        state.evaluations_since_best = 0 if is_better else state.evaluations_since_best + 1
+        # Of equals the later one: it has learned for longer, at a lower rate.
+        if is_better or (value is not None and value == state.best):
+            state.best, state.best_step = value, state.step
             self.save(BEST)
-        else:
-            self.state.evaluations_since_best += 1
 
     def checkpoint_if_due(self, window: Window) -> None:
         """Save every so often, at the end, and when somebody wants us to stop."""
@@ -319,6 +330,17 @@ class Run:
             last_evaluation=self.last_evaluation,
             images_per_second=window.overall_rate,
         )
+
+
+def in_words(found: dict[str, float]) -> str:
+    """Write the numbers of an evaluation for people."""
+    return ", ".join(
+        f"{name.replace('_', ' ')} {100 * value:.1f} %"
+        if name.endswith("accuracy")
+        else f"{name.replace('_', ' ')} {value:.4g}"
+        for name, value in found.items()
+        if name != "collapsed"
+    )
 
 
 def seed_step(seed: int, step: int, rank: int) -> None:

@@ -1,10 +1,12 @@
 """What a run says of itself, one JSON record a line; TensorBoard and W&B by choice."""
 
+import contextlib
 import json
 from pathlib import Path
 from typing import Any, Protocol
 
-from vitrine.errors import MissingExtraError
+from vitrine.errors import CheckpointError, MissingExtraError
+from vitrine.runtime.files import write_atomically
 
 
 class Sink(Protocol):
@@ -28,12 +30,19 @@ class MetricsFile:
 
     def write(self, record: dict[str, Any]) -> None:
         """Append one line."""
-        self._file.write(json.dumps(record) + "\n")
-        self._file.flush()
+        try:
+            self._file.write(json.dumps(record) + "\n")
+            self._file.flush()
+        except OSError as error:
+            raise CheckpointError(
+                f"{self._file.name} cannot be written: {error.strerror or error}; the last good checkpoint is kept; "
+                f"make room, then go on with: vitrine resume {Path(self._file.name).parent}"
+            ) from error
 
     def close(self) -> None:
-        """Close the file."""
-        self._file.close()
+        """Close the file; what could not be written was said."""
+        with contextlib.suppress(OSError):
+            self._file.close()
 
 
 def keep_until(path: Path, step: int) -> None:
@@ -46,7 +55,8 @@ def keep_until(path: Path, step: int) -> None:
             continue
         if record.get("step", 0) <= step:
             kept.append(line + "\n")
-    path.write_text("".join(kept), encoding="utf-8")
+    with write_atomically(path, mode="w") as file:
+        file.write("".join(kept))
 
 
 class TensorBoard:

@@ -24,8 +24,8 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 
 from vitrine.errors import CheckpointError
 from vitrine.runtime.files import write_atomically
+from vitrine.runtime.processes import Processes, by_the_first
 from vitrine.training.averaging import Averages
-from vitrine.training.processes import Processes, by_the_first
 
 NUMBERS = "numbers.json"
 

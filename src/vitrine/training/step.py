@@ -14,8 +14,9 @@ from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 
 from vitrine.errors import TrainingError
+from vitrine.runtime.processes import Processes, anyone, largest
 from vitrine.runtime.progress import remark
-from vitrine.training.processes import Processes, anyone, largest
+from vitrine.training.config import Precision
 
 Parts = tuple[Tensor, ...]
 # Maps the trained module and (a slice of) the prepared batch to one loss an image and sums worth logging.
@@ -29,6 +30,13 @@ class StepState:
     micro_batch: int
     bad: Tensor
     """0 until a loss or gradient is not finite, then 1 for good."""
+
+
+def computing_in(precision: Precision, kind: str) -> AbstractContextManager[None]:
+    """Compute in bf16 where a run's precision says so on this kind of device."""
+    if precision == "bf16" or (precision == "auto" and kind == "cuda"):
+        return torch.autocast(kind, dtype=torch.bfloat16)
+    return nullcontext()
 
 
 def forward_backward(

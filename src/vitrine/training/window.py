@@ -4,7 +4,7 @@ import time
 
 import torch
 
-from vitrine.training.processes import Processes, mean_over
+from vitrine.runtime.processes import Processes, mean_over
 
 # Of all the sums the one that is not a sum over images: the same in every process.
 NORM = "gradient_norm"
@@ -53,6 +53,10 @@ class Window:
         self.fresh_images += images
         self.overall_images += images
         self.steps += 1
+
+    def leave_out(self, seconds: float) -> None:
+        """Take time that was not spent on steps out of the rate."""
+        self.began += seconds
 
     def fetch(self) -> dict[str, float]:
         """Return means over the window and all processes, in one exchange with the device."""

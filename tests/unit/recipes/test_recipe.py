@@ -174,3 +174,30 @@ def test_a_teacher_is_asked_once_only_where_views_are_not_random() -> None:
     for change in ("views.flip=true", "views.crop=padded", "augment.jitter=0.1", "augment.num_operations=1"):
         with pytest.raises(ConfigError, match="right only where views are not random"):
             chosen_recipe(None, objective="distillation", settings=[*fixed, change])
+
+
+@pytest.mark.parametrize(
+    ("steps", "batch", "images", "judged", "every"),
+    [
+        (300, 16, 240, 26, 30),  # ten times
+        (30, 16, 160, 20, 10),  # three epochs: three times
+        (20_000, 512, 10_000_000, 5_000, 2_000),  # an epoch is too long to wait for
+        (100, 16, 160, 160, 50),  # a tenth of 1,600 images learned from pays for 320 judged: twice
+        (100, 16, 160, 10_000, None),  # the end alone
+        (3, 16, 160, 20, None),  # less than an epoch
+        (300, 16, 240, 0, None),  # nothing is held out
+    ],
+)
+def test_evaluations_are_spread_over_a_run_as_far_as_they_are_cheap(
+    steps: int, batch: int, images: int, judged: int, every: int | None
+) -> None:
+    recipe = find_recipe("photos")
+    training = dataclasses.replace(recipe.training, total_steps=steps, batch_size=batch)
+    recipe = dataclasses.replace(recipe, training=training)
+    assert recipe.with_evaluations_for(images, num_judged=judged).training.evaluate_every == every
+
+
+def test_evaluations_that_were_asked_for_stay_as_they_are() -> None:
+    recipe = find_recipe("photos")
+    recipe = dataclasses.replace(recipe, training=dataclasses.replace(recipe.training, evaluate_every=7))
+    assert recipe.with_evaluations_for(1000, num_judged=100) == recipe

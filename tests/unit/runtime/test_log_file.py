@@ -13,7 +13,7 @@ class Heard:
     def __init__(self) -> None:
         self.words: list[object] = []
 
-    def start(self, what: str, total: int | None) -> None:
+    def start(self, what: str, total: int | None, done: int = 0) -> None:
         self.words.append((what, total))
 
     def advance(self, steps: int, note: str = "") -> None:
@@ -55,3 +55,10 @@ def test_only_the_first_of_several_processes_writes(tmp_path: Path) -> None:
     with logged_to(tmp_path / "log.txt", is_first=False):
         say_something()
     assert not (tmp_path / "log.txt").exists()
+
+
+def test_a_full_disk_silences_the_log_and_nobody_else() -> None:
+    heard = Heard()
+    with listening(heard), logged_to(Path("/dev/full")):
+        say_something()
+    assert heard.words[0] == "Here we go" and heard.words[-1] == "end"

@@ -11,9 +11,9 @@ from vitrine.data.loader import Batch, Loader
 from vitrine.data.preprocess import Preprocess
 from vitrine.models import Model, create_model
 from vitrine.objectives.classification import classification_loss, num_correct
+from vitrine.runtime.processes import Processes
 from vitrine.training.config import TrainingConfig
 from vitrine.training.loop import Task
-from vitrine.training.processes import Processes
 
 CONFIG = TrainingConfig(
     total_steps=20, batch_size=16, lr=1e-3, warmup_steps=4, weight_decay=0.1, log_every=1, checkpoint_every=5
@@ -70,6 +70,25 @@ class Memory:
     @property
     def losses(self) -> list[float]:
         return [record["loss"] for record in self.records if "loss" in record]
+
+
+class Said:
+    """A listener that keeps the remarks."""
+
+    def __init__(self) -> None:
+        self.remarks: list[str] = []
+
+    def start(self, what: str, total: int | None, done: int = 0) -> None:
+        pass
+
+    def advance(self, steps: int, note: str = "") -> None:
+        pass
+
+    def finish(self) -> None:
+        pass
+
+    def remark(self, text: str) -> None:
+        self.remarks.append(text)
 
 
 def weights(model: nn.Module) -> dict[str, Tensor]:

@@ -5,16 +5,27 @@ import json
 import math
 import os
 import signal
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch
 from torch import Tensor, nn
-from unit.training.simple import CONFIG, Memory, assert_equal, fresh_folder, small_model, small_task, weights
+from unit.training.simple import (
+    CONFIG,
+    Memory,
+    Said,
+    assert_equal,
+    fresh_folder,
+    small_model,
+    small_task,
+    weights,
+)
 
 from vitrine.errors import CheckpointError, TrainingError
 from vitrine.models import create_model
+from vitrine.runtime.progress import listening
 from vitrine.training import state as state_module
 from vitrine.training.config import TrainingConfig
 from vitrine.training.loop import BEST, LAST, StoppedError, Task, train
@@ -192,6 +203,47 @@ def test_the_best_weights_are_kept_and_patience_ends_the_run(tmp_path: Path) -> 
     assert numbers_of(folder / BEST)["step"] == 4
 
 
+def test_of_equal_evaluations_the_last_is_kept_and_none_of_them_resets_the_patience(tmp_path: Path) -> None:
+    results = iter([0.5, 0.5, 0.5, 0.5])
+    config = Changed(CONFIG, evaluate_every=2, patience=2)
+    task = Changed(small_task(config), evaluate=lambda model: {"accuracy": next(results)})
+    folder = fresh_folder(tmp_path)
+    outcome = train(small_model(), task, config=config, folder=folder)
+    assert (outcome.best, outcome.best_step, outcome.steps) == (0.5, 6, 6)
+    assert numbers_of(folder / BEST)["step"] == 6
+
+
+def test_time_spent_on_evaluations_counts_neither_as_speed_nor_as_waiting(tmp_path: Path) -> None:
+    config = Changed(CONFIG, total_steps=8, evaluate_every=3, log_every=4)
+    task, memory = small_task(config), Memory()
+
+    def slow(model: nn.Module) -> dict[str, float]:
+        time.sleep(1.0)
+        return {"accuracy": 0.5}
+
+    train(
+        small_model(),
+        Changed(task, evaluate=slow),
+        config=config,
+        folder=fresh_folder(tmp_path),
+        sinks=[memory],
+    )
+    logged = [record for record in memory.records if "images_per_second" in record]
+    assert len(logged) == 2
+    # 64 images with an evaluation of a second among them: more than 64 a second only without it.
+    assert all(record["images_per_second"] > 64 for record in logged)
+    assert all(0 <= record["waiting_for_data"] <= 1 for record in logged)
+
+
+def test_every_evaluation_is_said_with_its_step(tmp_path: Path) -> None:
+    said = Said()
+    config = Changed(CONFIG, total_steps=4, evaluate_every=2)
+    task = Changed(small_task(config), evaluate=lambda model: {"loss": 0.25, "accuracy": 0.875})
+    with listening(said):
+        train(small_model(), task, config=config, folder=fresh_folder(tmp_path))
+    assert said.remarks == [f"Step {step}: validation loss 0.25, accuracy 87.5 %" for step in (2, 4)]
+
+
 def test_averages_follow_the_weights_by_the_formula(tmp_path: Path) -> None:
     from vitrine.training.averaging import Averages
 
@@ -235,6 +287,31 @@ def test_records_after_the_checkpoint_are_dropped_when_a_run_goes_on(tmp_path: P
         {"step": 1, "loss": 2.0},
         {"step": 2, "loss": 1.8},
     ]
+
+
+def test_records_that_cannot_be_written_stop_the_run_in_one_sentence(tmp_path: Path) -> None:
+    """/dev/full takes nothing, as a full disk does."""
+    from vitrine.training.metrics_log import MetricsFile
+
+    config, folder = Changed(CONFIG, checkpoint_every=1), fresh_folder(tmp_path)
+    sink = MetricsFile(tmp_path / "run" / "metrics.jsonl")
+    file, written = sink._file, []
+
+    class Filling:
+        def write(self, record: dict[str, object]) -> None:
+            written.append(record)
+            if len(written) == 3:
+                sink._file = Path("/dev/full").open("w")  # noqa: SIM115 (the sink closes it)
+            sink.write(record)
+
+        def close(self) -> None:
+            sink.close()
+
+    with pytest.raises(CheckpointError, match="No space left on device; the last good checkpoint is kept"):
+        train(small_model(), small_task(config), config=config, folder=folder, sinks=[Filling()])
+    sink.close()
+    file.close()
+    assert numbers_of(folder / LAST)["step"] == 2
 
 
 def test_bf16_and_compilation_train_too(tmp_path: Path) -> None:

@@ -1,18 +1,19 @@
 """The data of a run: opened for all processes, what cannot be read set aside, the split kept in the folder."""
 
 import json
+import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from vitrine.errors import DataError, VitrineError
 
 if TYPE_CHECKING:
     from vitrine.data.scan import Issue
     from vitrine.data.source import Source
-    from vitrine.training.processes import Processes
+    from vitrine.runtime.processes import Processes
 
 SPLIT = "split.csv"
 # The record of a run is no place for a million lines; `vitrine check` writes all of them.
@@ -52,7 +53,7 @@ def open_data(
     from vitrine.data.exclusions import leave_out, read_exclusions
     from vitrine.data.scan import ScanReport, scan, set_aside
     from vitrine.data.sources import open_splits
-    from vitrine.training.processes import by_the_first
+    from vitrine.runtime.processes import by_the_first
 
     split_file = None if hold_out == 0 else folder / SPLIT
 
@@ -83,6 +84,8 @@ def open_data(
         own.update(opened_first())
         if needs_labels and not own["train"].is_labelled:
             raise DataError(f"{address} has no labels; give one folder a class, or a manifest with labels")
+        if needs_labels:
+            require_two_classes(own["train"], address)
         if own["train"].root is None:  # generated pictures cannot be broken
             return None, ()
         report = scan(own, num_workers=workers, is_near=False)
@@ -103,13 +106,25 @@ def open_data(
     return RunData(splits=splits, set_aside=bad, issues=issues)
 
 
+def require_two_classes(source: "Source", address: str) -> None:
+    """Refuse images that are all of one class: whatever a model says of them is right."""
+    from vitrine.data.source import printable
+
+    if len(source.classes) == 1 and not source.is_multi_label:
+        raise DataError(
+            f"all images of {printable(address)} are of one class, {printable(source.classes[0])}, so there is "
+            "nothing to tell apart; add a folder of other images, or learn without labels: vitrine pretrain "
+            f"{printable(address)} --objective masked-patches"
+        )
+
+
 @contextmanager
 def withdrawing(folder: Path, processes: "Processes") -> Iterator[None]:
     """Take an empty folder away again where the block finds that there will be no run."""
     was_empty = processes.is_first and not any(folder.iterdir())
     try:
         yield
-    except VitrineError:
+    except (VitrineError, KeyboardInterrupt):
         if was_empty:
             (folder / SPLIT).unlink(missing_ok=True)
             folder.rmdir()
@@ -150,6 +165,40 @@ def require_classes(splits: "Mapping[str, Source]", folder: Path) -> None:
             f"the classes are not those that this run began with (for one, {names[0] if names else 'their order'}); "
             "start a new run with: vitrine finetune"
         )
+
+
+def splits_of_run(folder: Path, run: "Mapping[str, Any]", *, seed: int) -> "dict[str, Source] | None":
+    """Open a run's data with the split that it was trained with; None where nothing was held out."""
+    from vitrine.data.sources import open_splits
+
+    if run["trains_on_all"] or run["model"]["num_classes"] is None:
+        return None
+    return open_splits(
+        run["data"],
+        seed=seed,
+        val_fraction=run["hold_out"],
+        split_file=None if run["hold_out"] == 0 else folder / SPLIT,
+        allow_empty_class=True,
+    )
+
+
+def trained_on(model: str | Path, data: str) -> Path | None:
+    """Return the run folder that a model is from, where that run was given this very data; None otherwise."""
+    from vitrine.errors import ConfigError
+    from vitrine.runtime.run_folders import LATEST, find_run
+
+    folder = Path(model)
+    if folder.name == LATEST:
+        try:
+            folder = find_run(folder)
+        except ConfigError:
+            return None
+    folder = next((place for place in (folder, folder.parent) if (place / "run.json").exists()), folder)
+    if not (folder / "run.json").exists() or not (folder / "config.yaml").exists():
+        return None
+    address = str(json.loads((folder / "run.json").read_text())["data"])
+    is_same = address == data or (Path(data).exists() and os.path.realpath(address) == os.path.realpath(data))
+    return folder if is_same else None
 
 
 def everything(splits: "Mapping[str, Source]") -> "dict[str, Source]":

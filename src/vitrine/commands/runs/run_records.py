@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from vitrine.commands.runs.training_run import Setting
-    from vitrine.training.processes import Processes
+    from vitrine.runtime.processes import Processes
 
 FILES = ("config.yaml", "metrics.jsonl", "checkpoints", "model")
 # Everything that a run writes into its folder, and so all that --overwrite takes away.
@@ -28,8 +28,8 @@ def start_folder(
     named: Path | None, *, verb: str, data: str, overwrite: bool, processes: "Processes"
 ) -> Path:
     """Let the first process make the run folder, and all processes know it."""
+    from vitrine.runtime.processes import by_the_first
     from vitrine.runtime.run_folders import new_run_folder
-    from vitrine.training.processes import by_the_first
 
     def make() -> Path:
         may_replace = overwrite or (named is not None and is_restarted(named))
@@ -54,8 +54,8 @@ def remove(path: Path) -> None:
 
 def restarted_run(named: Path | None, *, processes: "Processes") -> Path | None:
     """Find the run to go on with where torchrun lost a process and starts the same command once more."""
+    from vitrine.runtime.processes import by_the_first
     from vitrine.training.loop import LAST
-    from vitrine.training.processes import by_the_first
     from vitrine.training.state import newest_state
 
     def look() -> Path | None:

@@ -16,9 +16,18 @@ if TYPE_CHECKING:
     from vitrine.evaluation.run_page import Attention, Judged
 
 FILE = "report.html"
-MOST_WORST = 5
+MOST_WORST, MOST_MISTAKES = 5, 3
 JUDGED_BY = "val"
 CARD_SIDE = 192
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mistake:
+    """An image that was taken for something else."""
+
+    path: str
+    predicted: str
+    confidence: float
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,6 +43,8 @@ class RunReport:
     num_images: int = 0
     worst: tuple[tuple[str, float], ...] = ()
     """Classes with the lowest F1, or average precision, the worst first."""
+    mistakes: tuple[Mistake, ...] = ()
+    """Images taken for something else, the most confident first."""
     notes: tuple[str, ...] = ()
 
     def __str__(self) -> str:
@@ -44,17 +55,22 @@ class RunReport:
                 f", accuracy {100 * self.accuracy:.1f} % (95 % interval {100 * low:.1f} to {100 * high:.1f}) on "
                 f"{self.num_images:,} validation images"
             )
-        if self.worst:
-            lines.append(worst_line(self.worst))
+        lines += worst_lines(self.worst, self.mistakes)
         lines += self.notes
         if self.file is not None:
             lines += [f"Wrote {self.file}", f"Next: open {self.file} in a browser"]
         return "\n".join(lines)
 
 
-def worst_line(worst: Sequence[tuple[str, float]]) -> str:
-    """Name the classes that fare worst."""
-    return "Worst classes by F1: " + ", ".join(f"{name} {100 * value:.0f} %" for name, value in worst)
+def worst_lines(worst: Sequence[tuple[str, float]], mistakes: Sequence[Mistake]) -> list[str]:
+    """Name the classes that fare worst, and the images that are taken for something else with most confidence."""
+    lines = []
+    if named := [f"{name} {100 * value:.0f} %" for name, value in worst if value < 1]:
+        lines.append(f"Worst classes by F1: {', '.join(named)}")
+    if mistakes:
+        lines.append("Most confident mistakes:")
+        lines += [f"  {found.path}: {found.predicted} ({100 * found.confidence:.0f} %)" for found in mistakes]
+    return lines
 
 
 def write_report(
@@ -99,7 +115,32 @@ def write_report(
         interval=interval,
         num_images=0 if judged is None else judged.figures.num_images,
         worst=() if judged is None else tuple(judged.worst[:MOST_WORST]),
+        mistakes=() if judged is None else _mistakes(judged),
         notes=tuple(notes),
+    )
+
+
+def _mistakes(judged: "Judged") -> tuple[Mistake, ...]:
+    """Name the most confident mistakes; with several labels an image there are none to name."""
+    import numpy as np
+
+    from vitrine.data.source import printable
+    from vitrine.evaluation.calibration import softmax
+    from vitrine.evaluation.pages import confident_mistakes
+
+    source = judged.source
+    if source.is_multi_label:
+        return ()
+    readable = np.flatnonzero(judged.outputs.readable)
+    rows = softmax(judged.outputs.rows.numpy()[readable])
+    chosen = confident_mistakes(rows, source.labels[readable])[:MOST_MISTAKES]
+    return tuple(
+        Mistake(
+            path=printable(source.name(int(readable[row]))),
+            predicted=printable(source.classes[int(rows[row].argmax())]),
+            confidence=float(rows[row].max()),
+        )
+        for row in chosen
     )
 
 

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from vitrine.commands.runs.unlabelled_task import PartsOf
     from vitrine.data.order import Rows
     from vitrine.models import ViT
-    from vitrine.training.processes import Processes
+    from vitrine.runtime.processes import Processes
 
 # Images side by side, and white pixels between them.
 MOST_PICTURES = 8

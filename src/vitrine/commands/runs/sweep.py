@@ -15,8 +15,8 @@ def swept(setting: "Setting") -> "Setting":
     """Try each learning rate of the recipe, but for those tried before; return the run of the best, on all images."""
     from vitrine.commands.runs.run_data import everything
     from vitrine.commands.runs.run_records import write_records
+    from vitrine.runtime.processes import by_the_first, joined_processes
     from vitrine.runtime.progress import remark
-    from vitrine.training.processes import by_the_first, joined_processes
 
     rates = setting.recipe.sweep
     if not rates or "val" not in setting.splits:
@@ -27,6 +27,10 @@ def swept(setting: "Setting") -> "Setting":
         marked = dataclasses.replace(setting, is_sweeping=True)
         is_resumed = by_the_first((setting.folder / "run.json").exists, processes)
         by_the_first(lambda: write_records(marked, is_resumed=is_resumed), processes)
+        remark(
+            f"Plan: a sweep of {len(rates)} learning rates ({', '.join(f'{rate:g}' for rate in rates)}), then a run "
+            f"on all images: {len(rates) + 1} times what one run takes"
+        )
         tried = {}
         for rate in rates:
             tried[rate] = accuracy_with(rate, setting)
@@ -41,8 +45,8 @@ def swept(setting: "Setting") -> "Setting":
 def accuracy_with(rate: float, setting: "Setting") -> float:
     """Train with one learning rate in a folder of its own, or go on there; return the best accuracy."""
     from vitrine.commands.runs.training_run import carry_out
+    from vitrine.runtime.processes import by_the_first, joined_processes
     from vitrine.training.loop import LAST, StoppedError
-    from vitrine.training.processes import by_the_first, joined_processes
     from vitrine.training.state import newest_state, numbers_of
 
     folder = setting.folder / "sweep" / f"lr-{rate:g}"

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from vitrine.data.preprocess import Preprocess
     from vitrine.models import Model, ModelConfig, ViTConfig
     from vitrine.recipes import Recipe
-    from vitrine.training.processes import Processes
+    from vitrine.runtime.processes import Processes
 
 # Images that a teacher looks at together: it keeps nothing for gradients, so memory is small.
 MOST_AT_ONCE = 256

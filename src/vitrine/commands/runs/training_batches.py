@@ -6,27 +6,16 @@ from typing import TYPE_CHECKING, Any, Literal
 if TYPE_CHECKING:
     from vitrine.commands.runs.training_run import Setting
     from vitrine.data.loader import Batch
-    from vitrine.training.processes import Processes
+    from vitrine.data.view import TrainView
+    from vitrine.runtime.processes import Processes
 
 
 def make_batches(setting: "Setting", processes: "Processes") -> "Callable[[int, int], Iterator[Batch]]":
     """Return the function from (start, stop) to the batches of these steps."""
     from vitrine.data.loader import Loader
     from vitrine.data.resident import ResidentLoader, can_reside
-    from vitrine.data.view import TrainView
 
-    preprocess, train_split = setting.preprocess, setting.splits["train"]
-    config, views = setting.recipe.training, setting.recipe.views
-    resize = None if views.resize_size is None else (views.resize_size, views.resize_size)
-    source_size = setting.recipe.multi_crop.source_size if setting.recipe.objective == "dino" else None
-    view = TrainView(
-        size=preprocess.size if source_size is None else (source_size, source_size),
-        channels=preprocess.channels,
-        crop=views.crop,
-        area=views.area,
-        flip=views.flip,
-        resize_size=resize,
-    )
+    train_split, config, view = setting.splits["train"], setting.recipe.training, train_view(setting)
     sharing: dict[str, Any] = {
         "batch_size": config.batch_size,
         "seed": config.seed,
@@ -51,6 +40,22 @@ def make_batches(setting: "Setting", processes: "Processes") -> "Callable[[int, 
             loader.close()
 
     return batches
+
+
+def train_view(setting: "Setting") -> "TrainView":
+    """Return what is cut out of a training image."""
+    from vitrine.data.view import TrainView
+
+    preprocess, views = setting.preprocess, setting.recipe.views
+    source_size = setting.recipe.multi_crop.source_size if setting.recipe.objective == "dino" else None
+    return TrainView(
+        size=preprocess.size if source_size is None else (source_size, source_size),
+        channels=preprocess.channels,
+        crop=views.crop,
+        area=views.area,
+        flip=views.flip,
+        resize_size=None if views.resize_size is None else (views.resize_size, views.resize_size),
+    )
 
 
 def make_names(setting: "Setting") -> Callable[[int], list[str]]:

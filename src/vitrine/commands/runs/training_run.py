@@ -6,12 +6,13 @@ The folder: `config.yaml` (re-runs it), `command.txt`, `environment.json`, `clas
 
 import dataclasses
 import math
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vitrine.commands.runs.run_report import worst_line
+from vitrine.commands.runs.run_report import Mistake, worst_lines
 from vitrine.errors import VitrineError
 
 if TYPE_CHECKING:
@@ -21,11 +22,10 @@ if TYPE_CHECKING:
     from vitrine.data.scan import Issue
     from vitrine.data.source import Source
     from vitrine.models import Model
-    from vitrine.models.memory import Demand
     from vitrine.recipes import Recipe
+    from vitrine.runtime.processes import Processes
     from vitrine.training.config import TrainingConfig
     from vitrine.training.loop import Outcome
-    from vitrine.training.processes import Processes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,6 +38,8 @@ class TrainingResult:
     steps: int
     accuracy: float | None
     """On the validation split, of the weights in `model`."""
+    best_step: int | None = None
+    """The step of these weights: the best evaluation's, of equals the last."""
     interval: tuple[float, float] | None
     """95 %, by Wilson's rule."""
     num_validation: int
@@ -50,7 +52,10 @@ class TrainingResult:
     notes: tuple[str, ...] = ()
     worst: tuple[tuple[str, float], ...] = ()
     """Classes with the lowest F1 on the validation split, the worst first."""
+    mistakes: tuple[Mistake, ...] = ()
+    """Validation images that are taken for something else, the most confident first."""
     report: Path | None = None
+    data: str = ""
 
     def __str__(self) -> str:
         lines = [*self.notes]
@@ -63,17 +68,31 @@ class TrainingResult:
             low, high = self.interval
             lines.append(
                 f"Accuracy {100 * self.accuracy:.1f} % (95 % interval {100 * low:.1f} to {100 * high:.1f}) on "
-                f"{self.num_validation:,} validation images, after {self.steps:,} steps"
+                f"{self.num_validation:,} validation images, {self.when()}"
             )
-        if self.worst:
-            lines.append(worst_line(self.worst))
+        lines += worst_lines(self.worst, self.mistakes)
         lines.append(f"Wrote {self.model} (weights, preprocessing, classes) and {self.folder}/metrics.jsonl")
         if self.report is not None:
             lines.append(f"Wrote {self.report} (curves, mistakes, what the model looked at)")
-        lines.append(
-            f"Next: vitrine predict {self.folder} PICTURES, or vitrine inspect {self.folder} PICTURES"
-        )
-        return "\n".join(lines)
+        return "\n".join([*lines, *self.next()])
+
+    def next(self) -> list[str]:
+        """Say what to do with the model, in commands that can be typed as they are where the data is a folder."""
+        folder = shlex.quote(str(self.folder))
+        if not self.data or not Path(self.data).exists():
+            return [f"Next: vitrine predict {folder} PICTURES, or vitrine inspect {folder} PICTURES"]
+        return [
+            f"Next: vitrine inspect {folder} {shlex.quote(self.data)}   (what it looks at)",
+            f"  or: vitrine predict {folder} PICTURES   (files, folders, patterns)",
+        ]
+
+    def when(self) -> str:
+        """Say at which step the weights that were kept stood, and what became of them where that is not the last."""
+        if self.best_step is None or self.best_step == self.steps:
+            return f"after {self.steps:,} steps"
+        last = self.evaluation.get("accuracy")
+        end = "" if last is None else f"; at the end {100 * last:.1f} %"
+        return f"after step {self.best_step:,} of {self.steps:,}, the best of the evaluations{end}"
 
     def lines_without_labels(self) -> list[str]:
         """Say what was learned where no label was."""
@@ -129,29 +148,34 @@ class Setting:
 
 def carry_out(setting: Setting, *, resume_from: Path | None = None) -> TrainingResult:
     """Train, keep the run folder, save the model; the same alone and under torchrun."""
+    from vitrine.commands.runs.expected_time import expected_seconds
+    from vitrine.commands.runs.run_plan import plan_of
     from vitrine.commands.runs.run_records import optional_sinks, steps_done, write_records
     from vitrine.commands.runs.training_task import make_task, trained_module
     from vitrine.runtime.devices import has_fast_bf16
     from vitrine.runtime.log_file import logged_to
+    from vitrine.runtime.processes import by_the_first, joined_processes
     from vitrine.runtime.progress import remark
     from vitrine.training.loop import train
     from vitrine.training.metrics_log import MetricsFile
-    from vitrine.training.processes import by_the_first, joined_processes
 
     folder = setting.folder
     with (
         joined_processes(setting.device) as processes,
         logged_to(folder / "log.txt", is_first=processes.is_first),
     ):
-        remark(plan_line(setting, processes))
+        done = steps_done(resume_from)
+        module = trained_module(setting)
+        # With kept answers, making the task asks the teacher about every image: not before the plan.
+        task = None if setting.recipe.distillation.caches else make_task(setting, processes)
+        seconds = expected_seconds(setting, processes, module, task, done=done)
+        remark(plan_of(setting, processes, seconds=seconds, done=done))
         if setting.recipe.training.precision == "auto" and has_fast_bf16(processes.device):
             remark("This processor multiplies in bf16: --precision bf16 may take half the time")
-        module = trained_module(setting)
-        task = make_task(setting, processes)
+        task = task or make_task(setting, processes)
         by_the_first(lambda: write_records(setting, is_resumed=resume_from is not None), processes)
         sinks: list[Any] = []
         if processes.is_first:
-            done = steps_done(resume_from)
             sinks = [MetricsFile(folder / "metrics.jsonl", done_steps=done), *optional_sinks(setting)]
         try:
             outcome = train(
@@ -206,6 +230,8 @@ def with_micro_batch(setting: Setting, processes: "Processes") -> "TrainingConfi
 
 def fitting_micro_batch(setting: Setting, *, world_size: int, free: float) -> int:
     """Halve each process's share of the batch until its memory, all weights sharded, is predicted to be free."""
+    from vitrine.commands.runs.run_plan import demand_of
+
     demand = demand_of(setting, is_cuda=True)
     checkpointing = setting.model.config.activation_checkpointing
     size = setting.recipe.training.batch_size // world_size
@@ -243,6 +269,7 @@ def save_model(setting: Setting) -> None:
 
 def result_of(setting: Setting, outcome: "Outcome", report: "RunReport | None" = None) -> TrainingResult:
     """Say how the run ended: the accuracy is that of the weights that were saved."""
+    from vitrine.data.source import printable
     from vitrine.evaluation.bootstrap import wilson_interval
 
     folder, accuracy = setting.folder, outcome.best
@@ -255,6 +282,7 @@ def result_of(setting: Setting, outcome: "Outcome", report: "RunReport | None" =
         model=folder / "model",
         steps=outcome.steps,
         accuracy=accuracy,
+        best_step=outcome.best_step,
         interval=None if accuracy is None else wilson_interval(accuracy, num_validation),
         num_validation=num_validation,
         images_per_second=outcome.images_per_second,
@@ -263,7 +291,9 @@ def result_of(setting: Setting, outcome: "Outcome", report: "RunReport | None" =
         has_head=setting.model.config.num_classes is not None,
         notes=notes,
         worst=() if report is None else report.worst,
+        mistakes=() if report is None else report.mistakes,
         report=None if report is None else report.file,
+        data=printable(setting.data),
     )
 
 
@@ -275,46 +305,3 @@ def loss_for(source: "Source", recipe: "Recipe") -> "Recipe":
         return recipe
     remark("Images have several labels: sigmoid loss in the place of softmax")
     return dataclasses.replace(recipe, loss="sigmoid")
-
-
-def plan_line(setting: Setting, processes: "Processes") -> str:
-    """Say before the first step what will be done."""
-    counts = ", ".join(f"{len(source):,} {name}" for name, source in setting.splits.items())
-    t, config = setting.recipe.training, setting.model.config
-    side = "x".join(map(str, config.image_size))
-    aim = f"{config.num_classes} classes" if config.num_classes else f"by {setting.recipe.objective}"
-    if setting.teacher is not None:
-        seen = "x".join(map(str, setting.teacher.preprocess.size))
-        aim += f", taught by {setting.teacher.name} at {seen} px"
-    params = sum(p.numel() for p in setting.model.parameters())
-    return (
-        f"Plan: {setting.recipe.model or 'the model'}, {params:,} parameters, {aim}, "
-        f"{side} px; {counts} images; {t.total_steps:,} steps of {t.batch_size}, {t.optimizer} at {t.lr:g}, warm-up "
-        f"{t.warmup_steps}, {t.decay} decay; {memory_line(setting, processes)}; to {setting.folder}"
-    )
-
-
-def memory_line(setting: Setting, processes: "Processes") -> str:
-    """Predict the memory of a step on one device."""
-    training, world_size = setting.recipe.training, processes.world_size
-    batch = training.micro_batch or max(training.batch_size // world_size, 1)
-    memory = demand_of(setting, is_cuda=processes.device.type == "cuda").memory(
-        micro_batch=math.ceil(batch * setting.recipe.passes(setting.model.config)),
-        shards=world_size if setting.shard else 1,
-        checkpointing=setting.model.config.activation_checkpointing,
-    )
-    where = f" on each of {world_size} devices" if world_size > 1 else ""
-    return f"about {memory.total / 2**30:.1f} GiB for {batch} images at a time{where}"
-
-
-def demand_of(setting: Setting, *, is_cuda: bool) -> "Demand":
-    """Reckon what the memory of a step follows from."""
-    from vitrine.models.cost import cost_of
-    from vitrine.models.memory import Demand
-
-    training = setting.recipe.training
-    return Demand(
-        cost=cost_of(setting.model.config),
-        states=1 if training.optimizer == "sgd" else 2,
-        bytes_kept=2 if training.precision == "bf16" or (training.precision == "auto" and is_cuda) else 4,
-    )

@@ -7,8 +7,8 @@ if TYPE_CHECKING:
 
     from vitrine.commands.runs.training_run import Setting
     from vitrine.recipes.recipe import Objective
+    from vitrine.runtime.processes import Processes
     from vitrine.training.loop import Evaluate, Task
-    from vitrine.training.processes import Processes
 
 
 def trained_module(setting: "Setting") -> "nn.Module":
@@ -91,7 +91,7 @@ def make_evaluation(setting: "Setting", processes: "Processes") -> "Evaluate":
 
     from vitrine.commands.runs.validation import validation_passes
     from vitrine.objectives.classification import classification_loss, num_correct
-    from vitrine.training.processes import mean_over
+    from vitrine.runtime.processes import mean_over
 
     preprocess = setting.preprocess
 

@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from vitrine.commands.runs.training_run import Setting
     from vitrine.commands.runs.unlabelled_task import PartsOf
     from vitrine.data.source import Source
+    from vitrine.runtime.processes import Processes
     from vitrine.training.loop import Evaluate
-    from vitrine.training.processes import Processes
 
 # Images whose representations are looked at, of either split: enough for a point of accuracy, seconds of work.
 MOST_PROBED = 2000
@@ -47,11 +47,8 @@ def make_unlabelled_evaluation(setting: "Setting", processes: "Processes", parts
             num_outputs=min(setting.recipe.self_distillation.num_prototypes, len(source)),
         )  # fmt: skip
         found |= outputs
-        if processes.is_first:
-            said = ", ".join(f"{name.replace('_', ' ')} {value:.4g}" for name, value in found.items())
-            remark(f"On {len(source):,} validation images: {said}")
-            if warning is not None:
-                remark(f"{warning}; {ADVICE[setting.recipe.objective]}")
+        if processes.is_first and warning is not None:
+            remark(f"{warning}; {ADVICE[setting.recipe.objective]}")
         return {**found, "collapsed": float(warning is not None)}
 
     return evaluate
@@ -87,7 +84,7 @@ def mean_sums(
 
     from vitrine.commands.runs.validation import validation_passes
     from vitrine.data.order import evaluation_rows
-    from vitrine.training.processes import mean_over
+    from vitrine.runtime.processes import mean_over
 
     preprocess = setting.preprocess
     totals: dict[str, torch.Tensor] = {}

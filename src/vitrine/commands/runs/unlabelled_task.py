@@ -8,8 +8,8 @@ if TYPE_CHECKING:
 
     from vitrine.commands.runs.training_run import Setting
     from vitrine.data.order import Rows
+    from vitrine.runtime.processes import Processes
     from vitrine.training.loop import Task
-    from vitrine.training.processes import Processes
 
 # From pixels (B, C, height, width), 0 to 255, their rows and a seed to what the module's loss reads.
 PartsOf: TypeAlias = "Callable[[Tensor, Rows, int], tuple[Tensor, ...]]"
@@ -147,7 +147,7 @@ def make_settling(
 ) -> "Callable[[nn.Module, dict[str, Tensor], int, Tensor], None]":
     """Return the function that lets teacher and centre follow after every step, the same in all processes."""
     from vitrine.objectives.self_distillation import OUTPUTS, PROBABILITIES, SQUARES, SelfDistillation
-    from vitrine.training.processes import mean_over
+    from vitrine.runtime.processes import mean_over
 
     training = setting.recipe.training
     own = training.batch_size // processes.world_size

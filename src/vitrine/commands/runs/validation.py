@@ -1,13 +1,32 @@
 """Passes over a run's validation split, while it trains."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from vitrine.commands.runs.training_run import Setting
     from vitrine.data.loader import Batch
-    from vitrine.training.processes import Processes
+    from vitrine.data.source import Source
+    from vitrine.recipes import Recipe
+    from vitrine.runtime.processes import Processes
+
+
+def num_judged(splits: "Mapping[str, Source]", recipe: "Recipe") -> int:
+    """Count the images that one evaluation reads: without labels some are looked at again, beside trained ones."""
+    from vitrine.commands.runs.unlabelled_evaluation import MOST_PROBED
+
+    if "val" not in splits:
+        return 0
+    count = len(splits["val"])
+    if recipe.needs_labels:
+        return count
+    return count + sum(min(len(splits[name]), MOST_PROBED) for name in ("val", "train"))
+
+
+def with_evaluations(recipe: "Recipe", splits: "Mapping[str, Source]") -> "Recipe":
+    """Let a run have a learning curve where nothing was said about evaluations."""
+    return recipe.with_evaluations_for(len(splits["train"]), num_judged=num_judged(splits, recipe))
 
 
 def validation_passes(setting: "Setting", processes: "Processes") -> "Iterator[Batch | None]":

@@ -95,8 +95,8 @@ def trained_and_measured(run: "Run", place: Place, device: "torch.device") -> di
     from vitrine.commands.runs.training_task import trained_module, weights_of_model
     from vitrine.data.preprocess import Preprocess
     from vitrine.models import build
+    from vitrine.runtime.processes import Processes
     from vitrine.training.loop import BEST, LAST, train
-    from vitrine.training.processes import Processes
     from vitrine.training.state import newest_state, weights_of
 
     data, size = place.data[run.data], run.model.image_size

@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from vitrine.commands.runs.training_run import Setting, demand_of, fitting_micro_batch
+from vitrine.commands.runs.run_plan import demand_of
+from vitrine.commands.runs.training_run import Setting, fitting_micro_batch
 from vitrine.data.preprocess import Preprocess
 from vitrine.evaluation.bootstrap import wilson_interval
 from vitrine.models import create_model

@@ -1,4 +1,4 @@
-"""One process or many: who we are, how weights and gradients are shared (DDP, FSDP2).
+"""One process or many: who we are, how we meet, what all of us agree on.
 
 The same command runs alone, under torchrun and under SLURM; all of them tell rank and world size by environment.
 """
@@ -12,13 +12,11 @@ from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
+from torch import Tensor
 from torch.distributed.distributed_c10d import PrefixStore, Store
 from torch.distributed.rendezvous import rendezvous
 
 from vitrine.errors import RepeatedError, VitrineError
-from vitrine.models.bit import PreActivationUnit
-from vitrine.models.encoder import Block
 from vitrine.runtime.devices import choose_device
 from vitrine.runtime.launch import Launch, launched
 
@@ -29,7 +27,7 @@ _MEETINGS = itertools.count()
 
 @dataclass(frozen=True, kw_only=True)
 class Processes:
-    """This process among its fellows, and the device that it trains on."""
+    """This process among its fellows, and the device that it computes on."""
 
     rank: int = 0
     world_size: int = 1
@@ -90,25 +88,6 @@ def by_the_first(work: Callable[[], Result], processes: Processes) -> Result:
         raise RepeatedError(*told[1])
     result: Result = told[0]
     return result
-
-
-def distributed(model: nn.Module, processes: Processes, *, shard: bool) -> nn.Module:
-    """Return the module whose calls share gradients: the model itself, DDP round it, or the model sharded."""
-    if processes.world_size == 1:
-        return model
-    if shard:
-        from torch.distributed.device_mesh import init_device_mesh
-        from torch.distributed.fsdp import fully_shard
-
-        mesh = init_device_mesh(processes.device.type, (processes.world_size,))
-        # Blocks one by one, so that only one of them is whole at a time.
-        for module in list(model.modules()):
-            if isinstance(module, (Block, PreActivationUnit)):
-                fully_shard(module, mesh=mesh)
-        fully_shard(model, mesh=mesh)
-        return model
-    devices = [processes.device] if processes.device.type == "cuda" else None
-    return nn.parallel.DistributedDataParallel(model, device_ids=devices, gradient_as_bucket_view=True)
 
 
 def mean_over(value: Tensor, processes: Processes) -> Tensor:

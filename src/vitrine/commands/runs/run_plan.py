@@ -1,0 +1,84 @@
+"""What is said before the first step of a run: model, head, size, data, batch, rate, precision, memory, time."""
+
+import math
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from vitrine.commands.runs.training_run import Setting
+    from vitrine.models.memory import Demand
+    from vitrine.runtime.processes import Processes
+
+
+def plan_of(setting: "Setting", processes: "Processes", *, seconds: float, done: int = 0) -> str:
+    """Say what will be done, on what, and what that takes."""
+    from vitrine.commands.runs.expected_time import about
+
+    t, config = setting.recipe.training, setting.model.config
+    counts = ", ".join(f"{len(source):,} {name}" for name, source in setting.splits.items())
+    epochs = t.total_steps * t.batch_size / len(setting.splits["train"])
+    judged = f", judged every {t.evaluate_every:,}" if t.evaluate_every and "val" in setting.splits else ""
+    left = f"; {t.total_steps - done:,} steps left" if done else ""
+    return "\n".join(
+        [
+            f"Plan: {setting.recipe.model or 'the model'}, "
+            f"{sum(p.numel() for p in setting.model.parameters()):,} parameters, {aim_of(setting)}, "
+            f"{'x'.join(map(str, config.image_size))} px",
+            f"  {counts} images; {t.total_steps:,} steps of {t.batch_size} ({epochs:.3g} epochs){judged}; "
+            f"{t.optimizer} at {t.lr:g}, warm-up {t.warmup_steps:,}, {t.decay} decay",
+            f"  on {device_in_words(setting, processes)}, {memory_in_words(setting, processes)}; "
+            f"{about(seconds)}{left}; to {setting.folder}",
+        ]
+    )
+
+
+def aim_of(setting: "Setting") -> str:
+    """Say what is learned."""
+    classes = setting.model.config.num_classes
+    is_new = setting.verb == "finetune"
+    aim = f"by {setting.recipe.objective}"
+    if classes:
+        aim = f"a new head for {classes} classes" if is_new else f"{classes} classes"
+        aim += " (the head alone is trained)" if setting.recipe.training.trains == "head" else ""
+    if setting.teacher is not None:
+        seen = "x".join(map(str, setting.teacher.preprocess.size))
+        aim += f", taught by {setting.teacher.name} at {seen} px"
+    return aim
+
+
+def device_in_words(setting: "Setting", processes: "Processes") -> str:
+    """Name the device and what is computed in on it."""
+    kind = processes.device.type
+    precision = "bf16" if is_bf16(setting, is_cuda=kind == "cuda") else "fp32"
+    many = f"{processes.world_size} processes with " if processes.world_size > 1 else ""
+    return f"{many}{'the CPU' if kind == 'cpu' else kind} in {precision}"
+
+
+def memory_in_words(setting: "Setting", processes: "Processes") -> str:
+    """Predict the memory of a step on one device."""
+    training, world_size = setting.recipe.training, processes.world_size
+    batch = training.micro_batch or max(training.batch_size // world_size, 1)
+    memory = demand_of(setting, is_cuda=processes.device.type == "cuda").memory(
+        micro_batch=math.ceil(batch * setting.recipe.passes(setting.model.config)),
+        shards=world_size if setting.shard else 1,
+        checkpointing=setting.model.config.activation_checkpointing,
+    )
+    where = " on each" if world_size > 1 else ""
+    return f"about {memory.total / 2**30:.1f} GiB for {batch} images at a time{where}"
+
+
+def demand_of(setting: "Setting", *, is_cuda: bool) -> "Demand":
+    """Reckon what the memory of a step follows from."""
+    from vitrine.models.cost import cost_of
+    from vitrine.models.memory import Demand
+
+    return Demand(
+        cost=cost_of(setting.model.config),
+        states=1 if setting.recipe.training.optimizer == "sgd" else 2,
+        bytes_kept=2 if is_bf16(setting, is_cuda=is_cuda) else 4,
+    )
+
+
+def is_bf16(setting: "Setting", *, is_cuda: bool) -> bool:
+    """Whether a run computes in bf16."""
+    precision = setting.recipe.training.precision
+    return precision == "bf16" or (precision == "auto" and is_cuda)

@@ -1,0 +1,26 @@
+"""How weights and gradients are shared among processes: DDP, or FSDP2 where the model itself is cut up."""
+
+from torch import nn
+
+from vitrine.models.bit import PreActivationUnit
+from vitrine.models.encoder import Block
+from vitrine.runtime.processes import Processes
+
+
+def distributed(model: nn.Module, processes: Processes, *, shard: bool) -> nn.Module:
+    """Return the module whose calls share gradients: the model itself, DDP round it, or the model sharded."""
+    if processes.world_size == 1:
+        return model
+    if shard:
+        from torch.distributed.device_mesh import init_device_mesh
+        from torch.distributed.fsdp import fully_shard
+
+        mesh = init_device_mesh(processes.device.type, (processes.world_size,))
+        # Blocks one by one, so that only one of them is whole at a time.
+        for module in list(model.modules()):
+            if isinstance(module, (Block, PreActivationUnit)):
+                fully_shard(module, mesh=mesh)
+        fully_shard(model, mesh=mesh)
+        return model
+    devices = [processes.device] if processes.device.type == "cuda" else None
+    return nn.parallel.DistributedDataParallel(model, device_ids=devices, gradient_as_bucket_view=True)
