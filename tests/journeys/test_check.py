@@ -186,3 +186,10 @@ def test_names_in_any_script_and_broken_bytes_are_shown(vitrine, tmp_path):
     assert code == 1
     assert "кошка" in out and r"犬/caf\xe9.png" in out
     assert r"caf\xe9.png" in (tmp_path / "out" / "report.html").read_text(encoding="utf-8")
+
+
+def test_a_folder_of_a_single_class_is_named_as_a_problem(vitrine, tmp_path):
+    folders = class_folders(tmp_path / "alone", classes=("cat",))
+    code, out, _ = vitrine("check", folders)
+    assert code == 0
+    assert "single class: cat: all images are of cat" in out

@@ -205,6 +205,26 @@ def test_images_of_a_single_class_are_refused_since_there_is_nothing_to_tell_apa
     assert not (tmp_path / "run").exists()
 
 
+def test_a_class_of_unreadable_files_alone_is_an_empty_class(pretrained: Path, tmp_path: Path) -> None:
+    folders = class_folders(tmp_path / "photos")
+    (folders / "owl").mkdir()
+    (folders / "owl" / "0.jpg").write_text("no picture")
+    done = finetune(folders, pretrained, tmp_path / "run")
+    assert_refused(done, "train has no images of owl", "--allow-empty-class")
+    assert not (tmp_path / "run").exists()
+    allowed = finetune(folders, pretrained, tmp_path / "run", "--steps", "2", "--allow-empty-class")
+    assert allowed.returncode == 0, allowed.stderr
+
+
+def test_a_run_made_short_has_a_short_warm_up(photos: Path, pretrained: Path, tmp_path: Path) -> None:
+    options = ("--batch-size", "4", "--device", "cpu", "--workers", "0", "--steps", "10")
+    done = inside("finetune", photos, "--model", pretrained, *options, "--out", tmp_path / "run")
+    assert done.returncode == 0, done.stderr
+    assert max(r["lr"] for r in records(tmp_path / "run") if "lr" in r) == pytest.approx(
+        3e-4
+    )  # the recipe's peak
+
+
 def test_weights_that_are_not_there_are_refused_with_the_nearest(photos: Path, tmp_path: Path) -> None:
     done = finetune(photos, tmp_path / "nowhere", tmp_path / "run")
     assert_refused(done, "no such file or folder")

@@ -185,6 +185,16 @@ def test_verbs_with_data_take_the_box_where_no_model_is_named(command_line, here
         vitrine.fewshot()
 
 
+def test_few_shots_are_those_that_there_are_examples_for(command_line, here):
+    class_folders(here / "photos", each=12)
+    code, out, err = command_line("fewshot")("fewshot", "photos", "--no-cache", "--seeds", "1")
+    assert code == 0, err
+    assert "one has 6: 10, 25 are left out" in err
+    assert "5-shot" in out and "10-shot" not in out
+    with pytest.raises(DataError, match="fewer than 10 shots"):
+        vitrine.fewshot("photos", shots="10", cache=False)
+
+
 def test_inspect_takes_the_box_where_the_first_word_is_a_photo(command_line, inbox):
     code, _, err = command_line("inspect")("inspect", "inbox/0.png", "--out", "look", "--show", "0")
     assert code == 0, err

@@ -186,6 +186,14 @@ def test_a_run_is_measured_on_what_it_held_out_when_it_is_given_its_own_photos_a
     assert json.loads(all_of_it.stdout)["num_images"] == 36
 
 
+def test_few_shots_of_a_run_on_its_own_photos_come_with_a_warning(
+    run: Path, photos: Path, weights: Path
+) -> None:
+    shots = ("--shots", "2", "--seeds", "1", "--no-cache", "--device", "cpu")
+    assert "was trained on" in inside("fewshot", run, photos, *shots).stderr
+    assert "was trained on" not in inside("fewshot", weights, photos, *shots).stderr
+
+
 def test_a_run_on_all_photos_is_measured_on_them_with_a_warning(
     photos: Path, weights: Path, tmp_path: Path
 ) -> None:

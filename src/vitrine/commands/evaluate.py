@@ -64,7 +64,8 @@ class EvaluateResult:
             lines.append(f"Top-5 says nothing with {self.num_classes} classes")
         if self.ece is not None and self.macro_f1 is not None:
             lines.append(f"Mean F1 {100 * self.macro_f1:.2f} %, calibration error {100 * self.ece:.2f} %")
-        lines.append("Worst: " + ", ".join(f"{name} {100 * value:.1f} %" for name, value in self.worst))
+        if named := [f"{name} {100 * value:.1f} %" for name, value in self.worst if value < 1]:
+            lines.append("Worst: " + ", ".join(named))
         if self.unreadable:
             name, why = next(iter(self.unreadable.items()))
             lines.append(

@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from vitrine.evaluation.fewshot import FewShotResult
 
 
+SHOTS = (1, 5, 10, 25)
+
+
 @dataclass(frozen=True, kw_only=True)
 class FewShotReport:
     """The scores, and what they were measured on."""
@@ -46,7 +49,12 @@ def fewshot(
     model: ModelOrBox = None,
     data: Data = None,
     *,
-    shots: Annotated[str, Doc("Examples a class, with commas between.")] = "1,5,10,25",
+    shots: Annotated[
+        str | None,
+        Doc(
+            "Examples a class, with commas between; by default those of 1,5,10,25 that there are enough for."
+        ),
+    ] = None,
     seeds: Annotated[int, Doc("How often the examples are drawn.")] = 3,
     probe: Annotated[
         Literal["ridge", "knn", "logistic"],
@@ -67,6 +75,7 @@ def fewshot(
 ) -> FewShotReport:
     """Measure accuracy from 1, 5, 10, 25 examples a class on the frozen representation, over several draws."""
     from vitrine.checkpoints import load
+    from vitrine.commands.runs.run_data import trained_on
     from vitrine.data.source import printable
     from vitrine.errors import DataError
     from vitrine.evaluation.features import extract_features
@@ -75,10 +84,15 @@ def fewshot(
     from vitrine.runtime.progress import remark
 
     model, data = model_and_data("fewshot", model, data)
-    wanted, values = parse_shots(shots), _numbers(l2)
+    values, asked = _numbers(l2), None if shots is None else parse_shots(shots)
     names, (train, test) = _open(data, test_fraction)
     if train.is_multi_label:
         raise DataError(f"{data} has several labels an image; few-shot goes with one")
+    wanted = asked or _affordable(train)
+    if (run := trained_on(model, data)) is not None and "test" not in names:
+        remark(
+            f"{run} was trained on {data}, images that are tested on among them: this is better than on others"
+        )
     loaded = load(model, image_size=size)
     with joined_processes(device) as processes:
         place = processes.device
@@ -86,7 +100,7 @@ def fewshot(
         remark(
             f"Plan: {model} on {len(train):,} images to draw from and {len(test):,} to test on, "
             f"{len(train.classes)} classes, {'x'.join(map(str, loaded.preprocess.size))} px, on {place} in "
-            f"{precision}; {probe} at {shots} shots, {seeds} seed(s)"
+            f"{precision}; {probe} at {','.join(map(str, wanted))} shots, {seeds} seed(s)"
         )
         found = [
             extract_features(
@@ -146,6 +160,18 @@ def _open(data: str, test_fraction: float) -> "tuple[tuple[str, str], tuple[Sour
         )
     names = ("train", test if test in own else f"the {100 * test_fraction:g} % held out")
     return names, (splits["train"], match_classes(splits[test], splits["train"].classes))
+
+
+def _affordable(train: "Source") -> tuple[int, ...]:
+    """Choose the usual numbers of shots that every class has examples for, or the smallest of them."""
+    from vitrine.runtime.progress import remark
+
+    least = int(train.counts().min())
+    wanted = tuple(number for number in SHOTS if number <= least) or SHOTS[:1]
+    if len(wanted) < len(SHOTS):
+        left = ", ".join(str(number) for number in SHOTS[len(wanted) :])
+        remark(f"No class may have fewer examples than shots, and one has {least}: {left} are left out")
+    return wanted
 
 
 def _numbers(text: str | None) -> list[float] | None:

@@ -137,6 +137,6 @@ def _answers(predictor: "Predictor", source: "Source", *, top: int) -> "Iterator
 
 def _line(found: "Prediction") -> str:
     if found.error is not None:
-        return f"  error  {found.name}: {found.error}"
+        return f"  error  {found.error if found.name in found.error else f'{found.name}: {found.error}'}"
     best = found.answers[0]
     return f"{100 * best.probability:5.1f} %  {found.name}: {best.label}"

@@ -34,6 +34,7 @@ PROBLEMS = (
     "damaged shard",
     "empty class",
     "missing class",
+    "single class",
     "leak",
     "conflicting labels",
     "exact duplicate",
@@ -175,7 +176,13 @@ def _shard_issues(root: Path | None) -> Iterator[Issue]:
 
 def _class_issues(splits: Mapping[str, Source]) -> Iterator[Issue]:
     counts = {split: source.counts() for split, source in splits.items()}
-    for number, name in enumerate(next(iter(splits.values())).classes):
+    first = next(iter(splits.values()))
+    if len(first.classes) == 1 and not first.is_multi_label:
+        alone = first.classes[0]
+        yield Issue(
+            alone, "single class", f"all images are of {printable(alone)}: there is nothing to tell apart"
+        )
+    for number, name in enumerate(first.classes):
         held = {split: int(count[number]) for split, count in counts.items()}
         words = ", ".join(f"{count} in {split}" for split, count in held.items())
         if not any(held.values()):
@@ -188,10 +195,10 @@ def _class_issues(splits: Mapping[str, Source]) -> Iterator[Issue]:
                     "missing class",
                     f"{split} has no images of {printable(name)} ({words})",
                 )
-        first, count = next(iter(held.items()))
+        where, count = next(iter(held.items()))
         if 0 < count < TINY_CLASS:
             words = (
-                f"{first} has {count} of {printable(name)}; fewer than {TINY_CLASS} are too few to learn from"
+                f"{where} has {count} of {printable(name)}; fewer than {TINY_CLASS} are too few to learn from"
             )
             yield Issue(name, "tiny class", words)
 

@@ -7,7 +7,15 @@ from pathlib import Path
 from vitrine.errors import ConfigError
 from vitrine.objectives.patch_targets import Target
 from vitrine.recipes import find_recipe
-from vitrine.recipes.recipe import Objective, Recipe, from_yaml, with_settings, without_labels
+from vitrine.recipes.recipe import (
+    LEAST_RECORDS,
+    LEAST_WARMUPS,
+    Objective,
+    Recipe,
+    from_yaml,
+    with_settings,
+    without_labels,
+)
 
 FROM_SCRATCH = "from-scratch"
 
@@ -49,6 +57,8 @@ def chosen_recipe(
         "checkpoint_every": checkpoint_every, "evaluate_every": evaluate_every, "total_steps": steps,
     }  # fmt: skip
     training = {key: value for key, value in named.items() if value is not None}
+    if steps is not None:  # a run made short has a short warm-up, and a curve
+        training = {**shortened(recipe, steps), **training}
     changes: dict[str, object] = {"training": dataclasses.replace(recipe.training, **training)}  # type: ignore[arg-type]
     if model is not None and model != recipe.model:
         # Another model's shape is its own; what is not shape (pooling, positions, dropout) stays the recipe's.
@@ -63,6 +73,14 @@ def chosen_recipe(
     if epochs is not None or steps is not None:
         changes["epochs"] = epochs
     return with_settings(dataclasses.replace(recipe, **changes), settings)  # type: ignore[arg-type]
+
+
+def shortened(recipe: Recipe, steps: int) -> dict[str, object]:
+    """Return warm-up and logging of a recipe that is to end after `steps`."""
+    return {
+        "warmup_steps": min(recipe.training.warmup_steps, steps // LEAST_WARMUPS),
+        "log_every": min(recipe.training.log_every, max(steps // LEAST_RECORDS, 1)),
+    }
 
 
 def is_file(name: str) -> bool:

@@ -23,6 +23,8 @@ from vitrine.spelling import nearest
 from vitrine.training.config import TrainingConfig, require_choice
 
 LEAST_BATCH = 16
+# A fifth of the steps is the largest warm-up in Table 4 (Pets: 100 of 500); more would end before the peak.
+LEAST_WARMUPS, LEAST_RECORDS = 5, 20
 # Where nothing is said, a run is judged this often, within an epoch only if that is longer than so many steps, and
 # for no more than this share of its time. An image that is judged is read and goes forward once: half of one that is
 # learned from, or less.
@@ -113,9 +115,10 @@ class Recipe:
         while batch_size >= 2 * LEAST_BATCH and self.epochs * num_images / batch_size < self.least_steps:
             batch_size //= 2
         steps = max(round(self.epochs * num_images / batch_size), 1)
-        # A fifth is the largest share in Table 4 (Pets and Flowers: 100 of 500); more would end before the peak.
-        warmup = min(self.training.warmup_steps, steps // 5)
-        log_every = min(self.training.log_every, max(steps // 20, 1))  # a short run has a curve, too
+        warmup = min(self.training.warmup_steps, steps // LEAST_WARMUPS)
+        log_every = min(
+            self.training.log_every, max(steps // LEAST_RECORDS, 1)
+        )  # a short run has a curve, too
         training = dataclasses.replace(
             self.training, total_steps=steps, batch_size=batch_size, warmup_steps=warmup, log_every=log_every
         )

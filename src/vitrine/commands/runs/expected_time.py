@@ -197,7 +197,7 @@ def tried_out(
                 while len(times) < MOST_PASSES and time.perf_counter() < end:
                     times.append(once(size))
                 return statistics.median(times[2:] or times)
-            # An accelerator is quick with what fills it: as many images as it will have, or what it does in that time.
+            # An accelerator is quick with what fills it: as many images as it will have, as far as time allows.
             rate = SURE_RATE.get(device.type, SURE_RATE["cpu"])
             size = fitting(LEARNING_SECONDS * rate / operations_an_image(setting))
             once(size)

@@ -52,8 +52,9 @@ def open_data(
     """
     from vitrine.data.exclusions import leave_out, read_exclusions
     from vitrine.data.scan import ScanReport, scan, set_aside
-    from vitrine.data.sources import open_splits
+    from vitrine.data.sources import check_classes, open_splits
     from vitrine.runtime.processes import by_the_first
+    from vitrine.runtime.progress import quiet
 
     split_file = None if hold_out == 0 else folder / SPLIT
 
@@ -93,6 +94,10 @@ def open_data(
             raise DataError(
                 f"{report.num_bad} files of {address} cannot be read; see: vitrine check {address}"
             )
+        if needs_labels and not is_resumed:  # a class may have had unreadable files alone
+            with quiet():
+                left = set_aside(own, report)
+            check_classes(left, allow_empty_class=allow_empty_class)
         return report, tuple(own[split].name(row) for split, rows in report.bad.items() for row in rows)
 
     own: dict[str, Source] = {}

@@ -163,7 +163,7 @@ def check_classes(splits: Mapping[str, Source], *, allow_empty_class: bool = Fal
         empty = [name for name, count in zip(first.classes, first.counts(), strict=True) if count == 0]
         raise DataError(
             f"{names[0]} has no images of {_some(empty)}; add some, remove the class or allow it with "
-            f"allow_empty_class\n{count_table(sources)}"
+            f"--allow-empty-class\n{count_table(sources)}"
         )
     return sources
 
