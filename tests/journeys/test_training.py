@@ -265,6 +265,14 @@ def test_what_was_excluded_stays_excluded_when_a_run_goes_on(tmp_path: Path) -> 
     same_run(run, tmp_path / "whole")
 
 
+def test_a_disk_without_room_for_a_checkpoint_is_found_before_the_first_step(tmp_path: Path) -> None:
+    full = type("Usage", (), {"free": 1000})()
+    with mock.patch("shutil.disk_usage", lambda path: full):
+        done = inside("pretrain", SHAPES, *SMALL, "--steps", "8", "--out", tmp_path / "run")
+    assert_refused(done, "0.00 GB free and a checkpoint needs", "write elsewhere with --out")
+    assert "Plan: " not in done.stderr
+
+
 def test_a_full_disk_keeps_the_last_good_checkpoint_and_the_run_can_go_on(tmp_path: Path) -> None:
     """The disk fills up after the first checkpoint: `fsync` fails from then on."""
     calls, fsync = [], state.os.fsync

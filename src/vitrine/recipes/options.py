@@ -75,7 +75,7 @@ def chosen_recipe(
     return with_settings(dataclasses.replace(recipe, **changes), settings)  # type: ignore[arg-type]
 
 
-def shortened(recipe: Recipe, steps: int) -> dict[str, object]:
+def shortened(recipe: Recipe, steps: int) -> dict[str, float | int | str]:
     """Return warm-up and logging of a recipe that is to end after `steps`."""
     return {
         "warmup_steps": min(recipe.training.warmup_steps, steps // LEAST_WARMUPS),

@@ -240,5 +240,6 @@ def test_no_damage_of_any_kind_stops_the_scan(tmp_path, kind):
         "too large",
         "unreadable",
         "exact duplicate",
+        "single class",
         "tiny class",
     }

@@ -4,9 +4,13 @@ import math
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from torch import nn
+
     from vitrine.commands.runs.training_run import Setting
     from vitrine.models.memory import Demand
     from vitrine.runtime.processes import Processes
+
+FP32 = 4  # bytes
 
 
 def plan_of(setting: "Setting", processes: "Processes", *, seconds: float, done: int = 0) -> str:
@@ -76,6 +80,25 @@ def demand_of(setting: "Setting", *, is_cuda: bool) -> "Demand":
         states=1 if setting.recipe.training.optimizer == "sgd" else 2,
         bytes_kept=2 if is_bf16(setting, is_cuda=is_cuda) else 4,
     )
+
+
+def require_room(setting: "Setting", module: "nn.Module") -> None:
+    """Refuse a run whose first checkpoint would not fit on the disk, before hours are spent on it."""
+    import shutil
+
+    from vitrine.errors import CheckpointError
+
+    training = setting.recipe.training
+    states = (1 if training.optimizer == "sgd" else 2) + (training.average_decay is not None)
+    weights = sum(parameter.numel() for parameter in module.parameters())
+    trained = sum(parameter.numel() for parameter in module.parameters() if parameter.requires_grad)
+    needed = FP32 * (weights + states * trained)
+    free = shutil.disk_usage(setting.folder).free
+    if free < needed:
+        raise CheckpointError(
+            f"{setting.folder} has {free / 1e9:.2f} GB free and a checkpoint needs {needed / 1e9:.2f} GB; make room, or "
+            "write elsewhere with --out"
+        )
 
 
 def is_bf16(setting: "Setting", *, is_cuda: bool) -> bool:

@@ -149,7 +149,7 @@ class Setting:
 def carry_out(setting: Setting, *, resume_from: Path | None = None) -> TrainingResult:
     """Train, keep the run folder, save the model; the same alone and under torchrun."""
     from vitrine.commands.runs.expected_time import expected_seconds
-    from vitrine.commands.runs.run_plan import plan_of
+    from vitrine.commands.runs.run_plan import plan_of, require_room
     from vitrine.commands.runs.run_records import optional_sinks, steps_done, write_records
     from vitrine.commands.runs.training_task import make_task, trained_module
     from vitrine.runtime.devices import has_fast_bf16
@@ -166,6 +166,8 @@ def carry_out(setting: Setting, *, resume_from: Path | None = None) -> TrainingR
     ):
         done = steps_done(resume_from)
         module = trained_module(setting)
+        if resume_from is None:
+            by_the_first(lambda: require_room(setting, module), processes)
         # With kept answers, making the task asks the teacher about every image: not before the plan.
         task = None if setting.recipe.distillation.caches else make_task(setting, processes)
         seconds = expected_seconds(setting, processes, module, task, done=done)
