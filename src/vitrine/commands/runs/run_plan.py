@@ -96,8 +96,8 @@ def require_room(setting: "Setting", module: "nn.Module") -> None:
     free = shutil.disk_usage(setting.folder).free
     if free < needed:
         raise CheckpointError(
-            f"{setting.folder} has {free / 1e9:.2f} GB free and a checkpoint needs {needed / 1e9:.2f} GB; make room, or "
-            "write elsewhere with --out"
+            f"{setting.folder} has {free / 1e9:.2f} GB free and a checkpoint needs {needed / 1e9:.2f} GB; make room, "
+            "or write elsewhere with --out"
         )
 
 
