@@ -133,4 +133,6 @@ def suggestion(path: Path) -> str:
     if not path.parent.is_dir():
         return f"; there is no folder {path.parent}"
     names = [entry.name for entry in path.parent.iterdir()]
+    if any(path.parent.glob("*/run.json")):
+        names.append(LATEST)
     return f"; did you mean {path.parent / nearest(path.name, names)[0]}?" if names else ""

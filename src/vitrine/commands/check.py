@@ -105,6 +105,8 @@ def check(
 ) -> CheckResult:
     """Look at every image of a data set: counts, unreadable files, duplicates, leaks between splits."""
     from vitrine.data.scan import scan, write_issues
+    from vitrine.data.source import printable
+    from vitrine.runtime.progress import remark
     from vitrine.runtime.run_folders import new_run_folder
 
     splits = _open(data)
@@ -116,6 +118,7 @@ def check(
         never_in=roots,
         is_overwriting=overwrite,
     )
+    remark(f"Plan: reading {sum(map(len, splits.values())):,} images of {printable(data)}; to {folder}")
     report = scan(splits, num_workers=workers, is_cached=cache, is_near=near_duplicates)
     wrote = [folder / "issues.csv"]
     write_issues(report.issues, wrote[0])

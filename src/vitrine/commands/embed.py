@@ -60,10 +60,10 @@ def embed(
     """Turn pictures into features, the input of the model's head: a row of numbers for each."""
     import torch
 
-    from vitrine.commands.model_or_box import opened_pictures
+    from vitrine.commands.model_or_box import opened_pictures, plan_line
     from vitrine.data.source import printable
     from vitrine.errors import DataError
-    from vitrine.runtime.progress import announced
+    from vitrine.runtime.progress import announced, remark
     from vitrine.runtime.run_folders import new_run_folder
     from vitrine.serving.predictor import Predictor
     from vitrine.serving.writing import FEATURE_KINDS, require_kind, write_features
@@ -74,6 +74,7 @@ def embed(
     predictor = Predictor.open(
         name, device=device, precision=precision, image_size=size, batch_size=batch_size, workers=workers
     )
+    remark(plan_line(predictor, source, name))
     parts: list[torch.Tensor] = []
     failures: dict[int, str] = {}
     with announced("Embedding", total=len(source)) as advance:

@@ -8,6 +8,7 @@ from annotated_doc import Doc
 
 if TYPE_CHECKING:
     from vitrine.data.source import Source
+    from vitrine.serving.predictor import Predictor
 
 BOX = "box"
 ModelOrBox: TypeAlias = Annotated[
@@ -84,3 +85,11 @@ def opened_pictures(
         if out is not None and is_inside(out, folder):
             raise ConfigError(f"{out} lies among the pictures of {folder}, where nothing is ever written")
     return name, source
+
+
+def plan_line(predictor: "Predictor", source: "Source", model: str) -> str:
+    """Say what a verb is about to do with pictures."""
+    size = "x".join(map(str, predictor.preprocess.size))
+    return (
+        f"Plan: {model} at {size} px on {predictor.device}, {len(source):,} picture{'s' * (len(source) != 1)}"
+    )

@@ -90,9 +90,10 @@ def predict(
     overwrite: Annotated[bool, Doc("Replace the file that --out names.")] = False,
 ) -> PredictResult:
     """Name the most likely classes of pictures; one that cannot be read gets a row with the reason."""
-    from vitrine.commands.model_or_box import opened_pictures
+    from vitrine.commands.model_or_box import opened_pictures, plan_line
     from vitrine.data.source import printable
     from vitrine.errors import ConfigError
+    from vitrine.runtime.progress import remark
     from vitrine.serving.predictor import Predictor
     from vitrine.serving.writing import PREDICTION_KINDS, require_kind, write_predictions
 
@@ -107,6 +108,7 @@ def predict(
     predictor.require_head()
     assert predictor.num_classes is not None
     top = min(top, predictor.num_classes)
+    remark(plan_line(predictor, source, name))
     answers = _answers(predictor, source, top=top)
     kept: tuple[Prediction, ...] = ()
     if out is None:

@@ -56,6 +56,7 @@ def find_run(named: Path) -> Path:
         return max(found, key=lambda path: path.stat().st_mtime)
     if not (named / "run.json").exists():
         others = sorted(str(path.parent) for path in named.parent.glob("*/run.json"))
+        others += [str(named.parent / LATEST)] if others else []
         near = f"; did you mean {nearest(str(named), others)[0]}?" if others else ""
         raise ConfigError(f"{named} is not the folder of a training run{near}")
     return named

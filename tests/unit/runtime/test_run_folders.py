@@ -1,7 +1,7 @@
 import pytest
 
-from vitrine.errors import ConfigError
-from vitrine.runtime.run_folders import is_inside, new_run_folder
+from vitrine.errors import CheckpointError, ConfigError
+from vitrine.runtime.run_folders import find_run, is_inside, new_run_folder
 
 
 def test_without_a_name_each_run_has_its_own_dated_folder(tmp_path, monkeypatch):
@@ -54,3 +54,8 @@ def test_latest_stands_for_the_newest_run_when_weights_are_loaded(tmp_path):
         (tmp_path / name / "run.json").write_text("{}")
         os.utime(tmp_path / name, (number, number))
     assert vitrine.load(str(tmp_path / "latest")).classes == ("a", "b", "c")
+    for misspelt in ("lates", "latets"):
+        with pytest.raises(CheckpointError, match=r"did you mean .*/latest\?"):
+            vitrine.load(str(tmp_path / misspelt))
+        with pytest.raises(ConfigError, match=r"did you mean .*/latest\?"):
+            find_run(tmp_path / misspelt)
