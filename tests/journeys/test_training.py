@@ -89,6 +89,16 @@ def test_a_signal_saves_and_exits_with_130_and_resume_completes(
     same_run(tmp_path / "run", whole)
 
 
+def test_an_interruption_before_the_first_step_is_said_and_leaves_no_run(tmp_path: Path) -> None:
+    def interrupted(*given: object, **options: object) -> None:
+        raise KeyboardInterrupt
+
+    with mock.patch("vitrine.data.sources.open_splits", interrupted):
+        done = inside("pretrain", SHAPES, *SMALL, "--steps", "8", "--out", tmp_path / "run")
+    assert_refused(done, "vitrine: interrupted", code=130)
+    assert not (tmp_path / "run").exists()
+
+
 def test_config_yaml_repeats_a_run(tmp_path: Path, whole: Path) -> None:
     options = ("--device", "cpu", "--workers", "0", "--out", tmp_path / "again")
     done = inside("pretrain", SHAPES, "--recipe", whole / "config.yaml", *options)

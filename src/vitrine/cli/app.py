@@ -60,6 +60,8 @@ def exit_code_of(app: typer.Typer) -> int:
     try:
         app(prog_name="vitrine")
     except SystemExit as end:
+        if end.code == INTERRUPTED:  # Typer's word for Ctrl-C
+            print("vitrine: interrupted", file=sys.stderr)
         return end.code if isinstance(end.code, int) else int(end.code is not None)
     except RepeatedError as error:
         return error.exit_code

@@ -24,9 +24,9 @@ READING_SECONDS, LEARNING_SECONDS = 0.25, 0.8
 MOST_READ, MOST_LEARNED, MOST_PASSES = 16, 16, 5
 # Operations a second that a device of the kind surely reaches: by these a trial is seen to be short enough.
 SURE_RATE = {"cpu": 3e10, "cuda": 1e14}
-LONGEST_IMAGE_SECONDS = 1.0
-# A well-built training step reaches half of the matmul rate (docs/experiments.md, Training step).
-SHARE_OF_RATE = 0.5
+LONGEST_IMAGE_SECONDS, LONGEST_PASS_SECONDS = 1.0, 1.5
+# A training step reaches half of the matmul rate of an H200 (docs/experiments.md), two thirds of a CPU's (ViT-B/16).
+SHARE_OF_RATE = {"cpu": 0.65, "cuda": 0.5}
 # Compiled, a step takes 0.7 of its time (there), and compiling itself about a minute.
 COMPILED_SHARE, COMPILING_SECONDS = 0.7, 60.0
 # Clipping and AdamW on two cores: 22 ms for 5.5 million weights. Accelerators do it beside the rest.
@@ -115,7 +115,7 @@ def pace_of(setting: "Setting", processes: "Processes", module: "nn.Module", tas
 
         is_bf16 = setting.recipe.training.precision != "fp32"
         rate, _ = measured_matmul_rate("bf16" if is_bf16 else "fp32", device=kind)
-        learning = flops / (SHARE_OF_RATE * rate)
+        learning = flops / (SHARE_OF_RATE.get(kind, 0.5) * rate)
     cores = available_processors()
     return Pace(
         learning=learning,
@@ -188,7 +188,7 @@ def tried_out(
         with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
             if device.type == "cpu":
                 first = once(fitting(2))  # slow, since memory is got and kernels are chosen
-                if fitting(2) * first > LONGEST_IMAGE_SECONDS:
+                if fitting(2) * first > LONGEST_PASS_SECONDS:
                     return first
                 times = [once(fitting(2))]
                 end = time.perf_counter() + LEARNING_SECONDS
