@@ -12,7 +12,6 @@ are marked.
 
 import argparse
 import math
-import os
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -169,15 +168,10 @@ def seconds_of(growth: Growth, *, rounds: int) -> list[float]:
 
 
 def clocked(work: Work, *, repeats: int = 1) -> float:
-    began = cpu_seconds()
+    began = time.process_time()
     for _ in range(repeats):
         work()
-    return (cpu_seconds() - began) / repeats
-
-
-def cpu_seconds() -> float:
-    times = os.times()
-    return times.user + times.system if os.name == "posix" else time.perf_counter()
+    return (time.process_time() - began) / repeats
 
 
 def exponent(sizes: tuple[int, ...], seconds: list[float]) -> float:
