@@ -287,8 +287,12 @@ def parts_alone(
         found[name] = rate((len(images) for images, _ in batches), uncounted=10)
         print(f"files to bf16 batches, no model, {name}: {found[name]:.0f} images/s", flush=True)
         batch = next(loader.training_batches())
-    found["nvJPEG and cut"] = nvjpeg_rate(source, view, batch=given.batch)
-    print(f"nvJPEG and cut, one thread, files in memory: {found['nvJPEG and cut']:.0f} images/s", flush=True)
+    found["nvJPEG and cut"], by_cpu = nvjpeg_rate(source, view, batch=given.batch)
+    print(
+        f"nvJPEG and cut, one thread, files in memory: {found['nvJPEG and cut']:.0f} images/s, "
+        f"{by_cpu} of {given.batch} left to the CPU",
+        flush=True,
+    )
     for name, chosen in (("crop and flip only", Augment()), ("RandAugment and mixup", how)):
         times = [torch.cuda.Event(enable_timing=True) for _ in range(2)]  # type: ignore[no-untyped-call]
         for number, _ in enumerate(inputs(itertools.repeat(batch, 13), chosen)):
@@ -302,20 +306,23 @@ def parts_alone(
     return found
 
 
-def nvjpeg_rate(source: Any, view: TrainView, *, batch: int) -> float:
+def nvjpeg_rate(source: Any, view: TrainView, *, batch: int) -> tuple[float, int]:
     from vitrine.data.decode_cuda import render_rows
     from vitrine.data.randomness import uniforms
 
     examples = [source.read(number % len(source)) for number in range(batch)]
     numbers = uniforms(0, stream="view", epochs=0, positions=np.arange(batch), count=view.num_uniforms)
 
+    by_cpu = 0
+
     def rounds() -> Iterator[int]:
+        nonlocal by_cpu
         for _ in range(12):
-            render_rows(examples, numbers=numbers, view=view, device=torch.device("cuda"))
+            by_cpu = render_rows(examples, numbers=numbers, view=view, device=torch.device("cuda")).num_by_cpu
             torch.cuda.synchronize()
             yield batch
 
-    return rate(rounds())
+    return rate(rounds()), by_cpu
 
 
 def training_step(device: torch.device, *, compiled: bool) -> Callable[[torch.Tensor, torch.Tensor], None]:

@@ -18,7 +18,7 @@ from vitrine.data.multi_crop import resampling
 from vitrine.data.transfer import sent
 
 # Largest difference, in levels of 255, from the CPU's view of the same pixels, which is rounded between both passes.
-CUT_TOLERANCE = 2
+CUT_TOLERANCE = 1
 # Pixels of one group with its room to spare: 96 MiB of half floats in three channels.
 _MOST_PIXELS = 2**24
 # Tensor cores take lines of a multiple of eight numbers.

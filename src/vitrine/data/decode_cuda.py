@@ -58,10 +58,13 @@ def require_nvjpeg(device: torch.device) -> None:
         )
     picture = io.BytesIO()
     Image.new("RGB", (64, 64)).save(picture, "JPEG")
-    if nvjpeg([picture.getvalue()], device=device)[0] is None:
+    try:
+        _decode([picture.getvalue()], device=device)
+    except RuntimeError as error:
+        reason = str(error).splitlines()[0].rstrip(".")
         raise ConfigError(
-            "this torchvision was built without nvJPEG; device_share 0 leaves all to the workers"
-        )
+            f"this torchvision has no working nvJPEG ({reason}); device_share 0 leaves all to the workers"
+        ) from error
 
 
 def render_rows(
@@ -92,13 +95,8 @@ def render_rows(
 
 def nvjpeg(files: Sequence[bytes | Pixels], *, device: torch.device) -> list[Tensor | None]:
     """Decode by nvJPEG to (3, H, W) uint8 on the device; None stands for a file that it refuses."""
-    decode_jpeg = _torchvision_io().decode_jpeg
-    if device.type == "cuda":
-        # It decodes by a stream of its own, and so must not be given memory that this one is still reading from.
-        torch.cuda.current_stream(device).synchronize()
-    packed = [torch.frombuffer(bytearray(data), dtype=torch.uint8) for data in files]
     try:
-        return list(decode_jpeg(packed, mode="RGB", device=device))
+        return list(_decode(files, device=device))
     except RuntimeError:
         if len(files) == 1:
             return [None]
@@ -119,6 +117,16 @@ def fitting_layout(data: bytes | Pixels) -> JpegLayout | None:
     adobe = data.find(_ADOBE, 0, layout.height_at)
     is_rgb = names == b"RGB" or (adobe >= 0 and data[adobe + _ADOBE_TRANSFORM_AT] != _YCBCR)
     return None if is_rgb else layout
+
+
+def _decode(files: Sequence[bytes | Pixels], *, device: torch.device) -> list[Tensor]:
+    decode_jpeg = _torchvision_io().decode_jpeg
+    if device.type == "cuda":
+        # It decodes by a stream of its own, and so must not be given memory that this one is still reading from.
+        torch.cuda.current_stream(device).synchronize()
+    packed = [torch.frombuffer(bytearray(data), dtype=torch.uint8) for data in files]
+    found: list[Tensor] = decode_jpeg(packed, mode="RGB", device=device)
+    return found
 
 
 def _groups(layouts: Mapping[int, JpegLayout]) -> Iterator[list[int]]:

@@ -113,6 +113,20 @@ def test_a_machine_without_cuda_is_refused():
         require_nvjpeg(CPU)
 
 
+def test_a_torchvision_without_nvjpeg_is_refused_with_its_reason(monkeypatch):
+    def decode_jpeg(packed, *, mode, device):
+        raise RuntimeError("decode_jpegs_cuda: torchvision not compiled with nvJPEG support\nmore")
+
+    monkeypatch.setattr(decode_cuda, "_torchvision_io", lambda: SimpleNamespace(decode_jpeg=decode_jpeg))
+    monkeypatch.setattr(
+        torch.cuda, "current_stream", lambda device: SimpleNamespace(synchronize=lambda: None)
+    )
+    with pytest.raises(
+        ConfigError, match=r"no working nvJPEG \(decode_jpegs_cuda: .* support\); device_share 0"
+    ):
+        require_nvjpeg(torch.device("cuda"))
+
+
 @pytest.mark.gpu
 def test_nvjpegs_pixels_are_the_cpus_within_the_tolerance():
     files = [encoded(smooth(120, 160 + n, seed=n), "JPEG", quality=92) for n in range(5)]
