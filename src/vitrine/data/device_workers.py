@@ -7,7 +7,6 @@ while the engines decode another.
 
 import contextlib
 import threading
-from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 
 import numpy as np
@@ -52,11 +51,7 @@ class DeviceWorkers:
 
     def start(self, indices: NDArray[np.int64], numbers: Numbers) -> Future[Rendered]:
         """Begin to fill one row for each index."""
-        chunks = [
-            self._readers.submit(self._read, indices[start : start + _CHUNK])
-            for start in range(0, len(indices), _CHUNK)
-        ]
-        return self._renderers.submit(self._render, chunks, numbers)
+        return self._renderers.submit(self._render, indices, numbers)
 
     def close(self) -> None:
         """Stop the threads once what they are doing is done."""
@@ -72,8 +67,10 @@ class DeviceWorkers:
                 found.append(error)
         return found
 
-    def _render(self, chunks: Sequence[Future[list[Example | VitrineError]]], numbers: Numbers) -> Rendered:
-        examples = [example for chunk in chunks for example in chunk.result()]
+    def _render(self, indices: NDArray[np.int64], numbers: Numbers) -> Rendered:
+        # Read here and not ahead, so that never more than two batches of files are in memory.
+        chunks = [indices[start : start + _CHUNK] for start in range(0, len(indices), _CHUNK)]
+        examples = [example for chunk in self._readers.map(self._read, chunks) for example in chunk]
         with self._own.stream:
             rendered = render_rows(examples, numbers=numbers, view=self._view, device=self._device)
             if self._device.type == "cuda":  # so that whoever has the result may use it on any stream
