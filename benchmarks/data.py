@@ -30,6 +30,8 @@ from vitrine.data.loader import Batch, Loader
 from vitrine.data.preprocess import Preprocess
 from vitrine.data.sources import open_source
 from vitrine.data.view import TrainView
+from vitrine.models import create_model
+from vitrine.models.kernels import use_kernels
 
 SIZE, BATCH = 224, 64
 AREA = (0.05, 1.0)
@@ -326,15 +328,8 @@ def nvjpeg_rate(source: Any, view: TrainView, *, batch: int) -> tuple[float, int
 
 
 def training_step(device: torch.device, *, compiled: bool) -> Callable[[torch.Tensor, torch.Tensor], None]:
-    try:
-        from vitrine.models import create_model
-
-        model: torch.nn.Module = create_model("ViT-B/16", num_classes=1000)
-    except ImportError:
-        import timm
-
-        model = timm.create_model("vit_base_patch16_224", num_classes=1000)
-    model = model.to(device)
+    model = create_model("ViT-B/16", num_classes=1000).to(device)
+    use_kernels(model, device=device, precision="bf16")  # as training does
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
     network: Any = torch.compile(model) if compiled else model
 
