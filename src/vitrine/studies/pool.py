@@ -78,7 +78,8 @@ def may_start(run: Run, others: Sequence[Run]) -> bool:
 def longest_first(runs: Sequence[Run]) -> list[Run]:
     """Sort the runs of each study by what they and those that wait for them cost: no long one is left for the end.
 
-    Studies keep their order, so that the first of them is finished first; what must run alone comes last.
+    A seed of every study comes before the next seed of any, so that all can be judged where time runs out; within a
+    seed, studies keep their order. What must run alone comes last.
     """
     from vitrine.studies.estimate import exaflops_of
 
@@ -89,7 +90,10 @@ def longest_first(runs: Sequence[Run]) -> list[Run]:
             if other.study == run.study and other.after == run.name:
                 weight[id(run)] += cost[id(other)]
     studies = list(dict.fromkeys(run.study for run in runs))
-    return sorted(runs, key=lambda run: (run.work == "speed", studies.index(run.study), -weight[id(run)]))
+    return sorted(
+        runs,
+        key=lambda run: (run.work == "speed", run.seed, studies.index(run.study), -weight[id(run)]),
+    )
 
 
 def given_up(
