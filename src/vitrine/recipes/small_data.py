@@ -71,7 +71,9 @@ def cifar10() -> Recipe:
         size=32,
         views=Views(crop="padded"),
         # Cut and mixed pictures already hide parts of each other: nothing is erased, and operations are mild.
-        augment=Augment(num_operations=2, magnitude=6, mixup=0.2, cutmix=1.0, label_smoothing=0.1),
+        augment=Augment(
+            num_operations=2, magnitude=6, mixup=0.2, cutmix=1.0, label_smoothing=0.1, until=0.9
+        ),
         epochs=500,
         training=TrainingConfig(
             optimizer="muon", lr=1e-3, batch_size=1024, warmup_steps=500, weight_decay=0.1, average_decay=0.999,

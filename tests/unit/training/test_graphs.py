@@ -62,7 +62,10 @@ def test_replayed_steps_train_as_launched_ones_do(tmp_path: Path, optimizer: str
     other, replayed = run(tmp_path / "b", Changed(config, graphs=True))
     # A learning rate in a tensor has 24 bits.
     assert replayed.losses == pytest.approx(launched.losses, rel=1e-5)
-    norms = [[record["gradient_norm"] for record in memory.records] for memory in (launched, replayed)]
+    norms = [
+        [record["gradient_norm"] for record in memory.records if "loss" in record]
+        for memory in (launched, replayed)
+    ]
     assert norms[1] == pytest.approx(norms[0], rel=1e-4)
     for name, value in weights(other).items():
         torch.testing.assert_close(value, weights(model)[name], rtol=1e-3, atol=1e-5)
