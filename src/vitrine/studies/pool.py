@@ -36,10 +36,10 @@ def carry_out_all(
     runs: Sequence[Run], work: Work, context: Any, *, jobs: int, names: Callable[[Run], str]
 ) -> Iterator[Done]:
     """Yield every run as it ends; `runs` must be in order, and `names` tells runs of several studies apart."""
-    if jobs <= 1:
-        yield from one_by_one(runs, work, context, names=names)
-        return
     waiting = longest_first(runs)
+    if jobs <= 1:
+        yield from one_by_one(waiting, work, context, names=names)
+        return
     pending = {names(run) for run in waiting}
     with helpers(work, context, count=min(jobs, len(waiting))) as idle:
         busy: dict[Connection, Run] = {}
