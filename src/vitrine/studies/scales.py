@@ -48,7 +48,7 @@ class Scale:
     compiles: bool | None = False
     """Compiling a model takes longer than a short run of it."""
     graphs: bool = True
-    """Whether steps are recorded and replayed on CUDA: launching a small model's kernels takes longer than they do."""
+    """Whether steps are recorded and replayed on CUDA: small models' kernels are done before the next is launched."""
 
     @property
     def is_paper(self) -> bool:

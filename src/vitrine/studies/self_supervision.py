@@ -147,6 +147,7 @@ STUDY = Study(
     runs=runs,
     judge=judge,
     panels=panels,
+    seeds=2,
     departures="Pre-training reads all images of the set; fine-tuning reads a tenth of them with labels (all of the "
     "target set where one is given), by AdamW, as SGD moves a fresh model too slowly in so few steps.",
 )

@@ -115,4 +115,4 @@ def put_rates_in_tensors(optimizer: torch.optim.Optimizer, *, device: torch.devi
         group["lr"] = torch.full((), float(group["lr"]), device=device)
         group["capturable"] = True  # torch's own optimizers refuse to be recorded without
     # They warn where such a step is launched, as the first ones are.
-    optimizer._warned_capturable_if_run_uncaptured = True  # type: ignore[attr-defined]
+    optimizer._warned_capturable_if_run_uncaptured = True

@@ -68,7 +68,8 @@ def test_replayed_steps_train_as_launched_ones_do(tmp_path: Path, optimizer: str
     ]
     assert norms[1] == pytest.approx(norms[0], rel=1e-4)
     for name, value in weights(other).items():
-        torch.testing.assert_close(value, weights(model)[name], rtol=1e-3, atol=1e-5)
+        # Adam makes a step of the rounding in a gradient that should be 0, such as that of the keys' bias.
+        torch.testing.assert_close(value, weights(model)[name], rtol=1e-3, atol=1e-4)
 
 
 @pytest.mark.usefixtures("recording_here")
