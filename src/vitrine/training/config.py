@@ -8,7 +8,7 @@ from vitrine.spelling import nearest
 from vitrine.training.schedule import Decay
 
 OptimizerName = Literal["adamw", "sgd", "muon"]
-Precision = Literal["auto", "bf16", "fp32"]
+Precision = Literal["auto", "bf16", "fp32", "fp8"]
 Trains = Literal["all", "head"]
 
 
@@ -44,7 +44,7 @@ class TrainingConfig:
     average_decay: float | None = None
     """Decay of Polyak averaging; the paper's is .9999."""
     precision: Precision = "auto"
-    """bf16 on CUDA, fp32 elsewhere, unless said."""
+    """bf16 on CUDA, fp32 elsewhere, unless said; fp8 computes the largest products in it and the rest in bf16."""
     compile: bool | None = None
     """None compiles on CUDA when the run is long enough to repay it."""
     graphs: bool = False

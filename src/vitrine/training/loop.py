@@ -14,6 +14,7 @@ from torch import nn
 
 from vitrine.data.loader import Batch
 from vitrine.errors import CheckpointError, ConfigError, RepeatedError, TrainingError, VitrineError
+from vitrine.models.kernels import use_kernels
 from vitrine.runtime.progress import announced, remark
 from vitrine.training.averaging import Averages
 from vitrine.training.config import TrainingConfig
@@ -113,6 +114,7 @@ class Run:
                 "muon needs whole matrices, which --shard cuts; use adamw or sgd, or no --shard"
             )
         freeze(self.model, trains=config.trains)
+        use_kernels(self.model, device=processes.device, precision=config.precision)
         self.module = distributed(self.model, processes, shard=shard)
         if self.compiles:
             self.module = torch.compile(self.module)  # type: ignore[assignment]
@@ -211,7 +213,7 @@ class Run:
         """Compute in bf16 where the run's precision says so."""
         kind = self.processes.device.type
         precision = self.config.precision
-        if precision == "bf16" or (precision == "auto" and kind == "cuda"):
+        if precision in ("bf16", "fp8") or (precision == "auto" and kind == "cuda"):
             return torch.autocast(kind, dtype=torch.bfloat16)
         return nullcontext()
 

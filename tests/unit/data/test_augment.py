@@ -6,7 +6,7 @@ import torch
 from PIL import Image, ImageEnhance, ImageOps
 from unit.data.pictures import smooth
 
-from vitrine.data.augment import Augment, augment, erase, soft_labels
+from vitrine.data.augment import Augment, augment, erase, rand_augment, soft_labels
 from vitrine.data.order import Rows, training_rows
 from vitrine.data.randaugment import OPERATIONS, apply_operation
 from vitrine.data.randomness import uniforms
@@ -197,3 +197,14 @@ def test_every_operation_on_all_images_equals_each_on_those_that_drew_it():
     sorted_out = apply_to_chosen(images, choice, numbers, level=0.9)
     together = apply_to_all(images, choice, numbers, level=0.9)
     torch.testing.assert_close(together, sorted_out, rtol=0, atol=1e-3)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("side", [32, 128])  # every operation on all, and each on those that drew it
+def test_randaugment_on_cuda_is_that_of_the_cpu(side):
+    images = batch(64, side).float()
+    numbers = uniforms(3, stream="augment", epochs=0, positions=np.arange(64), count=8)
+    on_cpu = rand_augment(images, numbers, num_operations=2, magnitude=9)
+    on_cuda = rand_augment(images.cuda(), numbers, num_operations=2, magnitude=9).cpu()
+    # Turned images take the nearest pixel, and a point between two may fall to either.
+    assert (on_cuda - on_cpu).abs().mean() < 0.5
