@@ -9,7 +9,7 @@ Shapes: B images, C channels, K classes. Pixels are floats from 0 to 255 until t
 
 import functools
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -39,6 +39,8 @@ class Augment:
     `num_operations` and `magnitude` (0 to 10 is usual, 30 the most) are RandAugment's; `jitter` is the
     largest relative change of brightness, contrast and saturation; `erase` is a probability; `mixup` and
     `cutmix` are the alphas of their Beta. With both, each pair takes one or the other with equal chance.
+    `until` is the share of a run after which all of it ends but smoothing: the last steps see images as tests do, but
+    for crop and flip (arXiv:1909.09148).
     """
 
     num_operations: int = 0
@@ -48,6 +50,7 @@ class Augment:
     mixup: float = 0.0
     cutmix: float = 0.0
     label_smoothing: float = 0.0
+    until: float = 1.0
 
     def __post_init__(self) -> None:
         if not 0 <= self.num_operations <= _MOST_OPERATIONS or not 0 <= self.magnitude <= 30:
@@ -62,11 +65,19 @@ class Augment:
             )
         if self.mixup < 0 or self.cutmix < 0:
             raise ConfigError(f"mixup and cutmix must not be negative, got {self.mixup} and {self.cutmix}")
+        if not 0 <= self.until <= 1:
+            raise ConfigError(f"until must be a share of the run, from 0 to 1, got {self.until}")
 
     @property
     def mixes(self) -> bool:
         """Whether images are mixed with each other."""
         return self.mixup > 0 or self.cutmix > 0
+
+    def at(self, progress: float) -> "Augment":
+        """Return what is done after a share of the run."""
+        if progress < self.until:
+            return self
+        return replace(self, num_operations=0, jitter=0.0, erase=0.0, mixup=0.0, cutmix=0.0)
 
 
 def augment(
@@ -77,9 +88,10 @@ def augment(
     how: Augment,
     num_classes: int,
     seed: int,
+    progress: float = 0.0,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Augment uint8 images (B, C, H, W): floats from 0 to 255, and soft labels (B, K)."""
-    pixels = images.float()
+    """Augment uint8 images (B, C, H, W) after a share of the run: floats from 0 to 255, and soft labels (B, K)."""
+    pixels, how = images.float(), how.at(progress)
     if how.num_operations or how.jitter or how.erase:
         numbers = uniforms(
             seed, stream="augment", epochs=rows.epochs, positions=rows.positions, count=_NUM_UNIFORMS

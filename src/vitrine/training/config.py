@@ -48,7 +48,8 @@ class TrainingConfig:
     compile: bool | None = None
     """None compiles on CUDA when the run is long enough to repay it."""
     graphs: bool = False
-    """Replay CUDA graphs: for models so small that launching kernels outlasts them; one process, compiled."""
+    """Record a step as a CUDA graph and replay it: for models so small that launching kernels outlasts them. One
+    process on CUDA, without activation checkpointing, which asks for random states; elsewhere it changes nothing."""
     micro_batch: int | None = None
     """Images at a time on one device; None takes all and halves when memory runs out."""
     seed: int = 0

@@ -80,7 +80,6 @@ def accumulate(
     starts = range(0, count, size)
     for start in starts:
         piece = tuple(part[start : start + size] for part in parts)
-        torch.compiler.cudagraph_mark_step_begin()  # type: ignore[no-untyped-call]  # earlier replays are used up
         with exchange(module, now=start == starts[-1]):
             with autocast():
                 losses, stats = loss_of(module, piece)

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -115,6 +117,19 @@ def test_nothing_asked_is_nothing_done():
     images, labels = batch(4), torch.tensor([0, 1, 2, 1])
     pixels, targets = augment(images, labels, rows_of(batch_size=4), how=Augment(), num_classes=3, seed=0)
     assert torch.equal(pixels, images.float()) and torch.equal(targets, torch.eye(3)[labels])
+
+
+def test_after_its_share_of_the_run_nothing_is_left_but_smoothing():
+    images, labels = batch(4), torch.tensor([0, 1, 2, 0])
+    how = replace(HOW, label_smoothing=0.1, until=0.9)
+    rows = rows_of(batch_size=4)
+    before = augment(images, labels, rows, how=how, num_classes=3, seed=0, progress=0.89)
+    after = augment(images, labels, rows, how=how, num_classes=3, seed=0, progress=0.9)
+    always = augment(images, labels, rows, how=replace(how, until=1.0), num_classes=3, seed=0, progress=0.89)
+    assert torch.equal(after[0], images.float())
+    assert torch.equal(after[1], soft_labels(labels, num_classes=3, smoothing=0.1))
+    assert all(torch.equal(one, other) for one, other in zip(before, always, strict=True))
+    assert not torch.equal(before[0], after[0])
 
 
 def test_mixup_mixes_neighbours_by_the_share_that_the_labels_say():
