@@ -4,14 +4,10 @@ The interpreter computes bf16 wrongly (it handles the bits as integers), so fp32
 device are tested in test_layers.py.
 """
 
-import os
-
 import pytest
 import torch
 import torch.nn.functional as F
 
-if not torch.cuda.is_available():
-    os.environ["TRITON_INTERPRET"] = "1"
 pytest.importorskip("triton")
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
