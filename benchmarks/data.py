@@ -2,11 +2,13 @@
 
 On the CPU (real JPEGs, equal worker counts, rounds interleaved so that a busy machine is busy for all):
     PYTHONPATH=src python benchmarks/data.py --images /data/pets/images
-On a CUDA machine (JPEGs made here if no folder is given; a ViT-B/16 step on real against synthetic data):
-    PYTHONPATH=src python benchmarks/data.py --cuda
+On a CUDA machine (JPEGs made here if no folder is given; a ViT-B/16 step on real against synthetic data, for several
+numbers of processes and shares that the device decodes):
+    PYTHONPATH=src python benchmarks/data.py --cuda --compile --cells 15:0,14:0.4,12:0.6,0:1
 """
 
 import argparse
+import contextlib
 import importlib
 import itertools
 import json
@@ -14,7 +16,8 @@ import os
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -23,10 +26,12 @@ import torch
 from PIL import Image
 
 from vitrine.data.augment import Augment, augment
-from vitrine.data.loader import Loader
+from vitrine.data.loader import Batch, Loader
 from vitrine.data.preprocess import Preprocess
 from vitrine.data.sources import open_source
 from vitrine.data.view import TrainView
+from vitrine.models import create_model
+from vitrine.models.kernels import use_kernels
 
 SIZE, BATCH = 224, 64
 AREA = (0.05, 1.0)
@@ -36,15 +41,19 @@ def main() -> None:
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     options.add_argument("--images", type=Path, help="folder of JPEGs, flat or by class")
     options.add_argument("--count", type=int, default=1500, help="images of one round")
-    options.add_argument("--rounds", type=int, default=3)
+    options.add_argument("--rounds", type=int, help="3, in the CUDA mode 2")
     options.add_argument("--workers", default="0,1,2")
     options.add_argument("--interpolation", choices=("bilinear", "bicubic"), default="bilinear")
     options.add_argument("--cuda", action="store_true")
     options.add_argument("--batch", type=int, default=256, help="batch of the CUDA mode")
-    options.add_argument("--steps", type=int, default=60, help="steps of the CUDA mode")
+    options.add_argument(
+        "--steps", type=int, default=30, help="steps of the CUDA mode that count, by cell and round"
+    )
+    options.add_argument("--cells", default="15:0,14:0.4,12:0.6,0:1", help="processes:share of the CUDA mode")
     options.add_argument("--compile", action="store_true", help="compile the model of the CUDA mode")
     options.add_argument("--out", type=Path, help="write the figures here as JSON")
     given = options.parse_args()
+    given.rounds = given.rounds or (2 if given.cuda else 3)
     with tempfile.TemporaryDirectory() as folder:
         root = class_folders(given.images, Path(folder), count=given.count)
         figures = on_cuda(root, given) if given.cuda else on_cpu(root, given)
@@ -68,8 +77,9 @@ def class_folders(images: Path | None, folder: Path, *, count: int) -> Path:
 
 def make_jpegs(root: Path, *, count: int) -> None:
     """Write pictures of 375 x 500 with detail at every scale, about 100 kB each as photographs are."""
-    generator = np.random.default_rng(0)
-    for number in range(count):
+
+    def make(number: int) -> None:
+        generator = np.random.default_rng(number)
         height, width = (375, 500) if number % 3 else (500, 375)
         picture = np.zeros((height, width, 3), dtype=np.float32)
         for cells in (4, 16, 64, 250):
@@ -80,6 +90,9 @@ def make_jpegs(root: Path, *, count: int) -> None:
         place = root / f"class{number % 10}"
         place.mkdir(parents=True, exist_ok=True)
         Image.fromarray(picture.astype(np.uint8)).save(place / f"{number:05d}.jpg", quality=95)
+
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        list(pool.map(make, range(count)))
 
 
 def ours(root: Path, *, workers: int, kind: str, interpolation: str) -> Iterator[int]:
@@ -181,90 +194,142 @@ def cpu_seconds() -> float:
     return times.user + times.system + times.children_user + times.children_system
 
 
-def rate(batches: Iterator[int]) -> float:
-    """Images a second once the first two batches have come: starting processes is not counted."""
+def rate(batches: Iterator[int], *, uncounted: int = 2) -> float:
+    """Images a second once the first batches have come: starting processes is not counted."""
     images, start = 0, 0.0
     for number, count in enumerate(batches):
-        if number == 1:
+        if number == uncounted - 1:
             start = time.perf_counter()
-        elif number > 1:
+        elif number >= uncounted:
             images += count
     return images / (time.perf_counter() - start)
 
 
 def on_cuda(root: Path, given: argparse.Namespace) -> dict[str, Any]:
+    """Time a training step on synthetic batches and on files, in rounds; and the parts of the way there alone."""
     figures: dict[str, Any] = {}
-    source = open_source(root)
-    device = torch.device("cuda")
-    preprocess = Preprocess(size=(SIZE, SIZE))
+    source, device = open_source(root), torch.device("cuda")
     view = TrainView(size=(SIZE, SIZE))
-    how = Augment(num_operations=2, magnitude=10, mixup=0.2)
-
-    def batches(workers: int, kind: str) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-        with Loader(
-            source, view, batch_size=given.batch, num_workers=workers, worker_kind=kind, device=device,  # type: ignore[arg-type]
-            prefetch_batches=4,
-        ) as loader:  # fmt: skip
-            for batch in loader.training_batches(stop_step=given.steps + 12):
-                pixels, targets = augment(
-                    batch.images, batch.labels, batch.rows, how=how, num_classes=1000, seed=0
+    # The paper's own augmentation is crop and flip alone; the other is what small data needs.
+    paper, strong = Augment(), Augment(num_operations=2, magnitude=10, mixup=0.2)
+    cells = [(int(cell.split(":")[0]), float(cell.split(":")[1])) for cell in given.cells.split(",")]
+    with contextlib.ExitStack() as stack:
+        loaders = {}
+        for workers, share in cells:  # all at once: processes start while the model is compiled
+            name = f"{workers} processes, {100 * share:.0f} % on the device"
+            loaders[name] = stack.enter_context(
+                Loader(
+                    source, view, batch_size=given.batch, num_workers=workers, worker_kind="processes", device=device,
+                    prefetch_batches=4, device_share=share,
                 )
-                yield preprocess.normalise(pixels, dtype=torch.bfloat16), targets
-
-    for kind, workers in (("threads", 8), ("threads", 15), ("processes", 8), ("processes", 15)):
-        found = rate(len(images) for images, _ in batches(workers, kind))
-        figures[f"files to bf16 batches, {workers} {kind}"] = found
-        print(f"files to augmented bf16 batches, {workers} {kind}: {found:.0f} images/s", flush=True)
-    figures["nvJPEG"] = nvjpeg_rate(source, view, batch=given.batch)
-    print(f"files decoded and cut by nvJPEG: {figures['nvJPEG']:.0f} images/s", flush=True)
-
-    step = training_step(device, compiled=given.compile)
-    images = torch.randn(given.batch, 3, SIZE, SIZE, device=device, dtype=torch.bfloat16)
-    targets = torch.full((given.batch, 1000), 1e-3, device=device)
-    best_kind = max((name for name in figures if "batches" in name), key=lambda name: figures[name]).split(
-        ", "
-    )[1]
-    workers, kind = int(best_kind.split()[0]), best_kind.split()[1]
-    for round_number in range(given.rounds):
-        synthetic = step_rate(step, itertools.repeat((images, targets), given.steps + 12))
-        real = step_rate(step, batches(workers, kind))
-        share = real / synthetic
-        figures[f"round {round_number}"] = {"synthetic": synthetic, "real": real, "share": share}
-        print(
-            f"ViT-B/16 step: {synthetic:.0f} images/s on synthetic data, {real:.0f} on files "
-            f"({workers} {kind}): {100 * share:.1f} %",
-            flush=True,
+            )  # fmt: skip
+        step = training_step(device, compiled=given.compile)
+        ready = (
+            torch.randn(given.batch, 3, SIZE, SIZE, device=device, dtype=torch.bfloat16),
+            torch.full((given.batch, 1000), 1e-3, device=device),
         )
+        step_rate(step, itertools.repeat(ready, 14))
+        figures |= parts_alone(loaders, source, view, strong, given)
+
+        def synthetic() -> float:
+            return step_rate(step, itertools.repeat(ready, given.steps + 12))[0]
+
+        def from_files(name: str, how: Augment) -> tuple[float, float]:
+            return step_rate(step, inputs(loaders[name].training_batches(stop_step=given.steps + 12), how))
+
+        shares: dict[str, list[float]] = {name: [] for name in loaders}
+        for number in range(given.rounds):
+            bare = synthetic()
+            print(f"round {number}: ViT-B/16 step on synthetic data: {bare:.0f} images/s", flush=True)
+            for name in loaders:
+                real, waited = from_files(name, paper)
+                shares[name].append(real / bare)
+                print(f"  {name}: {real:.0f} images/s, {100 * real / bare:.1f} %, waits {waited:.1f} ms a step",
+                      flush=True)  # fmt: skip
+        best = max(shares, key=lambda name: statistics.mean(shares[name]))
+        figures["shares of synthetic"] = shares
+        print(
+            f"best: {best}: {100 * statistics.mean(shares[best]):.1f} % of synthetic ({len(shares[best])} rounds)"
+        )
+        batch = next(loaders[best].training_batches())
+        for number in range(given.rounds):
+            bare, made = (
+                synthetic(),
+                step_rate(step, inputs(itertools.repeat(batch, given.steps + 12), strong))[0],
+            )
+            real, waited = from_files(best, strong)
+            figures[f"RandAugment and mixup, round {number}"] = {
+                "synthetic": bare,
+                "resident": made,
+                "real": real,
+            }
+            print(
+                f"with RandAugment and mixup, round {number}: synthetic {bare:.0f}, a resident batch augmented anew "
+                f"{made:.0f}, files {real:.0f} images/s: {100 * real / bare:.1f} % and {100 * real / made:.1f} %",
+                flush=True,
+            )
     return figures
 
 
-def nvjpeg_rate(source: Any, view: TrainView, *, batch: int) -> float:
-    from vitrine.data.decode_cuda import render_batch
+def inputs(batches: Iterable[Batch], how: Augment) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    """Augment batches and turn them into the model's input."""
+    preprocess = Preprocess(size=(SIZE, SIZE))
+    for batch in batches:
+        pixels, targets = augment(batch.images, batch.labels, batch.rows, how=how, num_classes=1000, seed=0)
+        yield preprocess.normalise(pixels, dtype=torch.bfloat16), targets
+
+
+def parts_alone(
+    loaders: dict[str, Loader], source: Any, view: TrainView, how: Augment, given: argparse.Namespace
+) -> dict[str, float]:
+    """Time each loader without a model, nvJPEG with the cut, and the augmentation of one batch."""
+    found: dict[str, float] = {}
+    for name, loader in loaders.items():
+        batches = inputs(loader.training_batches(stop_step=given.steps + 20), Augment())
+        found[name] = rate((len(images) for images, _ in batches), uncounted=10)
+        print(f"files to bf16 batches, no model, {name}: {found[name]:.0f} images/s", flush=True)
+        batch = next(loader.training_batches())
+    found["nvJPEG and cut"], by_cpu = nvjpeg_rate(source, view, batch=given.batch)
+    print(
+        f"nvJPEG and cut, one thread, files in memory: {found['nvJPEG and cut']:.0f} images/s, "
+        f"{by_cpu} of {given.batch} left to the CPU",
+        flush=True,
+    )
+    for name, chosen in (("crop and flip only", Augment()), ("RandAugment and mixup", how)):
+        times = [torch.cuda.Event(enable_timing=True) for _ in range(2)]  # type: ignore[no-untyped-call]
+        for number, _ in enumerate(inputs(itertools.repeat(batch, 13), chosen)):
+            if number in (2, 12):
+                times[number == 12].record()  # type: ignore[no-untyped-call]
+        torch.cuda.synchronize()
+        found[f"{name}, ms"] = times[0].elapsed_time(times[1]) / 10  # type: ignore[no-untyped-call]
+        print(
+            f"{name} and to bf16: {found[f'{name}, ms']:.2f} ms a batch on the device, no model", flush=True
+        )
+    return found
+
+
+def nvjpeg_rate(source: Any, view: TrainView, *, batch: int) -> tuple[float, int]:
+    from vitrine.data.decode_cuda import render_rows
     from vitrine.data.randomness import uniforms
 
     examples = [source.read(number % len(source)) for number in range(batch)]
     numbers = uniforms(0, stream="view", epochs=0, positions=np.arange(batch), count=view.num_uniforms)
-    files, names = [example.data for example in examples], [example.name for example in examples]
+
+    by_cpu = 0
 
     def rounds() -> Iterator[int]:
-        for _ in range(8):
-            render_batch(view, files, names=names, numbers=numbers, device=torch.device("cuda"))
+        nonlocal by_cpu
+        for _ in range(12):
+            by_cpu = render_rows(examples, numbers=numbers, view=view, device=torch.device("cuda")).num_by_cpu
             torch.cuda.synchronize()
             yield batch
 
-    return rate(rounds())
+    return rate(rounds()), by_cpu
 
 
 def training_step(device: torch.device, *, compiled: bool) -> Callable[[torch.Tensor, torch.Tensor], None]:
-    try:
-        from vitrine.models import create_model
-
-        model: torch.nn.Module = create_model("ViT-B/16", num_classes=1000)
-    except ImportError:
-        import timm
-
-        model = timm.create_model("vit_base_patch16_224", num_classes=1000)
-    model = model.to(device)
+    model = create_model("ViT-B/16", num_classes=1000).to(device)
+    use_kernels(model, device=device, precision="bf16")  # as training does
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
     network: Any = torch.compile(model) if compiled else model
 
@@ -278,18 +343,25 @@ def training_step(device: torch.device, *, compiled: bool) -> Callable[[torch.Te
     return step
 
 
-def step_rate(step: Callable[..., None], batches: Any) -> float:
-    """Images a second of training, the first ten steps not counted."""
-    images, start = 0, 0.0
+def step_rate(step: Callable[..., None], batches: Iterable[Any]) -> tuple[float, float]:
+    """Images a second of training, and how long the host waits for a batch in ms; ten steps are not counted.
+
+    The device's own clock is read, so that nobody has to wait for it: a loader would gain batches meanwhile.
+    """
+    images, waited, asked = 0, 0.0, 0.0
+    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
     for number, (pixels, targets) in enumerate(batches):
         if number == 10:
-            torch.cuda.synchronize()
-            start = time.perf_counter()
-        step(pixels, targets)
+            begin.record()  # type: ignore[no-untyped-call]
         if number >= 10:
             images += len(pixels)
+            waited += time.perf_counter() - asked
+        step(pixels, targets)
+        asked = time.perf_counter()
+    end.record()  # type: ignore[no-untyped-call]
     torch.cuda.synchronize()
-    return images / (time.perf_counter() - start)
+    seconds = begin.elapsed_time(end) / 1000  # type: ignore[no-untyped-call]
+    return images / seconds, 1000 * waited * len(pixels) / images
 
 
 def import_torchvision() -> None:

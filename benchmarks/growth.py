@@ -12,12 +12,12 @@ are marked.
 
 import argparse
 import math
-import os
 import tempfile
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -70,13 +70,14 @@ def growths(folder: Path) -> Iterator[Growth]:
     yield Growth(name="width", sizes=(96, 192, 384, 768), bound=2, work_at=lambda n: forward(width=n))
     yield Growth(name="depth", sizes=(2, 4, 8, 16), bound=1, work_at=lambda n: forward(depth=n))
     yield Growth(name="training-images", sizes=(2, 4, 8, 16), bound=1, work_at=backward)
+    yield Growth(name="processes", sizes=(1, 2, 4), bound=0, work_at=on_processes)
     yield Growth(
         name="files-listed",
         sizes=(2_000, 4_000, 8_000, 16_000),
         bound=1,
         work_at=lambda n: listing(folder, n),
     )
-    yield Growth(name="order", sizes=(10**5, 10**6, 10**7, 10**8), bound=0, work_at=ordering)
+    yield Growth(name="order", sizes=(2**16, 2**20, 2**24, 2**28), bound=0, work_at=ordering)
     yield Growth(
         name="copies-searched",
         sizes=(5_000, 10_000, 20_000, 40_000),
@@ -114,6 +115,43 @@ def forward(*, batch: int = 4, side: int = 96, width: int = 192, depth: int = 6)
 def backward(batch: int) -> Work:
     model, images = small_vit(side=96, width=192, depth=6), torch.randn(batch, 3, 96, 96)
     return lambda: model(images).sum().backward()
+
+
+class Spent(float):
+    """Seconds that some work has clocked itself."""
+
+
+def on_processes(count: int) -> Work:
+    """Steps of one global batch shared among processes (DDP, gloo): all processes' time together."""
+
+    def work() -> object:
+        context = torch.multiprocessing.get_context("spawn")
+        answers = context.SimpleQueue()
+        with tempfile.TemporaryDirectory() as place:
+            processes = [
+                context.Process(target=share_of_step, args=(rank, count, f"file://{place}/meet", answers))
+                for rank in range(count)
+            ]
+            for process in processes:
+                process.start()
+            for process in processes:
+                process.join()
+        return Spent(sum(answers.get() for _ in processes))
+
+    return work
+
+
+def share_of_step(rank: int, count: int, place: str, answers: Any) -> None:
+    torch.set_num_threads(1)
+    torch.distributed.init_process_group("gloo", init_method=place, rank=rank, world_size=count)
+    model = torch.nn.parallel.DistributedDataParallel(small_vit(side=96, width=192, depth=6))
+    images = torch.randn(32 // count, 3, 96, 96)
+    model(images).sum().backward()
+    began = time.process_time()
+    for _ in range(5):
+        model(images).sum().backward()
+    answers.put((time.process_time() - began) / 5)
+    torch.distributed.destroy_process_group()
 
 
 def small_vit(*, side: int, width: int, depth: int) -> ViT:
@@ -169,15 +207,11 @@ def seconds_of(growth: Growth, *, rounds: int) -> list[float]:
 
 
 def clocked(work: Work, *, repeats: int = 1) -> float:
-    began = cpu_seconds()
+    began, told = time.process_time(), 0.0
     for _ in range(repeats):
-        work()
-    return (cpu_seconds() - began) / repeats
-
-
-def cpu_seconds() -> float:
-    times = os.times()
-    return times.user + times.system if os.name == "posix" else time.perf_counter()
+        found = work()
+        told += found if isinstance(found, Spent) else 0.0
+    return (told or time.process_time() - began) / repeats
 
 
 def exponent(sizes: tuple[int, ...], seconds: list[float]) -> float:

@@ -236,7 +236,7 @@ def pretrain(name: str, out: Path, seed: int, options: argparse.Namespace, **len
         settings |= {
             "training.batch_size": 16, "self_distillation.num_prototypes": 32, "self_distillation.hidden_width": 32,
         }  # fmt: skip
-    settings["training.compile"] = options.device.startswith("cuda")
+    settings["training.compile"] = settings["training.graphs"] = options.device.startswith("cuda")
     given = [f"{key}={json.dumps(value)}" for key, value in settings.items()] + options.pretrain_set
     if goes_on(out):
         return

@@ -1,8 +1,9 @@
-"""Training step of ViT-B/16 (forward, backward, clip, AdamW) beside timm's, interleaved in one run.
+"""Training step (forward, backward, clip, AdamW) beside timm's, interleaved in one run.
 
-    PYTHONPATH=src python benchmarks/train_step.py --batch-size 256
+    PYTHONPATH=src python benchmarks/train_step.py --model ViT-B/16 --batch-size 256 [--profile]
 
-Needs a CUDA device and timm. Synthetic images; bf16 autocast, fp32 weights, fused AdamW on both sides.
+Needs a CUDA device and timm. Synthetic images; all compiled, fp32 weights, fused AdamW, bf16 autocast. Ours three
+times: without kernels of our own, with them, and with them and fp8 (models/kernels).
 """
 
 import argparse
@@ -17,6 +18,7 @@ from torch import nn
 
 from vitrine.models import create_model
 from vitrine.models.cost import TRAINING_FLOPS_PER_MAC, cost_of
+from vitrine.models.kernels.layers import speed_up
 from vitrine.objectives.classification import classification_loss
 from vitrine.runtime.processes import Processes
 from vitrine.runtime.rate import measured_matmul_rate
@@ -32,8 +34,10 @@ TIMM_NAMES = {
 Step = Callable[[], object]
 
 
-def our_step(name: str, images: torch.Tensor, labels: torch.Tensor) -> Step:
+def our_step(name: str, images: torch.Tensor, labels: torch.Tensor, *, layers: str) -> Step:
     model = create_model(name).cuda().train()
+    if layers != "plain":
+        speed_up(model, in_fp8=layers == "fp8")
     compiled = torch.compile(model)
     config = TrainingConfig(optimizer="adamw", weight_decay=0.1)
     optimizer = make_optimizer(model, config)
@@ -84,22 +88,41 @@ def seconds_of(step: Step, *, repeats: int) -> float:
     return (time.perf_counter() - began) / repeats
 
 
+def profiled(step: Step, *, top: int = 45) -> str:
+    """Return the kernels of three steps, the longest first: milliseconds a step, calls, name."""
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
+        for _ in range(3):
+            step()
+        torch.cuda.synchronize()
+    found = sorted(profile.key_averages(), key=lambda event: -event.self_device_time_total)
+    return "".join(
+        f"\n  {event.self_device_time_total / 3000:7.3f} ms {event.count / 3:6.0f} x  {event.key[:110]}"
+        for event in found[:top]
+    )
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--model", default="ViT-B/16", choices=TIMM_NAMES)
     parser.add_argument("--batch-size", type=int, default=256)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--repeats", type=int, default=10)
+    parser.add_argument("--ours", default="plain,kernels,fp8", help="which of our layers")
     parser.add_argument("--eager", action="store_true", help="time timm without compilation too")
+    parser.add_argument("--no-timm", action="store_true")
+    parser.add_argument("--profile", action="store_true", help="list the kernels of a step")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
     images = torch.randn(options.batch_size, 3, 224, 224, device="cuda")
     labels = torch.randint(1000, (options.batch_size,), device="cuda")
     steps = {
-        "vitrine compiled": our_step(options.model, images, labels),
-        "timm compiled": timm_step(options.model, images, labels, is_compiled=True),
+        f"vitrine, {layers}": our_step(options.model, images, labels, layers=layers)
+        for layers in options.ours.split(",")
+        if layers
     }
+    if not options.no_timm:
+        steps["timm compiled"] = timm_step(options.model, images, labels, is_compiled=True)
     if options.eager:
         steps["timm eager"] = timm_step(options.model, images, labels, is_compiled=False)
     memory = {}
@@ -112,6 +135,8 @@ def main() -> None:
         step()
         torch.cuda.synchronize()
         memory[name] = (torch.cuda.max_memory_allocated() - held) / 2**30
+        if options.profile:
+            print(name, profiled(step), flush=True)
     best = dict.fromkeys(steps, float("inf"))
     for _ in range(options.rounds):
         for name, step in steps.items():
@@ -128,7 +153,10 @@ def main() -> None:
         for name, seconds in best.items()
     }
     result = {"device": device, "torch": torch.__version__, "matmul_tflops": round(rate / 1e12, 1), **rows}
-    result["ratio_to_timm_compiled"] = round(best["timm compiled"] / best["vitrine compiled"], 3)
+    if "timm compiled" in best:
+        result["times_timm_compiled"] = {
+            name: round(best["timm compiled"] / seconds, 3) for name, seconds in best.items()
+        }
     print(json.dumps(result, indent=2))
     if options.out:
         options.out.write_text(json.dumps(result, indent=2) + "\n")

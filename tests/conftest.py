@@ -1,7 +1,13 @@
-"""Tests that need a GPU are left out where there is none, however pytest is called."""
+"""Tests that need a GPU are left out where there is none, however pytest is called; kernels run in an interpreter."""
+
+import os
 
 import pytest
 import torch
+
+if not torch.cuda.is_available():
+    # Read when Triton is first imported, by whichever test that is.
+    os.environ["TRITON_INTERPRET"] = "1"
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

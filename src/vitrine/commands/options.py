@@ -16,7 +16,9 @@ ModelSize: TypeAlias = Annotated[int | None, Doc("Image height and width; by def
 BatchAtATime: TypeAlias = Annotated[int, Doc("Images at a time on each device.")]
 Readers: TypeAlias = Annotated[int, Doc("Threads that read images.")]
 ModelPrecision: TypeAlias = Annotated[Literal["fp32", "bf16"], Doc("What the model computes in.")]
-Precision: TypeAlias = Annotated[Literal["auto", "bf16", "fp32"] | None, Doc("What to compute in.")]
+Precision: TypeAlias = Annotated[
+    Literal["auto", "bf16", "fp32", "fp8"] | None, Doc("What to compute in; fp8 on recent CUDA devices.")
+]
 Workers: TypeAlias = Annotated[int, Doc("How many read images: threads, or processes beside a GPU.")]
 LogEvery: TypeAlias = Annotated[int | None, Doc("Steps between two records.")]
 CheckpointEvery: TypeAlias = Annotated[int | None, Doc("Steps between two checkpoints.")]

@@ -1,5 +1,6 @@
 """`vitrine study`: the paper's experiments at any scale, resumably, run by run."""
 
+import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -37,6 +38,9 @@ def study(
     jobs: Annotated[int, Doc("Runs side by side on the device, each in a process of its own.")] = 1,
     steps: Annotated[float, Doc("Factor on the steps of every run.")] = 1.0,
     compile: Annotated[bool, Doc("Compile every model: worth it for runs of several minutes.")] = False,
+    graphs: Annotated[
+        bool, Doc("On CUDA, record a step of every run and replay it, where the scale says so.")
+    ] = True,
     rate: Annotated[
         float | None, Doc("TFLOP/s of the device's matrix products, for the estimate; by default measured.")
     ] = None,
@@ -53,6 +57,7 @@ def study(
         return write_document(Path(data or "runs/studies"), out)
     chosen = tuple(STUDIES.values()) if name == LIST else find_studies(name)
     size = find_scale(scale, steps=steps)
+    size = dataclasses.replace(size, graphs=size.graphs and graphs)
     for word, value in (("seeds", seeds), ("jobs", jobs)):
         if value is not None and value < 1:
             raise ConfigError(f"{word} must be at least 1, got {value}")

@@ -2,25 +2,32 @@
 
 Threads by default: decoding and resizing release Python's lock, a thread writes straight into the batch (in
 pinned memory where the device is CUDA), and nothing is copied or pickled. Processes do the same through
-shared memory, for machines with many cores where Python's lock would bind. The numbers are the same.
+shared memory, for machines with many cores where Python's lock would bind. The numbers are the same. Beside either,
+a share of the rows may be decoded on the CUDA device itself (`vitrine.data.device_workers`).
 """
 
 import itertools
 from collections import deque
 from collections.abc import Iterable, Iterator
+from concurrent.futures import Future
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Literal, Self
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
+from vitrine.data.decode_cuda import Rendered
+from vitrine.data.device_workers import DeviceWorkers, rows_on_device
 from vitrine.data.order import Rows, check_batch, evaluation_rows, training_rows
 from vitrine.data.randomness import uniforms
 from vitrine.data.source import NO_LABEL, Source
-from vitrine.data.view import View
-from vitrine.data.workers import Failures, ProcessWorkers, Task, ThreadWorkers, fill, one_thread
+from vitrine.data.transfer import sent
+from vitrine.data.view import Numbers, View
+from vitrine.data.workers import Failures, ProcessWorkers, Task, ThreadWorkers, Ticket, fill, one_thread
 from vitrine.errors import ConfigError, DataError
+from vitrine.runtime.progress import remark
 
 WorkerKind = Literal["threads", "processes"]
 # Images that a worker takes at a time: few enough to share a batch evenly, enough to be worth a message.
@@ -47,7 +54,8 @@ class Batch:
 class Loader:
     """Reads batches of one source through one view with workers that live as long as the loader.
 
-    `batch_size` is that of all processes together.
+    `batch_size` is that of all processes together. `device_share` is the share of rows, from 0 to 1, that a CUDA
+    device decodes by nvJPEG; their pixels differ from the workers' by a few levels.
     """
 
     def __init__(
@@ -64,6 +72,7 @@ class Loader:
         prefetch_batches: int = 2,
         device: torch.device | str = "cpu",
         keep_going: bool = False,
+        device_share: float = 0.0,
     ) -> None:
         if num_workers < 0 or prefetch_batches < 1:
             raise ConfigError(
@@ -72,6 +81,8 @@ class Loader:
             )
         if worker_kind not in ("threads", "processes"):
             raise ConfigError(f"worker_kind must be threads or processes, got {worker_kind!r}")
+        if not 0 <= device_share <= 1:
+            raise ConfigError(f"device_share must be from 0 to 1, got {device_share}")
         check_batch(batch_size, rank=rank, world_size=world_size)
         if len(source) == 0:
             raise DataError(f"{source.address} holds no images")
@@ -80,6 +91,10 @@ class Loader:
         self.device = torch.device(device)
         self.keep_going = keep_going
         self.prefetch_batches = prefetch_batches
+        self.device_share = device_share
+        self._has_told = False
+        # First, as it may refuse: processes would have been started for nothing.
+        self._device_workers = DeviceWorkers(source, view, device=self.device) if device_share else None
         self._workers: ThreadWorkers | ProcessWorkers | None = None
         if num_workers and worker_kind == "threads":
             self._workers = ThreadWorkers(source, view, num_workers=num_workers)
@@ -112,6 +127,9 @@ class Loader:
         if self._workers is not None:
             self._workers.close()
             self._workers = None
+        if self._device_workers is not None:
+            self._device_workers.close()
+            self._device_workers = None
 
     def __enter__(self) -> Self:
         return self
@@ -142,7 +160,7 @@ class Loader:
         waiting: deque[tuple[Rows, _Pending]] = deque()
         ready: deque[Batch] = deque()
         stream = torch.cuda.Stream(self.device) if self.device.type == "cuda" else None  # type: ignore[no-untyped-call]
-        ahead = self.prefetch_batches if self._workers is not None else 0
+        ahead = self.prefetch_batches if self._workers or self._device_workers else 0
         todo = iter(batches)
         try:
             while True:
@@ -158,7 +176,6 @@ class Loader:
                 pending.abandon()
 
     def _start(self, rows: Rows) -> "_Pending":
-        count = len(rows.indices)
         numbers = None
         if self.view.num_uniforms:
             numbers = uniforms(
@@ -168,31 +185,37 @@ class Loader:
                 positions=rows.positions,
                 count=self.view.num_uniforms,
             )
-        tasks = [
-            Task(
-                start=start,
-                indices=rows.indices[start : start + _CHUNK],
-                numbers=None if numbers is None else numbers[start : start + _CHUNK],
-            )
-            for start in range(0, count, _CHUNK)
-        ]
-        shape = (count, self.view.channels, *self.view.size)
-        pin = self.device.type == "cuda"
-        return _Pending(self, shape, tasks, pin_memory=pin)
+        return _Pending(self, rows, numbers)
 
     def _finish(self, rows: Rows, pending: "_Pending", *, stream: torch.cuda.Stream | None) -> Batch:
-        images, failures = pending.result()
+        images, rendered, failures = pending.result()
         if failures and not self.keep_going:
-            raise DataError(next(iter(failures.values())))
+            raise DataError(failures[min(failures)])
+        self._tell(rendered)
         labels = self._labels(rows)
         if stream is not None:
             labels = labels.pin_memory()
             with torch.cuda.stream(stream):
                 images = images.to(self.device, non_blocking=True)
                 labels = labels.to(self.device, non_blocking=True)
-        elif self.device.type != "cpu":
-            images, labels = images.to(self.device), labels.to(self.device)
+                if rendered is not None:
+                    images = pending.in_order(images, rendered.images)
+                    rendered.images.record_stream(stream)
+        else:
+            if self.device.type != "cpu":
+                images, labels = images.to(self.device), labels.to(self.device)
+            if rendered is not None:
+                images = pending.in_order(images, rendered.images)
         return Batch(images=images, labels=labels, rows=rows, failures=failures)
+
+    def _tell(self, rendered: Rendered | None) -> None:
+        """Say once that most files are not for the device: they would be slow without a word."""
+        if rendered is not None and not self._has_told and 2 * rendered.num_by_cpu > len(rendered.images):
+            self._has_told = True
+            remark(
+                "nvJPEG cannot take most of these files (other formats, progressive, grey or turned JPEGs), so that "
+                "two threads decode them: a device_share of 0 leaves them to the workers"
+            )
 
     def _labels(self, rows: Rows) -> torch.Tensor:
         labels = self.source.labels[rows.indices]
@@ -205,28 +228,62 @@ class Loader:
 
 
 class _Pending:
-    """A batch that the workers are filling."""
+    """A batch that is being filled: some rows on the device, the others by the workers, packed together."""
 
-    def __init__(
-        self, loader: Loader, shape: tuple[int, ...], tasks: list[Task], *, pin_memory: bool
-    ) -> None:
-        self._ticket = None
-        workers = loader._workers
-        if workers is not None:
-            self._ticket = workers.start(shape, tasks, pin_memory=pin_memory)
+    def __init__(self, loader: Loader, rows: Rows, numbers: Numbers | None) -> None:
+        self._ticket: Ticket | None = None
+        self._future: Future[Rendered] | None = None
+        self._failures: Failures = {}
+        is_device = rows_on_device(rows.positions, share=loader.device_share)
+        self._rows, self._device_rows = np.flatnonzero(~is_device), np.flatnonzero(is_device)
+        if loader._device_workers is not None and len(self._device_rows):
+            assert numbers is not None
+            self._future = loader._device_workers.start(
+                rows.indices[self._device_rows], numbers[self._device_rows]
+            )
+        tasks = tasks_of(rows.indices[self._rows], None if numbers is None else numbers[self._rows])
+        shape = (len(self._rows), loader.view.channels, *loader.view.size)
+        pin_memory = loader.device.type == "cuda"
+        if loader._workers is not None and tasks:
+            self._ticket = loader._workers.start(shape, tasks, pin_memory=pin_memory)
             return
         self._images = torch.empty(shape, dtype=torch.uint8, pin_memory=pin_memory)
-        self._failures: Failures = {}
         with one_thread():
             for task in tasks:
                 self._failures |= fill(self._images, task, source=loader.source, view=loader.view)
 
-    def result(self) -> tuple[torch.Tensor, Failures]:
-        return self._ticket.result() if self._ticket is not None else (self._images, self._failures)
+    def result(self) -> tuple[torch.Tensor, Rendered | None, Failures]:
+        """Wait for the workers' rows, those of the device, and which of all could not be read."""
+        images, failures = self._ticket.result() if self._ticket else (self._images, self._failures)
+        failures = {int(self._rows[row]): reason for row, reason in failures.items()}
+        if self._future is None:
+            return images, None, failures
+        rendered = self._future.result()
+        failures |= {int(self._device_rows[row]): reason for row, reason in rendered.failures.items()}
+        return images, rendered, failures
+
+    def in_order(self, images: torch.Tensor, rendered: torch.Tensor) -> torch.Tensor:
+        """Put the rows of both where they belong."""
+        place = np.argsort(np.concatenate([self._rows, self._device_rows]))
+        return torch.cat([images, rendered]).index_select(0, sent(place, rendered.device))
 
     def abandon(self) -> None:
         if self._ticket is not None:
             self._ticket.abandon()
+        if self._future is not None:
+            self._future.cancel()
+
+
+def tasks_of(indices: NDArray[np.int64], numbers: Numbers | None) -> list[Task]:
+    """Cut a batch into what one worker takes at a time."""
+    return [
+        Task(
+            start=start,
+            indices=indices[start : start + _CHUNK],
+            numbers=None if numbers is None else numbers[start : start + _CHUNK],
+        )
+        for start in range(0, len(indices), _CHUNK)
+    ]
 
 
 def _arrived(batch: Batch, stream: torch.cuda.Stream | None) -> Batch:

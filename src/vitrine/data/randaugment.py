@@ -42,7 +42,8 @@ def affine(images: torch.Tensor, matrices: torch.Tensor) -> torch.Tensor:
     x = torch.arange(width, device=images.device, dtype=torch.float32) - (width - 1) / 2
     grid = torch.stack([x[None, :].expand(height, width), y[:, None].expand(height, width)], dim=-1)
     points = torch.einsum("hwk,bjk->bhwj", grid, matrices[:, :, :2]) + matrices[:, None, None, :, 2]
-    scale = torch.tensor([2 / width, 2 / height], device=images.device)
+    # Filled there: a tensor of both would have to be sent to the device.
+    scale = torch.cat([x.new_full((1,), 2 / width), x.new_full((1,), 2 / height)])
     sampled = F.grid_sample(
         images - FILL, points * scale, mode="nearest", padding_mode="zeros", align_corners=False
     )

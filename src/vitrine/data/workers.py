@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -192,7 +192,10 @@ class _ProcessTicket:
             self.workers._receive()
         filled = self.workers._slots[self.slot, : self.rows]
         images = torch.empty(filled.shape, dtype=torch.uint8, pin_memory=self.pin_memory)
-        images.copy_(filled)
+        with (
+            one_thread()
+        ):  # the other cores are the workers', who would be kept waiting and keep this waiting
+            images.copy_(filled)
         self.workers._free.append(self.slot)
         return images, self.failures
 
@@ -200,6 +203,9 @@ class _ProcessTicket:
         self.is_abandoned = True
         if self.left == 0:
             self.workers._free.append(self.slot)
+
+
+Ticket: TypeAlias = _ThreadTicket | _ProcessTicket
 
 
 def _serve(source: Source, view: View, slots: torch.Tensor, tasks: Any, done: Any) -> None:

@@ -42,8 +42,15 @@ class Views:
     flip: bool = True
     resize_size: int | None = None
     """For `random`: the square that the image is squashed to before the cut (BiT-HyperRule)."""
+    device_share: float = 0.0
+    """Share of the images that a CUDA device decodes by nvJPEG, for `inception`; the others are the workers'."""
 
     def __post_init__(self) -> None:
+        if not 0 <= self.device_share <= 1 or (self.device_share and self.crop != "inception"):
+            raise ConfigError(
+                f"device_share must be from 0 to 1, and 0 for another crop than inception, got {self.device_share} "
+                f"and {self.crop}"
+            )
         require_choice("crop", self.crop, get_args(Crop))
         if not (len(self.area) == 2 and 0 < self.area[0] <= self.area[1] <= 1):
             raise ConfigError(f"area must be two shares of the image, the smaller first, got {self.area}")

@@ -3,7 +3,7 @@
 Operations are counted as Table 6 does (`vitrine.models.cost`), those of the final evaluation included. A run
 takes as long as its operations at a share of the device's matmul rate (half, as `vitrine plan` reckons, where it is
 compiled) or as its kernels take to be launched, whichever is longer; runs side by side share the device and launch
-on their own.
+on their own. Recorded steps (CUDA graphs) are launched as one.
 """
 
 from collections.abc import Sequence
@@ -20,6 +20,8 @@ FORWARD_FLOPS_PER_MAC = 2
 SHARE_COMPILED, SHARE_EAGER, SHARE_RESNET = 0.5, 0.2, 0.06
 # Launching one layer's kernels, forward and backward, beside one H200 (docs/experiments.md, CIFAR-10).
 LAUNCH_SECONDS_A_LAYER = 3.5e-3
+# The same for a recorded step of any depth: the batch, the replay, sums (an assumption).
+LAUNCH_SECONDS_RECORDED = 2.5e-3
 # Building the model, moving the data, evaluating, writing.
 START_SECONDS = 2.0
 # A measurement of speed: five turns of half a second, and the search for the largest batch.
@@ -62,7 +64,8 @@ def estimate_run(run: Run, *, rate: float, num_test: int) -> Estimate:
     operations = 1e18 * exaflops_of(run, training.total_steps)
     judged = FORWARD_FLOPS_PER_MAC * macs * num_test
     device = (operations + judged) / (rate * share_of_rate(run))
-    launching = training.total_steps * LAUNCH_SECONDS_A_LAYER * num_layers(run.model)
+    launch = LAUNCH_SECONDS_A_LAYER * num_layers(run.model)
+    launching = training.total_steps * (LAUNCH_SECONDS_RECORDED if training.graphs else launch)
     return Estimate(
         runs=1,
         exaflops=(operations + judged) / 1e18,

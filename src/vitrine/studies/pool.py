@@ -36,10 +36,10 @@ def carry_out_all(
     runs: Sequence[Run], work: Work, context: Any, *, jobs: int, names: Callable[[Run], str]
 ) -> Iterator[Done]:
     """Yield every run as it ends; `runs` must be in order, and `names` tells runs of several studies apart."""
-    if jobs <= 1:
-        yield from one_by_one(runs, work, context, names=names)
-        return
     waiting = longest_first(runs)
+    if jobs <= 1:
+        yield from one_by_one(waiting, work, context, names=names)
+        return
     pending = {names(run) for run in waiting}
     with helpers(work, context, count=min(jobs, len(waiting))) as idle:
         busy: dict[Connection, Run] = {}
@@ -78,7 +78,8 @@ def may_start(run: Run, others: Sequence[Run]) -> bool:
 def longest_first(runs: Sequence[Run]) -> list[Run]:
     """Sort the runs of each study by what they and those that wait for them cost: no long one is left for the end.
 
-    Studies keep their order, so that the first of them is finished first; what must run alone comes last.
+    A seed of every study comes before the next seed of any, so that all can be judged where time runs out; within a
+    seed, studies keep their order. What must run alone comes last.
     """
     from vitrine.studies.estimate import exaflops_of
 
@@ -89,7 +90,10 @@ def longest_first(runs: Sequence[Run]) -> list[Run]:
             if other.study == run.study and other.after == run.name:
                 weight[id(run)] += cost[id(other)]
     studies = list(dict.fromkeys(run.study for run in runs))
-    return sorted(runs, key=lambda run: (run.work == "speed", studies.index(run.study), -weight[id(run)]))
+    return sorted(
+        runs,
+        key=lambda run: (run.work == "speed", run.seed, studies.index(run.study), -weight[id(run)]),
+    )
 
 
 def given_up(

@@ -47,6 +47,8 @@ class Scale:
     crop: Any = "padded"
     compiles: bool | None = False
     """Compiling a model takes longer than a short run of it."""
+    graphs: bool = True
+    """Whether steps are recorded and replayed on CUDA: small models' kernels are done before the next is launched."""
 
     @property
     def is_paper(self) -> bool:
@@ -77,7 +79,7 @@ SCALES = {
             image_size=PAPER_SIZE, patch_size=16, width=768, depth=12, num_heads=12, batch_size=4096,
             # 300 epochs of ImageNet's 1 281 167 images (Table 3).
             steps=93_835, finetune_steps=20_000, lr=3e-3, weight_decay=0.3, warmup=10_000 / 93_835, dropout=0.1,
-            crop="inception", compiles=None,
+            crop="inception", compiles=None, graphs=False,
         ),
     )
 }  # fmt: skip
@@ -187,4 +189,5 @@ def quiet(scale: Scale, steps: int) -> dict[str, Any]:
         "log_every": apart,
         "checkpoint_every": apart,
         "compile": scale.compiles,
+        "graphs": scale.graphs,
     }

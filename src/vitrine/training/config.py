@@ -8,7 +8,7 @@ from vitrine.spelling import nearest
 from vitrine.training.schedule import Decay
 
 OptimizerName = Literal["adamw", "sgd", "muon"]
-Precision = Literal["auto", "bf16", "fp32"]
+Precision = Literal["auto", "bf16", "fp32", "fp8"]
 Trains = Literal["all", "head"]
 
 
@@ -44,11 +44,12 @@ class TrainingConfig:
     average_decay: float | None = None
     """Decay of Polyak averaging; the paper's is .9999."""
     precision: Precision = "auto"
-    """bf16 on CUDA, fp32 elsewhere, unless said."""
+    """bf16 on CUDA, fp32 elsewhere, unless said; fp8 computes the largest products in it and the rest in bf16."""
     compile: bool | None = None
     """None compiles on CUDA when the run is long enough to repay it."""
     graphs: bool = False
-    """Replay CUDA graphs: for models so small that launching kernels outlasts them; one process, compiled."""
+    """Record a step as a CUDA graph and replay it: for models so small that launching kernels outlasts them. One
+    process on CUDA, without activation checkpointing, which asks for random states; elsewhere it changes nothing."""
     micro_batch: int | None = None
     """Images at a time on one device; None takes all and halves when memory runs out."""
     seed: int = 0

@@ -1,5 +1,6 @@
 """The one loop. What is learned (`prepare`, `loss_of`) and how it is judged (`evaluate`) are passed in."""
 
+import functools
 import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -13,11 +14,13 @@ from torch import nn
 
 from vitrine.data.loader import Batch
 from vitrine.errors import CheckpointError, ConfigError, RepeatedError, TrainingError, VitrineError
+from vitrine.models.kernels import use_kernels
 from vitrine.runtime.processes import Processes, anyone
 from vitrine.runtime.progress import announced, remark
 from vitrine.training.averaging import Averages
 from vitrine.training.config import TrainingConfig
 from vitrine.training.distribution import distributed
+from vitrine.training.graphs import ReplayedStep, Taken, can_record, on_own_stream, put_rates_in_tensors
 from vitrine.training.metrics_log import Sink
 from vitrine.training.optimizer import freeze, make_optimizer
 from vitrine.training.schedule import learning_rate
@@ -127,12 +130,14 @@ class Run:
                 "muon needs whole matrices, which --shard cuts; use adamw or sgd, or no --shard"
             )
         freeze(self.model, trains=config.trains)
+        use_kernels(self.model, device=processes.device, precision=config.precision)
         self.module = distributed(self.model, processes, shard=shard)
         if self.compiles:
-            uses_graphs = config.graphs and processes.device.type == "cuda" and processes.world_size == 1
-            mode = "reduce-overhead" if uses_graphs else "default"
-            self.module = torch.compile(self.module, mode=mode)  # type: ignore[assignment]
+            self.module = torch.compile(self.module)  # type: ignore[assignment]
         optimizer = make_optimizer(self.model, config)
+        self.uses_graphs = config.graphs and can_record(processes.device, world_size=processes.world_size)
+        if self.uses_graphs:
+            put_rates_in_tensors(optimizer, device=processes.device)
         averages = Averages(self.model, decay=config.average_decay) if config.average_decay else None
         self.state = TrainingState(model=self.model, optimizer=optimizer, averages=averages)
         self.last_evaluation: dict[str, float] = {}
@@ -144,6 +149,11 @@ class Run:
 
     def go(self) -> Outcome:
         """Take every step that is left."""
+        with on_own_stream(self.processes.device) if self.uses_graphs else nullcontext():
+            return self.take_all_steps()
+
+    def take_all_steps(self) -> Outcome:
+        """Take every step that is left; log, evaluate and save in between."""
         config, state, task = self.config, self.state, self.task
         local_batch = config.batch_size // self.processes.world_size
         wanted = min(config.micro_batch or local_batch, local_batch)
@@ -151,6 +161,9 @@ class Run:
             micro_batch=min(state.micro_batch or wanted, wanted),
             bad=torch.zeros((), device=self.processes.device),
         )
+        take_step: Callable[[Parts], Taken] = functools.partial(self.take_step, step_state=step_state)
+        if self.uses_graphs:
+            take_step = ReplayedStep(take_step, state=step_state)
         window = Window(self.processes, sums=state.sums)
         began, first, waited = time.monotonic(), state.step, 0.0
         batches = iter(task.batches(state.step, config.total_steps))
@@ -168,14 +181,7 @@ class Run:
                         processes=self.processes,
                     )  # fmt: skip
                 rate = self.set_learning_rate()
-                loss, stats = forward_backward(
-                    self.module, parts, loss_of=task.loss_of, state=step_state, autocast=self.autocast,
-                    processes=self.processes,
-                )  # fmt: skip
-                norm = update(
-                    self.model, state.optimizer, loss=loss, clip_norm=config.clip_norm, state=step_state,
-                    processes=self.processes,
-                )  # fmt: skip
+                loss, stats, norm = take_step(parts)
                 if task.settle is not None:
                     task.settle(self.model, stats, state.step, step_state.bad)
                 if state.averages is not None:
@@ -197,6 +203,18 @@ class Run:
                     window.leave_out(judging)
                 self.checkpoint_if_due(window)
         return self.finish(window, first)
+
+    def take_step(self, parts: Parts, *, step_state: StepState) -> Taken:
+        """Go from a prepared batch to new weights, without a word to the host."""
+        loss, stats = forward_backward(
+            self.module, parts, loss_of=self.task.loss_of, state=step_state, autocast=self.autocast,
+            processes=self.processes,
+        )  # fmt: skip
+        norm = update(
+            self.model, self.state.optimizer, loss=loss, clip_norm=self.config.clip_norm, state=step_state,
+            processes=self.processes,
+        )  # fmt: skip
+        return loss, stats, norm
 
     def is_due(self, every: int) -> bool:
         """Whether this many steps are complete, or all of them."""
@@ -225,7 +243,10 @@ class Run:
             boundaries=c.boundaries,
         )
         for group in self.state.optimizer.param_groups:
-            group["lr"] = rate * group["lr_scale"]
+            if isinstance(group["lr"], torch.Tensor):  # recorded steps read it where it is
+                group["lr"].fill_(rate * group["lr_scale"])
+            else:
+                group["lr"] = rate * group["lr_scale"]
         return rate
 
     def log(self, window: Window, rate: float, *, share_waited: float) -> str:

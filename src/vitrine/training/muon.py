@@ -50,7 +50,7 @@ class Muon(torch.optim.Optimizer):
             changes = changes.add(torch.stack(alike), alpha=group["weight_decay"])
             if found is not None:
                 changes = torch.where(found > 0, 0.0, changes)
-            torch._foreach_add_(alike, list(changes), alpha=-group["lr"])
+            torch._foreach_sub_(alike, list(changes * group["lr"]))  # a rate may be a tensor
 
     def _step_others(self, group: dict[str, Any], parameters: list[Tensor], found: Tensor | None) -> None:
         first, second = group["betas"]

@@ -34,7 +34,7 @@ class StepState:
 
 def computing_in(precision: Precision, kind: str) -> AbstractContextManager[None]:
     """Compute in bf16 where a run's precision says so on this kind of device."""
-    if precision == "bf16" or (precision == "auto" and kind == "cuda"):
+    if precision in ("bf16", "fp8") or (precision == "auto" and kind == "cuda"):
         return torch.autocast(kind, dtype=torch.bfloat16)
     return nullcontext()
 
@@ -88,7 +88,6 @@ def accumulate(
     starts = range(0, count, size)
     for start in starts:
         piece = tuple(part[start : start + size] for part in parts)
-        torch.compiler.cudagraph_mark_step_begin()  # type: ignore[no-untyped-call]  # earlier replays are used up
         with exchange(module, now=start == starts[-1]):
             with autocast():
                 losses, stats = loss_of(module, piece)

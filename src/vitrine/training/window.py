@@ -48,7 +48,7 @@ class Window:
         """Add one step's sums."""
         for name, value in {"loss": loss, NORM: norm, **stats}.items():
             self.sums[name] = self.sums[name] + value if name in self.sums else value.clone()
-        self.bad.append(bad)
+        self.bad.append(bad.clone())  # a replayed step writes its flag to the same place again
         self.images += images
         self.fresh_images += images
         self.overall_images += images

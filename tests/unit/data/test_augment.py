@@ -1,10 +1,12 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 from PIL import Image, ImageEnhance, ImageOps
 from unit.data.pictures import smooth
 
-from vitrine.data.augment import Augment, augment, erase, soft_labels
+from vitrine.data.augment import Augment, augment, erase, rand_augment, soft_labels
 from vitrine.data.order import Rows, training_rows
 from vitrine.data.randaugment import OPERATIONS, apply_operation
 from vitrine.data.randomness import uniforms
@@ -117,6 +119,19 @@ def test_nothing_asked_is_nothing_done():
     assert torch.equal(pixels, images.float()) and torch.equal(targets, torch.eye(3)[labels])
 
 
+def test_after_its_share_of_the_run_nothing_is_left_but_smoothing():
+    images, labels = batch(4), torch.tensor([0, 1, 2, 0])
+    how = replace(HOW, label_smoothing=0.1, until=0.9)
+    rows = rows_of(batch_size=4)
+    before = augment(images, labels, rows, how=how, num_classes=3, seed=0, progress=0.89)
+    after = augment(images, labels, rows, how=how, num_classes=3, seed=0, progress=0.9)
+    always = augment(images, labels, rows, how=replace(how, until=1.0), num_classes=3, seed=0, progress=0.89)
+    assert torch.equal(after[0], images.float())
+    assert torch.equal(after[1], soft_labels(labels, num_classes=3, smoothing=0.1))
+    assert all(torch.equal(one, other) for one, other in zip(before, always, strict=True))
+    assert not torch.equal(before[0], after[0])
+
+
 def test_mixup_mixes_neighbours_by_the_share_that_the_labels_say():
     images = torch.zeros(8, 3, 4, 4, dtype=torch.uint8)
     images[1::2] = 200
@@ -182,3 +197,14 @@ def test_every_operation_on_all_images_equals_each_on_those_that_drew_it():
     sorted_out = apply_to_chosen(images, choice, numbers, level=0.9)
     together = apply_to_all(images, choice, numbers, level=0.9)
     torch.testing.assert_close(together, sorted_out, rtol=0, atol=1e-3)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("side", [32, 128])  # every operation on all, and each on those that drew it
+def test_randaugment_on_cuda_is_that_of_the_cpu(side):
+    images = batch(64, side).float()
+    numbers = uniforms(3, stream="augment", epochs=0, positions=np.arange(64), count=8)
+    on_cpu = rand_augment(images, numbers, num_operations=2, magnitude=9)
+    on_cuda = rand_augment(images.cuda(), numbers, num_operations=2, magnitude=9).cpu()
+    # Turned images take the nearest pixel, and a point between two may fall to either.
+    assert (on_cuda - on_cpu).abs().mean() < 0.5

@@ -82,6 +82,7 @@ def test_values_are_read_as_the_kind_of_their_field(setting: str, value: object)
         ("augment.erase=2", "must be from 0 to 1"),
         ("loss=hinge", "softmax"),
         ("views.crop=incepton", "inception"),
+        ("views.device_share=1.5", "device_share must be from 0 to 1"),
     ],
 )
 def test_a_wrong_setting_is_refused_with_what_would_do(setting: str, message: str) -> None:
@@ -94,6 +95,13 @@ def test_a_wrong_setting_is_refused_with_what_would_do(setting: str, message: st
 def test_what_is_not_a_recipe_is_refused(text: str) -> None:
     with pytest.raises(ConfigError):
         from_yaml(text)
+
+
+def test_only_the_inception_crop_is_shared_with_the_device() -> None:
+    shared = with_settings(find_recipe("photos"), ["views.crop=inception", "views.device_share=0.5"])
+    assert shared.views.device_share == 0.5
+    with pytest.raises(ConfigError, match=r"0 for another crop than inception, got 0\.5 and none"):
+        with_settings(shared, ["views.crop=none"])
 
 
 def test_epochs_become_steps_once_the_data_is_known() -> None:

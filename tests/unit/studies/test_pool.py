@@ -104,5 +104,11 @@ def test_speed_is_measured_alone_and_last() -> None:
 
 
 def test_long_runs_and_those_that_others_wait_for_come_first() -> None:
-    first = longest_first(listed())
-    assert {run.role for run in first[:2]} == {"preparation"}
+    seed, other = longest_first(listed())[:4], longest_first(listed())[4:]
+    assert [part[0].role for part in (seed, other)] == ["preparation"] * 2
+
+
+def test_one_seed_of_every_study_comes_before_the_next_of_any() -> None:
+    runs = [*listed("head"), *listed("resolution")]
+    found = [(run.seed, run.study) for run in longest_first(runs)]
+    assert list(dict.fromkeys(found)) == [(0, "head"), (0, "resolution"), (1, "head"), (1, "resolution")]

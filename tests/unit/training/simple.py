@@ -33,7 +33,7 @@ def small_task(
     preprocess = Preprocess(size=(32, 32))
     loader = Loader(
         source, preprocess, batch_size=config.batch_size, seed=config.seed, num_workers=0,
-        rank=processes.rank, world_size=processes.world_size,
+        rank=processes.rank, world_size=processes.world_size, device=processes.device,
     )  # fmt: skip
 
     def prepare(batch: Batch) -> tuple[Tensor, Tensor]:

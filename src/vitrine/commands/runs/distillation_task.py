@@ -30,7 +30,7 @@ def make_logits_task(setting: "Setting", processes: "Processes") -> "Task":
     def prepare(batch: Batch) -> tuple[torch.Tensor, ...]:
         pixels, targets = augment(
             batch.images, batch.labels, batch.rows, how=recipe.augment, num_classes=len(classes),
-            seed=recipe.training.seed,
+            seed=recipe.training.seed, progress=batch.rows.step / recipe.training.total_steps,
         )  # fmt: skip
         if kept is not None:
             told = fetched(kept, batch.rows, processes)

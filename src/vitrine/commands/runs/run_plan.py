@@ -52,7 +52,9 @@ def aim_of(setting: "Setting") -> str:
 def device_in_words(setting: "Setting", processes: "Processes") -> str:
     """Name the device and what is computed in on it."""
     kind = processes.device.type
-    precision = "bf16" if is_bf16(setting, is_cuda=kind == "cuda") else "fp32"
+    precision = setting.recipe.training.precision
+    if precision == "auto":
+        precision = "bf16" if kind == "cuda" else "fp32"
     many = f"{processes.world_size} processes with " if processes.world_size > 1 else ""
     return f"{many}{'the CPU' if kind == 'cpu' else kind} in {precision}"
 
@@ -102,6 +104,6 @@ def require_room(setting: "Setting", module: "nn.Module") -> None:
 
 
 def is_bf16(setting: "Setting", *, is_cuda: bool) -> bool:
-    """Whether a run computes in bf16."""
+    """Whether a run computes in bf16, or keeps what it computes in fp8 in it."""
     precision = setting.recipe.training.precision
-    return precision == "bf16" or (precision == "auto" and is_cuda)
+    return precision in ("bf16", "fp8") or (precision == "auto" and is_cuda)

@@ -31,7 +31,15 @@ def make_batches(setting: "Setting", processes: "Processes") -> "Callable[[int, 
         # H200 machine 15 threads read 841 images/s, 15 processes 3,351.
         is_busy = processes.device.type == "cuda" and setting.workers > 2
         kind: Literal["threads", "processes"] = "processes" if is_busy else "threads"
-        loader = Loader(train_split, view, num_workers=setting.workers, worker_kind=kind, **sharing)
+        loader = Loader(
+            train_split,
+            view,
+            num_workers=setting.workers,
+            worker_kind=kind,
+            # A run that began on a GPU may go on without one; then the workers decode all.
+            device_share=setting.recipe.views.device_share if processes.device.type == "cuda" else 0.0,
+            **sharing,
+        )
 
     def batches(start: int, stop: int) -> "Iterator[Batch]":
         try:

@@ -63,6 +63,7 @@ def make_labels_task(setting: "Setting", processes: "Processes") -> "Task":
             how=recipe.augment,
             num_classes=num_classes,
             seed=config.seed,
+            progress=batch.rows.step / config.total_steps,
         )
         return preprocess.normalise(pixels), targets
 

@@ -119,7 +119,10 @@ def make_unlabelled_task(setting: "Setting", processes: "Processes") -> "Task":
         if kept is not None:
             return setting.preprocess.normalise(batch.images), *kept(batch.rows)
         nobody = torch.zeros(len(batch.images), dtype=torch.int64, device=batch.images.device)
-        pixels, _ = augment(batch.images, nobody, batch.rows, how=recipe.augment, num_classes=1, seed=seed)
+        pixels, _ = augment(
+            batch.images, nobody, batch.rows, how=recipe.augment, num_classes=1, seed=seed,
+            progress=batch.rows.step / recipe.training.total_steps,
+        )  # fmt: skip
         return parts_of(pixels, batch.rows, seed)
 
     def loss_of(

@@ -190,7 +190,8 @@ def run_all(
             run, plan = done.run, plan_of[done.run.study]
             if done.values is None:
                 failed.append(f"{name_of(run)}: {done.reason}")
-                advance(1, f"{name_of(run)} failed")
+                # The last line of a traceback says most.
+                advance(1, f"{name_of(run)} failed: {done.reason.strip().splitlines()[-1]}")
             else:
                 append_result(plan.folder, line_for(run, plan, done.values, scale=scale))
                 clear(plan, run)

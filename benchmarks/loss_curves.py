@@ -1,0 +1,114 @@
+"""Does a faster precision learn the same? Loss curves of fp32, bf16 and fp8 over the same batches, several seeds.
+
+    PYTHONPATH=src python benchmarks/loss_curves.py CIFAR10 --steps 1000 --seeds 3 [--out curves.json]
+
+CIFAR10 is the folder of the set's binary files. ViT-S/4 at 32 px, batch 256, AdamW, warm-up and cosine; a seed fixes
+weights and order for all precisions. Reported at several steps: each precision's loss (mean over a hundred steps and
+over seeds) and its distance from fp32's in units of the spread of fp32's own seeds.
+"""
+
+import argparse
+import json
+import statistics
+import time
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from vitrine.data.resident import pixels_of
+from vitrine.data.sources import open_source
+from vitrine.models import create_model
+from vitrine.models.kernels import use_kernels
+from vitrine.training.schedule import learning_rate
+
+BATCH, PEAK, WARMUP, SMOOTHED = 256, 5e-4, 100, 100
+PRECISIONS = ("fp32", "bf16", "fp8")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("data")
+    parser.add_argument("--steps", type=int, default=1000)
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--model", default="ViT-S/4")
+    parser.add_argument("--precisions", default=",".join(PRECISIONS))
+    parser.add_argument("--out", type=Path)
+    options = parser.parse_args()
+    images, labels = on_device(options.data)
+    curves: dict[str, list[list[float]]] = {}
+    for precision in options.precisions.split(","):
+        began = time.perf_counter()
+        curves[precision] = [
+            curve(options.model, images, labels, precision=precision, seed=seed, steps=options.steps)
+            for seed in range(options.seeds)
+        ]
+        print(f"{precision}: {time.perf_counter() - began:.1f} s", flush=True)
+    print(table(curves, steps=options.steps), flush=True)
+    if options.out:
+        options.out.write_text(json.dumps(curves) + "\n")
+
+
+def on_device(place: str) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return all training images as bytes and their labels."""
+    source = open_source(place, split="train")
+    pixels, labels = pixels_of(source), torch.from_numpy(source.labels).long()
+    if pixels is None or len(pixels) != len(labels):
+        raise SystemExit(f"{place} is not a set in CIFAR's binary form or IDX, which are held in memory")
+    return torch.from_numpy(pixels).permute(0, 3, 1, 2).contiguous().cuda(), labels.cuda()
+
+
+def curve(
+    name: str, images: torch.Tensor, labels: torch.Tensor, *, precision: str, seed: int, steps: int
+) -> list[float]:
+    torch.manual_seed(seed)
+    device = torch.device("cuda")
+    torch.backends.cuda.matmul.allow_tf32 = False
+    model = create_model(name, image_size=32, num_classes=10).to(device).train()
+    use_kernels(model, device=device, precision=precision)
+    forward = torch.compile(model)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=PEAK, weight_decay=0.05, fused=True)
+    order = torch.Generator(device).manual_seed(seed)
+    found = torch.zeros(steps, device=device)
+    for step in range(steps):
+        rows = torch.randint(len(images), (BATCH,), generator=order, device=device)
+        flip = torch.rand(BATCH, 1, 1, 1, generator=order, device=device) < 0.5
+        batch = images[rows].float() / 127.5 - 1
+        batch = torch.where(flip, batch.flip(-1), batch)
+        for group in optimizer.param_groups:
+            group["lr"] = learning_rate(
+                step, peak=PEAK, total_steps=steps, warmup_steps=WARMUP, decay="cosine"
+            )
+        with torch.autocast("cuda", dtype=torch.bfloat16, enabled=precision != "fp32"):
+            loss = nn.functional.cross_entropy(forward(batch).float(), labels[rows])
+        loss.backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        found[step] = loss.detach()
+    return found.tolist()
+
+
+def table(curves: dict[str, list[list[float]]], *, steps: int) -> str:
+    """Return a row for each of some steps."""
+    lines = ["| step | " + " | ".join(f"{name} (distance in spreads of fp32)" for name in curves) + " |"]
+    lines.append("|---" * (1 + len(curves)) + "|")
+    for end in range(SMOOTHED, steps + 1, max(steps // 5, SMOOTHED)):
+        means = {
+            name: [statistics.mean(one[end - SMOOTHED : end]) for one in found]
+            for name, found in curves.items()
+        }
+        base = means.get("fp32", next(iter(means.values())))
+        spread = statistics.stdev(base) if len(base) > 1 else float("nan")
+        cells = [
+            f"{statistics.mean(of):.4f} ({(statistics.mean(of) - statistics.mean(base)) / spread:+.2f})"
+            for of in means.values()
+        ]
+        lines.append(f"| {end} | " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    main()

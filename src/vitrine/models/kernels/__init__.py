@@ -1,0 +1,33 @@
+"""Triton kernels for what the compiler leaves slow on CUDA; the eager modules are their reference."""
+
+from importlib.util import find_spec
+
+import torch
+from torch import nn
+
+from vitrine.errors import ConfigError
+
+# Ada and Hopper: the first devices that multiply in fp8.
+FIRST_WITH_FP8 = (8, 9)
+
+
+def use_kernels(model: nn.Module, *, device: torch.device, precision: str) -> None:
+    """Let a model's layers use the kernels where device and precision allow it: bf16 (or auto) or fp8 on CUDA."""
+    if precision == "fp8":
+        require_fp8(device)
+    if device.type != "cuda" or precision == "fp32" or find_spec("triton") is None:
+        return
+    from vitrine.models.kernels.layers import speed_up
+
+    speed_up(model, in_fp8=precision == "fp8")
+
+
+def require_fp8(device: torch.device) -> None:
+    """Refuse fp8 where it cannot be had."""
+    needed = "fp8 needs a CUDA device of the Ada or Hopper generation or later, and Triton"
+    if device.type != "cuda":
+        raise ConfigError(f"{needed}; this run is on {device.type}: use --precision bf16")
+    if torch.cuda.get_device_capability(device) < FIRST_WITH_FP8:
+        raise ConfigError(f"{needed}; this is {torch.cuda.get_device_name(device)}: use --precision bf16")
+    if find_spec("triton") is None:
+        raise ConfigError(f"{needed}, which is missing; pip install triton, or use --precision bf16")

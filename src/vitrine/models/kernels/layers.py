@@ -1,0 +1,78 @@
+"""Encoder layers that use the kernels: same parameters, same names, same results within bf16's rounding.
+
+What the kernels cannot take (other devices and precisions, long sequences, relative positions, dropout) goes the
+eager way of the parent class.
+"""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from vitrine.models.attention import SelfAttention
+from vitrine.models.encoder import Mlp
+from vitrine.models.kernels import fp8, packed_attention
+from vitrine.models.kernels.gelu import bias_gelu
+
+
+class FastMlp(Mlp):
+    """The MLP with one kernel for the backward pass of bias and GELU; in fp8, where asked for, both products."""
+
+    in_fp8 = False
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """Map tokens (..., D) to (..., D)."""
+        if not is_low_precision(tokens):
+            return super().forward(tokens)
+        tanh = self.approximate == "tanh"
+        expand, contract = self.expand, self.contract
+        if self.in_fp8 and fp8.suits(tokens):
+            return fp8.mlp(tokens, expand.weight, expand.bias, contract.weight, contract.bias, tanh=tanh)
+        if tanh and not torch.is_grad_enabled():
+            # Bias and GELU in the product's own kernel; it keeps nothing that a backward pass could use.
+            rows = tokens.reshape(-1, tokens.shape[-1]).to(torch.bfloat16)
+            weight, bias = expand.weight.to(rows.dtype), expand.bias.to(rows.dtype)
+            hidden = torch._addmm_activation(bias, rows, weight.t(), use_gelu=True)
+            return contract(hidden).view(tokens.shape)
+        return contract(bias_gelu(F.linear(tokens, expand.weight), expand.bias, tanh=tanh))
+
+
+class FastSelfAttention(SelfAttention):
+    """Self-attention on packed q, k and v."""
+
+    in_fp8 = False
+
+    def forward(
+        self, tokens: Tensor, relative_keys: Tensor | None = None, num_read: int | None = None
+    ) -> Tensor:
+        """Map tokens (B, N, D) to mixed tokens (B, N, D)."""
+        H = self.num_heads
+        # Without gradients nothing has to be put together: cuDNN's forward pass is the faster then.
+        is_wanted = is_low_precision(tokens) and (self.in_fp8 or torch.is_grad_enabled())
+        is_plain = relative_keys is None and num_read is None
+        if not (is_wanted and is_plain and packed_attention.suits(tokens, num_heads=H)):
+            return super().forward(tokens, relative_keys, num_read)
+        in_precision = fp8 if self.in_fp8 and fp8.suits(tokens) else packed_attention
+        mixed = in_precision.project_and_attend(tokens, self.to_qkv.weight, self.to_qkv.bias, num_heads=H)
+        return self.to_out(mixed)
+
+
+def is_low_precision(tokens: Tensor) -> bool:
+    """Say whether products of these tokens run in bf16 on a CUDA device."""
+    if not tokens.is_cuda:
+        return False
+    if torch.is_autocast_enabled("cuda"):
+        return torch.get_autocast_dtype("cuda") == torch.bfloat16
+    return tokens.dtype == torch.bfloat16
+
+
+def speed_up(model: nn.Module, *, in_fp8: bool = False) -> nn.Module:
+    """Let every layer of a model that can use the kernels do so; return the model."""
+    for module in model.modules():
+        # The class alone changes, so that parameters, their names and whoever holds them stay.
+        if type(module) is Mlp and module.dropout.p == 0:
+            module.__class__ = FastMlp
+        elif type(module) is SelfAttention and isinstance(module.q_norm, nn.Identity):
+            module.__class__ = FastSelfAttention
+        if isinstance(module, FastMlp | FastSelfAttention):
+            module.in_fp8 = in_fp8
+    return model

@@ -1,0 +1,118 @@
+"""A step as a CUDA graph: recorded once, then replayed, so that the host launches one thing and not a thousand.
+
+A small model's kernels take less time than their launches. What is recorded reads and writes the same memory at every
+replay: the batch is copied to where the recorded one was, learning rates are tensors, and the random numbers begin at
+the seed that the host gave last. Everything happens on one stream that is not the default one, which cannot be
+recorded. The first steps are launched one by one: they compile, choose kernels and make the optimizer's tensors.
+"""
+
+import functools
+import gc
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor
+
+from vitrine.errors import TrainingError
+from vitrine.training.step import Parts, StepState, out_of_memory
+
+# What a step gives back: the summed loss, sums to log, the norm of the gradient.
+Taken = tuple[Tensor, dict[str, Tensor], Tensor]
+WARM_UP_STEPS = 3
+
+
+class ReplayedStep:
+    """Takes steps: the first ones as they are, then by replaying one of them on every batch."""
+
+    def __init__(self, take_step: Callable[[Parts], Taken], *, state: StepState) -> None:
+        self.take_step, self.state = take_step, state
+        self.num_launched = 0
+        self.parts: Parts = ()
+        self.replay: Callable[[], Taken] | None = None
+
+    def __call__(self, parts: Parts) -> Taken:
+        """Take one step; what it returns holds until the next one."""
+        if self.num_launched < WARM_UP_STEPS:
+            self.num_launched += 1
+            return self.take_step(parts)
+        if self.replay is None:
+            self.record(parts)
+        assert self.replay is not None
+        for own, part in zip(self.parts, parts, strict=True):
+            assert own.shape == part.shape, "all batches of a run have one shape"
+            own.copy_(part)
+        loss, sums, norm = self.replay()
+        return loss, dict(sums), norm
+
+    def record(self, parts: Parts) -> None:
+        """Record a step on tensors like these; nothing is computed yet."""
+        self.parts = tuple(part.clone() for part in parts)
+        flag = self.state.bad = self.state.bad.clone()
+
+        def step() -> Taken:
+            taken = self.take_step(self.parts)
+            # The step leaves its flag in a tensor of its own; the next replay reads this one.
+            self.state.bad = flag.copy_(self.state.bad)
+            return taken
+
+        try:
+            self.replay = recorded(step)
+        except torch.OutOfMemoryError:
+            raise out_of_memory(self.state.micro_batch) from None
+        except RuntimeError as error:
+            # Ending a recording that went wrong is an error of its own; the one before it says why.
+            reason = str(error.__context__ or error).splitlines()[0]
+            raise TrainingError(
+                f"a step cannot be recorded as a CUDA graph ({reason}); go on with --set training.graphs=false"
+            ) from error
+
+
+def recorded(step: Callable[[], Taken]) -> Callable[[], Taken]:
+    """Record what a function launches on the current stream; return the function that replays it."""
+    graph = torch.cuda.CUDAGraph()
+    gc.collect()  # tensors and graphs of an earlier run must not be given back while this one is recorded
+    # Other threads may go on pinning memory for batches to come.
+    with torch.cuda.graph(graph, stream=torch.cuda.current_stream(), capture_error_mode="thread_local"):
+        taken = step()
+
+    def replay() -> Taken:
+        graph.replay()
+        return taken
+
+    return replay
+
+
+def can_record(device: torch.device, *, world_size: int) -> bool:
+    """Whether steps can be recorded here: one process on a CUDA device."""
+    return device.type == "cuda" and world_size == 1
+
+
+@contextmanager
+def on_own_stream(device: torch.device) -> Iterator[None]:
+    """Launch everything of a block on the stream that steps are recorded on."""
+    if device.type != "cuda":
+        yield
+        return
+    stream, outside = own_stream(device), torch.cuda.current_stream(device)
+    stream.wait_stream(outside)
+    try:
+        with torch.cuda.stream(stream):
+            yield
+    finally:
+        outside.wait_stream(stream)
+
+
+@functools.cache
+def own_stream(device: torch.device) -> torch.cuda.Stream:
+    """Return the stream of a device, one for all runs of a process: workspaces belong to streams."""
+    return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+
+
+def put_rates_in_tensors(optimizer: torch.optim.Optimizer, *, device: torch.device) -> None:
+    """Keep learning rates on the device, where a recorded step reads them anew at every replay."""
+    for group in optimizer.param_groups:
+        group["lr"] = torch.full((), float(group["lr"]), device=device)
+        group["capturable"] = True  # torch's own optimizers refuse to be recorded without
+    # They warn where such a step is launched, as the first ones are.
+    optimizer._warned_capturable_if_run_uncaptured = True

@@ -1,0 +1,95 @@
+"""Layers with kernels against the eager layers with the same weights."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+pytest.importorskip("triton")
+from vitrine.errors import ConfigError
+from vitrine.models import create_model
+from vitrine.models.kernels import use_kernels
+from vitrine.models.kernels.layers import FastMlp, FastSelfAttention, speed_up
+
+SMALL = {"width": 128, "depth": 3, "num_heads": 2, "mlp_width": 256, "patch_size": 4}
+
+
+def small(**options: object) -> nn.Module:
+    torch.manual_seed(0)
+    model: nn.Module = create_model("ViT", image_size=32, num_classes=10, **{**SMALL, **options})
+    # A fresh head is zero, and so would all gradients before it be.
+    nn.init.normal_(model.head.weight, std=0.1)  # type: ignore[union-attr, arg-type]
+    return model
+
+
+def test_names_and_weights_stay_and_layers_change() -> None:
+    model = small()
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    speed_up(model)
+    assert isinstance(model.blocks[0].mlp, FastMlp)  # type: ignore[index, union-attr]
+    assert isinstance(model.blocks[0].attention, FastSelfAttention)  # type: ignore[index, union-attr]
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+
+
+def test_on_a_cpu_the_layers_go_the_eager_way() -> None:
+    model = small().eval()
+    images = torch.randn(2, 3, 32, 32)
+    expected = model(images)
+    assert torch.equal(speed_up(model)(images), expected)
+
+
+def test_dropout_and_normalised_queries_keep_their_eager_layers() -> None:
+    model = speed_up(small(dropout=0.1, qk_norm=True))
+    assert not any(isinstance(module, FastMlp | FastSelfAttention) for module in model.modules())
+
+
+def test_fp8_on_a_cpu_is_refused_in_one_sentence() -> None:
+    with pytest.raises(ConfigError, match=r"fp8 needs a CUDA device .* use --precision bf16"):
+        use_kernels(small(), device=torch.device("cpu"), precision="fp8")
+
+
+def gradients(model: nn.Module, images: torch.Tensor, labels: torch.Tensor) -> dict[str, torch.Tensor]:
+    model.zero_grad()
+    with torch.autocast("cuda", dtype=torch.bfloat16):
+        loss = nn.functional.cross_entropy(model(images), labels)
+    loss.backward()
+    return {name: p.grad.double().clone() for name, p in model.named_parameters() if p.grad is not None}
+
+
+def differences(found: dict[str, torch.Tensor], exact: dict[str, torch.Tensor]) -> dict[str, float]:
+    return {name: float((found[name] - exact[name]).norm() / exact[name].norm()) for name in exact}
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(("in_fp8", "tolerance"), [(False, 0.03), (True, 0.30)])
+@pytest.mark.parametrize(
+    ("options", "compiled"),
+    [({}, False), ({}, True), ({"gelu": "erf", "pooling": "average"}, False), ({"qkv_bias": False}, False)],
+)
+def test_gradients_are_those_of_fp64(
+    in_fp8: bool, tolerance: float, compiled: bool, options: dict[str, object]
+) -> None:
+    """bf16 keeps 8 bits, e5m2 three: the difference of a whole gradient is a few of their rounding steps."""
+    model = small(**options).cuda()
+    images, labels = torch.randn(128, 3, 32, 32, device="cuda"), torch.randint(10, (128,), device="cuda")
+    exact_model = copy.deepcopy(model).double()
+    loss = nn.functional.cross_entropy(exact_model(images.double()), labels)
+    loss.backward()
+    exact = {name: p.grad for name, p in exact_model.named_parameters() if p.grad is not None}
+    eager = differences(gradients(model, images, labels), exact)
+    speed_up(model, in_fp8=in_fp8)
+    fast = gradients(torch.compile(model) if compiled else model, images, labels)
+    fast = {name.removeprefix("_orig_mod."): value for name, value in fast.items()}
+    for name, difference in differences(fast, exact).items():
+        # Gradients that cancel (biases of keys have none at all) are rounding alone in either way.
+        if eager[name] < tolerance:
+            assert difference < tolerance, (name, difference, eager[name])
+
+
+@pytest.mark.gpu
+def test_two_steps_from_the_same_weights_are_equal_to_the_bit() -> None:
+    model = speed_up(small().cuda(), in_fp8=True)
+    images, labels = torch.randn(128, 3, 32, 32, device="cuda"), torch.randint(10, (128,), device="cuda")
+    first, second = gradients(model, images, labels), gradients(model, images, labels)
+    assert all(torch.equal(first[name], second[name]) for name in first)
