@@ -21,6 +21,7 @@ import typer
 from annotated_doc import Doc
 
 from vitrine.cli import views
+from vitrine.cli.typed import as_typed
 from vitrine.commands import VERBS, Verb
 from vitrine.errors import RepeatedError, VitrineError
 from vitrine.runtime.launch import launched
@@ -67,7 +68,8 @@ def exit_code_of(app: typer.Typer) -> int:
         return error.exit_code
     except VitrineError as error:
         rank = launched().rank
-        print(f"vitrine (process {rank}): {error}" if rank else f"vitrine: {error}", file=sys.stderr)
+        said = as_typed(str(error))
+        print(f"vitrine (process {rank}): {said}" if rank else f"vitrine: {said}", file=sys.stderr)
         return error.exit_code
     except KeyboardInterrupt:
         print("vitrine: interrupted", file=sys.stderr)

@@ -4,6 +4,7 @@ import re
 
 from vitrine.checkpoints.converting import Conversion
 from vitrine.checkpoints.report import TensorLine
+from vitrine.cli.typed import as_typed
 
 
 def show(result: Conversion) -> None:
@@ -28,7 +29,7 @@ def show(result: Conversion) -> None:
             f"(largest logit {check.scale:.3g}): {verdict}"
         )
     print(f"\nWrote {result.destination}")
-    print(f"Next: vitrine evaluate {result.destination} ./test")
+    print(as_typed(f"Next: vitrine evaluate {result.destination} ./test"))
 
 
 def rows(tensors: tuple[TensorLine, ...]) -> list[str]:

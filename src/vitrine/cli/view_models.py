@@ -3,6 +3,7 @@
 from rich.console import Console
 from rich.table import Table
 
+from vitrine.cli.typed import as_typed
 from vitrine.commands.models import ModelCost
 
 
@@ -25,4 +26,4 @@ def show(lines: list[ModelCost]) -> None:
     Console(highlight=False).print(table)
     print("\nGMACs: one image forward. exaFLOPs: training, forward and backward, on --images for --epochs.")
     print("Any patch size can be named too (ViT-S/8).")
-    print("Next: vitrine plan ViT-B/16 --batch-size 4096 --devices 8 --device-memory 80")
+    print(as_typed("Next: vitrine plan ViT-B/16 --batch-size 4096 --devices 8 --device-memory 80"))

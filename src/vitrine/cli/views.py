@@ -4,6 +4,8 @@ import importlib
 import importlib.util
 from typing import Any
 
+from vitrine.cli.typed import as_typed
+
 
 def show(verb: str, result: Any) -> None:
     """Print `result` as the verb's own module `view_<verb>` says, or plainly where there is none."""
@@ -11,4 +13,4 @@ def show(verb: str, result: Any) -> None:
     if importlib.util.find_spec(name):
         importlib.import_module(name).show(result)
     elif result is not None:
-        print(result)
+        print(as_typed(str(result)))

@@ -51,10 +51,10 @@ class DemoResult:
                 f"{self.images_per_second:,.0f} images/s",
                 *(f"Wrote {path}" for path in self.pages),
                 "Next: open these pages, then do the same with your own photos, one folder a class:",
-                "  .venv/bin/vitrine check ./photos",
-                "  .venv/bin/vitrine finetune ./photos",
-                "  .venv/bin/vitrine predict runs/latest new.jpg",
-                "  .venv/bin/vitrine --help        everything else",
+                "  vitrine check ./photos",
+                "  vitrine finetune ./photos",
+                "  vitrine predict runs/latest new.jpg",
+                "  vitrine --help        everything else",
             ]
         )
 
