@@ -80,7 +80,7 @@ def test_16_bit_alpha_cmyk_palette_grey_and_turned_images_are_converted_and_said
     Image.fromarray(photo(55)).save(photos / "cat" / "t.jpg", exif=exif)
     code, out, _ = vitrine("check", photos, "--strict", "--out", tmp_path / "out")
     assert code == 0
-    for words in ("EXIF 1", "16-bit or deeper, scaled to 8 1", "alpha laid over white 1", "CMYK made RGB 1"):
+    for words in ("EXIF: 1", "scaled to 8 bits: 1", "alpha laid over white: 1", "CMYK made RGB: 1"):
         assert words in out
 
 

@@ -8,6 +8,7 @@ import signal
 from pathlib import Path
 from unittest import mock
 
+import numpy as np
 import pytest
 from journeys.commandline import assert_refused, inside, losses, started, wait_for_records
 from pictures import class_folders, photo, save
@@ -316,6 +317,15 @@ def test_broken_images_are_set_aside_and_counted_and_strict_refuses_them(tmp_pat
     strict = inside("pretrain", folders, *SMALL, "--steps", "3", "--out", tmp_path / "strict", "--strict")
     assert_refused(strict, "2 files of", "cannot be read; see: vitrine check")
     assert not (tmp_path / "strict").exists()
+
+
+def test_pictures_of_unusual_kinds_are_trained_on_and_counted(tmp_path: Path) -> None:
+    folders = class_folders(tmp_path / "photos", each=6)
+    deep = photo(5)[:, :, 0].astype(np.uint16) * 257
+    save(folders / "cat" / "deep.png", deep)
+    done = inside("pretrain", folders, *SMALL, "--steps", "2", "--out", tmp_path / "run")
+    assert done.returncode == 0, done.stderr
+    assert "Converted when decoded: 16-bit or deeper, scaled to 8 bits: 1" in done.stderr
 
 
 def test_help_explains_every_option() -> None:

@@ -41,6 +41,7 @@ class CheckResult:
         return int(self.is_strict and bool(self.issues))
 
     def __str__(self) -> str:
+        from vitrine.data.scan import conversions_in_words
         from vitrine.data.source import printable
 
         kinds = ", ".join(f"{count:,} {name}" for name, count in self.formats.items())
@@ -51,8 +52,7 @@ class CheckResult:
             *self._class_table(),
         ]
         if self.converted:
-            how = "; ".join(f"{words} {count:,}" for words, count in self.converted.items())
-            lines.append(f"Converted when decoded: {how}")
+            lines.append(conversions_in_words(self.converted))
         if self.passed_over:
             endings = ", ".join(f"{count:,} {ending}" for ending, count in list(self.passed_over.items())[:8])
             lines.append(f"Passed over, as their names do not end like an image's: {endings}")

@@ -148,6 +148,11 @@ def set_aside(splits: Mapping[str, Source], report: ScanReport) -> dict[str, Sou
     return kept
 
 
+def conversions_in_words(converted: Mapping[str, int]) -> str:
+    """Say what decoding does to images of unusual kinds."""
+    return "Converted when decoded: " + "; ".join(f"{words}: {count:,}" for words, count in converted.items())
+
+
 def write_issues(issues: tuple[Issue, ...], path: Path) -> None:
     """Write `path,problem,detail`, one row an issue."""
     with write_atomically(path, mode="w") as file:
@@ -242,7 +247,7 @@ def _passed_over(source: Source) -> dict[str, int]:
 def _conversions(facts: Counter[ImageFacts]) -> dict[str, int]:
     kinds: dict[str, Callable[[ImageFacts], bool]] = {
         "turned upright by EXIF": lambda kind: kind.orientation != 1,
-        "16-bit or deeper, scaled to 8": lambda kind: kind.bits > 8,
+        "16-bit or deeper, scaled to 8 bits": lambda kind: kind.bits > 8,
         "alpha laid over white": lambda kind: kind.has_alpha,
         "CMYK made RGB": lambda kind: kind.mode == "CMYK",
         "palette made RGB": lambda kind: kind.mode in ("P", "PA"),

@@ -126,7 +126,7 @@ def test_unusual_kinds_are_converted_and_counted_and_are_no_problem(tmp_path):
     assert report.issues == ()
     assert report.converted == {
         "turned upright by EXIF": 1,
-        "16-bit or deeper, scaled to 8": 1,
+        "16-bit or deeper, scaled to 8 bits": 1,
         "alpha laid over white": 1,
         "CMYK made RGB": 1,
         "palette made RGB": 1,

@@ -51,10 +51,10 @@ def open_data(
     The first process looks at the files and writes the split; the others read what it found.
     """
     from vitrine.data.exclusions import leave_out, read_exclusions
-    from vitrine.data.scan import ScanReport, scan, set_aside
+    from vitrine.data.scan import ScanReport, conversions_in_words, scan, set_aside
     from vitrine.data.sources import check_classes, open_splits
     from vitrine.runtime.processes import by_the_first
-    from vitrine.runtime.progress import quiet
+    from vitrine.runtime.progress import quiet, remark
 
     split_file = None if hold_out == 0 else folder / SPLIT
 
@@ -105,6 +105,8 @@ def open_data(
     splits = own or opened()
     if report is not None:
         splits = set_aside(splits, report)
+        if report.converted:
+            remark(conversions_in_words(report.converted))
     if exclude is not None:
         splits["train"] = leave_out(splits["train"], read_exclusions(exclude))
     issues = () if report is None else report.issues[:MOST_ISSUES]
