@@ -26,8 +26,12 @@ import sys
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from PIL import Image
+
+if TYPE_CHECKING:
+    from vitrine.serving.hosting import Hosted
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
@@ -59,7 +63,7 @@ class Load:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("what", choices=("load", "mutate", "plain-server"))
+    parser.add_argument("what", choices=("load", "mutate", "plain-server", "model-alone"))
     parser.add_argument("model")
     parser.add_argument("photos", nargs="?")
     parser.add_argument("--seconds", type=float, default=600)
@@ -70,10 +74,14 @@ def main() -> None:
     parser.add_argument(
         "--side", type=int, help="make the photos' shorter side so long, as a phone's page would"
     )
+    parser.add_argument("--onnx", help="let this export compute, in the server and in all that it is held against")
+    parser.add_argument("--precision", default="fp32", help="what torch computes in, likewise")
     parser.add_argument("--options", default="", help="more options for vitrine serve, in one string")
     options = parser.parse_args()
     if options.what == "plain-server":
-        plain_server(options.model)
+        plain_server(options)
+    elif options.what == "model-alone":
+        print(json.dumps(model_alone(options)))
     elif options.what == "load":
         load(options)
     else:
@@ -87,9 +95,9 @@ def load(options: argparse.Namespace) -> None:
     print(f"{len(photos)} photos of {sum(map(len, photos)) / len(photos) / 1000:.0f} kB in the mean")
     alone, served, plain = [], [], []
     for number in range(options.rounds):
-        by_itself = model_alone(options.model, seconds=options.round_seconds)
+        by_itself = alone_in_a_process(options)
         ours = asked(serve_command(options), photos, options, seconds=options.round_seconds)
-        others = asked(plain_command(options), photos, options, seconds=options.round_seconds)
+        others = asked(part_command("plain-server", options), photos, options, seconds=options.round_seconds)
         alone.append(by_itself["rate"])
         served.append(ours.rate)
         plain.append(others.rate)
@@ -140,69 +148,95 @@ def smaller(photo: bytes, side: int) -> bytes:
         return buffer.getvalue()
 
 
-def model_alone(model: str, *, seconds: float) -> dict[str, float]:
-    """Images a second through the model by the best of three ways to use the cores, in a process of its own."""
-    script = f"""
-import json, sys, time, threading, torch
-sys.path.insert(0, {str(ROOT / "src")!r})
-from vitrine.serving.predictor import Predictor
-from vitrine.serving.service import cores
-predictor = Predictor.open({model!r}, device="cpu")
-size = predictor.preprocess.size
-pixels = torch.randint(0, 255, (32, predictor.preprocess.channels, *size), dtype=torch.uint8)
-def rate(threads, workers, batch, seconds):
-    torch.set_num_threads(threads)
-    end, counts = time.perf_counter() + seconds, [0] * workers
-    def work(number):
-        while time.perf_counter() < end:
-            predictor.batch(pixels[:batch])
-            counts[number] += batch
-    begin, spent = time.perf_counter(), time.process_time()
-    some = [threading.Thread(target=work, args=(n,)) for n in range(workers)]
-    [each.start() for each in some]; [each.join() for each in some]
-    done = sum(counts)
-    return dict(rate=done / (time.perf_counter() - begin), ms=(time.process_time() - spent) / done * 1000)
-rate(1, 1, 8, 1)
-ways = [(cores(), 1, 8), (cores(), 1, 32), (1, cores(), 8)]
-print(json.dumps(max((rate(*way, {seconds} / len(ways)) for way in ways), key=lambda found: found["rate"])))
-"""
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+def alone_in_a_process(options: argparse.Namespace) -> dict[str, float]:
+    command = part_command("model-alone", options, "--round-seconds", str(options.round_seconds))
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
     found: dict[str, float] = json.loads(done.stdout)
     return found
 
 
+def model_alone(options: argparse.Namespace) -> dict[str, float]:
+    """Images a second through the model, pixels ready in memory, by the best of four ways to use the cores."""
+    import threading
+
+    import torch
+
+    from vitrine.serving.memory import keep_freed_memory
+    from vitrine.serving.service import cores
+
+    keep_freed_memory()
+
+    def rate(threads: int, workers: int, batch: int, seconds: float) -> dict[str, float]:
+        torch.set_num_threads(threads)
+        hosted = opened(options, threads=threads)
+        shape = (hosted.predictor.preprocess.channels, *hosted.predictor.preprocess.size)
+        pixels = list(torch.randint(0, 255, (batch, *shape), dtype=torch.uint8))
+        hosted.compute(pixels, wanted="logits")
+        end, counts = time.perf_counter() + seconds, [0] * workers
+
+        def work(number: int) -> None:
+            while time.perf_counter() < end:
+                hosted.compute(pixels, wanted="logits")
+                counts[number] += batch
+
+        begin, spent = time.perf_counter(), time.process_time()
+        some = [threading.Thread(target=work, args=(number,)) for number in range(workers)]
+        for each in some:
+            each.start()
+        for each in some:
+            each.join()
+        done = sum(counts)
+        return {
+            "rate": done / (time.perf_counter() - begin),
+            "ms": (time.process_time() - spent) / done * 1000,
+        }
+
+    ways = [(cores(), 1, 8), (cores(), 1, 32), (1, cores(), 8), (1, cores(), 32)]
+    found = [rate(*way, options.round_seconds / len(ways)) for way in ways]
+    return max(found, key=lambda each: each["rate"])
+
+
+def opened(options: argparse.Namespace, *, threads: int) -> "Hosted":
+    """Open the model as the server does."""
+    from vitrine.serving.hosting import open_hosted
+
+    onnx = Path(options.onnx) if options.onnx else None
+    [hosted], _ = open_hosted(
+        [options.model], device="cpu", most=32, threads=threads, onnx=onnx, precision=options.precision
+    )
+    return hosted
+
+
 def serve_command(options: argparse.Namespace) -> list[str]:
-    return [
-        sys.executable,
-        "-m",
-        "vitrine.cli",
-        "serve",
-        options.model,
-        "--port",
-        "0",
-        *options.options.split(),
-    ]
+    command = [sys.executable, "-m", "vitrine.cli", "serve", options.model, "--port", "0"]
+    return [*command, *computed_by(options), *options.options.split()]
 
 
-def plain_command(options: argparse.Namespace) -> list[str]:
-    return [sys.executable, __file__, "plain-server", options.model]
+def part_command(what: str, options: argparse.Namespace, *more: str) -> list[str]:
+    return [sys.executable, __file__, what, options.model, *computed_by(options), *more]
 
 
-def plain_server(model: str) -> None:
-    """The same model as a tutorial would serve it: one request at a time, all of torch's threads."""
+def computed_by(options: argparse.Namespace) -> list[str]:
+    return ["--onnx", options.onnx] if options.onnx else ["--precision", options.precision]
+
+
+def plain_server(options: argparse.Namespace) -> None:
+    """The same model as a tutorial would serve it: one request at a time, all cores for it."""
     import uvicorn
     from fastapi import FastAPI, Request
 
-    from vitrine.serving.predictor import Predictor
     from vitrine.serving.server import bind
+    from vitrine.serving.service import cores
 
-    predictor = Predictor.open(model, device="cpu")
+    hosted = opened(options, threads=cores())
+    predictor = hosted.predictor
     app = FastAPI()
 
     @app.post("/predict")
     async def predict(request: Request) -> list[tuple[str, float]]:
         pixels = predictor.pixels(await request.body())
-        [answers] = predictor.best(predictor.batch(pixels[None]))
+        [logits] = hosted.compute([pixels], wanted="logits")
+        [answers] = predictor.best(logits[None])
         return [(answer.label, answer.probability) for answer in answers]
 
     with bind("127.0.0.1", 0) as socket:

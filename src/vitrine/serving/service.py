@@ -23,11 +23,11 @@ from vitrine.serving.limits import Limits
 from vitrine.serving.live_run import LiveRun
 from vitrine.serving.prometheus import SECONDS, SIZES, Counter, Gauge, Histogram
 from vitrine.serving.refusals import UNAVAILABLE, UNREADABLE, RefusedError, refused
-from vitrine.serving.uploads import check_picture, num_pixels
+from vitrine.serving.uploads import check_picture, is_jpeg, num_pixels
 from vitrine.spelling import nearest
 
 MOST_DECODERS = 4
-# A picture with alpha needs up to 35 bytes a pixel while it is unpacked; larger ones than this go one at a time.
+# A picture may need 20 bytes a pixel while it is unpacked; larger ones than this go one at a time.
 LARGE_PIXELS = 8_000_000
 # Batches that set the speed by which the first requests are batched.
 WARM_UP_SIZES = (1, 1, 2)
@@ -135,15 +135,16 @@ class Service:
 
     async def _decoded(self, hosted: Hosted, data: bytes) -> Tensor:
         loop = asyncio.get_running_loop()
+        max_pixels = self.limits.pixels if is_jpeg(data) else self.limits.whole_pixels
 
         def decode() -> Tensor:
             try:
-                return hosted.pixels(data, max_pixels=self.limits.pixels)
+                return hosted.pixels(data, max_pixels=max_pixels)
             except DataError as error:
                 raise refused(error) from None
 
         def decode_if_small() -> Tensor | None:
-            check_picture(data, max_pixels=self.limits.pixels)
+            check_picture(data, max_pixels=max_pixels)
             return None if num_pixels(data) > LARGE_PIXELS else decode()
 
         found = await self._in_time(loop.run_in_executor(self.decoders, decode_if_small))
