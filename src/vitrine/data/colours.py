@@ -72,9 +72,9 @@ def _over_white(image: Image.Image) -> Pixels:
 def _scaled(samples: np.ndarray, *, is_float: bool) -> Pixels:
     """Scale 16-bit samples by 257 (65535 becomes 255); floats from 0..1, or from their own range."""
     low, high = float(samples.min()), float(samples.max())
-    if is_float and 0 <= low and high <= 1:
+    if is_float and low >= 0 and high <= 1:
         low, high = 0.0, 1.0
-    elif not is_float and 0 <= low and high <= 65_535:  # true 32-bit samples have no agreed white
+    elif not is_float and low >= 0 and high <= 65_535:  # true 32-bit samples have no agreed white
         low, high = 0.0, 65_535.0
     level = max(high - low, float(np.finfo(np.float64).tiny) if is_float else 1.0) / 255
     found = np.empty((*samples.shape, 1), dtype=np.uint8)

@@ -14,8 +14,8 @@ import torch
 
 from vitrine.data.decode import check_size, decode
 from vitrine.data.jpeg import MAGIC, read_layout
-from vitrine.data.source import Pixels
 from vitrine.data.resampling import resize
+from vitrine.data.source import Pixels
 from vitrine.data.view import Numbers, TrainView, inception_box
 from vitrine.errors import MissingExtraError
 

@@ -128,7 +128,9 @@ def open_hosted(
     if not 1 <= len(sources) <= 2:
         raise ConfigError(f"one model is served, or two side by side, got {len(sources)}")
     if onnx is not None and precision != "fp32":
-        raise ConfigError(f"an ONNX file computes in what it was exported in; leave --precision {precision} away")
+        raise ConfigError(
+            f"an ONNX file computes in what it was exported in; leave --precision {precision} away"
+        )
     found: list[Hosted] = []
     run: LiveRun | None = None
     for number, source in enumerate(sources):

@@ -147,7 +147,8 @@ def is_jpeg(data: bytes) -> bool:
 def check_picture(data: bytes, *, max_pixels: int) -> None:
     """Refuse by its first bytes what is no picture, and what would cost more than its size suggests."""
     if is_jpeg(data):
-        scans = data.count(b"\xff\xda")
+        # A decoder refuses a second scan after one that holds all there is; then the bytes need not be searched.
+        scans = 1 if read_layout(data).can_stop else data.count(b"\xff\xda")
         if scans > MOST_SCANS:
             raise RefusedError(
                 UNREADABLE, f"the JPEG has {scans} scans, more than the {MOST_SCANS} that are read"

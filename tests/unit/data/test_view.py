@@ -1,7 +1,6 @@
 import numpy as np
 import pytest
 import torch
-from PIL import Image
 from unit.data.pictures import encoded, smooth
 
 from vitrine.data import decode as decoding
