@@ -7,7 +7,8 @@
 model alone (pixels ready in memory, the best batch), the server, and the same model behind plain FastAPI one request
 at a time: all three stay loaded and take turns, so that a busy machine slows all alike. Then the server for the whole
 time, its memory watched. The clients' own work is on the same cores and counts against the servers. Beside images a
-second stands the processor time of an image, which other work on the machine changes less.
+second stands the processor time of an image, which other work on the machine changes less. A round counts as quiet if
+in none of its turns others took more than a twentieth of the processors; such rounds also have their own medians.
 
 `mutate`: damaged pictures of every kind; any 5xx or a server that ends is a failure.
 """
@@ -39,6 +40,7 @@ ROOT = Path(__file__).resolve().parents[1]
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 KEPT_PHOTOS = 256
 FILLING_SECONDS = 1.5
+QUIET = 0.05
 
 
 @dataclass
@@ -53,6 +55,8 @@ class Load:
     """Answers a second once the queue is full."""
     processor_ms: float = 0.0
     """Of server and clients together, an answer."""
+    others: float = 0.0
+    """Share of the machine's processors that anybody else took meanwhile."""
 
     def quantile(self, share: float) -> float:
         return sorted(self.latencies)[min(len(self.latencies) - 1, int(share * len(self.latencies)))]
@@ -128,20 +132,48 @@ def take_turns(photos: list[bytes], options: argparse.Namespace) -> None:
                 )
                 turns.append((by_itself, served, others))
                 print(
-                    f"round {number + 1} (load {os.getloadavg()[0]:.1f}): {described(*turns[-1])}", flush=True
+                    f"round {number + 1} (others {100 * others_share(*turns[-1]):.0f} %): {described(*turns[-1])}",
+                    flush=True,
                 )
     finally:
         alone.stdin.close()
         alone.wait(60)
+    print_medians("all", turns)
+    print_medians("quiet", [turn for turn in turns if others_share(*turn) < QUIET])
+
+
+def print_medians(which: str, turns: list[tuple[dict[str, float], Load, Load]]) -> None:
+    if not turns:
+        print(f"no {which} rounds")
+        return
+    alone, served, plain = zip(*turns, strict=True)
+    middle = statistics.median
+    rates = [middle(a["rate"] for a in alone), middle(s.rate for s in served), middle(p.rate for p in plain)]
+    times = [
+        middle(a["ms"] for a in alone),
+        middle(s.processor_ms for s in served),
+        middle(p.processor_ms for p in plain),
+    ]
     print(
-        f"median ratios of {len(turns)} rounds: server "
-        f"{statistics.median(s.rate / a['rate'] for a, s, p in turns):.3f} of the model alone and "
-        f"{statistics.median(s.rate / p.rate for a, s, p in turns):.2f} times plain FastAPI by images a second, "
-        f"{statistics.median(a['ms'] / s.processor_ms for a, s, p in turns):.3f} and "
-        f"{statistics.median(p.processor_ms / s.processor_ms for a, s, p in turns):.2f} by processor time"
+        f"medians of {len(turns)} {which} rounds: model alone, server, plain FastAPI "
+        f"{', '.join(f'{rate:.1f}' for rate in rates)} images/s, {', '.join(f'{time:.1f}' for time in times)} ms; "
+        f"server {middle(s.rate / a['rate'] for a, s, _ in turns):.3f} of the model alone and "
+        f"{middle(s.rate / p.rate for _, s, p in turns):.2f} times plain FastAPI by images a second, "
+        f"{middle(a['ms'] / s.processor_ms for a, s, _ in turns):.3f} and "
+        f"{middle(p.processor_ms / s.processor_ms for _, s, p in turns):.2f} by processor time"
     )
-    quietest = max(turns, key=lambda turn: turn[0]["rate"] + turn[1].rate + turn[2].rate)
-    print(f"quietest round: {described(*quietest)}")
+
+
+def others_share(alone: dict[str, float], served: Load, plain: Load) -> float:
+    return max(alone["others"], served.others, plain.others)
+
+
+def busy_seconds() -> float:
+    """Processor time that anybody on this machine has used so far."""
+    user, nice, system, _, _, *interrupts = map(
+        int, Path("/proc/stat").read_text().split("\n")[0].split()[1:]
+    )
+    return (user + nice + system + sum(interrupts[:2])) / os.sysconf("SC_CLK_TCK")
 
 
 def described(alone: dict[str, float], served: Load, plain: Load) -> str:
@@ -180,7 +212,10 @@ def model_alone(options: argparse.Namespace) -> None:
 
     import torch
 
+    from vitrine.serving.memory import keep_freed_memory
     from vitrine.serving.service import cores
+
+    keep_freed_memory()  # as the server does
 
     def rate(threads: int, workers: int, batch: int, hosted: "Hosted", seconds: float) -> dict[str, float]:
         torch.set_num_threads(threads)
@@ -194,16 +229,17 @@ def model_alone(options: argparse.Namespace) -> None:
                 hosted.compute(pixels, wanted="logits")
                 counts[number] += batch
 
-        begin, spent = time.perf_counter(), time.process_time()
+        begin, spent, busy = time.perf_counter(), time.process_time(), busy_seconds()
         some = [threading.Thread(target=work, args=(number,)) for number in range(workers)]
         for each in some:
             each.start()
         for each in some:
             each.join()
-        done = sum(counts)
+        took, spent = time.perf_counter() - begin, time.process_time() - spent
         return {
-            "rate": done / (time.perf_counter() - begin),
-            "ms": (time.process_time() - spent) / done * 1000,
+            "rate": sum(counts) / took,
+            "ms": spent / sum(counts) * 1000,
+            "others": (busy_seconds() - busy - spent) / took / cores(),
         }
 
     together, each = opened(options, threads=cores()), opened(options, threads=1)
@@ -214,7 +250,8 @@ def model_alone(options: argparse.Namespace) -> None:
         (1, cores(), 32, each),
     ]
     found = [rate(*way, seconds=options.round_seconds / 2) for way in ways]
-    best = max(range(len(ways)), key=lambda number: found[number]["rate"])
+    # By processor time, which other work on the machine changes least.
+    best = min(range(len(ways)), key=lambda number: found[number]["ms"])
     threads, workers, batch, _ = ways[best]
     print(f"model alone: {workers} x {threads} threads, batches of {batch}", flush=True)
     for _ in sys.stdin:
@@ -324,11 +361,13 @@ async def clients(port: int, photos: list[bytes], *, number: int, seconds: float
         """Leave out the time in which the queue fills, and that in which it empties."""
         await asyncio.sleep(FILLING_SECONDS)
         start, count = time.perf_counter(), len(found.latencies)
-        spent = processor_seconds(pid) + time.process_time()
+        spent, busy = processor_seconds(pid) + time.process_time(), busy_seconds()
         await asyncio.sleep(seconds)
         answers = max(1, len(found.latencies) - count)
-        found.rate = answers / (time.perf_counter() - start)
-        found.processor_ms = (processor_seconds(pid) + time.process_time() - spent) / answers * 1000
+        took = time.perf_counter() - start
+        spent = processor_seconds(pid) + time.process_time() - spent
+        found.rate, found.processor_ms = answers / took, spent / answers * 1000
+        found.others = (busy_seconds() - busy - spent) / took / (os.cpu_count() or 1)
 
     await asyncio.gather(watch(), measure(), *(client(which) for which in range(number)))
     found.seconds = time.perf_counter() - begin

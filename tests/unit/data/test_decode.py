@@ -1,6 +1,9 @@
 import io
 import struct
+import subprocess
+import sys
 import zlib
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -118,6 +121,38 @@ def test_a_large_image_that_is_converted_in_strips_is_the_same(monkeypatch, name
     whole = first_frame(image)
     monkeypatch.setattr(colours, "STRIP_PIXELS", 3 * 17)  # five strips, the last of one row
     assert np.array_equal(first_frame(image), whole)
+
+
+PEAK = """
+import sys
+from vitrine.data.decode import decode
+def kilobytes(what):
+    return int(open("/proc/self/status").read().split(what + ":")[1].split()[0])
+decode(open(sys.argv[2], "rb").read())
+data, before = open(sys.argv[1], "rb").read(), kilobytes("VmRSS")
+decode(data)
+print((kilobytes("VmHWM") - before) * 1024)
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="no such account of memory here")
+@pytest.mark.parametrize(
+    ("kind", "mode"), [("WEBP", "RGBA"), ("PNG", "RGBA"), ("PNG", "I;16"), ("AVIF", "RGBA")]
+)
+def test_no_kind_needs_more_than_twenty_bytes_a_pixel_to_be_unpacked(tmp_path, kind, mode):
+    height, width = 3000, 4000
+    options = {"WEBP": {"lossless": True, "method": 0}, "PNG": {"compress_level": 1}, "AVIF": {"speed": 10}}[
+        kind
+    ]
+    if mode == "I;16":
+        picture = Image.fromarray(np.full((height, width), 30_000, dtype=np.uint16))
+    else:
+        picture = Image.new(mode, (width, height), (10, 20, 30, 128))
+    (tmp_path / "large").write_bytes(encoded(picture, kind, **options))
+    (tmp_path / "small").write_bytes(encoded(picture.resize((40, 30)), kind))  # what the reader itself needs
+    command = [sys.executable, "-c", PEAK, str(tmp_path / "large"), str(tmp_path / "small")]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert int(done.stdout) < 20 * height * width
 
 
 def test_the_first_frame_of_an_animation_is_taken():
