@@ -3,11 +3,12 @@
     python benchmarks/serve.py load MODEL PHOTOS --seconds 600 --clients 64
     python benchmarks/serve.py mutate MODEL PHOTOS --count 10000
 
-`load`: clients on loopback that each send a photo as soon as the last one is answered. First short rounds of the
+`load`: clients on loopback that each send a photo as soon as the last one is answered. First short turns of the
 model alone (pixels ready in memory, the best batch), the server, and the same model behind plain FastAPI one request
-at a time, interleaved so that a busy machine slows all alike; then the server for the whole time, its memory watched.
-The clients' own work is on the same cores and counts against the servers. Beside images a second stands the processor
-time of an image, which other work on the machine changes little.
+at a time: all three stay loaded and take turns, so that a busy machine slows all alike. Then the server for the whole
+time, its memory watched. The clients' own work is on the same cores and counts against the servers. Beside images a
+second stands the processor time of an image, which other work on the machine changes less. A round counts as quiet if
+in none of its turns others took more than a twentieth of the processors; such rounds also have their own medians.
 
 `mutate`: damaged pictures of every kind; any 5xx or a server that ends is a failure.
 """
@@ -24,14 +25,22 @@ import statistics
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from PIL import Image
+
+if TYPE_CHECKING:
+    from vitrine.serving.hosting import Hosted
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 KEPT_PHOTOS = 256
+FILLING_SECONDS = 1.5
+QUIET = 0.05
 
 
 @dataclass
@@ -42,16 +51,12 @@ class Load:
     latencies: list[float] = field(default_factory=list)
     statuses: dict[int, int] = field(default_factory=dict)
     memory: list[float] = field(default_factory=list)
-    processor_seconds: float = 0.0
-    """Of server and clients together."""
-
-    @property
-    def processor_ms(self) -> float:
-        return self.processor_seconds / len(self.latencies) * 1000
-
-    @property
-    def rate(self) -> float:
-        return len(self.latencies) / self.seconds
+    rate: float = 0.0
+    """Answers a second once the queue is full."""
+    processor_ms: float = 0.0
+    """Of server and clients together, an answer."""
+    others: float = 0.0
+    """Share of the machine's processors that anybody else took meanwhile."""
 
     def quantile(self, share: float) -> float:
         return sorted(self.latencies)[min(len(self.latencies) - 1, int(share * len(self.latencies)))]
@@ -59,21 +64,27 @@ class Load:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("what", choices=("load", "mutate", "plain-server"))
+    parser.add_argument("what", choices=("load", "mutate", "plain-server", "model-alone"))
     parser.add_argument("model")
     parser.add_argument("photos", nargs="?")
     parser.add_argument("--seconds", type=float, default=600)
     parser.add_argument("--clients", type=int, default=64)
-    parser.add_argument("--round-seconds", type=float, default=20)
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--round-seconds", type=float, default=6)
+    parser.add_argument("--rounds", type=int, default=8)
     parser.add_argument("--count", type=int, default=10_000)
     parser.add_argument(
         "--side", type=int, help="make the photos' shorter side so long, as a phone's page would"
     )
+    parser.add_argument(
+        "--onnx", help="let this export compute, in the server and in all that it is held against"
+    )
+    parser.add_argument("--precision", default="fp32", help="what torch computes in, likewise")
     parser.add_argument("--options", default="", help="more options for vitrine serve, in one string")
     options = parser.parse_args()
     if options.what == "plain-server":
-        plain_server(options.model)
+        plain_server(options)
+    elif options.what == "model-alone":
+        model_alone(options)
     elif options.what == "load":
         load(options)
     else:
@@ -85,27 +96,10 @@ def load(options: argparse.Namespace) -> None:
     if options.side:
         photos = [smaller(photo, options.side) for photo in photos]
     print(f"{len(photos)} photos of {sum(map(len, photos)) / len(photos) / 1000:.0f} kB in the mean")
-    alone, served, plain = [], [], []
-    for number in range(options.rounds):
-        by_itself = model_alone(options.model, seconds=options.round_seconds)
-        ours = asked(serve_command(options), photos, options, seconds=options.round_seconds)
-        others = asked(plain_command(options), photos, options, seconds=options.round_seconds)
-        alone.append(by_itself["rate"])
-        served.append(ours.rate)
-        plain.append(others.rate)
-        print(
-            f"round {number + 1}: model alone {alone[-1]:.1f}, server {served[-1]:.1f}, plain FastAPI "
-            f"{plain[-1]:.1f} images/s; processor time an image: alone {by_itself['ms']:.1f}, server and clients "
-            f"{ours.processor_ms:.1f}, plain {others.processor_ms:.1f} ms", flush=True,
-        )  # fmt: skip
     if options.rounds:
-        middle = {name: statistics.median(rates) for name, rates in
-                  (("alone", alone), ("served", served), ("plain", plain))}  # fmt: skip
-        print(
-            f"medians: server {middle['served'] / middle['alone']:.3f} of the model alone, "
-            f"{middle['served'] / middle['plain']:.2f} times plain FastAPI"
-        )
-    found = asked(serve_command(options), photos, options, seconds=options.seconds)
+        take_turns(photos, options)
+    with running(serve_command(options)) as (port, pid):
+        found = asyncio.run(clients(port, photos, number=options.clients, seconds=options.seconds, pid=pid))
     growth, where = memory_growth(found.memory)
     print(
         f"{options.seconds:.0f} s at {options.clients} clients: {len(found.latencies):,} answers, statuses "
@@ -115,6 +109,78 @@ def load(options: argparse.Namespace) -> None:
     )
     bad = {status for status in found.statuses if status != 200}
     sys.exit(1 if bad or growth > 0.05 else 0)
+
+
+def take_turns(photos: list[bytes], options: argparse.Namespace) -> None:
+    """Let the three work in turns; print every round, and the medians of rates, times and of their ratios."""
+    turns: list[tuple[dict[str, float], Load, Load]] = []
+    alone_command = part_command("model-alone", options, "--round-seconds", str(options.round_seconds))
+    alone = subprocess.Popen(alone_command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert alone.stdin is not None and alone.stdout is not None
+    try:
+        with running(serve_command(options)) as ours, running(part_command("plain-server", options)) as plain:
+            print(alone.stdout.readline().strip())
+            for number in range(options.rounds):
+                alone.stdin.write("go\n")
+                alone.stdin.flush()
+                by_itself = json.loads(alone.stdout.readline())
+                served, others = (
+                    asyncio.run(
+                        clients(port, photos, number=options.clients, seconds=options.round_seconds, pid=pid)
+                    )
+                    for port, pid in (ours, plain)
+                )
+                turns.append((by_itself, served, others))
+                print(
+                    f"round {number + 1} (others {100 * others_share(*turns[-1]):.0f} %): {described(*turns[-1])}",
+                    flush=True,
+                )
+    finally:
+        alone.stdin.close()
+        alone.wait(60)
+    print_medians("all", turns)
+    print_medians("quiet", [turn for turn in turns if others_share(*turn) < QUIET])
+
+
+def print_medians(which: str, turns: list[tuple[dict[str, float], Load, Load]]) -> None:
+    if not turns:
+        print(f"no {which} rounds")
+        return
+    alone, served, plain = zip(*turns, strict=True)
+    middle = statistics.median
+    rates = [middle(a["rate"] for a in alone), middle(s.rate for s in served), middle(p.rate for p in plain)]
+    times = [
+        middle(a["ms"] for a in alone),
+        middle(s.processor_ms for s in served),
+        middle(p.processor_ms for p in plain),
+    ]
+    print(
+        f"medians of {len(turns)} {which} rounds: model alone, server, plain FastAPI "
+        f"{', '.join(f'{rate:.1f}' for rate in rates)} images/s, {', '.join(f'{time:.1f}' for time in times)} ms; "
+        f"server {middle(s.rate / a['rate'] for a, s, _ in turns):.3f} of the model alone and "
+        f"{middle(s.rate / p.rate for _, s, p in turns):.2f} times plain FastAPI by images a second, "
+        f"{middle(a['ms'] / s.processor_ms for a, s, _ in turns):.3f} and "
+        f"{middle(p.processor_ms / s.processor_ms for _, s, p in turns):.2f} by processor time"
+    )
+
+
+def others_share(alone: dict[str, float], served: Load, plain: Load) -> float:
+    return max(alone["others"], served.others, plain.others)
+
+
+def busy_seconds() -> float:
+    """Processor time that anybody on this machine has used so far."""
+    user, nice, system, _, _, *interrupts = map(
+        int, Path("/proc/stat").read_text().split("\n")[0].split()[1:]
+    )
+    return (user + nice + system + sum(interrupts[:2])) / os.sysconf("SC_CLK_TCK")
+
+
+def described(alone: dict[str, float], served: Load, plain: Load) -> str:
+    return (
+        f"model alone {alone['rate']:.1f}, server {served.rate:.1f}, plain FastAPI {plain.rate:.1f} images/s; "
+        f"processor time an image {alone['ms']:.1f}, {served.processor_ms:.1f}, {plain.processor_ms:.1f} ms"
+    )
 
 
 def memory_growth(memory: list[float]) -> tuple[float, str]:
@@ -140,69 +206,99 @@ def smaller(photo: bytes, side: int) -> bytes:
         return buffer.getvalue()
 
 
-def model_alone(model: str, *, seconds: float) -> dict[str, float]:
-    """Images a second through the model by the best of three ways to use the cores, in a process of its own."""
-    script = f"""
-import json, sys, time, threading, torch
-sys.path.insert(0, {str(ROOT / "src")!r})
-from vitrine.serving.predictor import Predictor
-from vitrine.serving.service import cores
-predictor = Predictor.open({model!r}, device="cpu")
-size = predictor.preprocess.size
-pixels = torch.randint(0, 255, (32, predictor.preprocess.channels, *size), dtype=torch.uint8)
-def rate(threads, workers, batch, seconds):
-    torch.set_num_threads(threads)
-    end, counts = time.perf_counter() + seconds, [0] * workers
-    def work(number):
-        while time.perf_counter() < end:
-            predictor.batch(pixels[:batch])
-            counts[number] += batch
-    begin, spent = time.perf_counter(), time.process_time()
-    some = [threading.Thread(target=work, args=(n,)) for n in range(workers)]
-    [each.start() for each in some]; [each.join() for each in some]
-    done = sum(counts)
-    return dict(rate=done / (time.perf_counter() - begin), ms=(time.process_time() - spent) / done * 1000)
-rate(1, 1, 8, 1)
-ways = [(cores(), 1, 8), (cores(), 1, 32), (1, cores(), 8)]
-print(json.dumps(max((rate(*way, {seconds} / len(ways)) for way in ways), key=lambda found: found["rate"])))
-"""
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    found: dict[str, float] = json.loads(done.stdout)
-    return found
+def model_alone(options: argparse.Namespace) -> None:
+    """Choose the best of four ways to use the cores, pixels ready in memory; then take a turn for every line read."""
+    import threading
+
+    import torch
+
+    from vitrine.serving.memory import keep_freed_memory
+    from vitrine.serving.service import cores
+
+    keep_freed_memory()  # as the server does
+
+    def rate(threads: int, workers: int, batch: int, hosted: "Hosted", seconds: float) -> dict[str, float]:
+        torch.set_num_threads(threads)
+        shape = (hosted.predictor.preprocess.channels, *hosted.predictor.preprocess.size)
+        pixels = list(torch.randint(0, 255, (batch, *shape), dtype=torch.uint8))
+        hosted.compute(pixels, wanted="logits")
+        end, counts = time.perf_counter() + seconds, [0] * workers
+
+        def work(number: int) -> None:
+            while time.perf_counter() < end:
+                hosted.compute(pixels, wanted="logits")
+                counts[number] += batch
+
+        begin, spent, busy = time.perf_counter(), time.process_time(), busy_seconds()
+        some = [threading.Thread(target=work, args=(number,)) for number in range(workers)]
+        for each in some:
+            each.start()
+        for each in some:
+            each.join()
+        took, spent = time.perf_counter() - begin, time.process_time() - spent
+        return {
+            "rate": sum(counts) / took,
+            "ms": spent / sum(counts) * 1000,
+            "others": (busy_seconds() - busy - spent) / took / cores(),
+        }
+
+    together, each = opened(options, threads=cores()), opened(options, threads=1)
+    ways = [
+        (cores(), 1, 8, together),
+        (cores(), 1, 32, together),
+        (1, cores(), 8, each),
+        (1, cores(), 32, each),
+    ]
+    found = [rate(*way, seconds=options.round_seconds / 2) for way in ways]
+    # By processor time, which other work on the machine changes least.
+    best = min(range(len(ways)), key=lambda number: found[number]["ms"])
+    threads, workers, batch, _ = ways[best]
+    print(f"model alone: {workers} x {threads} threads, batches of {batch}", flush=True)
+    for _ in sys.stdin:
+        print(json.dumps(rate(*ways[best], seconds=options.round_seconds)), flush=True)
+
+
+def opened(options: argparse.Namespace, *, threads: int) -> "Hosted":
+    """Open the model as the server does."""
+    from vitrine.serving.hosting import open_hosted
+
+    onnx = Path(options.onnx) if options.onnx else None
+    [hosted], _ = open_hosted(
+        [options.model], device="cpu", most=32, threads=threads, onnx=onnx, precision=options.precision
+    )
+    return hosted
 
 
 def serve_command(options: argparse.Namespace) -> list[str]:
-    return [
-        sys.executable,
-        "-m",
-        "vitrine.cli",
-        "serve",
-        options.model,
-        "--port",
-        "0",
-        *options.options.split(),
-    ]
+    command = [sys.executable, "-m", "vitrine.cli", "serve", options.model, "--port", "0"]
+    return [*command, *computed_by(options), *options.options.split()]
 
 
-def plain_command(options: argparse.Namespace) -> list[str]:
-    return [sys.executable, __file__, "plain-server", options.model]
+def part_command(what: str, options: argparse.Namespace, *more: str) -> list[str]:
+    return [sys.executable, __file__, what, options.model, *computed_by(options), *more]
 
 
-def plain_server(model: str) -> None:
-    """The same model as a tutorial would serve it: one request at a time, all of torch's threads."""
+def computed_by(options: argparse.Namespace) -> list[str]:
+    return ["--onnx", options.onnx] if options.onnx else ["--precision", options.precision]
+
+
+def plain_server(options: argparse.Namespace) -> None:
+    """The same model as a tutorial would serve it: one request at a time, all cores for it."""
     import uvicorn
     from fastapi import FastAPI, Request
 
-    from vitrine.serving.predictor import Predictor
     from vitrine.serving.server import bind
+    from vitrine.serving.service import cores
 
-    predictor = Predictor.open(model, device="cpu")
+    hosted = opened(options, threads=cores())
+    predictor = hosted.predictor
     app = FastAPI()
 
     @app.post("/predict")
     async def predict(request: Request) -> list[tuple[str, float]]:
         pixels = predictor.pixels(await request.body())
-        [answers] = predictor.best(predictor.batch(pixels[None]))
+        [logits] = hosted.compute([pixels], wanted="logits")
+        [answers] = predictor.best(logits[None])
         return [(answer.label, answer.probability) for answer in answers]
 
     with bind("127.0.0.1", 0) as socket:
@@ -210,18 +306,15 @@ def plain_server(model: str) -> None:
         uvicorn.Server(uvicorn.Config(app, log_level="warning")).run(sockets=[socket])
 
 
-def asked(command: list[str], photos: list[bytes], options: argparse.Namespace, *, seconds: float) -> Load:
-    """Start a server, let the clients at it for so long, stop it."""
+@contextmanager
+def running(command: list[str]) -> Iterator[tuple[int, int]]:
+    """Start a server; its port and process number for the block, then stop it."""
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
     server = subprocess.Popen(
         command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True, env=environment
     )
     try:
-        port = port_of(server)
-        before = processor_seconds(server.pid) + time.process_time()
-        found = asyncio.run(clients(port, photos, number=options.clients, seconds=seconds, pid=server.pid))
-        found.processor_seconds = processor_seconds(server.pid) + time.process_time() - before
-        return found
+        yield port_of(server), server.pid
     finally:
         server.send_signal(signal.SIGTERM)
         server.wait(90)
@@ -244,7 +337,7 @@ def port_of(server: "subprocess.Popen[str]") -> int:
 async def clients(port: int, photos: list[bytes], *, number: int, seconds: float, pid: int) -> Load:
     found = Load()
     begin = time.perf_counter()
-    end = begin + seconds
+    end = begin + FILLING_SECONDS + seconds
 
     async def client(which: int) -> None:
         rng = random.Random(which)
@@ -264,7 +357,19 @@ async def clients(port: int, photos: list[bytes], *, number: int, seconds: float
             found.memory.append(int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * PAGE_BYTES)
             await asyncio.sleep(min(1.0, seconds / 20))
 
-    await asyncio.gather(watch(), *(client(which) for which in range(number)))
+    async def measure() -> None:
+        """Leave out the time in which the queue fills, and that in which it empties."""
+        await asyncio.sleep(FILLING_SECONDS)
+        start, count = time.perf_counter(), len(found.latencies)
+        spent, busy = processor_seconds(pid) + time.process_time(), busy_seconds()
+        await asyncio.sleep(seconds)
+        answers = max(1, len(found.latencies) - count)
+        took = time.perf_counter() - start
+        spent = processor_seconds(pid) + time.process_time() - spent
+        found.rate, found.processor_ms = answers / took, spent / answers * 1000
+        found.others = (busy_seconds() - busy - spent) / took / (os.cpu_count() or 1)
+
+    await asyncio.gather(watch(), measure(), *(client(which) for which in range(number)))
     found.seconds = time.perf_counter() - begin
     return found
 

@@ -231,6 +231,18 @@ def test_what_cannot_be_answered_is_refused_in_one_sentence(server, data, header
         assert (reply.status, words in reply.error) == (status, True), (path, reply.body)
 
 
+def test_kinds_that_are_unpacked_whole_may_have_half_the_pixels_of_a_jpeg(server):
+    pixels = np.zeros((1200, 1000, 3), dtype=np.uint8)  # the server takes 2 million of a JPEG
+    assert ask(server.port, "/predict", encoded(pixels, "JPEG")).status == 200
+    for kind in ("PNG", "WEBP", "BMP", "TIFF", "GIF"):
+        data = encoded(pixels, kind, **({"compression": "tiff_deflate"} if kind == "TIFF" else {}))
+        if len(data) <= 200_000:  # what is larger than that is refused for its bytes
+            reply = ask(server.port, "/predict", data)
+            assert (reply.status, "1000000 pixels" in reply.error) == (413, True), (kind, reply.body)
+    limits = ask(server.port, "/models").json["limits"]
+    assert (limits["pixels"], limits["whole_pixels"]) == (2_000_000, 1_000_000)
+
+
 def test_an_unknown_place_and_a_wrong_method_say_where_to_look(server):
     assert "/docs" in ask(server.port, "/predictt", jpeg()).error
     assert ask(server.port, "/predict").status == 405

@@ -58,7 +58,9 @@ def serve(
     ] = 500.0,
     waiting: Annotated[int, Doc("Requests that may wait; the next is told to come back (429).")] = 256,
     max_upload: Annotated[float, Doc("Largest upload, in MiB.")] = 16.0,
-    max_pixels: Annotated[float, Doc("Largest picture, in millions of pixels.")] = 50.0,
+    max_pixels: Annotated[
+        float, Doc("Largest JPEG, in millions of pixels; other kinds are unpacked whole and may have half.")
+    ] = 50.0,
     timeout: Annotated[float, Doc("Seconds after which a request that waits is given up (503).")] = 60.0,
     workers: Annotated[
         int | None, Doc("Threads that compute batches; by default one a core, at most 4, or 1 on a GPU.")
@@ -69,6 +71,7 @@ def serve(
     answer_as: Annotated[
         str | None, Doc("Another host name to answer as: that of a proxy on this machine.")
     ] = None,
+    precision: options.ModelPrecision = "fp32",
     device: options.Device = "auto",
 ) -> ServeResult:
     """Serve a page and an API: classes, features, attention, few-shot, live curves."""
@@ -93,7 +96,9 @@ def serve(
             most=limits.batch,
             threads=threads,
             onnx=onnx,
+            engine=engine,
             classifier=classifier,
+            precision=precision,
         )
         name = f"[{host}]" if ":" in host else host
         address = f"http://{name}:{socket.getsockname()[1]}"

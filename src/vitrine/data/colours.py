@@ -1,10 +1,17 @@
-"""From what an opened image holds to upright uint8 pixels: palettes, alpha, CMYK, 16 bits, rotation."""
+"""From what an opened image holds to upright uint8 pixels: palettes, alpha, CMYK, 16 bits, rotation.
+
+Large images are converted strip by strip: on the way from RGBA to RGB over white Pillow would hold five of them.
+"""
+
+from collections.abc import Callable
 
 import numpy as np
 from PIL import Image, ImageMode
 
 from vitrine.data.source import Pixels
 
+# Pixels of one strip: a photograph of a phone is a few of them, one of a data set is one.
+STRIP_PIXELS = 2**21
 # How an EXIF orientation is undone on an (H, W, C) array: transposed first, then flipped up-down, left-right.
 _TURNS = {
     2: (False, False, True),
@@ -22,12 +29,10 @@ def first_frame(image: Image.Image) -> Pixels:
     if image.mode.startswith("I") or image.mode == "F":
         return _scaled(np.asarray(image), is_float=image.mode == "F")
     if image.has_transparency_data:
-        layered = image.convert("RGBA")
-        canvas = Image.new("RGBA", layered.size, (255, 255, 255, 255))
-        return np.asarray(Image.alpha_composite(canvas, layered).convert("RGB"))
+        return _in_strips(image, _over_white)
     if ImageMode.getmode(image.mode).basemode == "L" and image.mode != "P":
-        return np.asarray(image.convert("L"))[:, :, None]
-    return np.asarray(image.convert("RGB"))
+        return _in_strips(image, lambda strip: np.asarray(strip.convert("L"))[:, :, None])
+    return _in_strips(image, lambda strip: np.asarray(strip.convert("RGB")))
 
 
 def upright(pixels: Pixels, orientation: int) -> Pixels:
@@ -44,15 +49,37 @@ def upright(pixels: Pixels, orientation: int) -> Pixels:
     return np.ascontiguousarray(pixels)
 
 
+def _in_strips(image: Image.Image, convert: Callable[[Image.Image], Pixels]) -> Pixels:
+    rows = max(1, STRIP_PIXELS // image.width)
+    if rows >= image.height:
+        return convert(image)
+    found: Pixels | None = None
+    for top in range(0, image.height, rows):
+        strip = convert(image.crop((0, top, image.width, min(top + rows, image.height))))
+        if found is None:
+            found = np.empty((image.height, *strip.shape[1:]), dtype=np.uint8)
+        found[top : top + rows] = strip
+    assert found is not None
+    return found
+
+
+def _over_white(image: Image.Image) -> Pixels:
+    layered = image.convert("RGBA")
+    canvas = Image.new("RGBA", layered.size, (255, 255, 255, 255))
+    return np.asarray(Image.alpha_composite(canvas, layered).convert("RGB"))
+
+
 def _scaled(samples: np.ndarray, *, is_float: bool) -> Pixels:
     """Scale 16-bit samples by 257 (65535 becomes 255); floats from 0..1, or from their own range."""
-    values = samples.astype(np.float64)
-    if is_float:
-        low, high = (0.0, 1.0) if values.min() >= 0 and values.max() <= 1 else (values.min(), values.max())
-        values = (values - low) / max(high - low, np.finfo(np.float64).tiny) * 255
-    elif values.max() > 65_535 or values.min() < 0:  # true 32-bit samples have no agreed white
-        low, high = values.min(), values.max()
-        values = (values - low) / max(high - low, 1.0) * 255
-    else:
-        values = values / 257
-    return np.rint(values).astype(np.uint8)[:, :, None]
+    low, high = float(samples.min()), float(samples.max())
+    if is_float and low >= 0 and high <= 1:
+        low, high = 0.0, 1.0
+    elif not is_float and low >= 0 and high <= 65_535:  # true 32-bit samples have no agreed white
+        low, high = 0.0, 65_535.0
+    level = max(high - low, float(np.finfo(np.float64).tiny) if is_float else 1.0) / 255
+    found = np.empty((*samples.shape, 1), dtype=np.uint8)
+    rows = max(1, STRIP_PIXELS // samples.shape[1])
+    for top in range(0, len(samples), rows):
+        values = samples[top : top + rows].astype(np.float64)
+        found[top : top + rows, :, 0] = np.rint((values - low) / level)
+    return found

@@ -2,7 +2,7 @@
 
 One call a picture and step would keep Python's lock from the thread that trains; here a batch takes a few dozen calls
 whatever its length. Crops are laid into one tensor with room to spare, and each has its own weights for rows and
-columns: bilinear with antialias as `view.resize` does it, the flip in the order of the columns.
+columns: bilinear with antialias as `resampling.resize` does it, the flip in the order of the columns.
 
 Shapes: B crops of C channels, at most H x W pixels, views of h x w pixels.
 """

@@ -1,8 +1,7 @@
 """The one record of how a picture becomes the model's input; it goes with the weights everywhere.
 
 Test-time rules: `squash` resizes straight to the size (the official fine-tuning rule), `shorter` resizes the
-shorter side and cuts out the centre (big_vision's pre-training, timm). Resampling is Pillow's, with
-antialias, on uint8, so that training, evaluation, export and serving see the same numbers.
+shorter side and cuts out the centre (big_vision's pre-training, timm).
 """
 
 import dataclasses
@@ -15,19 +14,14 @@ import numpy as np
 import torch
 from PIL import Image
 
-from vitrine.data.decode import MAX_PIXELS, decode, to_channels
+from vitrine.data.decode import MAX_PIXELS, decode
+from vitrine.data.resampling import planes, resize
 from vitrine.data.source import Pixels
 from vitrine.data.transfer import constant
 from vitrine.errors import ConfigError
 
 Rule = Literal["squash", "shorter"]
 Interpolation = Literal["nearest", "bilinear", "bicubic", "lanczos"]
-RESAMPLING = {
-    "nearest": Image.Resampling.NEAREST,
-    "bilinear": Image.Resampling.BILINEAR,
-    "bicubic": Image.Resampling.BICUBIC,
-    "lanczos": Image.Resampling.LANCZOS,
-}
 # A scaled JPEG keeps at least twice the pixels that the resize needs in each direction: measured on Oxford
 # Pets, the result then differs from the full decode by less than one level in 255 on average.
 SCALED_DECODE_GAP = 2
@@ -57,8 +51,8 @@ class Preprocess:
             raise ConfigError(f"rule must be squash or shorter, got {self.rule!r}")
         if not 0 < self.crop_fraction <= 1:
             raise ConfigError(f"crop_fraction must be above 0 and at most 1, got {self.crop_fraction}")
-        if self.interpolation not in RESAMPLING:
-            names = ", ".join(RESAMPLING)
+        if self.interpolation not in get_args(Interpolation):
+            names = ", ".join(get_args(Interpolation))
             raise ConfigError(f"interpolation must be one of {names}, got {self.interpolation!r}")
         if len(self.mean) != len(self.std) or not self.mean or min(self.std) <= 0:
             raise ConfigError(
@@ -97,14 +91,11 @@ class Preprocess:
 
     def pixels(self, image: Pixels) -> torch.Tensor:
         """Resize and crop a decoded image (H, W, C): uint8 (C, height, width)."""
-        image = to_channels(image, self.channels)
         height, width = image.shape[:2]
         rows, columns = target_size(height, width, size=self.resize_size, rule=self.rule)
-        if (rows, columns) != (height, width):
-            image = _resized(image, rows, columns, self.interpolation)
+        resized = resize(planes(image, self.channels), (rows, columns), self.interpolation)
         top, left = (round((have - want) / 2) for have, want in zip((rows, columns), self.size, strict=True))
-        image = image[top : top + self.size[0], left : left + self.size[1]]
-        return torch.from_numpy(np.ascontiguousarray(image.transpose(2, 0, 1)))
+        return resized[:, top : top + self.size[0], left : left + self.size[1]].contiguous()
 
     def normalise(self, images: torch.Tensor, *, dtype: torch.dtype = torch.float32) -> torch.Tensor:
         """Turn pixels (..., C, H, W) from 0 to 255 into the model's input, on their own device."""
@@ -163,18 +154,3 @@ def target_size(height: int, width: int, *, size: tuple[int, int], rule: Rule) -
     if height * columns <= width * rows:  # the height is the tighter side
         return rows, max(columns, int(rows * width / height))
     return max(rows, int(columns * height / width)), columns
-
-
-def _resized(image: Pixels, height: int, width: int, interpolation: Interpolation) -> Pixels:
-    if image.shape[2] == 3:
-        picture = Image.fromarray(np.ascontiguousarray(image))
-        return np.asarray(picture.resize((width, height), RESAMPLING[interpolation]))
-    planes = [
-        np.asarray(
-            Image.fromarray(np.ascontiguousarray(image[:, :, channel])).resize(
-                (width, height), RESAMPLING[interpolation]
-            )
-        )
-        for channel in range(image.shape[2])
-    ]
-    return np.stack(planes, axis=2)

@@ -1,8 +1,6 @@
 """How a training image is cut and resized in the workers: crop, resize, flip, to (C, H, W) uint8.
 
-A JPEG is decoded only as far down as the crop reaches and only as large as the crop needs. Resampling is
-torch's on uint8 with antialias, several times as fast as Pillow's and equal to it within
-`RESAMPLING_TOLERANCE` on average.
+A JPEG is decoded only as far down as the crop reaches and only as large as the crop needs.
 """
 
 import math
@@ -14,15 +12,14 @@ import torch
 from numpy.typing import NDArray
 from torch.nn import functional as F
 
-from vitrine.data.decode import decode, decode_upper_rows, to_channels
+from vitrine.data.decode import decode, decode_upper_rows
 from vitrine.data.jpeg import MAGIC, read_layout
+from vitrine.data.resampling import planes, resize
 from vitrine.data.source import Pixels
 from vitrine.errors import ConfigError
 
 Crop = Literal["inception", "random", "padded", "none"]
 Numbers = NDArray[np.float64]
-# Mean difference, in levels of 255, between torch's and Pillow's resampling of a photograph.
-RESAMPLING_TOLERANCE = 0.2
 _ATTEMPTS = 10  # as TensorFlow's and torchvision's inception crop
 
 
@@ -103,7 +100,7 @@ class TrainView:
             box = inception_box(numbers, *pixels.shape[:2], area=self.area, aspect=self.aspect)
         top, left, height, width = box
         cut = pixels[top : top + max(height, 1), left : left + max(width, 1)]
-        return resize(_planes(cut, self.channels), self.size, self.interpolation)
+        return resize(planes(cut, self.channels), self.size, self.interpolation)
 
     def _needed(self, height: int, width: int, box: tuple[int, int, int, int]) -> tuple[int, int]:
         """Size of the whole image at which the box still has twice the pixels of the view on each side.
@@ -118,7 +115,7 @@ class TrainView:
     def _whole(self, data: bytes | Pixels, name: str, numbers: Numbers) -> torch.Tensor:
         larger = self.resize_size if self.crop == "random" and self.resize_size else self.size
         pixels = decode(data, name=name, channels=self.channels, min_size=larger)
-        view = resize(_planes(pixels, self.channels), larger, self.interpolation)
+        view = resize(planes(pixels, self.channels), larger, self.interpolation)
         if self.crop == "padded":
             pad = [max(1, side // 8) for side in self.size]
             view = F.pad(view, (pad[1], pad[1], pad[0], pad[0]))
@@ -159,18 +156,3 @@ def _scaled_box(box: tuple[int, int, int, int], scale: int) -> tuple[int, int, i
     top, left = round(box[0] / scale), round(box[1] / scale)
     bottom, right = round((box[0] + box[2]) / scale), round((box[1] + box[3]) / scale)
     return top, left, bottom - top, right - left
-
-
-def resize(image: torch.Tensor, size: tuple[int, int], interpolation: str) -> torch.Tensor:
-    """Resample a uint8 image (C, H, W), with antialias, to (C, *size)."""
-    if tuple(image.shape[1:]) == tuple(size):
-        return image
-    return F.interpolate(image[None], size=size, mode=interpolation, antialias=True)[0]
-
-
-def _planes(pixels: Pixels, channels: int) -> torch.Tensor:
-    pixels = to_channels(pixels, channels)
-    if not pixels.flags.writeable:  # Pillow's arrays are read-only, which torch does not know
-        pixels = pixels.copy()
-    # (H, W, C) in memory seen as (C, H, W): the layout for which torch has its fast kernel.
-    return torch.from_numpy(pixels).permute(2, 0, 1)

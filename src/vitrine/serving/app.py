@@ -149,7 +149,7 @@ def add_state(app: FastAPI, service: Service) -> None:
                 "models": [hosted.described() for hosted in service.models.values()],
                 "limits": {
                     name: getattr(limits, name)
-                    for name in ("upload_bytes", "pixels", "waiting", "target_seconds")
+                    for name in ("upload_bytes", "pixels", "whole_pixels", "waiting", "target_seconds")
                 },
                 "run": service.run.name if service.run else None,
                 "version": __version__,

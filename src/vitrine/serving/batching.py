@@ -61,9 +61,9 @@ class Batcher:
         for worker in self.workers:
             worker.start()
 
-    def submit(self, task: Task, item: Any) -> "Future[Any]":
-        """Put one item in the queue; the future gives its result."""
-        job = Job(task, item, Future())
+    def submit(self, task: Task, item: Any, *, future: "Future[Any] | None" = None) -> "Future[Any]":
+        """Put one item in the queue; the future, a new one or one that is being waited for, gives its result."""
+        job = Job(task, item, future or Future())
         with self._changed:
             if self._is_stopping:
                 raise RefusedError(

@@ -11,6 +11,7 @@ from torch.nn.functional import cosine_similarity
 
 from vitrine.checkpoints import Loaded, load
 from vitrine.errors import CheckpointError, ConfigError
+from vitrine.evaluation.outputs import Precision
 from vitrine.exporting.runner import Engine, OnnxRunner, open_runner
 from vitrine.models import ViTConfig
 from vitrine.runtime.run_folders import LATEST, find_run
@@ -96,7 +97,7 @@ class Hosted:
         return {
             "name": self.name,
             "variant": predictor.loaded.record.variant,
-            "backend": "torch" if self.graph is None else self.graph.version,
+            "backend": f"torch, {predictor.precision}" if self.graph is None else self.graph.version,
             "image_size": list(size),
             "rule": predictor.preprocess.rule,
             "crop_fraction": predictor.preprocess.crop_fraction,
@@ -121,10 +122,15 @@ def open_hosted(
     onnx: Path | None = None,
     engine: Engine = "onnxruntime",
     classifier: Path | None = None,
+    precision: Precision = "fp32",
 ) -> tuple[list[Hosted], LiveRun | None]:
     """Open the models that are to be served, and the run whose curves are shown if one is a run folder."""
     if not 1 <= len(sources) <= 2:
         raise ConfigError(f"one model is served, or two side by side, got {len(sources)}")
+    if onnx is not None and precision != "fp32":
+        raise ConfigError(
+            f"an ONNX file computes in what it was exported in; leave --precision {precision} away"
+        )
     found: list[Hosted] = []
     run: LiveRun | None = None
     for number, source in enumerate(sources):
@@ -143,7 +149,7 @@ def open_hosted(
                 _with_graph(loaded, source, open_runner(onnx, engine=engine, threads=threads), most=most)
             )
             continue
-        predictor = Predictor(loaded, device=device)
+        predictor = Predictor(loaded, device=device, precision=precision)
         found.append(Hosted(unique(name_of(source), found), predictor, most=most))
     if not found and run is None:
         raise CheckpointError(f"{sources[0]} holds nothing that can be served")

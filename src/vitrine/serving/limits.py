@@ -14,7 +14,7 @@ class Limits:
     upload_bytes: int = 16 * MIB
     """Of one picture as it is sent."""
     pixels: int = 50_000_000
-    """Of one picture once decoded: 150 MB of RGB."""
+    """Of one JPEG, which is decoded at a part of its size."""
     waiting: int = 256
     """Requests that are being answered or wait for it; one more is told to come back."""
     held_bytes: int = 256 * MIB
@@ -29,6 +29,11 @@ class Limits:
     batch: int = 32
     """Most pictures in one batch, whatever the target allows."""
     connections: int = 1024
+
+    @property
+    def whole_pixels(self) -> int:
+        """Of one picture of any other kind than JPEG: it is unpacked whole, at up to 20 bytes a pixel."""
+        return self.pixels // 2
 
     def __post_init__(self) -> None:
         for name, value in vars(self).items():

@@ -113,7 +113,8 @@ class Limited(BaseModel):
     """What the server accepts."""
 
     upload_bytes: int
-    pixels: int
+    pixels: int = Field(description="Of a JPEG.")
+    whole_pixels: int = Field(description="Of any other kind of picture.")
     waiting: int
     target_seconds: float
 

@@ -7,8 +7,9 @@ kept: bytes and pixels are let go with the answer.
 import asyncio
 import os
 import time
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, InvalidStateError, ThreadPoolExecutor
+from contextlib import suppress
 from typing import Any
 
 import torch
@@ -23,11 +24,11 @@ from vitrine.serving.limits import Limits
 from vitrine.serving.live_run import LiveRun
 from vitrine.serving.prometheus import SECONDS, SIZES, Counter, Gauge, Histogram
 from vitrine.serving.refusals import UNAVAILABLE, UNREADABLE, RefusedError, refused
-from vitrine.serving.uploads import check_picture, num_pixels
+from vitrine.serving.uploads import check_picture, is_jpeg, num_pixels
 from vitrine.spelling import nearest
 
 MOST_DECODERS = 4
-# A picture with alpha needs up to 35 bytes a pixel while it is unpacked; larger ones than this go one at a time.
+# A picture may need 20 bytes a pixel while it is unpacked; larger ones than this go one at a time.
 LARGE_PIXELS = 8_000_000
 # Batches that set the speed by which the first requests are batched.
 WARM_UP_SIZES = (1, 1, 2)
@@ -97,7 +98,7 @@ class Service:
             raise RefusedError(
                 UNREADABLE, f"{hosted.name} has no head, so it names no classes; /embed gives its features"
             )
-        logits = await self._computed(hosted.logits, await self._decoded(hosted, data))
+        logits = await self._computed(hosted, data, hosted.logits)
         [answers] = hosted.predictor.best(logits[None], top=top)
         return {
             "model": hosted.name,
@@ -113,7 +114,7 @@ class Service:
     async def embed(self, hosted: Hosted, data: bytes) -> dict[str, Any]:
         """Return the features of an upload."""
         begin = time.perf_counter()
-        features = await self._computed(hosted.features, await self._decoded(hosted, data))
+        features = await self._computed(hosted, data, hosted.features)
         return {"model": hosted.name, "features": features.tolist(), "milliseconds": since(begin)}
 
     async def explain(self, hosted: Hosted, data: bytes, *, layers: str, with_matrix: bool) -> dict[str, Any]:
@@ -124,39 +125,53 @@ class Service:
                 UNREADABLE, f"{hosted.name} is a ResNet and has no attention; a ViT or a hybrid would do"
             )
         chosen = tuple(chosen_layers(layers, hosted.depth))
-        pixels = await self._decoded(hosted, data)
-        wish = Wish(pixels=pixels, layers=chosen, with_matrix=with_matrix)
-        found = await self._computed(hosted.explanation, wish)
+
+        def wish(pixels: Tensor) -> Wish:
+            return Wish(pixels=pixels, layers=chosen, with_matrix=with_matrix)
+
+        found = await self._computed(hosted, data, hosted.explanation, item=wish)
         return {"model": hosted.name, **found, "milliseconds": since(begin)}
 
     async def in_thread(self, function: Any, *values: Any) -> Any:
         """Run what takes a moment beside the event loop."""
         return await asyncio.get_running_loop().run_in_executor(self.decoders, function, *values)
 
-    async def _decoded(self, hosted: Hosted, data: bytes) -> Tensor:
-        loop = asyncio.get_running_loop()
+    async def _computed(
+        self,
+        hosted: Hosted,
+        data: bytes,
+        task: Task,
+        *,
+        item: Callable[[Tensor], Any] = lambda pixels: pixels,
+    ) -> Any:
+        """Let an upload be decoded and computed; the event loop hears of it once, when there is an answer."""
+        answer: Future[Any] = Future()
+        max_pixels = self.limits.pixels if is_jpeg(data) else self.limits.whole_pixels
 
-        def decode() -> Tensor:
+        def decode() -> None:
+            pixels = hosted.pixels(data, max_pixels=max_pixels)
+            self.batcher.submit(task, item(pixels), future=answer)
+
+        def decode_if_small() -> None:
+            check_picture(data, max_pixels=max_pixels)
+            if num_pixels(data) > LARGE_PIXELS:
+                self.large_decoder.submit(attempt, decode)
+            else:
+                decode()
+
+        def attempt(work: Callable[[], None]) -> None:
+            if answer.cancelled():
+                return
             try:
-                return hosted.pixels(data, max_pixels=self.limits.pixels)
-            except DataError as error:
-                raise refused(error) from None
+                work()
+            except Exception as error:  # whatever it is, somebody waits to hear of it
+                with suppress(InvalidStateError):  # unless they have given up meanwhile
+                    answer.set_exception(refused(error) if isinstance(error, DataError) else error)
 
-        def decode_if_small() -> Tensor | None:
-            check_picture(data, max_pixels=self.limits.pixels)
-            return None if num_pixels(data) > LARGE_PIXELS else decode()
-
-        found = await self._in_time(loop.run_in_executor(self.decoders, decode_if_small))
-        if found is None:
-            found = await self._in_time(loop.run_in_executor(self.large_decoder, decode))
-        return found
-
-    async def _computed(self, task: Task, item: Any) -> Any:
-        return await self._in_time(asyncio.wrap_future(self.batcher.submit(task, item)))
-
-    async def _in_time(self, work: "asyncio.Future[Any]") -> Any:
+        self.decoders.submit(attempt, decode_if_small)
         try:
-            return await asyncio.wait_for(work, self.limits.answer_seconds)
+            async with asyncio.timeout(self.limits.answer_seconds):
+                return await asyncio.wrap_future(answer)
         except TimeoutError:
             raise RefusedError(
                 UNAVAILABLE,

@@ -139,10 +139,16 @@ def file_of_form(body: bytes, *, boundary: str) -> bytes:
     return bytes(files[0])
 
 
+def is_jpeg(data: bytes) -> bool:
+    """Tell by its first bytes whether a picture can be decoded at a part of its size."""
+    return data[:3] == b"\xff\xd8\xff"
+
+
 def check_picture(data: bytes, *, max_pixels: int) -> None:
     """Refuse by its first bytes what is no picture, and what would cost more than its size suggests."""
-    if data[:3] == b"\xff\xd8\xff":
-        scans = data.count(b"\xff\xda")
+    if is_jpeg(data):
+        # A decoder refuses a second scan after one that holds all there is; then the bytes need not be searched.
+        scans = 1 if read_layout(data).can_stop else data.count(b"\xff\xda")
         if scans > MOST_SCANS:
             raise RefusedError(
                 UNREADABLE, f"the JPEG has {scans} scans, more than the {MOST_SCANS} that are read"
@@ -168,7 +174,7 @@ def num_pixels(data: bytes) -> int:
         height, width = webp_size(data)
         return height * width
     try:
-        if data[:3] == b"\xff\xd8\xff":
+        if is_jpeg(data):
             layout = read_layout(data)
             return layout.height * layout.width
         with Image.open(io.BytesIO(data)) as image:

@@ -1,13 +1,19 @@
 import io
+import os
 import struct
+import subprocess
+import sys
 import zlib
+from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image, ImageOps
 from unit.data.pictures import encoded, smooth
 
+from vitrine.data import colours
 from vitrine.data import decode as decoding
+from vitrine.data.colours import first_frame
 from vitrine.data.decode import DECODER_TOLERANCE, MAX_SIDE, decode, read_facts
 from vitrine.data.jpeg import read_layout, scale_factor, upper_rows
 from vitrine.errors import DataError
@@ -92,6 +98,63 @@ def test_bilevel_palette_and_float_images_are_read():
     assert np.array_equal(decode(encoded(palette)), np.asarray(palette.convert("RGB")))
     float_image = Image.fromarray(np.linspace(0, 1, 64, dtype=np.float32).reshape(8, 8))
     assert decode(encoded(float_image, "TIFF")).max() == 255
+
+
+def images_of_every_mode():
+    picture = Image.fromarray(smooth(13, 17))
+    clear = picture.convert("RGBA")
+    clear.putalpha(Image.fromarray(smooth(13, 17)[:, :, 0]))
+    palette = picture.quantize(7)
+    see_through = palette.copy()
+    see_through.info["transparency"] = 2
+    wide = np.arange(13 * 17, dtype=np.uint16).reshape(13, 17) * 290
+    return {
+        "RGB": picture, "RGBA": clear, "LA": clear.convert("LA"), "L": picture.convert("L"), "P": palette,
+        "P with transparency": see_through, "CMYK": picture.convert("CMYK"), "1": picture.convert("1"),
+        "I;16": Image.fromarray(wide), "I": Image.fromarray(wide.astype(np.int32) * 1000),
+        "F": Image.fromarray(wide.astype(np.float32) - 99),
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("name", images_of_every_mode())
+def test_a_large_image_that_is_converted_in_strips_is_the_same(monkeypatch, name):
+    image = images_of_every_mode()[name]
+    whole = first_frame(image)
+    monkeypatch.setattr(colours, "STRIP_PIXELS", 3 * 17)  # five strips, the last of one row
+    assert np.array_equal(first_frame(image), whole)
+
+
+PEAK = """
+import sys
+from vitrine.data.decode import decode
+def kilobytes(what):
+    return int(open("/proc/self/status").read().split(what + ":")[1].split()[0])
+decode(open(sys.argv[2], "rb").read())
+data, before = open(sys.argv[1], "rb").read(), kilobytes("VmRSS")
+decode(data)
+print((kilobytes("VmHWM") - before) * 1024)
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="no such account of memory here")
+@pytest.mark.parametrize(
+    ("kind", "mode"), [("WEBP", "RGBA"), ("PNG", "RGBA"), ("PNG", "I;16"), ("AVIF", "RGBA")]
+)
+def test_no_kind_needs_more_than_twenty_bytes_a_pixel_to_be_unpacked(tmp_path, kind, mode):
+    height, width = 3000, 4000
+    options = {"WEBP": {"lossless": True, "method": 0}, "PNG": {"compress_level": 1}, "AVIF": {"speed": 10}}[
+        kind
+    ]
+    if mode == "I;16":
+        picture = Image.fromarray(np.full((height, width), 30_000, dtype=np.uint16))
+    else:
+        picture = Image.new(mode, (width, height), (10, 20, 30, 128))
+    (tmp_path / "large").write_bytes(encoded(picture, kind, **options))
+    (tmp_path / "small").write_bytes(encoded(picture.resize((40, 30)), kind))  # what the reader itself needs
+    command = [sys.executable, "-c", PEAK, str(tmp_path / "large"), str(tmp_path / "small")]
+    environment = {**os.environ, "PYTHONPATH": str(Path(decoding.__file__).parents[2])}
+    done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
+    assert int(done.stdout) < 20 * height * width
 
 
 def test_the_first_frame_of_an_animation_is_taken():

@@ -1,13 +1,12 @@
 import numpy as np
 import pytest
 import torch
-from PIL import Image
 from unit.data.pictures import encoded, smooth
 
 from vitrine.data import decode as decoding
 from vitrine.data.decode import decode
 from vitrine.data.randomness import uniforms
-from vitrine.data.view import RESAMPLING_TOLERANCE, TrainView, inception_box, resize
+from vitrine.data.view import TrainView, inception_box
 from vitrine.errors import ConfigError
 
 
@@ -37,15 +36,6 @@ def test_inception_boxes_lie_inside_and_keep_area_and_aspect():
 def test_a_box_that_never_fits_is_the_centre():
     own = numbers(1, TrainView())[0]
     assert inception_box(own, 10, 1000, area=(0.9, 1), aspect=(3 / 4, 4 / 3)) == (0, 493, 10, 13)
-
-
-@pytest.mark.parametrize("interpolation", ["bilinear", "bicubic"])
-def test_resampling_equals_pillows_within_its_tolerance(interpolation):
-    image = smooth(123, 211)
-    expected = np.asarray(Image.fromarray(image).resize((64, 48), Image.Resampling[interpolation.upper()]))
-    found = resize(torch.from_numpy(image.copy()).permute(2, 0, 1), (48, 64), interpolation)
-    difference = (found.permute(1, 2, 0).numpy().astype(int) - expected).__abs__()
-    assert difference.mean() < RESAMPLING_TOLERANCE and difference.max() <= 8
 
 
 @pytest.mark.parametrize("has_simplejpeg", [True, False])

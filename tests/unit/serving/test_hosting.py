@@ -76,3 +76,31 @@ def test_a_model_is_called_after_its_run_or_file(folder, model):
     assert name_of(str(model / "model.safetensors")) == name_of(str(model)) == folder.name
     (folder / "weights.npz").touch()
     assert name_of(str(folder / "weights.npz")) == "weights.npz"
+
+
+def test_the_engine_that_is_asked_for_on_the_command_line_runs_the_graph(model, graph, monkeypatch):
+    from vitrine.serving import hosting
+
+    asked = []
+
+    def refuse(path, *, engine, threads):
+        asked.append(engine)
+        raise ConfigError("enough")
+
+    monkeypatch.setattr(hosting, "open_runner", refuse)
+    for engine in ("openvino", "onnxruntime"):
+        with pytest.raises(ConfigError, match="enough"):
+            vitrine.serve([str(model)], onnx=graph, engine=engine, port=0, device="cpu")
+    assert asked == ["openvino", "onnxruntime"]
+
+
+def test_bf16_is_that_of_the_predictor_and_an_onnx_file_keeps_its_own_precision(model, graph):
+    [hosted], _ = opened(model, precision="bf16")
+    pixels = torch.stack([hosted.pixels(jpeg(seed), max_pixels=10**6) for seed in range(3)])
+    found = torch.stack(hosted.compute(list(pixels), wanted="logits"))
+    wanted = Predictor.open(model, device="cpu", precision="bf16").batch(pixels)
+    assert torch.equal(found, wanted)
+    assert not torch.equal(found, Predictor.open(model, device="cpu").batch(pixels))
+    assert hosted.described()["backend"] == "torch, bf16"
+    with pytest.raises(ConfigError, match="--precision bf16"):
+        opened(model, onnx=graph, precision="bf16")

@@ -56,6 +56,7 @@ export function painted(map, [rows, columns], strength) {
 }
 
 const ATLAS_GAP = 2;
+const MOST_TILE = 80; // pixels on the screen
 
 // Every layer (across) and head (down) at once, one pixel a patch.
 export function drawAtlas(canvas, explained, { layer, head, mark }) {
@@ -63,6 +64,7 @@ export function drawAtlas(canvas, explained, { layer, head, mark }) {
   const [stepX, stepY] = [columns + ATLAS_GAP, rows + ATLAS_GAP];
   canvas.width = explained.num_layers * stepX + ATLAS_GAP;
   canvas.height = explained.num_heads * stepY + ATLAS_GAP;
+  canvas.style.maxWidth = `${explained.num_layers * MOST_TILE}px`; // a model of two layers must not fill the page
   const context = canvas.getContext("2d");
   for (const found of explained.layers) {
     found.heads.forEach((grid, h) => {

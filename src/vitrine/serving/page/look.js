@@ -110,13 +110,15 @@ function showControls() {
 
 export async function show(blob) {
   current?.abort();
-  current = new AbortController();
+  const { signal } = (current = new AbortController());
   notice(null);
-  picture = await openPicture(blob);
+  const opened = await openPicture(blob);
+  if (signal.aborted) return; // a newer one came while this was being opened
+  picture = opened;
   Object.assign(view, { patch: null, pinned: null });
   $("#hero").hidden = true;
   $("#case").hidden = false;
-  await Promise.all(stages.map((stage) => askAbout(stage, current.signal)));
+  await Promise.all(stages.map((stage) => askAbout(stage, signal)));
 }
 
 function clear() {
@@ -239,6 +241,7 @@ async function fetchMatrix(stage, layer) {
     explained.layers[layer].matrix = found.layers[0].matrix;
     draw(stage);
   } catch (error) {
+    explained.layers[layer].asked = false;
     if (error.name !== "AbortError") notice(error.message);
   }
 }
