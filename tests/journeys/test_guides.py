@@ -2,11 +2,14 @@
 
 The Python of a guide runs top to bottom in an empty folder, as a reader would type it. A `text` block right
 after a Python block is what that block prints. In `sh` blocks every call of `vitrine`, under torchrun or srun
-too, is parsed by the real command line: verbs, options and the kinds of their values.
+too, is parsed by the real command line: verbs, options and the kinds of their values. Those that need neither weights
+nor data sets nor machines that a test has not are run as well, in a folder like the reader's, with small pictures and
+a small model in the box.
 """
 
 import contextlib
 import io
+import itertools
 import re
 import shlex
 from collections.abc import Iterator
@@ -15,6 +18,7 @@ from pathlib import Path
 import pytest
 import typer.main
 from boxes import untrained_box
+from journeys.commandline import inside
 from pictures import photo, save
 
 from vitrine.checkpoints import places
@@ -25,6 +29,17 @@ READMES = [ROOT / "README.md", ROOT / "README.zh-CN.md"]
 GUIDES = [*sorted((ROOT / "docs" / "guides").glob("*.md")), *READMES]
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", flags=re.DOTALL | re.MULTILINE)
 IDS = [guide.name for guide in GUIDES]
+# Commands of the guides that are not run here, and why.
+NOT_RUN = {
+    r"torchrun|srun": "several processes; test_many_processes.py has them",
+    r"vitrine resume": "says that a run which has ended is finished; test_training.py stops runs and goes on",
+    r"vitrine serve": "does not end by itself; test_serve.py talks to it",
+    r"vitrine pretrain": "hours of training; test_training.py and test_without_labels.py run it short",
+    r"google/|dinov2|\.npz|MODEL|runs/pretrained|real\.json": "weights and files that only a reader has",
+    r"cifar|/data/|\./vtab|\./labelled|study page": "data sets, or results on them",
+    r"--size 384": "minutes on a large picture",
+    r"vitrine bench": "minutes of measuring",
+}
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -89,6 +104,54 @@ def test_every_command_of_the_guide_parses(guide: Path) -> None:
             _, command, rest = application.resolve_command(context, list(words))  # type: ignore[attr-defined]
             assert command is not None, words
             command.make_context(words[0], list(rest), parent=context)
+
+
+@pytest.fixture(scope="module")
+def desk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Make a folder like a reader's: photos with their splits, an inbox, one photo; and go there."""
+    folder = tmp_path_factory.mktemp("desk")
+    seeds = itertools.count()
+    for split, count in (("train", 26), ("test", 4)):
+        for name, number in itertools.product(("apple", "pear"), range(count)):
+            save(folder / "photos" / split / name / f"{number}.jpg", photo(next(seeds)))
+    (folder / "train").symlink_to(folder / "photos" / "train")
+    (folder / "test").symlink_to(folder / "photos" / "test")
+    for place in ("inbox/1.jpg", "inbox/2.jpg", "photo.jpg"):
+        save(folder / place, photo(next(seeds)))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        patch.setattr(places, "BOX_FOLDER", untrained_box(folder / "box", image_size=32))
+        made = inside("finetune", "./photos", "--epochs", "1", "--device", "cpu")
+        assert made.returncode == 0, made.stderr
+        yield folder
+
+
+def test_most_commands_of_the_guides_are_run_and_the_reasons_for_the_others_hold() -> None:
+    lines = {line for guide in GUIDES[:-1] for line in shell_lines(guide)}
+    left_out = {reason: [line for line in lines if re.search(reason, line)] for reason in NOT_RUN}
+    assert all(left_out.values()), "a reason that no command needs any more"
+    assert len([line for line in lines if not is_left_out(line)]) >= 20
+
+
+@pytest.mark.parametrize("guide", GUIDES[:-1], ids=IDS[:-1])
+def test_the_commands_of_the_guide_run_in_its_order(guide: Path, desk: Path) -> None:
+    for line in shell_lines(guide):
+        if is_left_out(line):
+            continue
+        [words] = commands_in(line)
+        done = inside(*words)
+        assert done.returncode == 0, f"{line}\n{done.stdout}\n{done.stderr}"
+
+
+def shell_lines(guide: Path) -> list[str]:
+    """Find the lines for a shell that call `vitrine`."""
+    blocks = [block for kind, block in BLOCK.findall(guide.read_text(encoding="utf-8")) if kind == "sh"]
+    lines = [line for block in blocks for line in block.replace("\\\n", " ").splitlines()]
+    return [line for line in lines if commands_in(line)]
+
+
+def is_left_out(line: str) -> bool:
+    return any(re.search(reason, line) for reason in NOT_RUN)
 
 
 def test_a_misspelt_option_in_a_guide_would_be_found() -> None:
