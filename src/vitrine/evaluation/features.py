@@ -27,8 +27,8 @@ from vitrine.models import Model, ViT
 from vitrine.runtime.files import write_atomically
 from vitrine.runtime.progress import remark, track
 
-# Changes whenever the numbers that a model gives, or what is stored, change.
-_VERSION = "2"
+# Changes whenever the numbers that a model gives (its input included), or what is stored, change.
+_VERSION = "3"
 
 
 @dataclass(frozen=True, kw_only=True)
