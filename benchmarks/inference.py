@@ -14,15 +14,11 @@ from pathlib import Path
 
 import torch
 from torch import nn
+from train_step import TIMM_NAMES
 
 from vitrine.models import create_model
 from vitrine.models.kernels.layers import speed_up
 
-TIMM_NAMES = {
-    "ViT-S/16": "vit_small_patch16_224",
-    "ViT-B/16": "vit_base_patch16_224",
-    "ViT-L/16": "vit_large_patch16_224",
-}
 SMALL = 8
 
 

@@ -156,16 +156,7 @@ def _open(data: str) -> Mapping[str, "Source"]:
 def _page(report: object, splits: Mapping[str, "Source"], path: Path) -> Path | None:
     from vitrine.data.pages import render_scan
     from vitrine.data.scan import ScanReport
-    from vitrine.errors import MissingExtraError
-    from vitrine.runtime.files import write_atomically
-    from vitrine.runtime.progress import remark
+    from vitrine.runtime.page_templates import write_page
 
     assert isinstance(report, ScanReport)
-    try:
-        page = render_scan(report, splits)
-    except MissingExtraError as error:
-        remark(f"No report.html, only issues.csv: {error}")
-        return None
-    with write_atomically(path, mode="w") as file:
-        file.write(page)
-    return path
+    return write_page(path, lambda: render_scan(report, splits), remains="issues.csv")

@@ -161,16 +161,9 @@ def _features(
 def _page(overlap: object, train: "Source", tests: "dict[str, Source]", path: Path) -> Path | None:
     from vitrine.data.overlap import Overlap
     from vitrine.data.pages import render_overlap
-    from vitrine.errors import MissingExtraError
-    from vitrine.runtime.files import write_atomically
-    from vitrine.runtime.progress import remark
+    from vitrine.runtime.page_templates import write_page
 
     assert isinstance(overlap, Overlap)
-    try:
-        page = render_overlap(overlap, train, tests)
-    except MissingExtraError as error:
-        remark(f"No pairs.html, only pairs.csv and exclude.txt: {error}")
-        return None
-    with write_atomically(path, mode="w") as file:
-        file.write(page)
-    return path
+    return write_page(
+        path, lambda: render_overlap(overlap, train, tests), remains="pairs.csv and exclude.txt"
+    )

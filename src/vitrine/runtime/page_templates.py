@@ -1,8 +1,12 @@
 """How pages are filled in: the same rules for every room's templates, so that all reports look alike."""
 
+from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from vitrine.errors import MissingExtraError
+from vitrine.runtime.files import write_atomically
+from vitrine.runtime.progress import remark
 
 if TYPE_CHECKING:
     import jinja2
@@ -23,3 +27,15 @@ def page_templates(*rooms: str, purpose: str) -> "jinja2.Environment":
     )
     environment.filters["number"] = lambda value: f"{value:,}"
     return environment
+
+
+def write_page(path: Path, render: Callable[[], str], *, remains: str = "") -> Path | None:
+    """Write what `render` returns; where it needs an extra that is missing, say so and what `remains`."""
+    try:
+        page = render()
+    except MissingExtraError as error:
+        remark(f"No {path.name}{remains and f', only {remains}'}: {error}")
+        return None
+    with write_atomically(path, mode="w") as file:
+        file.write(page)
+    return path

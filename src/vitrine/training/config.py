@@ -12,6 +12,11 @@ Precision = Literal["auto", "bf16", "fp32", "fp8"]
 Trains = Literal["all", "head"]
 
 
+def is_bf16(precision: str, *, device: str) -> bool:
+    """Whether a run on this kind of device computes in bf16, or does beside fp8: `auto` does on CUDA."""
+    return precision in ("bf16", "fp8") or (precision == "auto" and device == "cuda")
+
+
 @dataclass(frozen=True, kw_only=True)
 class TrainingConfig:
     """What the loop needs to know. Weight decay is decoupled and multiplied by the learning rate (torch's AdamW).

@@ -16,7 +16,7 @@ from torch.distributed.tensor import DTensor
 from vitrine.errors import TrainingError
 from vitrine.runtime.processes import Processes, anyone, largest
 from vitrine.runtime.progress import remark
-from vitrine.training.config import Precision
+from vitrine.training.config import is_bf16
 
 Parts = tuple[Tensor, ...]
 # Maps the trained module and (a slice of) the prepared batch to one loss an image and sums worth logging.
@@ -32,9 +32,9 @@ class StepState:
     """0 until a loss or gradient is not finite, then 1 for good."""
 
 
-def computing_in(precision: Precision, kind: str) -> AbstractContextManager[None]:
+def computing_in(precision: str, kind: str) -> AbstractContextManager[None]:
     """Compute in bf16 where a run's precision says so on this kind of device."""
-    if precision in ("bf16", "fp8") or (precision == "auto" and kind == "cuda"):
+    if is_bf16(precision, device=kind):
         return torch.autocast(kind, dtype=torch.bfloat16)
     return nullcontext()
 

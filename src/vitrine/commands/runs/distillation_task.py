@@ -14,11 +14,9 @@ def make_logits_task(setting: "Setting", processes: "Processes") -> "Task":
     from torch import nn
 
     from vitrine.commands.runs.teachers import fetched, kept_rows, require_classes_of
-    from vitrine.commands.runs.training_batches import make_batches, make_names
-    from vitrine.commands.runs.training_task import make_evaluation
+    from vitrine.commands.runs.training_task import labelled_task
     from vitrine.data.augment import augment
     from vitrine.data.loader import Batch
-    from vitrine.training.loop import Task
 
     recipe, preprocess, teacher = setting.recipe, setting.preprocess, setting.teacher
     classes = setting.splits["train"].classes
@@ -44,10 +42,4 @@ def make_logits_task(setting: "Setting", processes: "Processes") -> "Task":
         losses, sums = module(*parts)
         return losses, sums
 
-    return Task(
-        batches=make_batches(setting, processes),
-        prepare=prepare,
-        loss_of=loss_of,
-        evaluate=make_evaluation(setting, processes) if "val" in setting.splits else None,
-        names_of=make_names(setting),
-    )
+    return labelled_task(setting, processes, prepare=prepare, loss_of=loss_of)

@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from vitrine.commands.runs.training_run import Setting
     from vitrine.models.memory import Demand
     from vitrine.runtime.processes import Processes
+    from vitrine.training.config import TrainingConfig
 
 FP32 = 4  # bytes
 
@@ -51,10 +52,12 @@ def aim_of(setting: "Setting") -> str:
 
 def device_in_words(setting: "Setting", processes: "Processes") -> str:
     """Name the device and what is computed in on it."""
+    from vitrine.training.config import is_bf16
+
     kind = processes.device.type
     precision = setting.recipe.training.precision
     if precision == "auto":
-        precision = "bf16" if kind == "cuda" else "fp32"
+        precision = "bf16" if is_bf16(precision, device=kind) else "fp32"
     many = f"{processes.world_size} processes with " if processes.world_size > 1 else ""
     return f"{many}{'the CPU' if kind == 'cpu' else kind} in {precision}"
 
@@ -63,7 +66,7 @@ def memory_in_words(setting: "Setting", processes: "Processes") -> str:
     """Predict the memory of a step on one device."""
     training, world_size = setting.recipe.training, processes.world_size
     batch = training.micro_batch or max(training.batch_size // world_size, 1)
-    memory = demand_of(setting, is_cuda=processes.device.type == "cuda").memory(
+    memory = demand_of(setting, device=processes.device.type).memory(
         micro_batch=math.ceil(batch * setting.recipe.passes(setting.model.config)),
         shards=world_size if setting.shard else 1,
         checkpointing=setting.model.config.activation_checkpointing,
@@ -72,16 +75,23 @@ def memory_in_words(setting: "Setting", processes: "Processes") -> str:
     return f"about {memory.total / 2**30:.1f} GiB for {batch} images at a time{where}"
 
 
-def demand_of(setting: "Setting", *, is_cuda: bool) -> "Demand":
+def demand_of(setting: "Setting", *, device: str) -> "Demand":
     """Reckon what the memory of a step follows from."""
     from vitrine.models.cost import cost_of
     from vitrine.models.memory import Demand
+    from vitrine.training.config import is_bf16
 
+    training = setting.recipe.training
     return Demand(
         cost=cost_of(setting.model.config),
-        states=1 if setting.recipe.training.optimizer == "sgd" else 2,
-        bytes_kept=2 if is_bf16(setting, is_cuda=is_cuda) else 4,
+        states=states_of(training),
+        bytes_kept=2 if is_bf16(training.precision, device=device) else 4,
     )
+
+
+def states_of(training: "TrainingConfig") -> int:
+    """Count the numbers that the optimizer keeps for each weight."""
+    return 1 if training.optimizer == "sgd" else 2
 
 
 def require_room(setting: "Setting", module: "nn.Module") -> None:
@@ -91,7 +101,7 @@ def require_room(setting: "Setting", module: "nn.Module") -> None:
     from vitrine.errors import CheckpointError
 
     training = setting.recipe.training
-    states = (1 if training.optimizer == "sgd" else 2) + (training.average_decay is not None)
+    states = states_of(training) + (training.average_decay is not None)
     weights = sum(parameter.numel() for parameter in module.parameters())
     trained = sum(parameter.numel() for parameter in module.parameters() if parameter.requires_grad)
     needed = FP32 * (weights + states * trained)
@@ -101,9 +111,3 @@ def require_room(setting: "Setting", module: "nn.Module") -> None:
             f"{setting.folder} has {free / 1e9:.2f} GB free and a checkpoint needs {needed / 1e9:.2f} GB; make room, "
             "or write elsewhere with --out"
         )
-
-
-def is_bf16(setting: "Setting", *, is_cuda: bool) -> bool:
-    """Whether a run computes in bf16, or keeps what it computes in fp8 in it."""
-    precision = setting.recipe.training.precision
-    return precision in ("bf16", "fp8") or (precision == "auto" and is_cuda)

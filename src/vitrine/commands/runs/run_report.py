@@ -173,26 +173,20 @@ def _page(
     notes: Sequence[str],
     file: Path,
 ) -> Path | None:
-    from vitrine.errors import MissingExtraError
     from vitrine.evaluation.run_page import render_run
-    from vitrine.runtime.files import write_atomically
-    from vitrine.runtime.progress import remark
+    from vitrine.runtime.page_templates import write_page
 
-    try:
-        page = render_run(
+    return write_page(
+        file,
+        lambda: render_run(
             account,
             judged=judged,
             interval=interval,
             attention=None if loaded is None or judged is None else _attention(loaded, judged.source, device),
             facts=_facts(account),
             notes=notes,
-        )
-    except MissingExtraError as error:
-        remark(f"No {FILE}: {error}")
-        return None
-    with write_atomically(file, mode="w") as opened:
-        opened.write(page)
-    return file
+        ),
+    )
 
 
 def _attention(loaded: "Loaded", source: "Source", device: "torch.device | str") -> "Attention | None":

@@ -1,7 +1,6 @@
 """The teacher of a distillation: loaded at the size that gives it the student's patches, asked, and remembered."""
 
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -54,9 +53,9 @@ class Teacher:
         """Put the teacher's view of the pixels to `question`, without gradients, in the run's precision."""
         import torch
 
-        is_bf16 = self.precision == "bf16" or (self.precision == "auto" and pixels.is_cuda)
-        casting = torch.autocast(pixels.device.type, torch.bfloat16) if is_bf16 else nullcontext()
-        with torch.no_grad(), casting:
+        from vitrine.training.step import computing_in
+
+        with torch.no_grad(), computing_in(self.precision, pixels.device.type):
             found = [question(piece) for piece in self.pieces(pixels)]
         return tuple(torch.cat(part) for part in zip(*found, strict=True))
 
@@ -171,13 +170,14 @@ def kept_rows(
     """Return what the teacher says of every training image, recalled where it was kept before: (N, ...)."""
     from vitrine.errors import DataError
     from vitrine.evaluation.features import extract_features
+    from vitrine.training.config import is_bf16
 
     teacher, source = setting.teacher, setting.splits["train"]
     assert teacher is not None
-    is_bf16 = teacher.precision == "bf16" or (teacher.precision == "auto" and processes.device.type == "cuda")
     found = extract_features(
         teacher.model.to(processes.device), source, preprocess=teacher.preprocess, num_workers=setting.workers,
-        device=processes.device, precision="bf16" if is_bf16 else "fp32", what="Asking the teacher",
+        device=processes.device, what="Asking the teacher",
+        precision="bf16" if is_bf16(teacher.precision, device=processes.device.type) else "fp32",
         function=question, output=f"{output} {teacher.weights}",
     )  # fmt: skip
     if found.failures:

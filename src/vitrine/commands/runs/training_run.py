@@ -234,7 +234,7 @@ def fitting_micro_batch(setting: Setting, *, world_size: int, free: float) -> in
     """Halve each process's share of the batch until its memory, all weights sharded, is predicted to be free."""
     from vitrine.commands.runs.run_plan import demand_of
 
-    demand = demand_of(setting, is_cuda=True)
+    demand = demand_of(setting, device="cuda")
     checkpointing = setting.model.config.activation_checkpointing
     size = setting.recipe.training.batch_size // world_size
     while size > 1:

@@ -1,14 +1,17 @@
 """From a run's data, model and recipe to the functions that the loop takes."""
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from vitrine.commands.runs.training_run import Setting
+    from vitrine.data.loader import Batch
     from vitrine.recipes.recipe import Objective
     from vitrine.runtime.processes import Processes
     from vitrine.training.loop import Evaluate, Task
+    from vitrine.training.step import LossOf
 
 
 def trained_module(setting: "Setting") -> "nn.Module":
@@ -46,11 +49,9 @@ def make_labels_task(setting: "Setting", processes: "Processes") -> "Task":
     import torch
     from torch import nn
 
-    from vitrine.commands.runs.training_batches import make_batches, make_names
     from vitrine.data.augment import augment
     from vitrine.data.loader import Batch
     from vitrine.objectives.classification import classification_loss, num_correct
-    from vitrine.training.loop import Task
 
     recipe, preprocess = setting.recipe, setting.preprocess
     config, num_classes = recipe.training, len(setting.splits["train"].classes)
@@ -75,6 +76,20 @@ def make_labels_task(setting: "Setting", processes: "Processes") -> "Task":
         return classification_loss(logits, targets, kind=recipe.loss), {
             "accuracy": num_correct(logits, targets)
         }
+
+    return labelled_task(setting, processes, prepare=prepare, loss_of=loss_of)
+
+
+def labelled_task(
+    setting: "Setting",
+    processes: "Processes",
+    *,
+    prepare: "Callable[[Batch], tuple[Tensor, ...]]",
+    loss_of: "LossOf",
+) -> "Task":
+    """Put together what all tasks that read labels share: batches, judging by accuracy, names of images."""
+    from vitrine.commands.runs.training_batches import make_batches, make_names
+    from vitrine.training.loop import Task
 
     return Task(
         batches=make_batches(setting, processes),

@@ -24,14 +24,14 @@ def test_the_micro_batch_of_a_sharded_run_is_the_largest_half_that_is_predicted_
     run = setting()
     assert run.recipe.training.batch_size == 128
     for size in (64, 32, 16, 1):
-        free = demand_of(run, is_cuda=True).memory(micro_batch=size, shards=2).total
+        free = demand_of(run, device="cuda").memory(micro_batch=size, shards=2).total
         assert fitting_micro_batch(run, world_size=2, free=free) == size
         assert fitting_micro_batch(run, world_size=2, free=free - 1) == max(size // 2, 1)
     assert fitting_micro_batch(run, world_size=2, free=1e15) == 64
 
 
 def test_recomputed_activations_let_more_images_fit() -> None:
-    free = demand_of(setting(), is_cuda=True).memory(micro_batch=8, shards=2).total
+    free = demand_of(setting(), device="cuda").memory(micro_batch=8, shards=2).total
     frugal = setting(activation_checkpointing=True)
     assert fitting_micro_batch(frugal, world_size=2, free=free) > 8
 
