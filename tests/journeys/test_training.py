@@ -333,3 +333,12 @@ def test_help_explains_every_option() -> None:
     assert done.returncode == 0
     for word in ("--steps", "--batch-size", "--shard", "--hold-out", "Passes over the data", "torchrun"):
         assert word in done.stdout
+
+
+def test_fp8_without_a_gpu_is_refused_before_a_plan_is_made(tmp_path: Path) -> None:
+    refused = inside(
+        "pretrain", "generated:shapes?count=32&size=32&label=colour", "--recipe", "demo", "--device", "cpu",
+        "--precision", "fp8", "--out", tmp_path / "run",
+    )  # fmt: skip
+    assert_refused(refused, "fp8 needs a CUDA device", "use --precision bf16")
+    assert "Plan:" not in refused.stderr + refused.stdout

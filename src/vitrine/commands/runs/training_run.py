@@ -152,6 +152,7 @@ def carry_out(setting: Setting, *, resume_from: Path | None = None) -> TrainingR
     from vitrine.commands.runs.run_plan import plan_of, require_room
     from vitrine.commands.runs.run_records import optional_sinks, steps_done, write_records
     from vitrine.commands.runs.training_task import make_task, trained_module
+    from vitrine.models.kernels import require_precision
     from vitrine.runtime.devices import has_fast_bf16
     from vitrine.runtime.log_file import logged_to
     from vitrine.runtime.processes import by_the_first, joined_processes
@@ -164,6 +165,9 @@ def carry_out(setting: Setting, *, resume_from: Path | None = None) -> TrainingR
         joined_processes(setting.device) as processes,
         logged_to(folder / "log.txt", is_first=processes.is_first),
     ):
+        require_precision(
+            setting.recipe.training.precision, device=processes.device
+        )  # before a time is promised
         done = steps_done(resume_from)
         module = trained_module(setting)
         if resume_from is None:

@@ -13,8 +13,7 @@ FIRST_WITH_FP8 = (8, 9)
 
 def use_kernels(model: nn.Module, *, device: torch.device, precision: str) -> None:
     """Let a model's layers use the kernels where device and precision allow it: bf16 (or auto) or fp8 on CUDA."""
-    if precision == "fp8":
-        require_fp8(device)
+    require_precision(precision, device=device)
     if device.type != "cuda" or precision == "fp32" or find_spec("triton") is None:
         return
     from vitrine.models.kernels.layers import speed_up
@@ -22,8 +21,10 @@ def use_kernels(model: nn.Module, *, device: torch.device, precision: str) -> No
     speed_up(model, in_fp8=precision == "fp8")
 
 
-def require_fp8(device: torch.device) -> None:
+def require_precision(precision: str, *, device: torch.device) -> None:
     """Refuse fp8 where it cannot be had."""
+    if precision != "fp8":
+        return
     needed = "fp8 needs a CUDA device of the Ada or Hopper generation or later, and Triton"
     if device.type != "cuda":
         raise ConfigError(f"{needed}; this run is on {device.type}: use --precision bf16")
