@@ -179,7 +179,7 @@ def test_a_run_without_a_checkpoint_says_so(tmp_path: Path) -> None:
         (("--set", "training.lr"), "a setting looks like training.lr=3e-4, got 'training.lr'"),
         (("--set", "training.lr=high"), "training.lr must be float, got 'high'"),
         (("--set", "training.optimizer=adam"), "nearest: adamw"),
-        (("--epochs", "2", "--steps", "5"), "give epochs or steps, not both, got 2 and 5"),
+        (("--epochs", "2", "--steps", "5"), "give epochs or steps, not both, got 2.0 and 5"),
         (("--recipe", "demos"), "no recipe is called 'demos'; nearest: demo"),
         (("--model", "VitS-16"), "ViT-S/16"),
         (("--lr", "-1"), "lr must be above 0, got -1.0"),

@@ -33,6 +33,7 @@ def finetune(
         bool, Doc("Try the recipe's learning rates on the held-out part, then train on all.")
     ] = False,
     probe: Annotated[bool, Doc("Train the head alone.")] = False,
+    freeze: Annotated[int | None, Doc("Leave the embedding and so many first blocks as they are.")] = None,
     seed: Annotated[int | None, Doc("Seed of order and augmentation.")] = None,
     set: options.Settings = None,
     device: options.Device = "auto",
@@ -61,6 +62,7 @@ def finetune(
     from vitrine.errors import ConfigError
     from vitrine.recipes.options import chosen_recipe, is_file
     from vitrine.runtime.processes import joined_processes
+    from vitrine.training.optimizer import freeze as freeze_weights
 
     chosen = chosen_recipe(
         recipe, epochs=epochs, steps=steps, batch_size=batch_size, lr=lr, size=size, seed=seed,
@@ -75,6 +77,10 @@ def finetune(
         model = chosen.model if chosen.model is not None and is_file(recipe) else BOX
     if probe:
         chosen = dataclasses.replace(chosen, training=dataclasses.replace(chosen.training, trains="head"))
+    if freeze is not None:
+        chosen = dataclasses.replace(
+            chosen, training=dataclasses.replace(chosen.training, frozen_blocks=freeze)
+        )
     out = None if out is None else Path(out)
     with joined_processes(device) as processes:
         lost = restarted_run(out, processes=processes)
@@ -92,6 +98,7 @@ def finetune(
                 chosen = with_evaluations(chosen, opened.splits)
             # Both linear layers of the old head go, one of zeros comes (section 3.2).
             loaded = load(model, num_classes=len(train_split.classes), image_size=chosen.size)
+            freeze_weights(loaded.model, chosen.training)
         setting = Setting(
             model=loaded.model, preprocess=loaded.preprocess, splits=opened.splits, set_aside=opened.set_aside,
             issues=opened.issues, recipe=dataclasses.replace(chosen, model=model), folder=folder, verb="finetune",

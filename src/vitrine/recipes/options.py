@@ -1,23 +1,24 @@
 """From the options that people give to the recipe that will be run."""
 
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 from vitrine.errors import ConfigError
 from vitrine.objectives.patch_targets import Target
 from vitrine.recipes import find_recipe
 from vitrine.recipes.recipe import (
-    LEAST_RECORDS,
-    LEAST_WARMUPS,
     Objective,
     Recipe,
     from_yaml,
     with_settings,
     without_labels,
 )
+from vitrine.spelling import nearest
 
 FROM_SCRATCH = "from-scratch"
+ENDINGS = (".yaml", ".yml")
 
 
 def chosen_recipe(
@@ -46,10 +47,13 @@ def chosen_recipe(
     if name is None:
         name = FROM_SCRATCH if objective in (None, "labels") else objective
     assert name is not None
-    if epochs is not None and steps is not None:
-        raise ConfigError(f"give epochs or steps, not both, got {epochs:g} and {steps}")
-    recipe = from_yaml(Path(name).read_text()) if is_file(name) else find_recipe(name)
-    recipe = with_objective(recipe, objective=objective, target=target)
+    settings = tuple(settings)
+    by_setting = {path.strip(): text for path, _, text in (setting.partition("=") for setting in settings)}
+    wanted_epochs = by_setting.get("epochs", epochs)
+    wanted_steps = by_setting.get("training.total_steps", steps)
+    if wanted_epochs is not None and wanted_steps is not None:
+        raise ConfigError(f"give epochs or steps, not both, got {wanted_epochs} and {wanted_steps}")
+    recipe = with_objective(read_recipe(name), objective=objective, target=target)
     if teacher is not None:
         recipe = with_teacher(recipe, teacher)
     named = {
@@ -57,35 +61,45 @@ def chosen_recipe(
         "checkpoint_every": checkpoint_every, "evaluate_every": evaluate_every, "total_steps": steps,
     }  # fmt: skip
     training = {key: value for key, value in named.items() if value is not None}
-    if steps is not None:  # a run made short has a short warm-up, and a curve
-        training = {**shortened(recipe, steps), **training}
-    changes: dict[str, object] = {"training": dataclasses.replace(recipe.training, **training)}  # type: ignore[arg-type]
+    given = training.keys() | {path.removeprefix("training.") for path in by_setting}
+    kept = (field for field in ("warmup_steps", "log_every") if field in given)
+    changes: dict[str, object] = {
+        "training": dataclasses.replace(recipe.training, **training),  # type: ignore[arg-type]
+        "asked_for": tuple(dict.fromkeys((*recipe.asked_for, *kept))),
+    }
     if model is not None and model != recipe.model:
-        # Another model's shape is its own; what is not shape (pooling, positions, dropout) stays the recipe's.
-        shape = ("width", "depth", "num_heads", "mlp_width", "patch_size", "representation_width")
-        kept = {key: value for key, value in recipe.model_options.items() if key not in shape}
-        changes |= {"model": model, "model_options": kept}
-    settings = tuple(settings)
-    if batch_size is not None or any(setting.startswith("training.batch_size") for setting in settings):
+        changes |= {"model": model, "model_options": without_shape(recipe.model_options)}
+    if "batch_size" in given:
         changes["least_steps"] = 0  # the batch is what was asked for
     if size is not None:
         changes["size"] = size
-    if epochs is not None or steps is not None:
+    if epochs is not None or wanted_steps is not None:
         changes["epochs"] = epochs
-    return with_settings(dataclasses.replace(recipe, **changes), settings)  # type: ignore[arg-type]
+    chosen = with_settings(dataclasses.replace(recipe, **changes), settings)  # type: ignore[arg-type]
+    return chosen if wanted_steps is None else chosen.with_steps(chosen.training.total_steps)
 
 
-def shortened(recipe: Recipe, steps: int) -> dict[str, float | int | str]:
-    """Return warm-up and logging of a recipe that is to end after `steps`."""
-    return {
-        "warmup_steps": min(recipe.training.warmup_steps, steps // LEAST_WARMUPS),
-        "log_every": min(recipe.training.log_every, max(steps // LEAST_RECORDS, 1)),
-    }
+def without_shape(model_options: Mapping[str, Any]) -> dict[str, Any]:
+    """Leave out what another model has of its own; pooling, positions and dropout stay the recipe's."""
+    shape = ("width", "depth", "num_heads", "mlp_width", "patch_size", "representation_width")
+    return {key: value for key, value in model_options.items() if key not in shape}
+
+
+def read_recipe(name: str) -> Recipe:
+    """Return the recipe of this name, or the one that is written in this file."""
+    if is_file(name):
+        return from_yaml(Path(name).read_text(encoding="utf-8"))
+    path = Path(name)
+    if path.suffix in ENDINGS:
+        others = [str(other) for ending in ENDINGS for other in path.parent.glob(f"*{ending}")]
+        near = f"; did you mean {nearest(name, others)[0]}?" if others else ""
+        raise ConfigError(f"there is no file {name}{near}")
+    return find_recipe(name)
 
 
 def is_file(name: str) -> bool:
     """Whether a recipe is given as a file rather than by name."""
-    return Path(name).suffix in (".yaml", ".yml") and Path(name).exists()
+    return Path(name).suffix in ENDINGS and Path(name).is_file()
 
 
 def with_objective(recipe: Recipe, *, objective: Objective | None, target: Target | None) -> Recipe:

@@ -88,6 +88,8 @@ class Recipe:
     """On so little data that `epochs` would be fewer steps, the batch is halved for them, down to 16 images."""
     sweep: tuple[float, ...] = ()
     """Learning rates that `--sweep` tries (Table 4)."""
+    asked_for: tuple[str, ...] = ()
+    """Numbers of `training` that stay as they are in however short a run: `warmup_steps`, `log_every`."""
 
     def __post_init__(self) -> None:
         require_choice("objective", self.objective, get_args(Objective))
@@ -122,14 +124,19 @@ class Recipe:
         while batch_size >= 2 * LEAST_BATCH and self.epochs * num_images / batch_size < self.least_steps:
             batch_size //= 2
         steps = max(round(self.epochs * num_images / batch_size), 1)
-        warmup = min(self.training.warmup_steps, steps // LEAST_WARMUPS)
-        log_every = min(
-            self.training.log_every, max(steps // LEAST_RECORDS, 1)
-        )  # a short run has a curve, too
-        training = dataclasses.replace(
-            self.training, total_steps=steps, batch_size=batch_size, warmup_steps=warmup, log_every=log_every
+        training = dataclasses.replace(self.training, batch_size=batch_size)
+        return dataclasses.replace(self, training=training).with_steps(steps)
+
+    def with_steps(self, steps: int) -> "Recipe":
+        """Let the run end after `steps`; what was not asked for is fitted to it: a short warm-up, and a curve."""
+        fitted = {
+            "warmup_steps": min(self.training.warmup_steps, steps // LEAST_WARMUPS),
+            "log_every": min(self.training.log_every, max(steps // LEAST_RECORDS, 1)),
+        }
+        fitted = {name: value for name, value in fitted.items() if name not in self.asked_for}
+        return dataclasses.replace(
+            self, training=dataclasses.replace(self.training, total_steps=steps, **fitted)
         )
-        return dataclasses.replace(self, training=training)
 
     def with_evaluations_for(self, num_images: int, *, num_judged: int) -> "Recipe":
         """Spread evaluations of `num_judged` images over the run, where nothing was said about them."""
@@ -158,6 +165,7 @@ def require_without_labels(recipe: Recipe) -> None:
     of_models = (
         ("training.layer_decay", training.layer_decay, 1),
         ("training.trains", training.trains, "all"),
+        ("training.frozen_blocks", training.frozen_blocks, 0),
     )
     for name, value, plain_value in of_models if recipe.needs_labels else (*of_labels, *of_models):
         if value != plain_value:
@@ -186,7 +194,9 @@ def without_labels(recipe: Recipe, objective: Objective) -> Recipe:
         objective=objective,
         loss="softmax",
         augment=dataclasses.replace(recipe.augment, mixup=0.0, cutmix=0.0, label_smoothing=0.0),
-        training=dataclasses.replace(recipe.training, layer_decay=1.0, patience=None, trains="all"),
+        training=dataclasses.replace(
+            recipe.training, layer_decay=1.0, patience=None, trains="all", frozen_blocks=0
+        ),
     )
 
 

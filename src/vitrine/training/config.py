@@ -44,6 +44,8 @@ class TrainingConfig:
     """Factor on the learning rate from each block to the one before it."""
     trains: Trains = "all"
     """`head` freezes everything else: a linear probe."""
+    frozen_blocks: int = 0
+    """The embedding and so many blocks from there on (of a ResNet the stem and stages) stay as they are."""
     matrix_lr_factor: float = 4.0
     """For `muon`: learning rate of the matrices over that of the rest."""
     average_decay: float | None = None
@@ -84,6 +86,7 @@ class TrainingConfig:
             ("end_lr", self.end_lr >= 0, "at least 0"),
             ("warmup_steps", self.warmup_steps >= 0, "at least 0"),
             ("weight_decay", self.weight_decay >= 0, "at least 0"),
+            ("frozen_blocks", self.frozen_blocks >= 0, "at least 0"),
             ("layer_decay", 0 < self.layer_decay <= 1, "above 0 and at most 1"),
             ("momentum", 0 <= self.momentum < 1, "at least 0 and below 1"),
             ("clip_norm", self.clip_norm is None or self.clip_norm > 0, "above 0, or null for none"),

@@ -129,7 +129,7 @@ class Run:
             raise ConfigError(
                 "muon needs whole matrices, which --shard cuts; use adamw or sgd, or no --shard"
             )
-        freeze(self.model, trains=config.trains)
+        freeze(self.model, config)
         use_kernels(self.model, device=processes.device, precision=config.precision)
         self.module = distributed(self.model, processes, shard=shard)
         if self.compiles:

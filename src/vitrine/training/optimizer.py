@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from vitrine.errors import ConfigError
-from vitrine.training.config import TrainingConfig, Trains
+from vitrine.training.config import TrainingConfig
 from vitrine.training.muon import Muon
 
 
@@ -16,7 +16,7 @@ def make_optimizer(model: nn.Module, config: TrainingConfig) -> torch.optim.Opti
 
     Every group has `lr_scale`, which the loop multiplies the schedule's rate with.
     """
-    freeze(model, trains=config.trains)
+    freeze(model, config)
     groups = parameter_groups(model, config)
     if not groups:
         raise ConfigError("nothing to train: the model has no head; give it num_classes or train all of it")
@@ -27,16 +27,22 @@ def make_optimizer(model: nn.Module, config: TrainingConfig) -> torch.optim.Opti
     return Muon(groups, betas=config.betas, momentum=0.95)
 
 
-def freeze(model: nn.Module, *, trains: Trains) -> None:
+def freeze(model: nn.Module, config: TrainingConfig) -> None:
     """Let gradients reach what is trained alone; to be called before DDP counts on every other gradient."""
+    depth = num_blocks(model)
+    if config.frozen_blocks > depth:
+        raise ConfigError(
+            f"frozen_blocks must be at most {depth}, all that the model has, got {config.frozen_blocks}"
+        )
     for name, parameter in model.named_parameters():
-        is_trained = not is_teacher(name) if trains == "all" else is_head(name)
-        parameter.requires_grad_(is_trained)
+        is_trained = is_head(name) if config.trains == "head" else not is_teacher(name)
+        is_frozen = config.frozen_blocks > 0 and layer_number(name, depth) <= config.frozen_blocks
+        parameter.requires_grad_(is_trained and not is_frozen)
 
 
 def parameter_groups(model: nn.Module, config: TrainingConfig) -> list[dict[str, Any]]:
     """Sort the trained parameters by learning-rate scale, decay and, for muon, by kind."""
-    depth = 1 + max((block_of(name) or 0 for name, _ in model.named_parameters()), default=0)
+    depth = num_blocks(model)
     groups: dict[tuple[float, float, bool], dict[str, Any]] = {}
     for name, parameter in model.named_parameters():
         if not parameter.requires_grad:
@@ -75,6 +81,11 @@ def block_of(name: str) -> int | None:
     """Return the number of the block (ViT) or stage (BiT) that a parameter belongs to, if any."""
     match = re.search(r"(?:^|\.)(?:blocks|stages)\.(\d+)\.", name)
     return int(match[1]) if match else None
+
+
+def num_blocks(model: nn.Module) -> int:
+    """Count the blocks (ViT) or stages (BiT) of a model."""
+    return 1 + max((block_of(name) or 0 for name, _ in model.named_parameters()), default=0)
 
 
 def layer_number(name: str, depth: int) -> int:

@@ -2,6 +2,8 @@
 
 import dataclasses
 import json
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -128,6 +130,50 @@ def test_of_few_steps_a_fifth_at_most_is_warm_up_and_there_are_points_for_a_curv
     assert (short.total_steps, short.warmup_steps, short.log_every) == (116, 23, 5)
     long = chosen_recipe("photos", batch_size=128).with_steps_for(100_000).training
     assert (long.warmup_steps, long.log_every) == (100, 10)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"epochs": 1, "log_every": 50, "settings": ["training.warmup_steps=90"]},
+        {"epochs": 1, "settings": ["training.warmup_steps=90", "training.log_every=50"]},
+        {"steps": 100, "log_every": 50, "settings": ["training.warmup_steps=90"]},
+    ],
+)
+def test_a_short_run_keeps_what_was_asked_for_and_so_does_its_config(options: dict[str, Any]) -> None:
+    recipe = chosen_recipe("photos", batch_size=10, **options).with_steps_for(1000)
+    training = recipe.training
+    assert (training.total_steps, training.warmup_steps, training.log_every) == (100, 90, 50)
+    assert from_yaml(to_yaml(recipe)).with_steps_for(1000) == recipe
+
+
+def test_a_number_of_steps_is_the_same_by_option_and_by_setting() -> None:
+    by_setting = chosen_recipe("photos", settings=["training.total_steps=40"])
+    assert by_setting == chosen_recipe("photos", steps=40)
+    assert by_setting.with_steps_for(100_000).training.total_steps == 40
+    assert by_setting.training.warmup_steps == 8
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"epochs": 1, "steps": 2},
+        {"epochs": 1, "settings": ["training.total_steps=2"]},
+        {"steps": 2, "settings": ["epochs=1"]},
+    ],
+)
+def test_epochs_and_steps_together_are_refused(options: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match="give epochs or steps, not both, got 1 and 2"):
+        chosen_recipe("photos", **options)
+
+
+def test_a_recipe_file_that_is_not_there_is_refused_with_the_nearest(tmp_path: Path) -> None:
+    (tmp_path / "config.yaml").write_text(to_yaml(find_recipe("demo")))
+    assert chosen_recipe(str(tmp_path / "config.yaml")) == find_recipe("demo")
+    with pytest.raises(ConfigError, match=r"there is no file .*config\.yml; did you mean .*config\.yaml\?"):
+        chosen_recipe(str(tmp_path / "config.yml"))
+    with pytest.raises(ConfigError, match=r"there is no file nowhere/config\.yaml$"):
+        chosen_recipe("nowhere/config.yaml")
 
 
 def test_another_model_keeps_what_is_not_its_shape() -> None:

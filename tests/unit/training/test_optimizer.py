@@ -9,7 +9,7 @@ from vitrine.errors import ConfigError
 from vitrine.models import create_model
 from vitrine.training.config import TrainingConfig
 from vitrine.training.muon import orthogonalised
-from vitrine.training.optimizer import make_optimizer
+from vitrine.training.optimizer import make_optimizer, num_blocks
 
 
 class OneWeight(nn.Module):
@@ -88,6 +88,19 @@ def test_a_probe_trains_the_head_alone() -> None:
     headless = create_model(**{**VIT, "num_classes": None})  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="nothing to train"):
         make_optimizer(headless, TrainingConfig(trains="head"))
+
+
+def test_frozen_blocks_stay_as_they_are_from_the_embedding_on() -> None:
+    model = create_model(**VIT)  # type: ignore[arg-type]
+    assert num_blocks(model) == 3
+    make_optimizer(model, TrainingConfig(frozen_blocks=2))
+    frozen = {name for name, parameter in model.named_parameters() if not parameter.requires_grad}
+    early = ("patch_projection", "positions", "class_token", "blocks.0.", "blocks.1.")
+    assert frozen == {name for name, _ in model.named_parameters() if name.startswith(early)}
+    make_optimizer(model, TrainingConfig())
+    assert all(parameter.requires_grad for parameter in model.parameters())
+    with pytest.raises(ConfigError, match="at most 3, all that the model has, got 4"):
+        make_optimizer(model, TrainingConfig(frozen_blocks=4))
 
 
 @pytest.mark.parametrize("shape", [(3, 16, 16), (2, 8, 24), (1, 24, 8)])

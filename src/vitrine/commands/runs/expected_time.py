@@ -167,7 +167,7 @@ def tried_out(
     share = training.batch_size // processes.world_size
     own = min(training.micro_batch or share, share)
     was_training = module.training
-    freeze(module.to(device).train(), trains=training.trains)
+    freeze(module.to(device).train(), training)
 
     def fitting(size: float) -> int:
         # No more than there will be at a time, and pairs where the batch has any: mixing wants them.

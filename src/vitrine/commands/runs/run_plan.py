@@ -43,7 +43,11 @@ def aim_of(setting: "Setting") -> str:
     aim = f"by {setting.recipe.objective}"
     if classes:
         aim = f"a new head for {classes} classes" if is_new else f"{classes} classes"
-        aim += " (the head alone is trained)" if setting.recipe.training.trains == "head" else ""
+        training = setting.recipe.training
+        if training.trains == "head":
+            aim += " (the head alone is trained)"
+        elif training.frozen_blocks:
+            aim += f" (the embedding and {training.frozen_blocks} blocks stay as they are)"
     if setting.teacher is not None:
         seen = "x".join(map(str, setting.teacher.preprocess.size))
         aim += f", taught by {setting.teacher.name} at {seen} px"
