@@ -80,6 +80,22 @@ def test_a_probe_trains_the_head_alone(photos: Path, pretrained: Path, tmp_path:
             assert torch.equal(value, before[name]), name
 
 
+def test_frozen_blocks_keep_their_weights_and_the_plan_says_so(
+    photos: Path, pretrained: Path, tmp_path: Path
+) -> None:
+    done = finetune(photos, pretrained, tmp_path / "run", "--steps", "4", "--freeze", "1")
+    assert done.returncode == 0, done.stderr
+    assert "(the embedding and 1 block stay as they are)" in done.stderr
+    before = vitrine.load(pretrained).model.state_dict()
+    after = vitrine.load(tmp_path / "run").model.state_dict()
+    same = {name for name, value in after.items() if name in before and torch.equal(value, before[name])}
+    assert {name for name in after if name.startswith(("patch_projection", "blocks.0."))} <= same
+    assert not {name for name in after if name.startswith(("blocks.1.", "norm.", "head."))} & same
+    many = finetune(photos, pretrained, tmp_path / "many", "--steps", "4", "--freeze", "99")
+    assert_refused(many, "frozen_blocks must be at most", "got 99")
+    assert not (tmp_path / "many").exists()
+
+
 def test_a_sweep_tries_every_rate_and_then_trains_on_all_images(
     photos: Path, pretrained: Path, tmp_path: Path
 ) -> None:
@@ -97,9 +113,35 @@ def test_a_sweep_tries_every_rate_and_then_trains_on_all_images(
         ]  # rates are judged by where they end
     assert "Training on all of it with learning rate " in done.stderr
     assert json.loads((tmp_path / "run" / "data.json").read_text())["images"] == {"train": 24}
-    assert "there was no validation split" in done.stdout
+    assert "those held out for the sweep included" in done.stdout
     last = tmp_path / "run" / "checkpoints" / "last.safetensors"
     assert last.exists() and not last.with_name("best.safetensors").exists()
+
+
+def test_a_rate_that_diverges_is_passed_over_and_of_equals_the_surer_one_is_taken(
+    photos: Path, pretrained: Path, tmp_path: Path
+) -> None:
+    """One step at these small rates changes no answer, but the larger one the loss more; 1e38 leaves no numbers."""
+    sgd = (
+        "--set",
+        "training.optimizer=sgd",
+        "--set",
+        "training.clip_norm=null",
+        "--set",
+        "training.warmup_steps=0",
+    )
+    sweep = ("--sweep", "--set", "sweep=[1e-7, 1e-6, 1e38]", "--steps", "2", "--probe", *sgd)
+    done = finetune(photos, pretrained, tmp_path / "run", *sweep)
+    assert done.returncode == 0, done.stderr
+    assert "Learning rate 1e+38: the loss or a gradient of step 2 is not finite" in done.stderr
+    found = [
+        tuple(records(tmp_path / "run" / "sweep" / f"lr-{rate}")[-1].items()) for rate in ("1e-07", "1e-06")
+    ]
+    assert dict(found[0])["val_accuracy"] == dict(found[1])["val_accuracy"]
+    surer = min(zip(found, ("1e-07", "1e-06"), strict=True), key=lambda pair: dict(pair[0])["val_loss"])[1]
+    assert f"Training on all of it with learning rate {surer}\n" in done.stderr
+    hopeless = finetune(photos, pretrained, tmp_path / "none", *sweep, "--set", "sweep=[1e38]")
+    assert_refused(hopeless, "not finite with any of the learning rates 1e+38", code=3)
 
 
 def test_an_interrupted_sweep_and_the_run_after_it_go_on_to_the_same_bits(

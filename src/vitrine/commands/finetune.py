@@ -62,6 +62,7 @@ def finetune(
     from vitrine.errors import ConfigError
     from vitrine.recipes.options import chosen_recipe, is_file
     from vitrine.runtime.processes import joined_processes
+    from vitrine.training.metrics_log import require_sinks
     from vitrine.training.optimizer import freeze as freeze_weights
 
     chosen = chosen_recipe(
@@ -81,6 +82,7 @@ def finetune(
         chosen = dataclasses.replace(
             chosen, training=dataclasses.replace(chosen.training, frozen_blocks=freeze)
         )
+    require_sinks(tensorboard=tensorboard, wandb=wandb)
     out = None if out is None else Path(out)
     with joined_processes(device) as processes:
         lost = restarted_run(out, processes=processes)

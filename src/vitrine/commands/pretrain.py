@@ -74,6 +74,7 @@ def pretrain(
     from vitrine.data.preprocess import Preprocess
     from vitrine.recipes.options import chosen_recipe
     from vitrine.runtime.processes import joined_processes
+    from vitrine.training.metrics_log import require_sinks
 
     chosen = chosen_recipe(
         recipe, objective=objective, target=target, teacher=teacher, model=model,
@@ -82,6 +83,7 @@ def pretrain(
         evaluate_every=evaluate_every, settings=set or (),
     )  # fmt: skip
     require_patches(chosen)
+    require_sinks(tensorboard=tensorboard, wandb=wandb)
     out = None if out is None else Path(out)
     with joined_processes(device) as processes:
         lost = restarted_run(out, processes=processes)

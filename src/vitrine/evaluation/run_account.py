@@ -113,7 +113,7 @@ def _tried(folder: Path) -> dict[float, float | None]:
             for record in read_records(attempt / "metrics.jsonl")
             if "val_accuracy" in record
         ]
-        tried[float(attempt.name.removeprefix("lr-"))] = max(values, default=None)
+        tried[float(attempt.name.removeprefix("lr-"))] = values[-1] if values else None
     return dict(sorted(tried.items()))
 
 

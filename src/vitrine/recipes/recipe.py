@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from types import UnionType
@@ -30,6 +31,8 @@ LEAST_WARMUPS, LEAST_RECORDS = 5, 20
 # learned from, or less.
 EVALUATIONS, LONG_EPOCH = 10, 1000
 MOST_TIME_JUDGING, COST_OF_JUDGING = 0.1, 0.5
+# YAML 1.1 takes 3e-4 for a word, since there is no point in it.
+POWER_OF_TEN = re.compile(r"[-+]?[0-9]+(\.[0-9]*)?[eE][-+]?[0-9]+")
 Objective = Literal["labels", "masked-patches", "autoencoder", "dino", "distillation"]
 
 
@@ -129,14 +132,15 @@ class Recipe:
 
     def with_steps(self, steps: int) -> "Recipe":
         """Let the run end after `steps`; what was not asked for is fitted to it: a short warm-up, and a curve."""
-        fitted = {
-            "warmup_steps": min(self.training.warmup_steps, steps // LEAST_WARMUPS),
-            "log_every": min(self.training.log_every, max(steps // LEAST_RECORDS, 1)),
-        }
-        fitted = {name: value for name, value in fitted.items() if name not in self.asked_for}
-        return dataclasses.replace(
-            self, training=dataclasses.replace(self.training, total_steps=steps, **fitted)
+        warmup, log_every = self.training.warmup_steps, self.training.log_every
+        if "warmup_steps" not in self.asked_for:
+            warmup = min(warmup, steps // LEAST_WARMUPS)
+        if "log_every" not in self.asked_for:
+            log_every = min(log_every, max(steps // LEAST_RECORDS, 1))
+        training = dataclasses.replace(
+            self.training, total_steps=steps, warmup_steps=warmup, log_every=log_every
         )
+        return dataclasses.replace(self, training=training)
 
     def with_evaluations_for(self, num_images: int, *, num_judged: int) -> "Recipe":
         """Spread evaluations of `num_judged` images over the run, where nothing was said about them."""
@@ -285,6 +289,8 @@ def convert(kind: Any, value: Any, *, where: str) -> Any:
         return convert(next(option for option in options if option is not type(None)), value, where=where)
     if get_origin(kind) is tuple and isinstance(value, (list, tuple)):
         return tuple(convert(options[0], item, where=where) for item in value)
+    if kind in (int, float) and isinstance(value, str) and POWER_OF_TEN.fullmatch(value):
+        value = float(value)
     is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
     if is_number and (kind is float or (kind is int and float(value).is_integer())):
         return kind(value)

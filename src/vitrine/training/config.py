@@ -58,7 +58,7 @@ class TrainingConfig:
     """Record a step as a CUDA graph and replay it: for models so small that launching kernels outlasts them. One
     process on CUDA, without activation checkpointing, which asks for random states; elsewhere it changes nothing."""
     micro_batch: int | None = None
-    """Images at a time on one device; None takes all and halves when memory runs out."""
+    """Images at a time on one device; None takes as many as memory holds, and halves when it runs out."""
     seed: int = 0
     log_every: int = 50
     evaluate_every: int | None = None

@@ -15,16 +15,17 @@ from torch import nn
 from vitrine.data.loader import Batch
 from vitrine.errors import CheckpointError, ConfigError, RepeatedError, TrainingError, VitrineError
 from vitrine.models.kernels import use_kernels
+from vitrine.runtime.memory import peak_memory
 from vitrine.runtime.processes import Processes, anyone
 from vitrine.runtime.progress import announced, remark
 from vitrine.training.averaging import Averages
-from vitrine.training.config import TrainingConfig
+from vitrine.training.config import TrainingConfig, is_bf16
 from vitrine.training.distribution import distributed
 from vitrine.training.graphs import ReplayedStep, Taken, can_record, on_own_stream, put_rates_in_tensors
 from vitrine.training.metrics_log import Sink
 from vitrine.training.optimizer import freeze, make_optimizer
 from vitrine.training.schedule import learning_rate
-from vitrine.training.state import TrainingState, load_state, save_state
+from vitrine.training.state import TrainingState, load_state, newest_state, save_state
 from vitrine.training.step import (
     LossOf,
     Parts,
@@ -53,6 +54,10 @@ class StoppedError(VitrineError):
     """Ctrl-C or SIGTERM: everything is saved."""
 
     exit_code = 130
+
+
+class NotFiniteError(TrainingError):
+    """The loss or a gradient is no longer a number; the last good weights are saved."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -187,7 +192,7 @@ class Run:
                 if state.averages is not None:
                     state.averages.update(step=state.step)
                 state.step += 1
-                if step_state.micro_batch < wanted:
+                if step_state.micro_batch < local_batch:
                     state.micro_batch = step_state.micro_batch
                 window.add(loss, stats, norm, step_state.bad, images=len(parts[0]))
                 note = ""
@@ -255,8 +260,9 @@ class Run:
         if means.pop("bad"):
             self.stop_not_finite(window)
         record = {"step": self.state.step, **means, "lr": rate, "waiting_for_data": round(share_waited, 4)}
-        if self.processes.device.type == "cuda":
-            record["memory_gib"] = round(torch.cuda.max_memory_allocated() / 2**30, 3)
+        memory = peak_memory(self.processes.device)
+        if memory is not None:
+            record["memory_gib"] = round(memory / 2**30, 3)
         self.write(record)
         window.clear()
         self.state.sums = {}
@@ -279,12 +285,13 @@ class Run:
         bad_step = window.first_bad_step(self.state.step)
         names = list(self.task.names_of(bad_step))
         some = ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
-        self.state.step = bad_step
+        self.state.step, self.state.sums = bad_step, {}
         save_state(self.state, self.folder / LAST, processes=self.processes, shard=self.shard)
-        raise TrainingError(
+        is_rough = is_bf16(self.config.precision, device=self.processes.device.type)
+        raise NotFiniteError(
             f"the loss or a gradient of step {bad_step + 1} is not finite; the weights of the step before are in "
-            f"{self.folder / LAST}; the batch was {some or 'not named'}; try a lower learning rate (now "
-            f"{self.config.lr:g}), a longer warm-up, or --precision fp32"
+            f"{newest_state(self.folder / LAST)}; the batch was {some or 'not named'}; try a lower learning rate "
+            f"(now {self.config.lr:g}){', --precision fp32' if is_rough else ''} or a longer warm-up"
         )
 
     def evaluate(self) -> None:
@@ -309,8 +316,10 @@ class Run:
         state.evaluations_since_best = 0 if is_better else state.evaluations_since_best + 1
         # Of equals the later one: it has learned for longer, at a lower rate.
         if is_better or (value is not None and value == state.best):
+            before = state.best, state.best_step
             state.best, state.best_step = value, state.step
-            self.save(BEST)
+            if not self.save(BEST):  # what is said to be best is what is kept
+                state.best, state.best_step = before
 
     def checkpoint_if_due(self, window: Window) -> None:
         """Save every so often, at the end, and when somebody wants us to stop."""
@@ -320,6 +329,8 @@ class Run:
             stops = anyone(stops, self.processes) if self.is_due(self.config.log_every) else False
         if not is_multiple and not stops:
             return
+        if window.is_bad:  # not yet logged: these steps did nothing, and must not count as done
+            self.stop_not_finite(window)
         self.state.sums = window.as_numbers()
         self.save(LAST, must=stops)
         if stops:
@@ -328,7 +339,7 @@ class Run:
                 f"go on with: vitrine resume {self.folder.parent}"
             )
 
-    def save(self, name: str, *, must: bool = False) -> None:
+    def save(self, name: str, *, must: bool = False) -> bool:
         """Save the state; a full disk is said and training goes on, unless this is the last chance."""
         try:
             save_state(self.state, self.folder / name, processes=self.processes, shard=self.shard)
@@ -336,9 +347,13 @@ class Run:
             if must:
                 raise
             remark(f"Not saved at step {self.state.step}: {error}")
+            return False
+        return True
 
     def finish(self, window: Window, first: int) -> Outcome:
         """Evaluate and save for the last time."""
+        if window.is_bad:
+            self.stop_not_finite(window)
         steps = self.state.step
         if self.state.evaluated_step != steps:
             self.evaluate()

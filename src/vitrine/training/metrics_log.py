@@ -1,7 +1,9 @@
 """What a run says of itself, one JSON record a line; TensorBoard and W&B by choice."""
 
 import contextlib
+import importlib.util
 import json
+import secrets
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -59,15 +61,22 @@ def keep_until(path: Path, step: int) -> None:
         file.write("".join(kept))
 
 
-class TensorBoard:
-    """Scalars for TensorBoard, in the run folder."""
+def require_sinks(*, tensorboard: bool, wandb: str | None) -> None:
+    """Refuse what is asked for and not installed, before anything is written."""
+    for name, is_wanted in (("tensorboard", tensorboard), ("wandb", wandb is not None)):
+        if is_wanted and importlib.util.find_spec(name) is None:
+            raise MissingExtraError(name, extra=name, purpose=f"--{name}")
 
-    def __init__(self, folder: Path) -> None:
+
+class TensorBoard:
+    """Scalars for TensorBoard, in the run folder; those after `done_steps` are taken back, as in metrics.jsonl."""
+
+    def __init__(self, folder: Path, *, done_steps: int = 0) -> None:
         try:
             from torch.utils.tensorboard import SummaryWriter
         except ImportError:
             raise MissingExtraError("tensorboard", extra="tensorboard", purpose="--tensorboard") from None
-        self._writer = SummaryWriter(str(folder))
+        self._writer = SummaryWriter(str(folder), purge_step=done_steps + 1 if done_steps else None)
 
     def write(self, record: dict[str, Any]) -> None:
         """Write every number of the record."""
@@ -81,14 +90,21 @@ class TensorBoard:
 
 
 class WeightsAndBiases:
-    """Records for W&B; only ever when asked for."""
+    """Records for W&B; only ever when asked for. A run that goes on is the same run there."""
 
     def __init__(self, project: str, *, config: dict[str, Any], folder: Path) -> None:
         try:
             import wandb
         except ImportError:
             raise MissingExtraError("wandb", extra="wandb", purpose="--wandb") from None
-        self._run = wandb.init(project=project, config=config, dir=str(folder))
+        kept = folder / "wandb" / "run-id.txt"
+        if not kept.exists():
+            kept.parent.mkdir(parents=True, exist_ok=True)
+            with write_atomically(kept, mode="w") as file:
+                file.write(secrets.token_hex(4))
+        self._run = wandb.init(
+            project=project, config=config, dir=str(folder), id=kept.read_text(), resume="allow"
+        )
 
     def write(self, record: dict[str, Any]) -> None:
         """Send one record."""

@@ -45,7 +45,7 @@ class TrainingState:
     evaluated_step: int | None = None
     """The step of the last evaluation, so that a run that stopped right after it does not repeat it."""
     micro_batch: int | None = None
-    """Set where memory forced a smaller one than was asked for."""
+    """Set where it is smaller than a process's share of the batch: sums are added up in the same order again."""
     sums: dict[str, float] = field(default_factory=dict)
     """Sums since the last logged step, so that a resumed run logs the same means."""
 

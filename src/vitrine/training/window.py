@@ -75,6 +75,11 @@ class Window:
         found: list[float] = mean_over(values, self.processes).tolist()
         return found
 
+    @property
+    def is_bad(self) -> bool:
+        """Whether a step of the window was not finite; waits for the device."""
+        return bool(self.bad and self.bad[-1].item())
+
     def first_bad_step(self, step: int) -> int:
         """Return the number (from 0) of the first step of the window that was not finite."""
         flags = torch.stack(self.bad).tolist()

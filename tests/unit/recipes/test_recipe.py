@@ -132,6 +132,16 @@ def test_of_few_steps_a_fifth_at_most_is_warm_up_and_there_are_points_for_a_curv
     assert (long.warmup_steps, long.log_every) == (100, 10)
 
 
+def test_powers_of_ten_are_numbers_wherever_a_person_writes_them() -> None:
+    assert with_settings(find_recipe("photos"), ["sweep=[1e-5, 3E-4, 0.1]"]).sweep == (1e-5, 3e-4, 0.1)
+    typed = (
+        to_yaml(find_recipe("photos")).replace("lr: 0.0003", "lr: 3e-5").replace("epochs: 20", "epochs: 2e1")
+    )
+    assert (from_yaml(typed).training.lr, from_yaml(typed).epochs) == (3e-5, 20)
+    with pytest.raises(ConfigError, match="sweep must be float, got 'e-5'"):
+        with_settings(find_recipe("photos"), ["sweep=[e-5]"])
+
+
 @pytest.mark.parametrize(
     "options",
     [

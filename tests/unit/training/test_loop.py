@@ -1,6 +1,7 @@
 """The one loop: exact, resumable, careful."""
 
 import dataclasses
+import functools
 import json
 import math
 import os
@@ -26,9 +27,10 @@ from unit.training.simple import (
 from vitrine.errors import CheckpointError, TrainingError
 from vitrine.models import create_model
 from vitrine.runtime.progress import listening
+from vitrine.training import loop as loop_module
 from vitrine.training import state as state_module
 from vitrine.training.config import TrainingConfig
-from vitrine.training.loop import BEST, LAST, StoppedError, Task, train
+from vitrine.training.loop import BEST, LAST, NotFiniteError, StoppedError, Task, train
 from vitrine.training.schedule import learning_rate
 from vitrine.training.state import numbers_of, weights_of
 
@@ -158,6 +160,62 @@ def test_a_loss_that_is_not_finite_stops_at_that_step_and_keeps_the_last_good_we
     assert caught.value.exit_code == 3
     assert_equal(weights_of(folder / LAST), seen[5])  # as they were before the sixth step
     assert numbers_of(folder / LAST)["step"] == 5
+
+
+@pytest.mark.parametrize("changes", [{"checkpoint_every": 7}, {"patience": 1, "evaluate_every": 3}])
+def test_steps_after_one_that_is_not_finite_are_never_saved_as_done(
+    tmp_path: Path, changes: dict[str, object]
+) -> None:
+    """Whatever comes before the next record: a checkpoint, or the end of patience."""
+    config, seen = Changed(CONFIG, log_every=20, **changes), []
+    task = Changed(small_task(config), evaluate=lambda model: {"accuracy": 0.5})
+
+    def spoilt(module: nn.Module, parts: tuple[Tensor, ...]) -> tuple[Tensor, dict[str, Tensor]]:
+        seen.append(1)
+        losses, stats = task.loss_of(module, parts)
+        return losses * (float("nan") if len(seen) == 5 else 1.0), stats
+
+    folder = fresh_folder(tmp_path)
+    with pytest.raises(NotFiniteError, match="step 5 is not finite"):
+        train(small_model(), Changed(task, loss_of=spoilt), config=config, folder=folder)
+    assert numbers_of(folder / LAST)["step"] == 4
+
+
+@pytest.mark.parametrize("precision", ["bf16", "fp32"])
+def test_only_a_rough_precision_is_advised_against(tmp_path: Path, precision: str) -> None:
+    task = small_task()
+
+    def spoilt(module: nn.Module, parts: tuple[Tensor, ...]) -> tuple[Tensor, dict[str, Tensor]]:
+        losses, stats = task.loss_of(module, parts)
+        return losses * float("nan"), stats
+
+    with pytest.raises(NotFiniteError) as caught:
+        train(
+            small_model(),
+            Changed(task, loss_of=spoilt),
+            config=Changed(CONFIG, precision=precision),
+            folder=fresh_folder(tmp_path),
+        )
+    assert ("--precision fp32" in str(caught.value)) == (precision == "bf16")
+
+
+def test_what_is_said_to_be_best_is_what_could_be_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    results = iter([0.1, 0.9, 0.2])
+    config = Changed(CONFIG, total_steps=6, evaluate_every=2)
+    task = Changed(small_task(config), evaluate=lambda model: {"accuracy": next(results)})
+    folder, save = fresh_folder(tmp_path), loop_module.save_state
+
+    def full(state: state_module.TrainingState, path: Path, **options: object) -> None:
+        if state.step == 4:
+            raise CheckpointError("no room")
+        save(state, path, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(loop_module, "save_state", full)
+    outcome = train(small_model(), task, config=config, folder=folder)
+    assert (outcome.best, outcome.best_step) == (0.2, 6)
+    assert numbers_of(folder / BEST)["step"] == 6
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -314,11 +372,16 @@ def test_records_that_cannot_be_written_stop_the_run_in_one_sentence(tmp_path: P
     assert numbers_of(folder / LAST)["step"] == 2
 
 
-def test_bf16_and_compilation_train_too(tmp_path: Path) -> None:
+def test_bf16_and_compilation_train_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = Changed(CONFIG, total_steps=3)
     _, exact = run(tmp_path / "a", config)
     _, rough = run(tmp_path / "b", Changed(config, precision="bf16"))
     assert rough.losses == pytest.approx(exact.losses, rel=0.02)  # bf16 has 8 bits
+    # Whether a compiled module trains the model's own weights is the question, not what the compiler makes of it.
+    monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend="aot_eager"))
+    model, compiled = run(tmp_path / "c", Changed(config, compile=True))
+    assert compiled.losses == pytest.approx(exact.losses, rel=1e-5)
+    assert weights(model).keys() == weights(small_model()).keys()
 
 
 def test_tasks_are_frozen_records() -> None:

@@ -7,7 +7,6 @@ if TYPE_CHECKING:
     from torch import nn
 
     from vitrine.commands.runs.training_run import Setting
-    from vitrine.models.memory import Demand
     from vitrine.runtime.processes import Processes
     from vitrine.training.config import TrainingConfig
 
@@ -47,7 +46,8 @@ def aim_of(setting: "Setting") -> str:
         if training.trains == "head":
             aim += " (the head alone is trained)"
         elif training.frozen_blocks:
-            aim += f" (the embedding and {training.frozen_blocks} blocks stay as they are)"
+            blocks = "1 block" if training.frozen_blocks == 1 else f"{training.frozen_blocks} blocks"
+            aim += f" (the embedding and {blocks} stay as they are)"
     if setting.teacher is not None:
         seen = "x".join(map(str, setting.teacher.preprocess.size))
         aim += f", taught by {setting.teacher.name} at {seen} px"
@@ -68,29 +68,25 @@ def device_in_words(setting: "Setting", processes: "Processes") -> str:
 
 def memory_in_words(setting: "Setting", processes: "Processes") -> str:
     """Predict the memory of a step on one device."""
-    training, world_size = setting.recipe.training, processes.world_size
-    batch = training.micro_batch or max(training.batch_size // world_size, 1)
-    memory = demand_of(setting, device=processes.device.type).memory(
-        micro_batch=math.ceil(batch * setting.recipe.passes(setting.model.config)),
-        shards=world_size if setting.shard else 1,
-        checkpointing=setting.model.config.activation_checkpointing,
-    )
-    where = " on each" if world_size > 1 else ""
-    return f"about {memory.total / 2**30:.1f} GiB for {batch} images at a time{where}"
+    from vitrine.commands.runs.micro_batches import images_a_process, memory_of_step
+    from vitrine.runtime.memory import memory_of
+
+    share = images_a_process(setting, processes)
+    batch = min(setting.recipe.training.micro_batch or share, share)
+    needed = memory_of_step(setting, processes, micro_batch=batch)
+    where = " on each" if processes.world_size > 1 else ""
+    times = f", {math.ceil(share / batch)} times a step" if batch < share else ""
+    words = f"about {gib(needed)} for {batch} images at a time{where}{times}"
+    there = memory_of(processes.device)
+    if processes.device.type == "cuda" and there is not None and needed > there:
+        words += f" (more than the {gib(there)} there are: the images at a time are halved until they fit)"
+    return words
 
 
-def demand_of(setting: "Setting", *, device: str) -> "Demand":
-    """Reckon what the memory of a step follows from."""
-    from vitrine.models.cost import cost_of
-    from vitrine.models.memory import Demand
-    from vitrine.training.config import is_bf16
-
-    training = setting.recipe.training
-    return Demand(
-        cost=cost_of(setting.model.config),
-        states=states_of(training),
-        bytes_kept=2 if is_bf16(training.precision, device=device) else 4,
-    )
+def gib(num_bytes: float) -> str:
+    """Write a number of bytes for people."""
+    size = num_bytes / 2**30
+    return f"{size:.1f} GiB" if size >= 0.1 else f"{max(num_bytes / 2**20, 1):.0f} MiB"
 
 
 def states_of(training: "TrainingConfig") -> int:

@@ -20,7 +20,7 @@ FILES = ("config.yaml", "metrics.jsonl", "checkpoints", "model")
 # Everything that a run writes into its folder, and so all that --overwrite takes away.
 WRITTEN = (
     *FILES, "run.json", "command.txt", "environment.json", "classes.json", "split.csv", "data.json", "log.txt",
-    "pictures", "sweep", "tensorboard", "report.html",
+    "pictures", "sweep", "tensorboard", "wandb", "report.html",
 )  # fmt: skip
 
 
@@ -147,13 +147,13 @@ def environment() -> dict[str, Any]:
     }
 
 
-def optional_sinks(setting: "Setting") -> list[Any]:
+def optional_sinks(setting: "Setting", *, done: int) -> list[Any]:
     """Open TensorBoard and W&B where they are asked for."""
     from vitrine.training.metrics_log import TensorBoard, WeightsAndBiases
 
     sinks: list[Any] = []
     if setting.tensorboard:
-        sinks.append(TensorBoard(setting.folder / "tensorboard"))
+        sinks.append(TensorBoard(setting.folder / "tensorboard", done_steps=done))
     if setting.wandb:
         config = dataclasses.asdict(setting.recipe)
         sinks.append(WeightsAndBiases(setting.wandb, config=config, folder=setting.folder))

@@ -2,13 +2,18 @@
 
 import copy
 import dataclasses
+import math
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from vitrine.errors import ConfigError
 
 if TYPE_CHECKING:
     from vitrine.commands.runs.training_run import Setting
+
+# Accuracy on the held-out part, then the loss there, below 0: more is better of both.
+Judgement: TypeAlias = tuple[float, float]
+NOT_FINITE: Judgement = (-math.inf, -math.inf)
 
 
 def swept(setting: "Setting") -> "Setting":
@@ -17,6 +22,7 @@ def swept(setting: "Setting") -> "Setting":
     from vitrine.commands.runs.run_records import write_records
     from vitrine.runtime.processes import by_the_first, joined_processes
     from vitrine.runtime.progress import remark
+    from vitrine.training.loop import NotFiniteError
 
     rates = setting.recipe.sweep
     if not rates or "val" not in setting.splits:
@@ -31,46 +37,61 @@ def swept(setting: "Setting") -> "Setting":
             f"Plan: a sweep of {len(rates)} learning rates ({', '.join(f'{rate:g}' for rate in rates)}), then a run "
             f"on all images: {len(rates) + 1} times what one run takes"
         )
-        tried = {}
-        for rate in rates:
-            tried[rate] = accuracy_with(rate, setting)
-            remark(f"Learning rate {rate:g}: {100 * tried[rate]:.2f} % on the held-out part")
+        tried = {rate: judged_with(rate, setting) for rate in rates}
+    # Of equally many right answers, and a small part to try on has many ties, the surer ones.
     best = max(tried, key=lambda rate: tried[rate])
+    if tried[best] == NOT_FINITE:
+        raise NotFiniteError(
+            f"the loss was not finite with any of the learning rates {', '.join(f'{rate:g}' for rate in rates)}; try "
+            "lower ones with --set sweep=[...], or a longer warm-up"
+        )
     remark(f"Training on all of it with learning rate {best:g}")
     return dataclasses.replace(
         with_rate(best, setting), splits=everything(setting.splits), trains_on_all=True, is_sweeping=False
     )
 
 
-def accuracy_with(rate: float, setting: "Setting") -> float:
-    """Train with one learning rate in a folder of its own, or go on there; return the best accuracy."""
+def judged_with(rate: float, setting: "Setting") -> Judgement:
+    """Train with one learning rate in a folder of its own, or go on there; say and return how good it came out."""
     from vitrine.commands.runs.training_run import carry_out
     from vitrine.runtime.processes import by_the_first, joined_processes
-    from vitrine.training.loop import LAST, StoppedError
-    from vitrine.training.state import newest_state, numbers_of
+    from vitrine.runtime.progress import remark
+    from vitrine.training.loop import LAST, NotFiniteError, StoppedError
+    from vitrine.training.state import newest_state
 
     folder = setting.folder / "sweep" / f"lr-{rate:g}"
 
-    def before() -> "tuple[Path | None, float | None]":
-        state = newest_state(folder / "checkpoints" / LAST)
-        is_done = state is not None and (folder / "model").exists()
-        return state, float(numbers_of(state)["best"]) if state is not None and is_done else None
+    def is_done() -> bool:
+        return (folder / "model").exists()
 
     with joined_processes(setting.device) as processes:
-        state, accuracy = by_the_first(before, processes)
-        if accuracy is not None:
-            return accuracy
-        attempt = dataclasses.replace(
-            with_rate(rate, setting),
-            model=copy.deepcopy(setting.model),
-            folder=folder,
-            is_sweeping=False,
-            wants_report=False,
-        )
-        try:
-            return carry_out(attempt, resume_from=state).accuracy or 0.0
-        except StoppedError as stopped:
-            raise StoppedError(str(stopped).replace(str(folder), str(setting.folder))) from None
+        if not by_the_first(is_done, processes):
+            attempt = dataclasses.replace(
+                with_rate(rate, setting),
+                model=copy.deepcopy(setting.model),
+                folder=folder,
+                is_sweeping=False,
+                wants_report=False,
+            )
+            state = by_the_first(lambda: newest_state(folder / "checkpoints" / LAST), processes)
+            try:
+                carry_out(attempt, resume_from=state)
+            except StoppedError as stopped:
+                raise StoppedError(str(stopped).replace(str(folder), str(setting.folder))) from None
+            except NotFiniteError as found:
+                remark(f"Learning rate {rate:g}: {found}")
+                return NOT_FINITE
+        accuracy, surprise = by_the_first(lambda: last_evaluation(folder), processes)
+    remark(f"Learning rate {rate:g}: {100 * accuracy:.2f} % on the held-out part, loss {-surprise:.4g}")
+    return accuracy, surprise
+
+
+def last_evaluation(folder: Path) -> Judgement:
+    """Read how good a run was at its end."""
+    from vitrine.evaluation.run_account import read_records
+
+    judged = [record for record in read_records(folder / "metrics.jsonl") if "val_accuracy" in record]
+    return judged[-1]["val_accuracy"], -judged[-1]["val_loss"]
 
 
 def with_rate(rate: float, setting: "Setting") -> "Setting":

@@ -5,7 +5,6 @@ The folder: `config.yaml` (re-runs it), `command.txt`, `environment.json`, `clas
 """
 
 import dataclasses
-import math
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -24,7 +23,6 @@ if TYPE_CHECKING:
     from vitrine.models import Model
     from vitrine.recipes import Recipe
     from vitrine.runtime.processes import Processes
-    from vitrine.training.config import TrainingConfig
     from vitrine.training.loop import Outcome
 
 
@@ -49,6 +47,8 @@ class TrainingResult:
     objective: str = "labels"
     has_head: bool = True
     """Whether classes were learned."""
+    trains_on_all: bool = False
+    """Whether the held-out part was trained on in the end, as after a sweep."""
     notes: tuple[str, ...] = ()
     worst: tuple[tuple[str, float], ...] = ()
     """Classes with the lowest F1 on the validation split, the worst first."""
@@ -62,7 +62,12 @@ class TrainingResult:
         if not self.has_head:
             return "\n".join([*lines, *self.lines_without_labels()])
         if self.accuracy is None:
-            lines.append(f"Trained for {self.steps:,} steps; there was no validation split to measure it on")
+            why = (
+                "those held out for the sweep included"
+                if self.trains_on_all
+                else "none held out to measure it on"
+            )
+            lines.append(f"Trained on all images for {self.steps:,} steps, {why}")
         else:
             assert self.interval is not None
             low, high = self.interval
@@ -149,6 +154,7 @@ class Setting:
 def carry_out(setting: Setting, *, resume_from: Path | None = None) -> TrainingResult:
     """Train, keep the run folder, save the model; the same alone and under torchrun."""
     from vitrine.commands.runs.expected_time import expected_seconds
+    from vitrine.commands.runs.micro_batches import chosen_micro_batch
     from vitrine.commands.runs.run_plan import plan_of, require_room
     from vitrine.commands.runs.run_records import optional_sinks, steps_done, write_records
     from vitrine.commands.runs.training_task import make_task, trained_module
@@ -174,20 +180,26 @@ def carry_out(setting: Setting, *, resume_from: Path | None = None) -> TrainingR
             by_the_first(lambda: require_room(setting, module), processes)
         # With kept answers, making the task asks the teacher about every image: not before the plan.
         task = None if setting.recipe.distillation.caches else make_task(setting, processes)
-        seconds = expected_seconds(setting, processes, module, task, done=done)
-        remark(plan_of(setting, processes, seconds=seconds, done=done))
+        fitting = by_the_first(lambda: chosen_micro_batch(setting, processes), processes)
+        training = dataclasses.replace(setting.recipe.training, micro_batch=fitting)
+        here = dataclasses.replace(setting, recipe=dataclasses.replace(setting.recipe, training=training))
+        seconds = expected_seconds(here, processes, module, task, done=done)
+        remark(plan_of(here, processes, seconds=seconds, done=done))
         if setting.recipe.training.precision == "auto" and has_fast_bf16(processes.device):
             remark("This processor multiplies in bf16: --precision bf16 may take half the time")
         task = task or make_task(setting, processes)
         by_the_first(lambda: write_records(setting, is_resumed=resume_from is not None), processes)
         sinks: list[Any] = []
         if processes.is_first:
-            sinks = [MetricsFile(folder / "metrics.jsonl", done_steps=done), *optional_sinks(setting)]
+            sinks = [
+                MetricsFile(folder / "metrics.jsonl", done_steps=done),
+                *optional_sinks(setting, done=done),
+            ]
         try:
             outcome = train(
                 module,
                 task,
-                config=by_the_first(lambda: with_micro_batch(setting, processes), processes),
+                config=training,
                 folder=folder / "checkpoints",
                 sinks=sinks,
                 processes=processes,
@@ -218,36 +230,6 @@ def report_of(setting: Setting, processes: "Processes") -> "RunReport | None":
     except (VitrineError, OSError) as error:
         remark(f"No report of the run: {error}")
         return None
-
-
-def with_micro_batch(setting: Setting, processes: "Processes") -> "TrainingConfig":
-    """Choose the micro-batch of a sharded run by the predicted memory: its processes cannot try one by one."""
-    import torch
-
-    training, device = setting.recipe.training, processes.device
-    is_sharded = setting.shard and processes.world_size > 1
-    if not is_sharded or training.micro_batch is not None or device.type != "cuda":
-        return training
-    free, _ = torch.cuda.mem_get_info(device)
-    return dataclasses.replace(
-        training, micro_batch=fitting_micro_batch(setting, world_size=processes.world_size, free=free)
-    )
-
-
-def fitting_micro_batch(setting: Setting, *, world_size: int, free: float) -> int:
-    """Halve each process's share of the batch until its memory, all weights sharded, is predicted to be free."""
-    from vitrine.commands.runs.run_plan import demand_of
-
-    demand = demand_of(setting, device="cuda")
-    checkpointing = setting.model.config.activation_checkpointing
-    size = setting.recipe.training.batch_size // world_size
-    while size > 1:
-        images = math.ceil(size * setting.recipe.passes(setting.model.config))
-        memory = demand.memory(micro_batch=images, shards=world_size, checkpointing=checkpointing)
-        if memory.total <= free:
-            break
-        size //= 2
-    return max(size, 1)
 
 
 def save_model(setting: Setting) -> None:
@@ -295,6 +277,7 @@ def result_of(setting: Setting, outcome: "Outcome", report: "RunReport | None" =
         evaluation=outcome.last_evaluation,
         objective=setting.recipe.objective,
         has_head=setting.model.config.num_classes is not None,
+        trains_on_all=setting.trains_on_all,
         notes=notes,
         worst=() if report is None else report.worst,
         mistakes=() if report is None else report.mistakes,

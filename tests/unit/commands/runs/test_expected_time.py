@@ -136,7 +136,7 @@ def test_the_plan_names_all_that_is_known_before_the_first_step() -> None:
     said = plan_of(run, ALONE, seconds=360.0)
     for part in (
         "10 classes", "32x32 px", "32 train, 12 val images", "40 steps of 8 (10 epochs), judged every 10", "fp32",
-        "GiB for 8 images at a time", "about 6 min", "to run",
+        "1 MiB for 8 images at a time", "about 6 min", "to run",
     ):  # fmt: skip
         assert part in said, part
     tuned = dataclasses.replace(run, verb="finetune")
