@@ -6,6 +6,8 @@ from types import TracebackType
 from typing import Self
 
 PLAIN_EVERY_SECONDS = 10.0
+# Of the bar: on a terminal that is wide enough for all that training says beside it, and on another one.
+WIDE, BAR_WIDTH, SMALL_BAR_WIDTH = 110, 10, 4
 
 
 class LiveLine:
@@ -35,14 +37,19 @@ class LiveLine:
         if self._on_terminal:
             from rich.console import Console
             from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+            from rich.table import Column
 
+            # What does not fit on a narrow terminal is the end of the note, never the time left.
+            note = Column(no_wrap=True, overflow="ellipsis", ratio=1)
+            console = Console(stderr=True)
             bar = Progress(
                 TextColumn("{task.description}"),
-                BarColumn(),
+                BarColumn(bar_width=BAR_WIDTH if console.width >= WIDE else SMALL_BAR_WIDTH),
                 MofNCompleteColumn(),
-                TextColumn("{task.fields[rate]}"),
                 TimeRemainingColumn(),
-                console=Console(stderr=True),
+                TextColumn("{task.fields[rate]}", table_column=note),
+                expand=True,
+                console=console,
                 transient=True,
             )
             bar.add_task(what, total=total, completed=done, rate="")

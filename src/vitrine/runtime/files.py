@@ -29,6 +29,11 @@ def write_atomically(path: Path, *, mode: str = "wb") -> Iterator[IO[Any]]:
         raise
 
 
+def size_in_words(num_bytes: float) -> str:
+    """Write what a file takes, or a disk has free, for people: 5.6 MB, 1.3 GB."""
+    return f"{num_bytes / 1e9:,.1f} GB" if num_bytes >= 1e9 else f"{num_bytes / 1e6:.1f} MB"
+
+
 def _umask() -> int:
     mask = os.umask(0)
     os.umask(mask)

@@ -344,6 +344,10 @@ class Run:
         try:
             save_state(self.state, self.folder / name, processes=self.processes, shard=self.shard)
         except (CheckpointError, RepeatedError) as error:
+            if must and isinstance(error, CheckpointError):
+                raise CheckpointError(
+                    f"{error}; then go on with: vitrine resume {self.folder.parent}"
+                ) from error
             if must:
                 raise
             remark(f"Not saved at step {self.state.step}: {error}")

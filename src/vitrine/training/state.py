@@ -23,7 +23,7 @@ from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.tensor import DTensor, distribute_tensor
 
 from vitrine.errors import CheckpointError
-from vitrine.runtime.files import write_atomically
+from vitrine.runtime.files import size_in_words, write_atomically
 from vitrine.runtime.processes import Processes, by_the_first
 from vitrine.training.averaging import Averages
 
@@ -260,8 +260,8 @@ def require_room(path: Path, needed: int) -> None:
     free = shutil.disk_usage(path.parent).free
     if free < needed:
         raise CheckpointError(
-            f"{path.parent} has {free / 1e9:.2f} GB free and a checkpoint needs {needed / 1e9:.2f} GB; "
-            f"free some room (the last good checkpoint is kept)"
+            f"{path.parent} has {size_in_words(free)} free and a checkpoint needs {size_in_words(needed)}; make room "
+            "(the last good checkpoint is kept)"
         )
 
 

@@ -1,5 +1,9 @@
-"""The live line, where there is no terminal: plain lines now and then."""
+"""The live line on a terminal, and the plain lines where there is none."""
 
+import os
+import pty
+import re
+import sys
 import time
 
 import pytest
@@ -20,3 +24,25 @@ def test_the_time_left_is_reckoned_from_what_was_done_now_and_not_before(
     said = capsys.readouterr().err
     assert "Training: 84/100" in said
     assert ", 44 s left" in said  # 16 steps at 4 in 11 seconds
+
+
+def test_a_narrow_terminal_cuts_the_end_of_the_note_and_never_the_time_left(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ours, terminal = pty.openpty()
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("TERM", "xterm")
+    note = "loss 2.3057, accuracy 12.5 %, lr 1.33e-03, 12,345 images/s, data 22%, 100.4 GiB"
+    with open(terminal, "w") as stderr:  # noqa: PTH123 (a terminal has no path of its own)
+        monkeypatch.setattr(sys, "stderr", stderr)
+        with LiveLine() as line, listening(line), announced("Training", total=3000) as advance:
+            for _ in range(3):
+                time.sleep(0.02)
+                advance(100, note)
+        stderr.flush()
+        said = os.read(ours, 100_000).decode()
+    os.close(ours)
+    shown = [re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", text) for text in re.split(r"[\r\n]+", said)]
+    last = next(text for text in reversed(shown) if "300/3000" in text)
+    assert re.search(r"300/3000 0:00:0\d loss 2\.3057, accuracy 12\.5 %, lr 1\.33e-03, 12", last)
+    assert len(last) <= 80

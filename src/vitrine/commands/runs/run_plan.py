@@ -95,19 +95,24 @@ def states_of(training: "TrainingConfig") -> int:
 
 
 def require_room(setting: "Setting", module: "nn.Module") -> None:
-    """Refuse a run whose first checkpoint would not fit on the disk, before hours are spent on it."""
+    """Refuse a run whose files would not fit on the disk, before hours are spent on it."""
     import shutil
 
     from vitrine.errors import CheckpointError
+    from vitrine.runtime.files import size_in_words
 
     training = setting.recipe.training
-    states = states_of(training) + (training.average_decay is not None)
     weights = sum(parameter.numel() for parameter in module.parameters())
     trained = sum(parameter.numel() for parameter in module.parameters() if parameter.requires_grad)
-    needed = FP32 * (weights + states * trained)
+    averages = weights if training.average_decay is not None else 0
+    checkpoint = FP32 * (weights + averages + states_of(training) * trained)
+    # The last one, the best where there is any, and the one that is about to take the place of either.
+    count = 3 if "val" in setting.splits else 2
+    needed = count * checkpoint + FP32 * weights
     free = shutil.disk_usage(setting.folder).free
     if free < needed:
         raise CheckpointError(
-            f"{setting.folder} has {free / 1e9:.2f} GB free and a checkpoint needs {needed / 1e9:.2f} GB; make room, "
+            f"{setting.folder} has {size_in_words(free)} free and the run needs {size_in_words(needed)}: {count} "
+            f"checkpoints of {size_in_words(checkpoint)}, one of them while it is written, and the model; make room, "
             "or write elsewhere with --out"
         )
