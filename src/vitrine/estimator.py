@@ -151,7 +151,7 @@ class VitClassifier:
     def _fit_weights(self, source: "Given") -> None:
         import dataclasses
 
-        from vitrine.checkpoints import load
+        from vitrine.commands.runs.starting_weights import load_to_tune
         from vitrine.commands.runs.training_run import Setting, carry_out
         from vitrine.recipes.options import chosen_recipe
         from vitrine.runtime.run_folders import new_run_folder
@@ -161,7 +161,7 @@ class VitClassifier:
             self.recipe, epochs=self.epochs, steps=self.steps, batch_size=self.batch_size, lr=self.lr,
             size=self.image_size, seed=self.seed,
         ).with_steps_for(len(source))  # fmt: skip
-        loaded = load(self.model, num_classes=len(self.classes_), image_size=chosen.size)
+        loaded = load_to_tune(str(self.model), chosen, num_classes=len(self.classes_))
         with tempfile.TemporaryDirectory(prefix="vitrine-") as temporary:
             folder = Path(temporary if self.run_folder is None else self.run_folder)
             folder = new_run_folder(folder, verb="fit", files=("run.json", "model"))

@@ -96,6 +96,24 @@ def test_frozen_blocks_keep_their_weights_and_the_plan_says_so(
     assert not (tmp_path / "many").exists()
 
 
+def test_regularisation_is_the_recipes_and_the_shape_that_of_the_weights(
+    photos: Path, pretrained: Path, tmp_path: Path
+) -> None:
+    set_options = (
+        "--set",
+        "model_options.dropout=0.2",
+        "--set",
+        "model_options.activation_checkpointing=true",
+    )
+    done = finetune(photos, pretrained, tmp_path / "run", "--steps", "2", *set_options)
+    assert done.returncode == 0, done.stderr
+    config, before = vitrine.load(tmp_path / "run").model.config, vitrine.load(pretrained).model.config
+    assert (config.dropout, config.activation_checkpointing, config.width) == (0.2, True, before.width)
+    wider = finetune(photos, pretrained, tmp_path / "wider", "--set", "model_options.width=96")
+    assert_refused(wider, "model_options.width belongs to the weights", "model_options.stochastic_depth")
+    assert not (tmp_path / "wider").exists()
+
+
 def test_a_sweep_tries_every_rate_and_then_trains_on_all_images(
     photos: Path, pretrained: Path, tmp_path: Path
 ) -> None:

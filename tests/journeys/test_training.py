@@ -14,6 +14,7 @@ from journeys.commandline import assert_refused, inside, losses, started, wait_f
 from pictures import class_folders, photo, save
 from safetensors.torch import load_file
 
+from vitrine.recipes.recipe import from_yaml
 from vitrine.training import state
 from vitrine.training.loop import Run
 
@@ -127,6 +128,32 @@ def test_the_run_folder_holds_what_is_needed_to_repeat_and_to_judge_the_run(whol
 
 def test_a_finished_run_says_that_it_is_finished(whole: Path) -> None:
     assert_refused(inside("resume", whole), f"{whole} is finished (40 steps); its model is in {whole}/model")
+
+
+def test_a_run_that_goes_on_can_change_its_rate_and_a_finished_one_its_end(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    done = inside("pretrain", SHAPES, *SMALL, "--steps", "4", "--out", run)
+    assert done.returncode == 0, done.stderr
+    assert_refused(inside("resume", run), "is finished (4 steps)", "--set training.total_steps=8")
+    more = ("--set", "training.total_steps=8", "--set", "training.lr=0.5", "--set", "training.decay=constant")
+    wrong = inside("resume", run, *more, "--set", "training.seed=7")
+    assert_refused(wrong, "training.seed cannot change in the middle of a run")
+    done = inside("resume", run, *more)
+    assert done.returncode == 0, done.stderr
+    assert "From step 5 on: training.total_steps=8, training.lr=0.5" in (run / "log.txt").read_text()
+    rates = {r["step"]: r["lr"] for r in map(json.loads, (run / "metrics.jsonl").open()) if "lr" in r}
+    assert len(rates) == 8 and {rates[step] for step in (5, 6, 7, 8)} == {0.5} and rates[4] < 0.1
+    assert from_yaml((run / "config.yaml").read_text()).training.lr == 0.5
+    assert_refused(inside("resume", run), "is finished (8 steps)")
+
+
+def test_what_is_not_installed_is_refused_before_a_folder_is_made(tmp_path: Path) -> None:
+    with mock.patch("importlib.util.find_spec", lambda name: None):
+        done = inside(
+            "pretrain", SHAPES, *SMALL, "--steps", "4", "--out", tmp_path / "run", "--wandb", "shapes"
+        )
+    assert_refused(done, "--wandb needs the package wandb", "pip install 'vitrine[wandb]'")
+    assert not (tmp_path / "run").exists()
 
 
 def test_a_named_folder_with_a_run_in_it_is_refused(whole: Path) -> None:

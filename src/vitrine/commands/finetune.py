@@ -52,10 +52,10 @@ def finetune(
     wandb: options.WeightsAndBiases = None,
 ) -> "TrainingResult":
     """Transfer a trained model to your images: a new head, all weights trained; also under torchrun, unchanged."""
-    from vitrine.checkpoints import load
     from vitrine.commands.resume import resume
     from vitrine.commands.runs.run_data import open_data, withdrawing
     from vitrine.commands.runs.run_records import restarted_run, start_folder
+    from vitrine.commands.runs.starting_weights import load_to_tune, require_free_options
     from vitrine.commands.runs.sweep import swept
     from vitrine.commands.runs.training_run import Setting, carry_out, loss_for
     from vitrine.commands.runs.validation import with_evaluations
@@ -82,6 +82,7 @@ def finetune(
         chosen = dataclasses.replace(
             chosen, training=dataclasses.replace(chosen.training, frozen_blocks=freeze)
         )
+    require_free_options(set or ())
     require_sinks(tensorboard=tensorboard, wandb=wandb)
     out = None if out is None else Path(out)
     with joined_processes(device) as processes:
@@ -98,8 +99,7 @@ def finetune(
             chosen = loss_for(train_split, chosen.with_steps_for(len(train_split)))
             if not sweep:  # rates are compared by where they end, since the run on all images goes to its end
                 chosen = with_evaluations(chosen, opened.splits)
-            # Both linear layers of the old head go, one of zeros comes (section 3.2).
-            loaded = load(model, num_classes=len(train_split.classes), image_size=chosen.size)
+            loaded = load_to_tune(model, chosen, num_classes=len(train_split.classes))
             freeze_weights(loaded.model, chosen.training)
         setting = Setting(
             model=loaded.model, preprocess=loaded.preprocess, splits=opened.splits, set_aside=opened.set_aside,

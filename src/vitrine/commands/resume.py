@@ -8,6 +8,7 @@ from annotated_doc import Doc
 
 if TYPE_CHECKING:
     from vitrine.commands.runs.training_run import Setting, TrainingResult
+    from vitrine.recipes import Recipe
     from vitrine.training.config import TrainingConfig
 
 # What a resumed run takes over from run.json as it is.
@@ -19,6 +20,9 @@ def resume(
     *,
     device: Annotated[str | None, Doc("auto, cpu or cuda; by default what the run began on.")] = None,
     workers: Annotated[int | None, Doc("How many read images: threads, or processes beside a GPU.")] = None,
+    set: Annotated[
+        list[str] | None, Doc("A setting to change from here on, such as training.lr=1e-4.")
+    ] = None,
     allow_changed_data: Annotated[bool, Doc("Go on although files were added, removed or changed.")] = False,
 ) -> "TrainingResult":
     """Go on with a run where it was stopped: data order, random numbers, averages and best result are kept."""
@@ -34,14 +38,20 @@ def resume(
     from vitrine.data.preprocess import Preprocess
     from vitrine.errors import ConfigError
     from vitrine.models import build
+    from vitrine.recipes.options import changed_under_way
     from vitrine.recipes.recipe import from_yaml
     from vitrine.runtime.processes import by_the_first, joined_processes
     from vitrine.runtime.progress import remark
     from vitrine.runtime.run_folders import find_run
 
     folder = find_run(Path(run))
-    recipe = from_yaml((folder / "config.yaml").read_text())
+    before = from_yaml((folder / "config.yaml").read_text())
     began = json.loads((folder / "run.json").read_text())
+    recipe = changed_under_way(before, set or ())
+    if set and began["is_sweeping"]:
+        raise ConfigError(
+            f"{folder} is still trying learning rates, all with the same settings; go on without --set"
+        )
     if workers is None:
         workers = int(began["workers"])
     exclude = None if began["exclude"] is None else Path(began["exclude"])
@@ -57,6 +67,8 @@ def resume(
         splits = everything(opened.splits) if began["trains_on_all"] else opened.splits
         require_classes(splits, folder)
         config = config_from_json(began["model"])
+        recomputes = recipe.model_options.get("activation_checkpointing", config.activation_checkpointing)
+        config = dataclasses.replace(config, activation_checkpointing=recomputes)
         teacher = load_teacher(recipe, config)
         if teacher is not None and teacher.weights != began["teacher"]:
             raise ConfigError(
@@ -82,16 +94,30 @@ def resume(
             remark(f"Going on with the sweep in {folder}")
             return carry_out(swept(with_weights(setting)))
         remark(f"Going on with {folder} after step {done:,} of {recipe.training.total_steps:,}")
+        if recipe != before:
+            by_the_first(lambda: write_change(folder, recipe, settings=set or [], done=done), processes)
         return carry_out(setting, resume_from=state)
+
+
+def write_change(folder: Path, recipe: "Recipe", *, settings: list[str], done: int) -> None:
+    """Keep what was changed, for the next time that the run goes on, and say it in its log."""
+    from vitrine.checkpoints.writing import write_text
+    from vitrine.recipes.recipe import to_yaml
+    from vitrine.runtime.log_file import logged_to
+    from vitrine.runtime.progress import remark
+
+    write_text(folder / "config.yaml", to_yaml(recipe))
+    with logged_to(folder / "log.txt"):
+        remark(f"From step {done + 1:,} on: {', '.join(settings)}")
 
 
 def with_weights(setting: "Setting") -> "Setting":
     """Load the weights that every attempt of a sweep begins with."""
-    from vitrine.checkpoints import load
+    from vitrine.commands.runs.starting_weights import load_to_tune
 
     assert setting.recipe.model is not None
     classes = setting.splits["train"].classes
-    loaded = load(setting.recipe.model, num_classes=len(classes), image_size=setting.recipe.size)
+    loaded = load_to_tune(setting.recipe.model, setting.recipe, num_classes=len(classes))
     return dataclasses.replace(setting, model=loaded.model)
 
 
@@ -114,5 +140,8 @@ def unfinished_state(folder: Path, training: "TrainingConfig") -> tuple[Path, in
     )
     # A process may be lost when all is done; torchrun's restart should then end well.
     if is_over and (folder / "model").exists() and not launched().restarts:
-        raise ConfigError(f"{folder} is finished ({done:,} steps); its model is in {folder / 'model'}")
+        raise ConfigError(
+            f"{folder} is finished ({done:,} steps); its model is in {folder / 'model'}; for more steps give "
+            f"--set training.total_steps={2 * training.total_steps}"
+        )
     return state, done

@@ -19,6 +19,17 @@ from vitrine.spelling import nearest
 
 FROM_SCRATCH = "from-scratch"
 ENDINGS = (".yaml", ".yml")
+CHECKPOINTING = "model_options.activation_checkpointing"
+CHANGEABLE = (
+    *(
+        f"training.{name}"
+        for name in (
+            "total_steps", "lr", "warmup_steps", "decay", "end_lr", "weight_decay", "clip_norm", "precision",
+            "compile", "graphs", "micro_batch", "log_every", "evaluate_every", "checkpoint_every", "patience",
+        )
+    ),
+    CHECKPOINTING,
+)  # fmt: skip
 
 
 def chosen_recipe(
@@ -100,6 +111,20 @@ def read_recipe(name: str) -> Recipe:
 def is_file(name: str) -> bool:
     """Whether a recipe is given as a file rather than by name."""
     return Path(name).suffix in ENDINGS and Path(name).is_file()
+
+
+def changed_under_way(recipe: Recipe, settings: Iterable[str]) -> Recipe:
+    """Change what may change between two steps of a run: neither its data, nor what its checkpoints hold."""
+    settings = tuple(settings)
+    changed = with_settings(recipe, settings)
+    paths = [setting.partition("=")[0].strip() for setting in settings]
+    for path in paths:
+        if path not in CHANGEABLE:
+            raise ConfigError(
+                f"{path} cannot change in the middle of a run; start a new one, or change any of "
+                f"{', '.join(CHANGEABLE)}"
+            )
+    return dataclasses.replace(changed, epochs=None) if "training.total_steps" in paths else changed
 
 
 def with_objective(recipe: Recipe, *, objective: Objective | None, target: Target | None) -> Recipe:

@@ -14,7 +14,7 @@ from vitrine.data.augment import Augment
 from vitrine.data.multi_crop import MultiCrop, small_view_size
 from vitrine.data.view import Crop
 from vitrine.errors import ConfigError
-from vitrine.models import ModelConfig, ViTConfig
+from vitrine.models import BiTConfig, ModelConfig, ViTConfig
 from vitrine.objectives.classification import LossKind
 from vitrine.objectives.distillation import DistillationConfig
 from vitrine.objectives.masked_autoencoder import AutoencoderConfig
@@ -97,6 +97,7 @@ class Recipe:
     def __post_init__(self) -> None:
         require_choice("objective", self.objective, get_args(Objective))
         require_choice("loss", self.loss, get_args(LossKind))
+        require_kinds(self.model_options)
         if self.objective != "labels":
             require_without_labels(self)
         if self.objective == "distillation" and self.distillation.caches:
@@ -155,6 +156,17 @@ class Recipe:
         if every >= steps:
             return self  # the end alone
         return dataclasses.replace(self, training=dataclasses.replace(training, evaluate_every=every))
+
+
+def require_kinds(model_options: Mapping[str, Any]) -> None:
+    """Refuse an option of a model that is of another kind than its field; one number may stand for both sides."""
+    kinds = {**get_type_hints(BiTConfig), **get_type_hints(ViTConfig)}
+    for name, value in model_options.items():
+        kind = kinds.get(name)
+        is_side = get_origin(kind) is tuple and isinstance(value, int)
+        is_plain = kind in (int, float, bool) or get_origin(kind) is tuple or type(None) in get_args(kind)
+        if is_plain and not is_side:
+            convert(kind, value, where=f"model_options.{name}")
 
 
 def require_without_labels(recipe: Recipe) -> None:

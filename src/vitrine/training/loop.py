@@ -291,7 +291,8 @@ class Run:
         raise NotFiniteError(
             f"the loss or a gradient of step {bad_step + 1} is not finite; the weights of the step before are in "
             f"{newest_state(self.folder / LAST)}; the batch was {some or 'not named'}; try a lower learning rate "
-            f"(now {self.config.lr:g}){', --precision fp32' if is_rough else ''} or a longer warm-up"
+            f"(now {self.config.lr:g}){', --precision fp32' if is_rough else ''} or a longer warm-up, or go on from "
+            f"there with: vitrine resume {self.folder.parent} --set training.lr={self.config.lr / 10:g}"
         )
 
     def evaluate(self) -> None:

@@ -65,11 +65,12 @@ def forward_backward(
 def out_of_memory(micro_batch: int) -> TrainingError:
     """Say what may help where halving the micro-batch cannot."""
     smaller = (
-        f"--set training.micro_batch={micro_batch // 2}, " if micro_batch > 1 else "a smaller model, --size, "
+        f"--set training.micro_batch={micro_batch // 2}" if micro_batch > 1 else "a smaller model or --size"
     )
     return TrainingError(
-        f"out of memory with {micro_batch} image(s) at a time on each device; go on with {smaller}"
-        "--set model_options.activation_checkpointing=true or, on several devices, --shard; see: vitrine plan"
+        f"out of memory with {micro_batch} image(s) at a time on each device; start again, or go on with vitrine "
+        f"resume, with {smaller} or --set model_options.activation_checkpointing=true; on several devices --shard "
+        "divides the weights; see: vitrine plan"
     )
 
 

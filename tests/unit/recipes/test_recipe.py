@@ -10,7 +10,7 @@ import pytest
 from vitrine.errors import ConfigError
 from vitrine.models import create_model
 from vitrine.recipes import RECIPES, find_recipe, with_settings
-from vitrine.recipes.options import chosen_recipe
+from vitrine.recipes.options import CHANGEABLE, changed_under_way, chosen_recipe
 from vitrine.recipes.recipe import from_yaml, to_yaml
 
 
@@ -85,6 +85,9 @@ def test_values_are_read_as_the_kind_of_their_field(setting: str, value: object)
         ("loss=hinge", "softmax"),
         ("views.crop=incepton", "inception"),
         ("views.device_share=1.5", "device_share must be from 0 to 1"),
+        ("model_options.dropout=much", "model_options.dropout must be float, got 'much'"),
+        ("model_options.depth=2.5", "model_options.depth must be int, got 2.5"),
+        ("model_options.patch_size=small", "model_options.patch_size must be tuple, got 'small'"),
     ],
 )
 def test_a_wrong_setting_is_refused_with_what_would_do(setting: str, message: str) -> None:
@@ -184,6 +187,25 @@ def test_a_recipe_file_that_is_not_there_is_refused_with_the_nearest(tmp_path: P
         chosen_recipe(str(tmp_path / "config.yml"))
     with pytest.raises(ConfigError, match=r"there is no file nowhere/config\.yaml$"):
         chosen_recipe("nowhere/config.yaml")
+
+
+def test_what_changes_under_way_touches_neither_data_nor_checkpoints() -> None:
+    before = find_recipe("photos")
+    changed = changed_under_way(before, ["training.lr=1e-5", "training.total_steps=900"])
+    assert (changed.training.lr, changed.training.total_steps, changed.epochs) == (1e-5, 900, None)
+    assert changed_under_way(before, ()) == before
+    for setting in (
+        "training.optimizer=sgd",
+        "training.seed=3",
+        "training.batch_size=8",
+        "augment.mixup=0.2",
+    ):
+        with pytest.raises(ConfigError, match="cannot change in the middle of a run"):
+            changed_under_way(before, [setting])
+    with pytest.raises(ConfigError, match=r"did you mean 'training\.lr'"):
+        changed_under_way(before, ["training.lrr=1"])
+    fields = {field.name for field in dataclasses.fields(before.training)}
+    assert {path.removeprefix("training.") for path in CHANGEABLE if path.startswith("training.")} <= fields
 
 
 def test_another_model_keeps_what_is_not_its_shape() -> None:
