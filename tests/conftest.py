@@ -9,6 +9,9 @@ if not torch.cuda.is_available():
     # Read when Triton is first imported, by whichever test that is.
     os.environ["TRITON_INTERPRET"] = "1"
 
+# As those in processes of their own do (journeys/commandline.py): the number of threads decides the last bits.
+torch.set_num_threads(1)
+
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     if torch.cuda.is_available():

@@ -40,6 +40,7 @@ def resume(
     from vitrine.models import build
     from vitrine.recipes.options import changed_under_way
     from vitrine.recipes.recipe import from_yaml
+    from vitrine.runtime.devices import same_threads
     from vitrine.runtime.processes import by_the_first, joined_processes
     from vitrine.runtime.progress import remark
     from vitrine.runtime.run_folders import find_run
@@ -75,6 +76,8 @@ def resume(
                 f"{teacher.name} is not the teacher that this run began with; bring its weights back, or start anew"
             )
         torch.manual_seed(recipe.training.seed)
+        is_alone = processes.world_size == 1 and processes.device.type == "cpu"
+        threads = began.get("threads") if is_alone else None
         setting = Setting(
             model=build(config),
             teacher=teacher,
@@ -92,11 +95,13 @@ def resume(
         )
         if setting.is_sweeping:
             remark(f"Going on with the sweep in {folder}")
-            return carry_out(swept(with_weights(setting)))
+            with same_threads(threads):
+                return carry_out(swept(with_weights(setting)))
         remark(f"Going on with {folder} after step {done:,} of {recipe.training.total_steps:,}")
         if recipe != before:
             by_the_first(lambda: write_change(folder, recipe, settings=set or [], done=done), processes)
-        return carry_out(setting, resume_from=state)
+        with same_threads(threads):
+            return carry_out(setting, resume_from=state)
 
 
 def write_change(folder: Path, recipe: "Recipe", *, settings: list[str], done: int) -> None:

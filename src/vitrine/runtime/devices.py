@@ -1,8 +1,13 @@
 """Which device a run computes on."""
 
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import torch
 
 from vitrine.errors import ConfigError
+from vitrine.runtime.progress import remark
 
 
 def choose_device(name: str, local_rank: int = 0) -> torch.device:
@@ -27,3 +32,27 @@ def has_fast_bf16(device: torch.device) -> bool:
     # Since torch 2.12; an older one is not asked.
     told: dict[str, object] = getattr(torch.cpu, "get_capabilities", dict)()
     return bool(told.get("avx512_bf16") or told.get("amx_bf16"))
+
+
+@contextmanager
+def same_threads(before: int | None) -> Iterator[None]:
+    """Compute on the CPU with as many threads as `before`, since they decide the order in which sums are added up.
+
+    Who sets OMP_NUM_THREADS has decided otherwise, and is told what that means.
+    """
+    now = torch.get_num_threads()
+    if before is None or before == now:
+        yield
+        return
+    if "OMP_NUM_THREADS" in os.environ:
+        remark(f"This run began with {before} thread(s) and goes on with {now}: last digits may differ")
+        yield
+        return
+    remark(
+        f"Computing with {before} thread(s), as the run began, for the same bits; OMP_NUM_THREADS decides otherwise"
+    )
+    torch.set_num_threads(before)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(now)

@@ -86,6 +86,8 @@ def is_sweeping(folder: Path) -> bool:
 
 def write_records(setting: "Setting", *, is_resumed: bool) -> None:
     """Write what is needed to repeat the run; a resumed run checks that its data is unchanged."""
+    import torch
+
     from vitrine.checkpoints.record import config_to_json
     from vitrine.checkpoints.writing import write_json, write_text
     from vitrine.commands.runs.run_data import changed
@@ -120,6 +122,7 @@ def write_records(setting: "Setting", *, is_resumed: bool) -> None:
             "exclude": None if setting.exclude is None else str(setting.exclude.absolute()),
             "objective": setting.recipe.objective,
             "launch": launched().identity,
+            "threads": torch.get_num_threads(),
             "preprocess": setting.preprocess.to_json(),
             "model": config_to_json(setting.model.config),
             "teacher": None if setting.teacher is None else setting.teacher.weights,
