@@ -96,6 +96,16 @@ def test_frozen_blocks_keep_their_weights_and_the_plan_says_so(
     assert not (tmp_path / "many").exists()
 
 
+def test_bit_hyper_rule_squashes_the_images_that_it_is_judged_by_too(
+    photos: Path, pretrained: Path, tmp_path: Path
+) -> None:
+    rule = ("--recipe", "bit-hyperrule-vit-small", "--size", "32", "--set", "views.resize_size=40")
+    done = finetune(photos, pretrained, tmp_path / "run", "--steps", "2", *rule)
+    assert done.returncode == 0, done.stderr
+    tuned = vitrine.load(tmp_path / "run").preprocess
+    assert (tuned.rule, tuned.crop_fraction, tuned.size) == ("squash", 1.0, (32, 32))
+
+
 def test_regularisation_is_the_recipes_and_the_shape_that_of_the_weights(
     photos: Path, pretrained: Path, tmp_path: Path
 ) -> None:

@@ -50,9 +50,14 @@ def table_2_imagenet() -> Recipe:
     )
 
 
-def bit_hyper_rule(num_images: int, *, smallest_side: int) -> Recipe:
-    """BiT-HyperRule: schedule and size by the number and the size of the images (arXiv:1912.11370); unmeasured."""
-    resize, crop = (160, 128) if smallest_side < 96 else (512, 480)
+def bit_hyper_rule(num_images: int, *, smallest_side: int, is_vit: bool = False) -> Recipe:
+    """BiT-HyperRule: schedule and size by the number and the size of the images (arXiv:1912.11370); unmeasured.
+
+    A ViT gets 384 pixels of 448 where a ResNet gets 480 of 512.
+    """
+    resize, crop = (448, 384) if is_vit else (512, 480)
+    if smallest_side < 96:
+        resize, crop = 160, 128
     if num_images < 20_000:
         name, steps, warmup, boundaries = "small", 500, 100, (200, 300, 400)
     elif num_images < 500_000:
@@ -60,7 +65,7 @@ def bit_hyper_rule(num_images: int, *, smallest_side: int) -> Recipe:
     else:
         name, steps, warmup, boundaries = "large", 20_000, 500, (6_000, 12_000, 18_000)
     return Recipe(
-        name=f"bit-hyperrule-{name}",
+        name=f"bit-hyperrule-{'vit-' if is_vit else ''}{name}",
         claim="BiT-HyperRule (arXiv:1912.11370); unmeasured here",
         size=crop,
         views=Views(crop="random", resize_size=resize),
@@ -101,5 +106,8 @@ FINE_TUNING: dict[str, Callable[[], Recipe]] = {
     "bit-hyperrule-small": lambda: bit_hyper_rule(1_000, smallest_side=224),
     "bit-hyperrule-medium": lambda: bit_hyper_rule(50_000, smallest_side=32),
     "bit-hyperrule-large": lambda: bit_hyper_rule(1_281_167, smallest_side=224),
+    "bit-hyperrule-vit-small": lambda: bit_hyper_rule(1_000, smallest_side=224, is_vit=True),
+    "bit-hyperrule-vit-medium": lambda: bit_hyper_rule(50_000, smallest_side=224, is_vit=True),
+    "bit-hyperrule-vit-large": lambda: bit_hyper_rule(1_281_167, smallest_side=224, is_vit=True),
     "photos": photos,
 }

@@ -107,6 +107,24 @@ def test_bit_hyper_rule_by_number_and_size_of_the_images(
     assert (training.momentum, training.decay) == (0.9, "steps")
 
 
+@pytest.mark.parametrize(
+    ("name", "steps", "resize", "size"),
+    [
+        ("bit-hyperrule-small", 500, 512, 480),
+        ("bit-hyperrule-medium", 10_000, 160, 128),
+        ("bit-hyperrule-large", 20_000, 512, 480),
+        ("bit-hyperrule-vit-small", 500, 448, 384),
+        ("bit-hyperrule-vit-medium", 10_000, 448, 384),
+        ("bit-hyperrule-vit-large", 20_000, 448, 384),
+    ],
+)
+def test_a_vit_sees_less_of_an_image_by_bit_hyper_rule_than_a_resnet(
+    name: str, steps: int, resize: int, size: int
+) -> None:
+    recipe = find_recipe(name)
+    assert (recipe.training.total_steps, recipe.views.resize_size, recipe.size) == (steps, resize, size)
+
+
 def test_the_strong_small_recipe() -> None:
     recipe = find_recipe("imagenet-vit-s16-strong")
     training, augment = recipe.training, recipe.augment

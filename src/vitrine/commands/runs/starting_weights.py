@@ -32,6 +32,9 @@ def load_to_tune(model: str, recipe: "Recipe", *, num_classes: int) -> "Loaded":
     from vitrine.models import build
 
     loaded = load(model, num_classes=num_classes, image_size=recipe.size)
+    if recipe.views.crop == "random":  # BiT-HyperRule squashes images to a square, those it is judged by, too
+        squashed = dataclasses.replace(loaded.preprocess, rule="squash", crop_fraction=1.0)
+        loaded = dataclasses.replace(loaded, preprocess=squashed)
     config = loaded.model.config
     known = {field.name for field in dataclasses.fields(config)}
     free = {name: recipe.model_options[name] for name in FREE_OPTIONS if name in recipe.model_options}
