@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from vitrine.commands.plan import plan as plan
     from vitrine.commands.predict import predict as predict
     from vitrine.commands.pretrain import pretrain as pretrain
+    from vitrine.commands.recipes import list_recipes as list_recipes
     from vitrine.commands.report import report as report
     from vitrine.commands.resume import resume as resume
     from vitrine.commands.serve import serve as serve
@@ -59,6 +60,7 @@ _HOME = {
     "finetune": "vitrine.commands.finetune",
     "inspect": "vitrine.commands.inspect",
     "list_models": "vitrine.commands.models",
+    "list_recipes": "vitrine.commands.recipes",
     "load": "vitrine.checkpoints",
     "plan": "vitrine.commands.plan",
     "predict": "vitrine.commands.predict",

@@ -1,6 +1,7 @@
-"""What a run costs, from the command line."""
+"""Models, recipes and what a run costs, from the command line."""
 
 import json
+from pathlib import Path
 
 import pytest
 from journeys.commandline import assert_refused
@@ -8,6 +9,8 @@ from journeys.commandline import vitrine as command
 
 import vitrine
 from vitrine.models.variants import VARIANTS
+from vitrine.recipes import RECIPES, find_recipe
+from vitrine.recipes.options import chosen_recipe
 
 
 def test_models_prints_a_row_for_every_variant() -> None:
@@ -60,6 +63,17 @@ def test_plan_measures_this_machine_where_no_rate_is_stated() -> None:
     assert plan.rate > 1e8 and "measured" in plan.rate_source
 
 
+def test_recipes_are_listed_with_their_claims_and_shown_so_that_they_can_be_run(tmp_path: Path) -> None:
+    listed = json.loads(command("recipes", "--json").stdout)["recipes"]
+    assert {line["name"] for line in listed} == set(RECIPES)
+    claims = {line["name"]: line["claim"] for line in listed}
+    assert "98.55 %" in claims["table4-cifar10"] and "74.79 %" in claims["imagenet-vit-b16"]
+    shown = command("recipes").stdout
+    assert shown.index("vitrine finetune DATA") < shown.index("photos") < shown.index("vitrine pretrain DATA")
+    (tmp_path / "mine.yaml").write_text(command("recipes", "photos").stdout)
+    assert chosen_recipe(str(tmp_path / "mine.yaml")) == find_recipe("photos")
+
+
 @pytest.mark.parametrize(
     ("arguments", "parts"),
     [
@@ -70,6 +84,7 @@ def test_plan_measures_this_machine_where_no_rate_is_stated() -> None:
         (["plan", "ViT-B/16", "--epochs", "-1"], ["epochs must be above 0, got -1"]),
         (["models", "--size", "0"], ["must be above 0, got 0"]),
         (["models", "--image", "3"], ["No such option", "--images"]),
+        (["recipes", "fotos"], ["no recipe is called 'fotos'", "nearest: photos"]),
         (["plann"], ["No such command", "plan"]),
     ],
 )

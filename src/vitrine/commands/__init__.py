@@ -39,6 +39,7 @@ VERBS = (
     Verb("bench", "bench"),
     Verb("study", "study"),
     Verb("models", "list_models"),  # `vitrine.models` is the room
+    Verb("recipes", "list_recipes"),  # so is `vitrine.recipes`
     Verb("plan", "plan"),
     Verb("convert", "convert"),
     Verb("dedup", "dedup"),

@@ -15,6 +15,8 @@ TABLE_4 = {
     "flowers": (500, 100, (0.001, 0.003, 0.01, 0.03)),
     "vtab": (2_500, 500, (0.01,)),
 }
+# Accuracy of AugReg's ViT-B/32 after it, the mean of five runs (arXiv:2106.10270); none was published for VTAB.
+REACHED = {"imagenet": 83.27, "cifar100": 91.35, "cifar10": 98.55, "pets": 93.78, "flowers": 99.43}
 
 
 def table_4(data: str) -> Recipe:
@@ -25,8 +27,9 @@ def table_4(data: str) -> Recipe:
     steps, warmup, rates = TABLE_4[data]
     return Recipe(
         name=f"table4-{data}",
-        claim="AugReg B/32: ImageNet 83.27, CIFAR-10 98.55, CIFAR-100 91.35, Pets 93.78, Flowers 99.43; "
-        "unmeasured here",
+        claim=f"{REACHED[data]} % with AugReg's ViT-B/32, five runs of its authors; unmeasured here"
+        if data in REACHED
+        else "unmeasured",
         size=384,
         sweep=rates,
         training=TrainingConfig(

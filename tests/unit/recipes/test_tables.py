@@ -142,7 +142,7 @@ def test_the_strong_small_recipe() -> None:
 def test_every_cell_of_the_augreg_grid_is_a_recipe(mixup: float, magnitude: float) -> None:
     recipe = augreg("ViT-B/16", mixup=mixup, magnitude=magnitude, regularisation=0.1, weight_decay=0.03)
     assert (recipe.augment.mixup, recipe.augment.num_operations) == (mixup, 2 if magnitude else 0)
-    assert recipe.model_options == {"dropout": 0.1, "stochastic_depth": 0.1}
+    assert recipe.model_options == {"head_bias": -10.0, "dropout": 0.1, "stochastic_depth": 0.1}
 
 
 def test_masked_patches_are_trained_as_appendix_b_1_2_says() -> None:

@@ -1,0 +1,70 @@
+"""`vitrine recipes`: every recipe with its claim, and one of them in full."""
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from annotated_doc import Doc
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecipeLine:
+    """One recipe: what it trains, for how long, and what it has reached."""
+
+    name: str
+    verb: str
+    """`pretrain` where it begins with fresh weights, `finetune` where with trained ones."""
+    model: str | None
+    """None where it goes with any."""
+    size: int | None
+    """Image side in pixels; None keeps the model's."""
+    length: str
+    claim: str
+
+    def __str__(self) -> str:
+        pixels = "" if self.size is None else f"{self.size} px"
+        return f"{self.name:24} {self.model or 'any model':13} {pixels:7} {self.length:16} {self.claim}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecipeList:
+    """What was asked for: all recipes in short, or one in full."""
+
+    recipes: tuple[RecipeLine, ...]
+    settings: str | None = None
+    """The only one of `recipes` as YAML: what `--set` can change, and what `--recipe FILE` reads."""
+
+    def __str__(self) -> str:
+        if self.settings is not None:
+            (found,) = self.recipes
+            return f"# vitrine {found.verb} DATA --recipe {found.name}\n{self.settings.rstrip()}"
+        lines: list[str] = []
+        for verb in ("finetune", "pretrain"):
+            lines.append(f"vitrine {verb} DATA --recipe ...")
+            lines += [f"  {line}" for line in self.recipes if line.verb == verb]
+        return "\n".join(
+            [*lines, "Next: vitrine recipes NAME   (all its settings; --set changes any of them)"]
+        )
+
+
+def list_recipes(
+    name: Annotated[str | None, Doc("A recipe to show in full; if not given, all are listed.")] = None,
+) -> RecipeList:
+    """List every recipe with what it has reached, or show one with all its settings."""
+    from vitrine.recipes import FINE_TUNING, RECIPES, find_recipe
+    from vitrine.recipes.recipe import to_yaml
+
+    def line(known: str) -> RecipeLine:
+        recipe = find_recipe(known)
+        steps, epochs = recipe.training.total_steps, recipe.epochs
+        return RecipeLine(
+            name=known,
+            verb="finetune" if known in FINE_TUNING else "pretrain",
+            model=recipe.model,
+            size=recipe.size,
+            length=f"{steps:,} steps" if epochs is None else f"{epochs:g} epochs",
+            claim=recipe.claim,
+        )
+
+    if name is not None:
+        return RecipeList(settings=to_yaml(find_recipe(name)), recipes=(line(name),))
+    return RecipeList(recipes=tuple(line(known) for known in RECIPES))
