@@ -216,7 +216,12 @@ def test_a_run_has_a_learning_curve_without_being_asked_and_keeps_its_best(
 
 def test_a_sweep_without_a_held_out_part_is_refused(photos: Path, pretrained: Path, tmp_path: Path) -> None:
     done = finetune(photos, pretrained, tmp_path / "run", "--sweep", "--hold-out", "0")
-    assert_refused(done, "a sweep needs", "a held-out part to try them on")
+    assert_refused(done, "a sweep needs a held-out part")
+    none = finetune(
+        photos, pretrained, tmp_path / "run", "--sweep", "--recipe", "bit-hyperrule-vit-small", "--size", "32"
+    )
+    assert_refused(none, "has no learning rates to try", "--set sweep=")
+    assert not (tmp_path / "run").exists()
 
 
 def test_images_with_several_labels_are_trained_with_the_sigmoid_loss(

@@ -56,7 +56,7 @@ def finetune(
     from vitrine.commands.runs.run_data import open_data, withdrawing
     from vitrine.commands.runs.run_records import restarted_run, start_folder
     from vitrine.commands.runs.starting_weights import load_to_tune, require_free_options
-    from vitrine.commands.runs.sweep import swept
+    from vitrine.commands.runs.sweep import require_sweep, swept
     from vitrine.commands.runs.training_run import Setting, carry_out, loss_for
     from vitrine.commands.runs.validation import with_evaluations
     from vitrine.errors import ConfigError
@@ -97,7 +97,9 @@ def finetune(
             )  # fmt: skip
             train_split = opened.splits["train"]
             chosen = loss_for(train_split, chosen.with_steps_for(len(train_split)))
-            if not sweep:  # rates are compared by where they end, since the run on all images goes to its end
+            if sweep:
+                require_sweep(chosen, opened.splits)
+            else:  # rates are compared by where they end, since the run on all images goes to its end
                 chosen = with_evaluations(chosen, opened.splits)
             loaded = load_to_tune(model, chosen, num_classes=len(train_split.classes))
             freeze_weights(loaded.model, chosen.training)

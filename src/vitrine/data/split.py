@@ -27,7 +27,9 @@ def held_out_split(source: Source, *, seed: int = 0, val_fraction: float = 0.1) 
     bear different labels.
     """
     if not 0 < val_fraction < 1:
-        raise ConfigError(f"val_fraction must be between 0 and 1, got {val_fraction}; 0.1 holds out a tenth")
+        raise ConfigError(
+            f"the share to hold out must be between 0 and 1, got {val_fraction}; 0.1 holds out a tenth"
+        )
     first = source.labels[:, 0] if source.is_multi_label else source.labels
     group = duplicate_groups(source)
     is_val = np.zeros(len(source), dtype=bool)

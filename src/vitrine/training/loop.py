@@ -207,6 +207,11 @@ class Run:
                     began += judging
                     window.leave_out(judging)
                 self.checkpoint_if_due(window)
+        if self.is_patience_over and state.step < config.total_steps:
+            remark(
+                f"Stopped early, after step {state.step:,} of {config.total_steps:,}: nothing better in "
+                f"{state.evaluations_since_best} evaluations"
+            )
         return self.finish(window, first)
 
     def take_step(self, parts: Parts, *, step_state: StepState) -> Taken:

@@ -114,7 +114,7 @@ def test_exact_duplicates_stay_on_one_side_even_under_two_labels(tmp_path):
 def test_no_fraction_holds_nothing_out_and_nonsense_is_refused(tmp_path):
     class_folders(tmp_path, {"a": 4, "b": 4})
     assert list(open_splits(tmp_path, val_fraction=0)) == ["train"]
-    with pytest.raises(ConfigError, match=r"val_fraction must be between 0 and 1, got 1\.5"):
+    with pytest.raises(ConfigError, match=r"the share to hold out must be between 0 and 1, got 1\.5"):
         open_splits(tmp_path, val_fraction=1.5)
 
 

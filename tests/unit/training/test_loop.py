@@ -256,8 +256,10 @@ def test_the_best_weights_are_kept_and_patience_ends_the_run(tmp_path: Path) -> 
     results = iter([0.1, 0.5, 0.4, 0.3, 0.2])
     config = Changed(CONFIG, evaluate_every=2, patience=2, average_decay=0.9)
     task = Changed(small_task(config), evaluate=lambda model: {"accuracy": next(results)})
-    folder = fresh_folder(tmp_path)
-    outcome = train(small_model(), task, config=config, folder=folder)
+    folder, said = fresh_folder(tmp_path), Said()
+    with listening(said):
+        outcome = train(small_model(), task, config=config, folder=folder)
+    assert said.remarks[-1] == "Stopped early, after step 8 of 20: nothing better in 2 evaluations"
     assert (outcome.best, outcome.best_step, outcome.steps) == (0.5, 4, 8)
     assert numbers_of(folder / BEST)["step"] == 4
 

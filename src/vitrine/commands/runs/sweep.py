@@ -3,6 +3,7 @@
 import copy
 import dataclasses
 import math
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -10,6 +11,8 @@ from vitrine.errors import ConfigError
 
 if TYPE_CHECKING:
     from vitrine.commands.runs.training_run import Setting
+    from vitrine.data.source import Source
+    from vitrine.recipes import Recipe
 
 # Accuracy on the held-out part, then the loss there, below 0: more is better of both.
 Judgement: TypeAlias = tuple[float, float]
@@ -25,10 +28,6 @@ def swept(setting: "Setting") -> "Setting":
     from vitrine.training.loop import NotFiniteError
 
     rates = setting.recipe.sweep
-    if not rates or "val" not in setting.splits:
-        raise ConfigError(
-            "a sweep needs a recipe with learning rates to try and a held-out part to try them on"
-        )
     with joined_processes(setting.device) as processes:
         marked = dataclasses.replace(setting, is_sweeping=True)
         is_resumed = by_the_first((setting.folder / "run.json").exists, processes)
@@ -49,6 +48,16 @@ def swept(setting: "Setting") -> "Setting":
     return dataclasses.replace(
         with_rate(best, setting), splits=everything(setting.splits), trains_on_all=True, is_sweeping=False
     )
+
+
+def require_sweep(recipe: "Recipe", splits: "Mapping[str, Source]") -> None:
+    """Refuse a sweep without rates to try, or without images to try them on."""
+    if not recipe.sweep:
+        raise ConfigError(
+            f"recipe {recipe.name} has no learning rates to try; give some with --set sweep=[1e-4,3e-4,1e-3]"
+        )
+    if "val" not in splits:
+        raise ConfigError("a sweep needs a held-out part to try learning rates on; leave --hold-out 0 out")
 
 
 def judged_with(rate: float, setting: "Setting") -> Judgement:
