@@ -21,7 +21,9 @@ Precision: TypeAlias = Annotated[
 ]
 Workers: TypeAlias = Annotated[int, Doc("How many read images: threads, or processes beside a GPU.")]
 LogEvery: TypeAlias = Annotated[int | None, Doc("Steps between two records.")]
-CheckpointEvery: TypeAlias = Annotated[int | None, Doc("Steps between two checkpoints.")]
+CheckpointEvery: TypeAlias = Annotated[
+    int | None, Doc("Steps between two checkpoints; by default 1000, or a quarter of a shorter run.")
+]
 EvaluateEvery: TypeAlias = Annotated[
     int | None, Doc("Steps between two evaluations; by default about ten a run.")
 ]

@@ -136,7 +136,8 @@ def unfinished_state(folder: Path, training: "TrainingConfig") -> tuple[Path, in
     state = newest_state(folder / "checkpoints" / LAST)
     if state is None:
         raise ConfigError(
-            f"{folder} has no checkpoint yet, so there is nothing to go on from; start the run again"
+            f"{folder} has no checkpoint yet, so there is nothing to go on from; start the run again, in this folder "
+            "with --overwrite"
         )
     numbers = numbers_of(state)
     done, since_best = int(numbers["step"]), int(numbers["evaluations_since_best"])

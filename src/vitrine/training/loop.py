@@ -329,7 +329,7 @@ class Run:
 
     def checkpoint_if_due(self, window: Window) -> None:
         """Save every so often, at the end, and when somebody wants us to stop."""
-        is_multiple = self.state.step % self.config.checkpoint_every == 0
+        is_multiple = self.state.step % self.config.checkpoint_steps == 0
         stops = self.wants_to_stop
         if self.processes.world_size > 1:  # ask the others, but not at every step
             stops = anyone(stops, self.processes) if self.is_due(self.config.log_every) else False
