@@ -147,6 +147,7 @@ def add_state(app: FastAPI, service: Service) -> None:
         return plain(
             {
                 "models": [hosted.described() for hosted in service.models.values()],
+                "awaited": service.awaited,
                 "limits": {
                     name: getattr(limits, name)
                     for name in ("upload_bytes", "pixels", "whole_pixels", "waiting", "target_seconds")
