@@ -12,11 +12,14 @@ import torch
 from torch import Tensor, nn
 
 from vitrine.evaluation.outputs import Precision
+from vitrine.models.cost import Cost
+from vitrine.runtime.rate import matmul_rate, memory_rate
 
 # Each turn lasts about this long, so that a clock's tick and a launch's delay do not count.
 TURN_SECONDS = 0.5
 TURNS = 5
 MOST_IMAGES = 2**16
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,6 +33,35 @@ class Speed:
     latency_ms: float
     slowest_ms: float
     """Latency of the slowest turn: how far the turns lie apart."""
+    floor_ms: float | None = None
+    """The least that the device's ceilings allow for it, where they were measured."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ceilings:
+    """What bounds every model on a device, measured on it."""
+
+    flops_per_second: float
+    """Operations of a large square matrix product in the precision that is timed."""
+    bytes_per_second: float
+    """What a large copy reads and writes."""
+
+    def floor_ms(self, cost: Cost, *, images: int, image_bytes: int, weight_bytes: int) -> float:
+        """Return the least time of a forward pass over `images`.
+
+        Either its multiply-adds at the rate of a product, or its weights and images read once: whichever is longer.
+        """
+        computing = 2 * cost.macs * images / self.flops_per_second
+        reading = (cost.params * weight_bytes + images * image_bytes) / self.bytes_per_second
+        return 1000 * max(computing, reading)
+
+
+def measure_ceilings(*, device: torch.device, precision: Precision) -> Ceilings:
+    """Measure how fast a device multiplies matrices and moves bytes; takes about a second."""
+    return Ceilings(
+        flops_per_second=matmul_rate(DTYPES[precision], device=device.type),
+        bytes_per_second=memory_rate(device=device.type),
+    )
 
 
 def measure_speeds(
