@@ -1,6 +1,5 @@
 """`vitrine bench`: how fast a model is on this device, beside what the device allows and timm's where installed."""
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from types import ModuleType
@@ -17,6 +16,7 @@ if TYPE_CHECKING:
 
     from vitrine.evaluation.speed import Ceilings, Speed
     from vitrine.models import Model
+    from vitrine.models.config import ModelConfig
 
 # Appendix D.5 goes from 64 to 512 pixels.
 SIZES = "64,128,224,384,512"
@@ -105,7 +105,7 @@ def bench(
     from vitrine.checkpoints import load
     from vitrine.errors import ConfigError
     from vitrine.evaluation.peer import find_timm
-    from vitrine.evaluation.speed import measure_ceilings
+    from vitrine.evaluation.speed import highest
     from vitrine.runtime.processes import joined_processes
     from vitrine.runtime.progress import quiet, track
 
@@ -123,7 +123,6 @@ def bench(
             device=place,
             precision=chosen,
             turns=turns,
-            ceilings=measure_ceilings(device=place, precision=chosen),
             is_compiled=compile,
             finds_largest=largest and place.type == "cuda",
         )
@@ -135,6 +134,12 @@ def bench(
                 ours = load(model, image_size=side).model
             measured.append(setting.measure(ours, timm=timm, counts=counts))
     notes += dict.fromkeys(note for each in measured for note in each.notes)
+    ceilings = highest([found for each in measured for found in each.ceilings])
+    speeds = tuple(speed for each in measured for speed in each.beside_floors(ceilings))
+    if any(speed.floor_ms and speed.floor_ms > speed.latency_ms for speed in speeds):
+        notes.append(
+            "Faster than its floor: other work slowed the rates when they were measured; try again later"
+        )
     if largest and place.type != "cuda":
         notes.append(f"The largest batch is not looked for on {place.type}: its memory is the machine's own")
     return BenchResult(
@@ -142,11 +147,11 @@ def bench(
         device=_device_name(place),
         precision=chosen,
         torch=torch.__version__,
-        timm=timm.__version__ if timm and any(each.has_peer for each in measured) else None,
+        timm=timm.__version__ if timm and any(speed.model == PEER for speed in speeds) else None,
         is_compiled=compile,
         turns=turns,
-        ceilings=setting.ceilings,
-        speeds=tuple(speed for each in measured for speed in each.speeds),
+        ceilings=ceilings,
+        speeds=speeds,
         largest=tuple(limit for each in measured for limit in each.largest),
         notes=tuple(notes),
     )
@@ -156,10 +161,19 @@ def bench(
 class _Measured:
     """What was found at one image size."""
 
+    config: "ModelConfig"
+    ceilings: "list[Ceilings]"
+    """Measured anew beside every batch size, so that all see the machine equally busy."""
     speeds: "list[Speed]"
     largest: list[LargestBatch]
     notes: list[str]
-    has_peer: bool
+
+    def beside_floors(self, ceilings: "Ceilings") -> "list[Speed]":
+        """Give every speed its floor."""
+        return [
+            replace(speed, floor_ms=ceilings.floor_ms(self.config, images=speed.batch_size))
+            for speed in self.speeds
+        ]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -169,13 +183,13 @@ class _Setting:
     device: "torch.device"
     precision: Literal["bf16", "fp32"]
     turns: int
-    ceilings: "Ceilings"
     is_compiled: bool
     finds_largest: bool
 
     def measure(self, ours: "Model", *, timm: ModuleType | None, counts: list[int]) -> _Measured:
         """Time our model and timm's at every batch size, and find the largest batch of each."""
         from vitrine.evaluation.peer import timm_like
+        from vitrine.evaluation.speed import measure_ceilings
 
         models: dict[str, nn.Module] = {OURS: ours}
         notes = []
@@ -187,30 +201,29 @@ class _Setting:
         models = {name: found.eval().to(self.device) for name, found in models.items()}
         timed = {name: _compiled(found) if self.is_compiled else found for name, found in models.items()}
         speeds: list[Speed] = []
+        ceilings = []
         for count in counts:
-            found_speeds = self._speeds(timed, ours, count)
+            ceilings.append(measure_ceilings(device=self.device, precision=self.precision))
+            found_speeds = self._speeds(timed, ours.config, count)
             speeds += found_speeds
             if not found_speeds:
                 notes.append(f"A batch of {count} at {_size(ours.config.image_size)} px does not fit")
-        largest = self._largest(models, ours) if self.finds_largest else []
-        return _Measured(speeds=speeds, largest=largest, notes=notes, has_peer=PEER in models)
+        return _Measured(
+            config=ours.config,
+            ceilings=ceilings,
+            speeds=speeds,
+            largest=self._largest(models, ours.config) if self.finds_largest else [],
+            notes=notes,
+        )
 
-    def _speeds(self, models: "Mapping[str, nn.Module]", ours: "Model", count: int) -> "list[Speed]":
+    def _speeds(self, models: "Mapping[str, nn.Module]", config: "ModelConfig", count: int) -> "list[Speed]":
         """Time all models at one batch size; nothing where one of them does not fit."""
         import torch
 
-        from vitrine.evaluation.speed import DTYPES, measure_speeds
-        from vitrine.models.cost import cost_of
+        from vitrine.evaluation.speed import measure_speeds
 
-        config = ours.config
-        floor_ms = self.ceilings.floor_ms(
-            cost_of(config),
-            images=count,
-            image_bytes=config.channels * math.prod(config.image_size) * torch.float32.itemsize,
-            weight_bytes=DTYPES[self.precision].itemsize,
-        )
         try:
-            speeds = measure_speeds(
+            return measure_speeds(
                 models,
                 image_size=config.image_size,
                 batch_size=count,
@@ -222,13 +235,11 @@ class _Setting:
         except torch.OutOfMemoryError:
             torch.cuda.empty_cache()
             return []
-        return [replace(speed, floor_ms=floor_ms) for speed in speeds]
 
-    def _largest(self, models: "Mapping[str, nn.Module]", ours: "Model") -> list[LargestBatch]:
+    def _largest(self, models: "Mapping[str, nn.Module]", config: "ModelConfig") -> list[LargestBatch]:
         """Find the largest batch of each model."""
         from vitrine.evaluation.speed import largest_batch
 
-        config = ours.config
         return [
             LargestBatch(
                 model=name,

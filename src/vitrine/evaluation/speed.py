@@ -3,23 +3,25 @@
 Models are timed in turns, so that whatever else the machine does falls on all of them alike.
 """
 
+import math
 import statistics
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
 from vitrine.evaluation.outputs import Precision
-from vitrine.models.cost import Cost
+from vitrine.models.config import ModelConfig
+from vitrine.models.cost import cost_of
 from vitrine.runtime.rate import matmul_rate, memory_rate
 
 # Each turn lasts about this long, so that a clock's tick and a launch's delay do not count.
 TURN_SECONDS = 0.5
 TURNS = 5
 MOST_IMAGES = 2**16
-DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
+DTYPES: dict[Precision, torch.dtype] = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,26 +43,39 @@ class Speed:
 class Ceilings:
     """What bounds every model on a device, measured on it."""
 
+    precision: Precision
     flops_per_second: float
-    """Operations of a large square matrix product in the precision that is timed."""
+    """Operations of a large square matrix product in that precision."""
     bytes_per_second: float
     """What a large copy reads and writes."""
 
-    def floor_ms(self, cost: Cost, *, images: int, image_bytes: int, weight_bytes: int) -> float:
+    def floor_ms(self, config: ModelConfig, *, images: int) -> float:
         """Return the least time of a forward pass over `images`.
 
         Either its multiply-adds at the rate of a product, or its weights and images read once: whichever is longer.
         """
+        cost = cost_of(config)
+        image_bytes = config.channels * math.prod(config.image_size) * torch.float32.itemsize
         computing = 2 * cost.macs * images / self.flops_per_second
-        reading = (cost.params * weight_bytes + images * image_bytes) / self.bytes_per_second
-        return 1000 * max(computing, reading)
+        reading = cost.params * DTYPES[self.precision].itemsize + images * image_bytes
+        return 1000 * max(computing, reading / self.bytes_per_second)
 
 
 def measure_ceilings(*, device: torch.device, precision: Precision) -> Ceilings:
-    """Measure how fast a device multiplies matrices and moves bytes; takes about a second."""
+    """Measure how fast a device multiplies matrices and moves bytes; takes about half a second."""
     return Ceilings(
+        precision=precision,
         flops_per_second=matmul_rate(DTYPES[precision], device=device.type),
         bytes_per_second=memory_rate(device=device.type),
+    )
+
+
+def highest(ceilings: Sequence[Ceilings]) -> Ceilings:
+    """Return the best of several measurements of one device: other work can only lower them."""
+    return Ceilings(
+        precision=ceilings[0].precision,
+        flops_per_second=max(each.flops_per_second for each in ceilings),
+        bytes_per_second=max(each.bytes_per_second for each in ceilings),
     )
 
 

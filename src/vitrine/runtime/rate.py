@@ -7,7 +7,7 @@ import torch
 
 SIDE = {"cuda": 8192, "cpu": 1024}
 # Several times what any cache holds.
-COPIED_BYTES = {"cuda": 2**30, "cpu": 2**28}
+COPIED_BYTES = {"cuda": 2**29, "cpu": 2**28}
 LEAST_REPEATS, LEAST_SECONDS = 5, 0.25
 
 

@@ -1,6 +1,5 @@
 import itertools
 import time
-from dataclasses import replace
 
 import pytest
 import torch
@@ -14,11 +13,13 @@ from vitrine.evaluation.speed import (
     DTYPES,
     Ceilings,
     Speed,
+    highest,
     measure_ceilings,
     measure_speeds,
     search_largest,
     time_in_turns,
 )
+from vitrine.models import create_model
 from vitrine.models.cost import cost_of
 from vitrine.runtime import rate
 
@@ -78,13 +79,32 @@ def few_bytes(monkeypatch):
 
 
 def test_the_floor_is_the_longer_of_computing_and_reading():
-    ceilings = Ceilings(flops_per_second=1e12, bytes_per_second=1e9)
-    cost = replace(cost_of(vitrine.create_model("ViT-Ti/16").config), macs=10**9, params=10**6)
-    one = ceilings.floor_ms(cost, images=1, image_bytes=10**5, weight_bytes=4)
-    assert one == pytest.approx(4.1)  # 4.1 MB at 1 GB/s; computing takes 2 ms
-    many = ceilings.floor_ms(cost, images=100, image_bytes=10**5, weight_bytes=4)
-    assert many == pytest.approx(200)  # 200 GFLOP at 1 TFLOP/s; reading takes 14 ms
-    assert ceilings.floor_ms(cost, images=1, image_bytes=10**5, weight_bytes=2) == pytest.approx(2.1)
+    config = create_model("ViT-Ti/16", image_size=32).config
+    cost, image_bytes = cost_of(config), 3 * 32 * 32 * 4
+
+    def floor(images, *, precision="fp32", flops=1e12):
+        ceilings = Ceilings(precision=precision, flops_per_second=flops, bytes_per_second=1e9)
+        return ceilings.floor_ms(config, images=images)
+
+    assert floor(1) == pytest.approx((4 * cost.params + image_bytes) / 1e6)
+    assert floor(1, precision="bf16") == pytest.approx((2 * cost.params + image_bytes) / 1e6)
+    assert floor(1000) == pytest.approx(1000 * 2 * cost.macs / 1e9)
+    assert floor(1, flops=1e9) == pytest.approx(2 * cost.macs / 1e6)
+
+
+def test_the_highest_of_several_ceilings_counts():
+    fast, wide = (
+        Ceilings(precision="fp32", flops_per_second=flops, bytes_per_second=moved)
+        for flops, moved in ((3.0, 1.0), (2.0, 5.0))
+    )
+    assert highest([fast, wide]) == Ceilings(precision="fp32", flops_per_second=3.0, bytes_per_second=5.0)
+
+
+def test_a_floor_that_other_work_made_too_high_is_said(monkeypatch):
+    slow = Ceilings(precision="fp32", flops_per_second=1e6, bytes_per_second=1e6)
+    monkeypatch.setattr("vitrine.evaluation.speed.measure_ceilings", lambda **given: slow)
+    result = vitrine.bench("ViT-Ti/16", sizes="32", batches="1", turns=1, device="cpu", peer=False)
+    assert any("Faster than its floor" in note for note in result.notes)
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
@@ -132,9 +152,18 @@ def test_the_table_of_bench_says_share_of_the_floor_and_times_timm():
         for name, ms in (("vitrine", 10.0), ("timm", 15.0))
     ]  # fmt: skip
     result = BenchResult(
-        model="m", device="d", precision="bf16", torch="2", timm="1.0", is_compiled=True, turns=5,
-        ceilings=Ceilings(flops_per_second=7.8e14, bytes_per_second=4e12), speeds=tuple(speeds), largest=(), notes=(),
-    )  # fmt: skip
+        model="m",
+        device="d",
+        precision="bf16",
+        torch="2",
+        timm="1.0",
+        is_compiled=True,
+        turns=5,
+        ceilings=Ceilings(precision="bf16", flops_per_second=7.8e14, bytes_per_second=4e12),
+        speeds=tuple(speeds),
+        largest=(),
+        notes=(),
+    )
     ours, theirs = str(result).splitlines()[3:5]
     assert ours.split()[-3:] == ["3.00", "30%", "1.50"]
     assert theirs.split()[-2:] == ["3.00", "20%"]
