@@ -6,8 +6,9 @@ Models are timed in turns, so that whatever else the machine does falls on all o
 import math
 import statistics
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -17,6 +18,7 @@ from vitrine.models.config import ModelConfig
 from vitrine.models.cost import cost_of
 from vitrine.runtime.rate import matmul_rate, memory_rate
 
+Name = TypeVar("Name", bound=Hashable)
 # Each turn lasts about this long, so that a clock's tick and a launch's delay do not count.
 TURN_SECONDS = 0.5
 TURNS = 5
@@ -109,12 +111,12 @@ def measure_speeds(
 
 
 def time_in_turns(
-    runs: Mapping[str, Callable[[], object]],
+    runs: Mapping[Name, Callable[[], object]],
     *,
     device: torch.device | str = "cpu",
     turns: int = TURNS,
     turn_seconds: float = TURN_SECONDS,
-) -> dict[str, list[float]]:
+) -> dict[Name, list[float]]:
     """Time functions in turns: for each its seconds a call in every turn."""
     device = torch.device(device)
     repeats = {}
@@ -122,7 +124,7 @@ def time_in_turns(
         seconds = _timed(run, 1, device)  # the first pass also warms up kernels and memory
         seconds = min(seconds, _timed(run, 1, device))
         repeats[name] = max(1, round(turn_seconds / max(seconds, 1e-6)))
-    found: dict[str, list[float]] = {name: [] for name in runs}
+    found: dict[Name, list[float]] = {name: [] for name in runs}
     for _ in range(turns):
         for name, run in runs.items():
             found[name].append(_timed(run, repeats[name], device) / repeats[name])
