@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from vitrine.evaluation.outputs import Precision
 from vitrine.models.config import ModelConfig
 from vitrine.models.cost import cost_of
-from vitrine.runtime.rate import matmul_rate, memory_rate
+from vitrine.runtime.rate import bytes_per_second, flops_per_second
 
 Name = TypeVar("Name", bound=Hashable)
 # Each turn lasts about this long, so that a clock's tick and a launch's delay do not count.
@@ -67,8 +67,8 @@ def measure_ceilings(*, device: torch.device, precision: Precision) -> Ceilings:
     """Measure how fast a device multiplies matrices and moves bytes; takes about half a second."""
     return Ceilings(
         precision=precision,
-        flops_per_second=matmul_rate(DTYPES[precision], device=device.type),
-        bytes_per_second=memory_rate(device=device.type),
+        flops_per_second=flops_per_second(DTYPES[precision], device=device.type),
+        bytes_per_second=bytes_per_second(device=device.type),
     )
 
 

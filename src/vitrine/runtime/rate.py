@@ -20,10 +20,10 @@ def measured_matmul_rate(precision: str, *, device: str | None = None) -> tuple[
     # CPUs without bf16 units emulate it slowly; training there is in fp32 in any case.
     dtype = torch.bfloat16 if precision == "bf16" and device == "cuda" else torch.float32
     name = torch.cuda.get_device_name() if device == "cuda" else f"CPU ({torch.get_num_threads()} threads)"
-    return matmul_rate(dtype, device=device), name
+    return flops_per_second(dtype, device=device), name
 
 
-def matmul_rate(dtype: torch.dtype, *, device: str) -> float:
+def flops_per_second(dtype: torch.dtype, *, device: str) -> float:
     """Return operations a second of a large square product in `dtype`, the best of several."""
     side = SIDE.get(device, SIDE["cpu"])
     numbers = torch.Generator(device).manual_seed(0)
@@ -31,7 +31,7 @@ def matmul_rate(dtype: torch.dtype, *, device: str) -> float:
     return 2 * side**3 / _least_seconds(lambda: left @ right, device=device)
 
 
-def memory_rate(*, device: str) -> float:
+def bytes_per_second(*, device: str) -> float:
     """Return bytes a second that a large copy reads and writes, the best of several."""
     source = torch.zeros(COPIED_BYTES.get(device, COPIED_BYTES["cpu"]), dtype=torch.uint8, device=device)
     target = torch.empty_like(source)

@@ -128,7 +128,7 @@ def test_no_layer_is_faster_than_the_floor_of_its_product():
     layer, rows = nn.Linear(1024, 1024, bias=False), torch.zeros(1024, 1024)
     floors, seconds = [], []
     for _ in range(3):  # in turns, so that other work on the machine falls on both
-        floors.append(2 * 1024**3 / rate.matmul_rate(torch.float32, device="cpu"))
+        floors.append(2 * 1024**3 / rate.flops_per_second(torch.float32, device="cpu"))
         seconds += time_in_turns({"layer": lambda: layer(rows)}, turns=1, turn_seconds=0.1)["layer"]
     assert min(seconds) > 0.7 * min(floors)  # the same product; clocks and caches differ by less than that
 
