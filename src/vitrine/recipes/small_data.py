@@ -74,7 +74,7 @@ def cifar10() -> Recipe:
         augment=Augment(
             num_operations=2, magnitude=6, mixup=0.2, cutmix=1.0, label_smoothing=0.1, until=0.9
         ),
-        epochs=500,
+        epochs=600,
         training=TrainingConfig(
             optimizer="muon", lr=1e-3, batch_size=1024, warmup_steps=500, weight_decay=0.1, average_decay=0.999,
             log_every=200, checkpoint_every=5000, compile=True, graphs=True,
