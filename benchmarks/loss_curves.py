@@ -111,7 +111,7 @@ def table(curves: dict[str, list[list[float]]], *, steps: int) -> str:
     """Return a row for each of some steps."""
     lines = ["| step | " + " | ".join(f"{name} (distance in spreads of fp32)" for name in curves) + " |"]
     lines.append("|---" * (1 + len(curves)) + "|")
-    for end in range(SMOOTHED, steps + 1, max(steps // 5, SMOOTHED)):
+    for end in range(max(steps // 5, SMOOTHED), steps + 1, max(steps // 5, SMOOTHED)):
         means = {
             name: [statistics.mean(one[end - SMOOTHED : end]) for one in found]
             for name, found in curves.items()
