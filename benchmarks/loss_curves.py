@@ -2,7 +2,7 @@
 
     PYTHONPATH=src python benchmarks/loss_curves.py CIFAR10 --steps 1000 --seeds 3 [--out curves.json]
 
-CIFAR10 is the folder of the set's binary files. ViT-S/4 at 32 px, batch 256, AdamW, warm-up and cosine; a seed fixes
+CIFAR10 is the folder of the set's binary files. ViT-S/4 at 32 px, AdamW, warm-up and cosine; a seed fixes
 weights and order for all precisions. Reported at several steps: each precision's loss (mean over a hundred steps and
 over seeds) and its distance from fp32's in units of the spread of fp32's own seeds.
 """
@@ -22,7 +22,7 @@ from vitrine.models import create_model
 from vitrine.models.kernels import use_kernels
 from vitrine.training.schedule import learning_rate
 
-BATCH, PEAK, WARMUP, SMOOTHED = 256, 5e-4, 100, 100
+PEAK, WARMUP, SMOOTHED = 5e-4, 100, 100
 PRECISIONS = ("fp32", "bf16", "fp8")
 
 
@@ -34,6 +34,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=1000)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--model", default="ViT-S/4")
+    parser.add_argument("--batch-size", type=int, default=256)
     parser.add_argument("--precisions", default=",".join(PRECISIONS))
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
@@ -42,18 +43,26 @@ def main() -> None:
     for precision in options.precisions.split(","):
         began = time.perf_counter()
         curves[precision] = [
-            curve(options.model, images, labels, precision=precision, seed=seed, steps=options.steps)
+            curve(
+                options.model,
+                images,
+                labels,
+                precision=precision,
+                seed=seed,
+                steps=options.steps,
+                batch_size=options.batch_size,
+            )
             for seed in range(options.seeds)
         ]
         print(f"{precision}: {time.perf_counter() - began:.1f} s", flush=True)
-    print(table(curves, steps=options.steps), flush=True)
     if options.out:
         options.out.write_text(json.dumps(curves) + "\n")
+    print(table(curves, steps=options.steps), flush=True)
 
 
 def on_device(place: str) -> tuple[torch.Tensor, torch.Tensor]:
     """Return all training images as bytes and their labels."""
-    source = open_source(place, split="train")
+    source = open_source(place, split="train", val_fraction=0)
     pixels, labels = pixels_of(source), torch.from_numpy(source.labels).long()
     if pixels is None or len(pixels) != len(labels):
         raise SystemExit(f"{place} is not a set in CIFAR's binary form or IDX, which are held in memory")
@@ -61,7 +70,14 @@ def on_device(place: str) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def curve(
-    name: str, images: torch.Tensor, labels: torch.Tensor, *, precision: str, seed: int, steps: int
+    name: str,
+    images: torch.Tensor,
+    labels: torch.Tensor,
+    *,
+    precision: str,
+    seed: int,
+    steps: int,
+    batch_size: int,
 ) -> list[float]:
     torch.manual_seed(seed)
     device = torch.device("cuda")
@@ -73,8 +89,8 @@ def curve(
     order = torch.Generator(device).manual_seed(seed)
     found = torch.zeros(steps, device=device)
     for step in range(steps):
-        rows = torch.randint(len(images), (BATCH,), generator=order, device=device)
-        flip = torch.rand(BATCH, 1, 1, 1, generator=order, device=device) < 0.5
+        rows = torch.randint(len(images), (batch_size,), generator=order, device=device)
+        flip = torch.rand(batch_size, 1, 1, 1, generator=order, device=device) < 0.5
         batch = images[rows].float() / 127.5 - 1
         batch = torch.where(flip, batch.flip(-1), batch)
         for group in optimizer.param_groups:
@@ -95,7 +111,7 @@ def table(curves: dict[str, list[list[float]]], *, steps: int) -> str:
     """Return a row for each of some steps."""
     lines = ["| step | " + " | ".join(f"{name} (distance in spreads of fp32)" for name in curves) + " |"]
     lines.append("|---" * (1 + len(curves)) + "|")
-    for end in range(SMOOTHED, steps + 1, max(steps // 5, SMOOTHED)):
+    for end in range(max(steps // 5, SMOOTHED), steps + 1, max(steps // 5, SMOOTHED)):
         means = {
             name: [statistics.mean(one[end - SMOOTHED : end]) for one in found]
             for name, found in curves.items()

@@ -260,12 +260,12 @@ def model_alone(options: argparse.Namespace) -> None:
 
 def opened(options: argparse.Namespace, *, threads: int) -> "Hosted":
     """Open the model as the server does."""
-    from vitrine.serving.hosting import open_hosted
+    from vitrine.serving.opening import open_models
 
     onnx = Path(options.onnx) if options.onnx else None
-    [hosted], _ = open_hosted(
+    [hosted] = open_models(
         [options.model], device="cpu", most=32, threads=threads, onnx=onnx, precision=options.precision
-    )
+    ).models
     return hosted
 
 

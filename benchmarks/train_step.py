@@ -3,7 +3,8 @@
     PYTHONPATH=src python benchmarks/train_step.py --model ViT-B/16 --batch-size 256 [--profile]
 
 Needs a CUDA device and timm. Synthetic images; all compiled, fp32 weights, fused AdamW, bf16 autocast. Ours three
-times: without kernels of our own, with them, and with them and fp8 (models/kernels).
+times: without kernels of our own, with them, and with them and fp8 (models/kernels); each launched kernel by kernel
+and recorded as a CUDA graph, as `training.graphs` does.
 """
 
 import argparse
@@ -23,8 +24,9 @@ from vitrine.objectives.classification import classification_loss
 from vitrine.runtime.processes import Processes
 from vitrine.runtime.rate import measured_matmul_rate
 from vitrine.training.config import TrainingConfig
+from vitrine.training.graphs import WARM_UP_STEPS, ReplayedStep, Taken, on_own_stream, put_rates_in_tensors
 from vitrine.training.optimizer import make_optimizer
-from vitrine.training.step import StepState, forward_backward, update
+from vitrine.training.step import Parts, StepState, forward_backward, update
 
 TIMM_NAMES = {
     "ViT-S/16": "vit_small_patch16_224",
@@ -34,15 +36,16 @@ TIMM_NAMES = {
 Step = Callable[[], object]
 
 
-def our_step(name: str, images: torch.Tensor, labels: torch.Tensor, *, layers: str) -> Step:
+def our_steps(name: str, images: torch.Tensor, labels: torch.Tensor, *, layers: str) -> tuple[Step, Step]:
+    """Return a step that is launched and the same one recorded."""
     model = create_model(name).cuda().train()
     if layers != "plain":
         speed_up(model, in_fp8=layers == "fp8")
     compiled = torch.compile(model)
-    config = TrainingConfig(optimizer="adamw", weight_decay=0.1)
-    optimizer = make_optimizer(model, config)
+    optimizer = make_optimizer(model, TrainingConfig(optimizer="adamw", weight_decay=0.1))
+    put_rates_in_tensors(optimizer, device=images.device)
     for group in optimizer.param_groups:
-        group["lr"] = 1e-4
+        group["lr"].fill_(1e-4)
     state = StepState(micro_batch=len(images), bad=torch.zeros((), device="cuda"))
 
     def loss_of(
@@ -50,14 +53,16 @@ def our_step(name: str, images: torch.Tensor, labels: torch.Tensor, *, layers: s
     ) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
         return classification_loss(module(parts[0]), parts[1]), {}
 
-    def step() -> object:
-        loss, _ = forward_backward(
-            compiled, (images, labels), loss_of=loss_of, state=state,
+    def take_step(parts: Parts) -> Taken:
+        loss, sums = forward_backward(
+            compiled, parts, loss_of=loss_of, state=state,
             autocast=functools.partial(torch.autocast, "cuda", dtype=torch.bfloat16), processes=Processes(),
         )  # fmt: skip
-        return update(model, optimizer, loss=loss, clip_norm=1.0, state=state, processes=Processes())
+        norm = update(model, optimizer, loss=loss, clip_norm=1.0, state=state, processes=Processes())
+        return loss, sums, norm
 
-    return step
+    parts = (images, labels)
+    return functools.partial(take_step, parts), functools.partial(ReplayedStep(take_step, state=state), parts)
 
 
 def timm_step(name: str, images: torch.Tensor, labels: torch.Tensor, *, is_compiled: bool) -> Step:
@@ -113,28 +118,36 @@ def main() -> None:
     parser.add_argument("--profile", action="store_true", help="list the kernels of a step")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
+    with on_own_stream(torch.device("cuda")):  # the default stream cannot be recorded
+        compare(options)
+
+
+def compare(options: argparse.Namespace) -> None:
+    """Time all steps in turn and say how they stand."""
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
     images = torch.randn(options.batch_size, 3, 224, 224, device="cuda")
     labels = torch.randint(1000, (options.batch_size,), device="cuda")
-    steps = {
-        f"vitrine, {layers}": our_step(options.model, images, labels, layers=layers)
-        for layers in options.ours.split(",")
-        if layers
-    }
+    steps: dict[str, Step] = {}
+    for layers in filter(None, options.ours.split(",")):
+        launched, recorded = our_steps(options.model, images, labels, layers=layers)
+        steps |= {f"vitrine, {layers}": launched, f"vitrine, {layers}, recorded": recorded}
     if not options.no_timm:
         steps["timm compiled"] = timm_step(options.model, images, labels, is_compiled=True)
     if options.eager:
         steps["timm eager"] = timm_step(options.model, images, labels, is_compiled=False)
-    memory = {}
+    memory: dict[str, float | None] = {}
     for name, step in steps.items():
-        for _ in range(3):
+        for _ in range(WARM_UP_STEPS + 1):  # the last one is recorded
             step()
         torch.cuda.synchronize()
         torch.cuda.reset_peak_memory_stats()
         held = torch.cuda.memory_allocated()
         step()
         torch.cuda.synchronize()
-        memory[name] = (torch.cuda.max_memory_allocated() - held) / 2**30
+        taken = (torch.cuda.max_memory_allocated() - held) / 2**30
+        memory[name] = (
+            round(taken, 2) if taken else None
+        )  # a recorded step keeps what it took when it was launched
         if options.profile:
             print(name, profiled(step), flush=True)
     best = dict.fromkeys(steps, float("inf"))
@@ -148,7 +161,7 @@ def main() -> None:
             "images_per_second": round(options.batch_size / seconds, 1),
             "milliseconds": round(1000 * seconds, 2),
             "share_of_matmul_rate": round(flops / seconds / rate, 3),
-            "working_gib": round(memory[name], 2),
+            "working_gib": memory[name],
         }
         for name, seconds in best.items()
     }

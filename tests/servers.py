@@ -19,9 +19,10 @@ from vitrine.data.preprocess import Preprocess
 from vitrine.models import create_model
 from vitrine.serving.app import create_app
 from vitrine.serving.guard import LOOPBACK
-from vitrine.serving.hosting import Hosted, open_hosted
+from vitrine.serving.hosting import Hosted
 from vitrine.serving.limits import Limits
 from vitrine.serving.live_run import LiveRun
+from vitrine.serving.opening import Seat, open_models
 from vitrine.serving.server import Server, bind, make_server
 from vitrine.serving.service import Service
 
@@ -78,12 +79,13 @@ def serving(
 ) -> Iterator[Running]:
     """Serve for the block on a free port of this machine, then stop."""
     limits = limits or Limits()
+    awaited: tuple[Seat, ...] = ()
     if all(isinstance(model, Hosted) for model in models):
         hosted = list(models)
     else:
-        hosted, found = open_hosted([str(model) for model in models], device="cpu", most=8, threads=1)
-        run = run or found
-    service = Service(hosted, limits=limits, run=run, workers=workers)  # type: ignore[arg-type]
+        opened = open_models([str(model) for model in models], device="cpu", most=8, threads=1)
+        hosted, awaited, run = list(opened.models), opened.awaited, run or opened.run
+    service = Service(hosted, limits=limits, run=run, awaited=awaited, workers=workers)  # type: ignore[arg-type]
     service.warm_up()
     app = create_app(service, api_key=api_key, hosts=hosts)
     with bind("127.0.0.1", 0) as opened:

@@ -57,10 +57,10 @@ def test_importing_the_package_and_building_the_command_line_import_no_torch() -
     assert fresh_python(code).stdout.strip() == "False"
 
 
-def seconds(arguments: list[str]) -> float:
-    """Least processor time of five: unlike the clock it does not count the other work of a busy machine."""
+def seconds(arguments: list[str], *, repeats: int = 5) -> float:
+    """Least processor time of several: unlike the clock it does not count the other work of a busy machine."""
     spent = []
-    for _ in range(5):
+    for _ in range(repeats):
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
         subprocess.run([sys.executable, *arguments], capture_output=True, check=True)
         after = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -70,6 +70,39 @@ def seconds(arguments: list[str]) -> float:
 
 def test_help_answers_within_three_tenths_of_a_second_of_a_bare_python() -> None:
     assert seconds(["-m", "vitrine.cli", "--help"]) - seconds(["-c", "pass"]) < 0.3
+
+
+def test_importing_the_package_takes_a_tenth_of_a_second_above_a_bare_python() -> None:
+    assert seconds(["-c", "import vitrine"]) - seconds(["-c", "pass"]) < 0.1
+
+
+@pytest.fixture(scope="module")
+def photo_file(tmp_path_factory: pytest.TempPathFactory) -> str:
+    from PIL import Image
+
+    path = tmp_path_factory.mktemp("photo") / "photo.jpg"
+    Image.linear_gradient("L").convert("RGB").resize((500, 375)).save(path)
+    return str(path)
+
+
+def test_predicting_one_photo_takes_under_two_and_a_half_seconds_most_of_them_importing_torch(
+    photo_file: str,
+) -> None:
+    whole = seconds(["-m", "vitrine.cli", "predict", photo_file], repeats=3)
+    torch = seconds(["-c", "import torch"], repeats=3)
+    assert whole < 2.5
+    assert torch > whole / 2
+
+
+def test_predicting_one_photo_imports_nothing_that_it_does_not_use(photo_file: str) -> None:
+    code = (
+        f"import sys, vitrine; vitrine.predict({photo_file!r}, device='cpu'); "
+        "print(*sorted({name.split('.')[0] for name in sys.modules}), *sorted(sys.modules))"
+    )
+    loaded = set(fresh_python(code).stdout.split())
+    assert "torch" in loaded
+    heavy = {"matplotlib", "jinja2", "pandas", "pyarrow", "scipy", "onnx", "onnxruntime", "fastapi", "timm"}
+    assert not loaded & (heavy | {"transformers", "torch._dynamo", "torch._inductor", "vitrine.training"})
 
 
 def test_every_public_name_is_there_and_pinned() -> None:

@@ -407,6 +407,47 @@ def test_a_run_that_still_trains_has_live_curves(server, run_folder, open_page):
     assert "validation 0.5" in page.inner_text("#curves")
 
 
+def test_a_run_served_before_its_first_weights_joins_the_page_when_they_come(models, open_page, tmp_path):
+    folder = tmp_path / "early"
+    folder.mkdir()
+    (folder / "run.json").write_text("{}")
+    (folder / "metrics.jsonl").write_text('{"step": 1, "loss": 2.5}\n')
+    with serving([folder]) as server:
+        page = open_page(server.address)
+        page.wait_for_selector("#curves svg.chart")
+        page.click("#tab-look")
+        choose(page, "#hero [data-choose]", jpeg(1))
+        assert "no weights yet" in page.inner_text("#notice")
+        shutil.copytree(models[0], folder / "model")
+        until(page, "document.querySelector('#about').textContent.endsWith(': early')")
+        assert page.locator("#notice").is_hidden()
+        choose(page, "#hero [data-choose]", jpeg(1))
+        assert shown(page) == expected_labels(server, jpeg(1))
+        page.click("#tab-teach")
+        assert page.locator(".class-card").count() == 2
+
+
+def test_a_run_that_joins_another_model_is_shown_beside_it_and_forgets_nothing(models, open_page, tmp_path):
+    folder = tmp_path / "early"
+    folder.mkdir()
+    (folder / "run.json").write_text("{}")
+    with serving([models[0], folder]) as server:
+        page = open_page(server.address)
+        page.click("#tab-teach")
+        page.locator(".class-card input").first.fill("mine")
+        page.click("#tab-look")
+        choose(page, "#hero [data-choose]", jpeg(4))
+        shown(page)
+        shutil.copytree(models[1], folder / "model")
+        until(page, "document.querySelectorAll('.atlas-box:not([hidden])').length === 2")
+        until(page, "document.querySelectorAll('.bars .label').length === 10")
+        page.locator("#layer").fill("1")
+        assert page.inner_text("#layer-value") == "1 of 2"
+        page.click("#tab-teach")
+        assert page.locator(".class-card input").first.input_value() == "mine"
+        assert page.locator(".class-card").count() == 2
+
+
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [390, 1280])
 def test_every_view_fits_and_every_control_has_a_name(server, open_page, width, scheme):

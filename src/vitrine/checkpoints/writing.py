@@ -5,7 +5,7 @@ import io
 import json
 import zipfile
 import zlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -83,7 +83,7 @@ def write_text(path: Path, text: str) -> None:
         file.write(text)
 
 
-def write_json(path: Path, values: Mapping[str, Any]) -> None:
+def write_json(path: Path, values: Mapping[str, Any] | Sequence[Any]) -> None:
     """Write a small JSON file atomically, readable by people."""
     write_text(path, json.dumps(values, indent=2, ensure_ascii=False) + "\n")
 

@@ -1,7 +1,8 @@
-"""`vitrine bench`: how fast a model is on this device, beside timm's where that is installed."""
+"""`vitrine bench`: how fast a model is on this device, beside what the device allows and timm's where installed."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from types import ModuleType
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from annotated_doc import Doc
@@ -13,8 +14,9 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
-    from vitrine.evaluation.speed import Speed
+    from vitrine.evaluation.speed import Ceilings, Speed
     from vitrine.models import Model
+    from vitrine.models.config import ModelConfig
 
 # Appendix D.5 goes from 64 to 512 pixels.
 SIZES = "64,128,224,384,512"
@@ -33,34 +35,52 @@ class LargestBatch:
 
 @dataclass(frozen=True, kw_only=True)
 class BenchResult:
-    """Every speed that was measured, and the largest batches."""
+    """Every speed that was measured beside its floor, and the largest batches."""
 
     model: str
     device: str
     precision: str
     torch: str
+    timm: str | None
+    """Version of the peer, where it was timed too."""
     is_compiled: bool
+    turns: int
+    ceilings: "Ceilings"
     speeds: tuple["Speed", ...]
     largest: tuple[LargestBatch, ...]
     notes: tuple[str, ...]
 
     def __str__(self) -> str:
         compiled = ", compiled" if self.is_compiled else ""
-        lines = [f"{self.model} on {self.device}, {self.precision}{compiled}, torch {self.torch}"]
+        beside = f", beside timm {self.timm}" if self.timm else ""
+        lines = [
+            f"{self.model} on {self.device}, {self.precision}{compiled}, torch {self.torch}{beside}",
+            f"Forward passes on random images that lie on the device; the median of {self.turns} turns counts.",
+            f"{'size':>9} {'batch':>6} {'model':>8} {'images/s':>10} {'ms a batch':>11} {'slowest':>9} "
+            f"{'floor':>9} {'reached':>8} {'times timm' if self.timm else '':>11}".rstrip(),
+        ]
+        lines += [self._row(speed) for speed in self.speeds]
         lines.append(
-            f"{'size':>9} {'batch':>6} {'model':>8} {'images/s':>10} {'ms a batch':>11} {'slowest':>9}"
+            f"Floor, in ms: all products at {self.ceilings.flops_per_second / 1e12:,.2f} TFLOP/s, or weights and "
+            f"images read once at {self.ceilings.bytes_per_second / 1e9:,.0f} GB/s, whichever is longer; "
+            "both rates measured here."
         )
-        for speed in self.speeds:
-            size = "x".join(map(str, speed.image_size))
-            lines.append(
-                f"{size:>9} {speed.batch_size:>6} {speed.model:>8} {speed.images_per_second:>10,.1f} "
-                f"{speed.latency_ms:>11.2f} {speed.slowest_ms:>9.2f}"
-            )
         lines += [
-            f"Largest batch at {'x'.join(map(str, found.image_size))}: {found.batch_size:,} ({found.model})"
+            f"Largest batch at {_size(found.image_size)}: {found.batch_size:,} ({found.model})"
             for found in self.largest
         ]
         return "\n".join([*lines, *self.notes])
+
+    def _row(self, speed: "Speed") -> str:
+        assert speed.floor_ms is not None  # bench gives every speed its floor
+        peers = {(each.image_size, each.batch_size): each for each in self.speeds if each.model == PEER}
+        peer = peers.get((speed.image_size, speed.batch_size))
+        times = f"{peer.latency_ms / speed.latency_ms:.2f}" if peer and speed.model == OURS else ""
+        return (
+            f"{_size(speed.image_size):>9} {speed.batch_size:>6} {speed.model:>8} "
+            f"{speed.images_per_second:>10,.1f} {speed.latency_ms:>11.2f} {speed.slowest_ms:>9.2f} "
+            f"{speed.floor_ms:>9.2f} {speed.floor_ms / speed.latency_ms:>8.0%} {times:>11}"
+        ).rstrip()
 
 
 def bench(
@@ -79,11 +99,13 @@ def bench(
     largest: Annotated[bool, Doc("Look for the largest batch that fits, on CUDA.")] = True,
     turns: Annotated[int, Doc("Turns of half a second; the median counts.")] = 5,
 ) -> BenchResult:
-    """Measure images a second, latency and the largest batch at several sizes, beside timm where it is installed."""
+    """Measure images a second, latency and the largest batch, beside the floor and, where installed, timm."""
     import torch
 
     from vitrine.checkpoints import load
     from vitrine.errors import ConfigError
+    from vitrine.evaluation.peer import find_timm
+    from vitrine.evaluation.speed import highest
     from vitrine.runtime.processes import joined_processes
     from vitrine.runtime.progress import quiet, track
 
@@ -91,60 +113,110 @@ def bench(
     wanted = _numbers(sizes, "sizes")
     if turns < 1:
         raise ConfigError(f"turns must be 1 or more, got {turns}")
-    first = load(model).model
+    with quiet():  # what is said about weights does not matter to their speed
+        fitted, notes = _tiled(wanted, load(model).model)
     with joined_processes(device) as processes:
         place = processes.device
         chosen: Literal["bf16", "fp32"]
         chosen = precision if precision != "auto" else "bf16" if place.type == "cuda" else "fp32"
-        fitted, notes = _tiled(wanted, first)
-        speeds: list[Speed] = []
-        batch_limits: list[LargestBatch] = []
+        setting = _Setting(
+            device=place,
+            precision=chosen,
+            turns=turns,
+            is_compiled=compile,
+            finds_largest=largest and place.type == "cuda",
+        )
+        timm, reasons = find_timm() if peer else (None, [])
+        notes += reasons
+        measured: list[_Measured] = []
         for side in track(fitted, "Timing"):
-            with quiet():  # what there is to say about the weights was said above
+            with quiet():
                 ours = load(model, image_size=side).model
-            models, note = _with_peer(ours, side, is_wanted=peer)
-            notes = [*notes, *(found for found in note if found not in notes)]
-            models = {name: found.eval().to(place) for name, found in models.items()}
-            timed = {name: _compiled(found) if compile else found for name, found in models.items()}
-            setting = _Setting(
-                image_size=(side, side),
-                channels=ours.config.channels,
-                device=place,
-                precision=chosen,
-                turns=turns,
-            )
-            for count in counts:
-                found_speeds = setting.speeds(timed, count)
-                speeds += found_speeds
-                if not found_speeds:
-                    notes.append(f"A batch of {count} at {side} px does not fit")
-            if largest and place.type == "cuda":
-                batch_limits += setting.largest(models)
-        if largest and place.type != "cuda":
-            notes.append(
-                f"The largest batch is not looked for on {place.type}: its memory is the machine's own"
-            )
+            measured.append(setting.measure(ours, timm=timm, counts=counts))
+    notes += dict.fromkeys(note for each in measured for note in each.notes)
+    ceilings = highest([found for each in measured for found in each.ceilings])
+    speeds = tuple(speed for each in measured for speed in each.beside_floors(ceilings))
+    if any(speed.floor_ms and speed.floor_ms > speed.latency_ms for speed in speeds):
+        notes.append(
+            "Faster than its floor: other work slowed the rates when they were measured; try again later"
+        )
+    if largest and place.type != "cuda":
+        notes.append(f"The largest batch is not looked for on {place.type}: its memory is the machine's own")
     return BenchResult(
         model=model,
         device=_device_name(place),
         precision=chosen,
         torch=torch.__version__,
+        timm=timm.__version__ if timm and any(speed.model == PEER for speed in speeds) else None,
         is_compiled=compile,
-        speeds=tuple(speeds),
-        largest=tuple(batch_limits),
+        turns=turns,
+        ceilings=ceilings,
+        speeds=speeds,
+        largest=tuple(limit for each in measured for limit in each.largest),
         notes=tuple(notes),
     )
 
 
 @dataclass(frozen=True, kw_only=True)
+class _Measured:
+    """What was found at one image size."""
+
+    config: "ModelConfig"
+    ceilings: "list[Ceilings]"
+    """Measured anew beside every batch size, so that all see the machine equally busy."""
+    speeds: "list[Speed]"
+    largest: list[LargestBatch]
+    notes: list[str]
+
+    def beside_floors(self, ceilings: "Ceilings") -> "list[Speed]":
+        """Give every speed its floor."""
+        return [
+            replace(speed, floor_ms=ceilings.floor_ms(self.config, images=speed.batch_size))
+            for speed in self.speeds
+        ]
+
+
+@dataclass(frozen=True, kw_only=True)
 class _Setting:
-    image_size: tuple[int, int]
-    channels: int
+    """How all models are timed."""
+
     device: "torch.device"
     precision: Literal["bf16", "fp32"]
     turns: int
+    is_compiled: bool
+    finds_largest: bool
 
-    def speeds(self, models: "Mapping[str, nn.Module]", batch_size: int) -> "list[Speed]":
+    def measure(self, ours: "Model", *, timm: ModuleType | None, counts: list[int]) -> _Measured:
+        """Time our model and timm's at every batch size, and find the largest batch of each."""
+        from vitrine.evaluation.peer import timm_like
+        from vitrine.evaluation.speed import measure_ceilings
+
+        models: dict[str, nn.Module] = {OURS: ours}
+        notes = []
+        theirs = timm_like(ours, timm) if timm else None
+        if theirs is not None:
+            models[PEER] = theirs
+        elif timm is not None:
+            notes.append("Not beside timm: only plain ViTs are compared")
+        models = {name: found.eval().to(self.device) for name, found in models.items()}
+        timed = {name: _compiled(found) if self.is_compiled else found for name, found in models.items()}
+        speeds: list[Speed] = []
+        ceilings = []
+        for count in counts:
+            ceilings.append(measure_ceilings(device=self.device, precision=self.precision))
+            found_speeds = self._speeds(timed, ours.config, count)
+            speeds += found_speeds
+            if not found_speeds:
+                notes.append(f"A batch of {count} at {_size(ours.config.image_size)} px does not fit")
+        return _Measured(
+            config=ours.config,
+            ceilings=ceilings,
+            speeds=speeds,
+            largest=self._largest(models, ours.config) if self.finds_largest else [],
+            notes=notes,
+        )
+
+    def _speeds(self, models: "Mapping[str, nn.Module]", config: "ModelConfig", count: int) -> "list[Speed]":
         """Time all models at one batch size; nothing where one of them does not fit."""
         import torch
 
@@ -153,9 +225,9 @@ class _Setting:
         try:
             return measure_speeds(
                 models,
-                image_size=self.image_size,
-                batch_size=batch_size,
-                channels=self.channels,
+                image_size=config.image_size,
+                batch_size=count,
+                channels=config.channels,
                 device=self.device,
                 precision=self.precision,
                 turns=self.turns,
@@ -164,18 +236,18 @@ class _Setting:
             torch.cuda.empty_cache()
             return []
 
-    def largest(self, models: "Mapping[str, nn.Module]") -> list[LargestBatch]:
+    def _largest(self, models: "Mapping[str, nn.Module]", config: "ModelConfig") -> list[LargestBatch]:
         """Find the largest batch of each model."""
         from vitrine.evaluation.speed import largest_batch
 
         return [
             LargestBatch(
                 model=name,
-                image_size=self.image_size,
+                image_size=config.image_size,
                 batch_size=largest_batch(
                     model,
-                    image_size=self.image_size,
-                    channels=self.channels,
+                    image_size=config.image_size,
+                    channels=config.channels,
                     device=self.device,
                     precision=self.precision,
                 ),
@@ -208,36 +280,6 @@ def _tiled(sizes: list[int], model: "Model") -> tuple[list[int], list[str]]:
     ] if moved else []
 
 
-def _with_peer(ours: "Model", side: int, *, is_wanted: bool) -> "tuple[dict[str, nn.Module], list[str]]":
-    """Return our model, and timm's of the same shape where there is one."""
-    from vitrine.models import ViT
-    from vitrine.runtime.peers import import_peer
-
-    models: dict[str, nn.Module] = {OURS: ours}
-    if not is_wanted:
-        return models, []
-    if not isinstance(ours, ViT) or ours.config.stem is not None:
-        return models, ["Not beside timm: only plain ViTs are compared"]
-    try:
-        VisionTransformer = import_peer("timm.models.vision_transformer").VisionTransformer
-    except ImportError:
-        return models, ["Not beside timm: it is not installed"]
-    except RuntimeError as error:
-        return models, [f"Not beside timm: it cannot be imported ({str(error).splitlines()[0]})"]
-    config = ours.config
-    models[PEER] = VisionTransformer(
-        img_size=side,
-        patch_size=config.patch_size,
-        in_chans=config.channels,
-        num_classes=config.num_classes or 0,
-        embed_dim=config.width,
-        depth=config.depth,
-        num_heads=config.num_heads,
-        mlp_ratio=config.mlp_width / config.width,
-    )
-    return models, []
-
-
 def _compiled(model: "nn.Module") -> "nn.Module":
     import torch
 
@@ -252,3 +294,7 @@ def _device_name(device: "torch.device") -> str:
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
     return f"{device.type} ({torch.get_num_threads()} threads)"
+
+
+def _size(image_size: tuple[int, int]) -> str:
+    return "x".join(map(str, image_size))

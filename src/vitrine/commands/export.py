@@ -14,24 +14,12 @@ if TYPE_CHECKING:
 
     from vitrine.checkpoints import Loaded
     from vitrine.data.source import Source
+    from vitrine.exporting.examining import Timing
     from vitrine.exporting.proof import Accuracy, Agreement
     from vitrine.exporting.targets import Exported
 
 FILES = ("export.json", "config.json", "model.onnx", "model.pt2", "model.npz", "model.safetensors")
-BATCHES = (1, 8)
 NUM_GENERATED = 8
-# Three turns of a fifth of a second show which is faster; they are no benchmark.
-TURNS, TURN_SECONDS = 3, 0.2
-
-
-@dataclass(frozen=True, kw_only=True)
-class Timing:
-    """Milliseconds for one batch, the median of the turns."""
-
-    engine: str
-    precision: str
-    batch_size: int
-    milliseconds: float
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,7 +35,7 @@ class ExportResult:
     """Given or generated: what the proof was made on."""
     proof: tuple["Agreement", ...]
     accuracy: tuple["Accuracy", ...]
-    timings: tuple[Timing, ...]
+    timings: tuple["Timing", ...]
     threads: int
     notes: tuple[str, ...]
     wrote: tuple[Path, ...]
@@ -76,7 +64,7 @@ class ExportResult:
                 lines.append(f"  {size} image{'s' * (size != 1)}: {told}")
         lines += [f"Note: {note}" for note in self.notes]
         lines += [f"Wrote {path}" for path in self.wrote]
-        lines.append(f"Next: {_next(self)}")
+        lines.append(f"Next: see {self.folder / 'README.md'} for how to run it")
         return "\n".join(lines)
 
 
@@ -117,6 +105,7 @@ def export(
 
     from vitrine.checkpoints import load
     from vitrine.errors import ConfigError
+    from vitrine.exporting.examining import prove, time_in_batches
     from vitrine.exporting.proof import measure_accuracy
     from vitrine.exporting.targets import plan_export
     from vitrine.runtime.progress import remark
@@ -135,14 +124,14 @@ def export(
     folder = new_run_folder(out, verb="export", files=FILES, never_in=folders, is_overwriting=overwrite)
     remark(f"Plan: {model} to {to}, proof on {len(pixels)} {kind} image(s); to {folder}")
     exported = write(folder)
-    proof = _prove(loaded, exported, pixels)
+    proof = prove(loaded.model, exported.subjects, pixels)
     accuracy: tuple[Accuracy, ...] = ()
     if source is not None:
         others = [(s.name, s.precision, s.answer) for s in exported.subjects if s.answer is not None]
         accuracy = measure_accuracy(
             loaded.model, others, source, preprocess=loaded.preprocess, num_workers=workers
         )
-    timings = _time(loaded, exported, pixels) if speed else ()
+    timings = time_in_batches(loaded.model, exported.subjects, pixels) if speed else ()
     weights = sum(found.numel() * found.element_size() for found in loaded.model.parameters())
     return _written(
         loaded,
@@ -222,67 +211,6 @@ def _data(loaded: "Loaded", data: str, split: str | None, *, by_order: bool) -> 
     return source
 
 
-def _prove(loaded: "Loaded", exported: "Exported", pixels: "Tensor") -> "tuple[Agreement, ...]":
-    from vitrine.checkpoints.libraries import NoAnswerError
-    from vitrine.exporting.proof import answers_of, compare, not_compared, reference
-    from vitrine.runtime.progress import track
-
-    expected = answers_of(reference(loaded.model), pixels)
-    found = []
-    for subject in track(exported.subjects, "Proving"):
-        if subject.answer is None:
-            found.append(not_compared(subject.name, subject.reason))
-            continue
-        try:
-            found.append(
-                compare(
-                    subject.name,
-                    subject.answer,
-                    expected=expected,
-                    images=pixels,
-                    precision=subject.precision,
-                    explained=subject.explained,
-                )
-            )
-        except NoAnswerError as error:
-            found.append(not_compared(subject.name, str(error)))
-    return tuple(found)
-
-
-def _time(loaded: "Loaded", exported: "Exported", pixels: "Tensor") -> tuple[Timing, ...]:
-    """Time the model and what computes from the files, in turns."""
-    import functools
-    import statistics
-
-    import torch
-
-    from vitrine.evaluation.speed import time_in_turns
-    from vitrine.runtime.progress import track
-
-    # Read back by Vitrine it is the same model again.
-    others = [s for s in exported.subjects if s.answer is not None and not s.name.startswith("Vitrine")]
-    timings = []
-    with torch.inference_mode():
-        for size in track(BATCHES, "Timing"):
-            images = pixels[torch.arange(size) % len(pixels)].contiguous()
-            runs = {("torch", "fp32"): functools.partial(loaded.model, images)}
-            for subject in others:
-                assert subject.answer is not None
-                runs[subject.name, subject.precision] = functools.partial(subject.answer, images)
-            named = {f"{engine}\n{precision}": run for (engine, precision), run in runs.items()}
-            for name, seconds in time_in_turns(named, turns=TURNS, turn_seconds=TURN_SECONDS).items():
-                engine, precision = name.split("\n")
-                timings.append(
-                    Timing(
-                        engine=engine,
-                        precision=precision,
-                        batch_size=size,
-                        milliseconds=1000 * statistics.median(seconds),
-                    )
-                )
-    return tuple(timings)
-
-
 def _advice(*, fp16: bool, int8: bool, data: str | None, loaded: "Loaded") -> list[str]:
     from vitrine.models import ViTConfig
 
@@ -306,7 +234,7 @@ def _written(loaded: "Loaded", exported: "Exported", result: ExportResult) -> Ex
     write_json(folder / "preprocess.json", record.preprocess.to_json())
     small = [folder / "preprocess.json"]
     if record.classes:
-        write_text(folder / "classes.json", _json(list(record.classes)))
+        write_json(folder / "classes.json", list(record.classes))
         small.append(folder / "classes.json")
     card = write_card(
         record, to=result.to, proof=result.proof, accuracy=result.accuracy, notes=result.notes  # type: ignore[arg-type]
@@ -314,17 +242,6 @@ def _written(loaded: "Loaded", exported: "Exported", result: ExportResult) -> Ex
     write_text(folder / "README.md", card)
     proof = dataclasses.asdict(result)
     del proof["wrote"], proof["folder"]
-    write_text(folder / "export.json", _json(proof))
+    write_json(folder / "export.json", proof)
     wrote = (*exported.files, *small, folder / "README.md", folder / "export.json")
     return dataclasses.replace(result, wrote=wrote)
-
-
-def _json(values: object) -> str:
-    import json
-
-    return json.dumps(values, indent=2, ensure_ascii=False) + "\n"
-
-
-def _next(result: ExportResult) -> str:
-    readme = result.folder / "README.md"
-    return f"see {readme} for how to run it"

@@ -1,5 +1,6 @@
 """`vitrine fewshot`: how good a model's representation is when a class has a few labels only."""
 
+import functools
 import shlex
 from dataclasses import dataclass
 from pathlib import Path
@@ -77,7 +78,6 @@ def fewshot(
     from vitrine.checkpoints import load
     from vitrine.commands.runs.run_data import trained_on
     from vitrine.data.source import printable
-    from vitrine.errors import DataError
     from vitrine.evaluation.features import extract_features
     from vitrine.evaluation.fewshot import fewshot_accuracy, parse_shots
     from vitrine.runtime.processes import joined_processes
@@ -86,8 +86,6 @@ def fewshot(
     model, data = model_and_data("fewshot", model, data)
     values, asked = _numbers(l2), None if shots is None else parse_shots(shots)
     names, (train, test) = _open(data, test_fraction)
-    if train.is_multi_label:
-        raise DataError(f"{data} has several labels an image; few-shot goes with one")
     wanted = asked or _affordable(train)
     if (run := trained_on(model, data)) is not None and "test" not in names:
         remark(
@@ -102,25 +100,23 @@ def fewshot(
             f"{len(train.classes)} classes, {'x'.join(map(str, loaded.preprocess.size))} px, on {place} in "
             f"{precision}; {probe} at {','.join(map(str, wanted))} shots, {seeds} seed(s)"
         )
-        found = [
-            extract_features(
-                loaded.model,
-                source,
-                preprocess=loaded.preprocess,
-                cache=(cache_dir or True) if cache else False,
-                batch_size=batch_size,
-                num_workers=workers,
-                device=place,
-                precision=precision,
-                what=f"Extracting features of {name}",
-            )
-            for name, source in zip(names, (train, test), strict=True)
-        ]
+        extract = functools.partial(
+            extract_features,
+            loaded.model,
+            preprocess=loaded.preprocess,
+            cache=(cache_dir or True) if cache else False,
+            batch_size=batch_size,
+            num_workers=workers,
+            device=place,
+            precision=precision,
+        )
+        examples = extract(train, what=f"Extracting features of {names[0]}")
+        tests = extract(test, what=f"Extracting features of {names[1]}")
     result = fewshot_accuracy(
-        found[0].rows,
-        found[0].labels,
-        found[1].rows,
-        found[1].labels,
+        examples.rows,
+        examples.labels,
+        tests.rows,
+        tests.labels,
         shots=wanted,
         seeds=seeds,
         l2=values,
@@ -133,10 +129,10 @@ def fewshot(
         data=printable(data),
         train_split=names[0],
         test_split=names[1],
-        width=found[0].rows.shape[1],
+        width=examples.rows.shape[1],
         unreadable={
             printable(source.name(index)): why
-            for source, features in zip((train, test), found, strict=True)
+            for source, features in ((train, examples), (test, tests))
             for index, why in features.failures.items()
         },
         result=result,
@@ -158,6 +154,8 @@ def _open(data: str, test_fraction: float) -> "tuple[tuple[str, str], tuple[Sour
         raise DataError(
             f"{data} has only {', '.join(splits)}; few-shot draws from train and tests on test or val"
         )
+    if splits["train"].is_multi_label:
+        raise DataError(f"{data} has several labels an image; few-shot goes with one")
     names = ("train", test if test in own else f"the {100 * test_fraction:g} % held out")
     return names, (splits["train"], match_classes(splits[test], splits["train"].classes))
 

@@ -12,8 +12,9 @@ from vitrine.commands.model_or_box import BOX
 if TYPE_CHECKING:
     from vitrine.checkpoints import Loaded
     from vitrine.data.source import Source
-    from vitrine.inspection.looks import Looks, Question
+    from vitrine.inspection.looks import Looks
     from vitrine.inspection.pictures import PictureBatches
+    from vitrine.inspection.question import Question
 
 FILES = ("inspect.html", "arrays.npz")
 MOST_UNREADABLE_SHOWN = 5
@@ -93,7 +94,8 @@ def inspect(
     """Look inside a model: filters, positions, attention distance, rollout, heads, tokens, layers."""
     from vitrine.checkpoints import load
     from vitrine.commands.model_or_box import model_and_pictures
-    from vitrine.inspection.looks import check_question, look_at_images, look_at_model
+    from vitrine.inspection.looks import look_at_images, look_at_model
+    from vitrine.inspection.question import Question, check_question, find_class, parse_patch
     from vitrine.runtime.processes import joined_processes
     from vitrine.runtime.progress import remark
     from vitrine.runtime.run_folders import new_run_folder
@@ -102,7 +104,12 @@ def inspect(
     model, images = model_and_pictures([model, *(images or ())])
     source, folders = _open(images, count=count)
     loaded = load(model, image_size=size)
-    question = _question(loaded, patch=patch, layer=layer, class_=class_, components=components)
+    question = Question(
+        patch=None if patch is None else parse_patch(patch),
+        layer=layer,
+        target=None if class_ is None else find_class(class_, loaded.model, classes=loaded.classes or ()),
+        num_components=components,
+    )
     check_question(loaded.model, question, image_size=loaded.preprocess.size)
     folder = new_run_folder(out, verb="inspect", files=FILES, never_in=folders, is_overwriting=overwrite)
     notes = [] if source is not None else [_no_images(images)]
@@ -143,35 +150,6 @@ def _open(images: list[str] | None, *, count: int) -> "tuple[Source | None, list
         return None, []
     source, folders = open_pictures(images)
     return (None if source is None else Subset(source, spread(len(source), count))), folders
-
-
-def _question(
-    loaded: "Loaded", *, patch: str | None, layer: int | None, class_: str | None, components: int
-) -> "Question":
-    from vitrine.errors import ConfigError
-    from vitrine.inspection.looks import Question
-    from vitrine.spelling import nearest
-
-    place = None
-    if patch is not None:
-        try:
-            row, column = (int(number) for number in patch.split(","))
-        except ValueError:
-            raise ConfigError(f"--patch is a row and a column, such as 3,7, got {patch!r}") from None
-        place = (row, column)
-    target, classes = None, loaded.classes or ()
-    num_classes = loaded.model.config.num_classes
-    if class_ is not None:
-        if num_classes is None:
-            raise ConfigError(f"the model has no head, so no class {class_!r}; leave --class out")
-        if class_ in classes:
-            target = classes.index(class_)
-        elif class_.isdecimal() and int(class_) < num_classes:
-            target = int(class_)
-        else:
-            near = f"; did you mean {nearest(class_, classes)[0]!r}?" if classes else ""
-            raise ConfigError(f"the model has no class {class_!r} among its {num_classes}{near}")
-    return Question(patch=place, layer=layer, target=target, num_components=components)
 
 
 def _no_images(images: list[str] | None) -> str:

@@ -98,31 +98,15 @@ def plan(
     from vitrine.models.memory import Demand, fit
     from vitrine.models.variants import configure
 
-    for name, value in (
-        ("batch_size", batch_size),
-        ("devices", devices),
-        ("device_memory", device_memory),
-        ("images", images),
-        ("epochs", epochs),
-    ):
-        if value <= 0:
-            raise ConfigError(f"{name} must be above 0, got {value:g}")
+    _require_above_zero(
+        batch_size=batch_size, devices=devices, device_memory=device_memory, images=images, epochs=epochs
+    )
     if batch_size % devices:
         nearest = max(batch_size // devices, 1) * devices
         raise ConfigError(
             f"batch_size must be a multiple of devices, got {batch_size} and {devices}; nearest that fits: {nearest}"
         )
-    if rate is None:
-        from vitrine.runtime.rate import measured_matmul_rate
-
-        per_second, where = measured_matmul_rate(precision)
-        # Half of the matmul rate is what a well-built training step reaches (47 to 53 % on one H200).
-        per_second, source = (
-            per_second / 2,
-            f"half of the matmul rate measured on this {where}; state yours with --rate",
-        )
-    else:
-        per_second, source = rate * 1e12, "as stated"
+    per_second, source = _training_rate(rate, precision=precision)
     config = configure(model, image_size=size, num_classes=num_classes)
     cost = cost_of(config)
     demand = Demand(
@@ -153,3 +137,22 @@ def plan(
         rate_source=source,
         hours=exaflops * 1e18 / per_second / devices / 3600,
     )
+
+
+def _require_above_zero(**values: float) -> None:
+    from vitrine.errors import ConfigError
+
+    for name, value in values.items():
+        if value <= 0:
+            raise ConfigError(f"{name} must be above 0, got {value:g}")
+
+
+def _training_rate(rate: float | None, *, precision: str) -> tuple[float, str]:
+    """Return operations a second of a training step, stated or measured, and where the number comes from."""
+    if rate is not None:
+        return rate * 1e12, "as stated"
+    from vitrine.runtime.rate import measured_matmul_rate
+
+    found, where = measured_matmul_rate(precision)
+    # Half of the matmul rate is what a well-built training step reaches (47 to 53 % on one H200).
+    return found / 2, f"half of the matmul rate measured on this {where}; state yours with --rate"

@@ -12,8 +12,8 @@ from vitrine.commands import options
 from vitrine.commands.model_or_box import BOX
 
 if TYPE_CHECKING:
-    from vitrine.serving.hosting import Hosted
     from vitrine.serving.limits import Limits
+    from vitrine.serving.opening import Opened
 
 KEY_VARIABLE = "VITRINE_API_KEY"
 # More inference threads than this bring nothing: each batch then has too few cores.
@@ -78,7 +78,7 @@ def serve(
     from vitrine.runtime.devices import choose_device
     from vitrine.runtime.progress import remark
     from vitrine.serving.guard import LOOPBACK
-    from vitrine.serving.hosting import open_hosted
+    from vitrine.serving.opening import open_models
     from vitrine.serving.server import LOOPBACK_HOSTS, bind
 
     limits = _limits(
@@ -90,7 +90,7 @@ def serve(
     is_loopback = host in LOOPBACK_HOSTS
     hosts = LOOPBACK | ({answer_as.lower()} if answer_as else set()) if is_loopback else None
     with bind(host, port) as socket:
-        hosted, run = open_hosted(
+        opened = open_models(
             models or [BOX],
             device=device,
             most=limits.batch,
@@ -106,20 +106,19 @@ def serve(
             remark(f"Anyone who reaches {host} can use this server; set {KEY_VARIABLE} to ask for a key")
         begin = time.monotonic()
         pictures = _serve(
-            hosted, run, limits=limits, key=key, hosts=hosts, socket=socket,
+            opened, limits=limits, key=key, hosts=hosts, socket=socket,
             address=address, workers=num_workers, threads=threads,
         )  # fmt: skip
     return ServeResult(
         address=address,
-        models=tuple(each.name for each in hosted),
+        models=opened.names,
         pictures=pictures,
         seconds=time.monotonic() - begin,
     )
 
 
 def _serve(
-    hosted: "list[Hosted]",
-    run: Any,
+    opened: "Opened",
     *,
     limits: "Limits",
     key: str | None,
@@ -146,11 +145,11 @@ def _serve(
     keep_freed_memory()
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
-    service = Service(hosted, limits=limits, run=run, workers=workers)
+    run = opened.run
+    service = Service(opened.models, limits=limits, run=run, awaited=opened.awaited, workers=workers)
     try:
         service.warm_up()
-        warm = service.pictures.total
-        names = " and ".join(each.name for each in hosted) or "no model yet"
+        names = " and ".join(each.name for each in opened.models) or "no model before the run's first weights"
         watched = f", run {run.name}" if run is not None else ""
         remark(
             f"Plan: {names}{watched}; {workers} x {threads} threads, answers aimed at within "
@@ -160,7 +159,7 @@ def _serve(
         server = make_server(app, limits=limits, on_stop=service.admission.close)
         remark(f"Serving at {address} (page), {address}/docs (API); Ctrl-C stops")
         server.run(sockets=[socket])
-        return int(service.pictures.total - warm)
+        return int(service.pictures.total - service.num_warm_ups)
     finally:
         service.stop()
         torch.set_num_threads(before)

@@ -32,6 +32,7 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 # Changes whenever what is stored, or how an image becomes a thumbnail, changes.
 _VERSION = 1
+_THUMBNAILS = "thumbnails.npy"
 # Large JPEGs are decoded at a part of their size: every byte is still gone through, so damage is still found.
 _DECODED_SIDE = 2 * THUMBNAIL_SIDE
 # Images of more pixels than this are decoded one at a time, whatever the number of workers.
@@ -82,12 +83,12 @@ def read_all(
             return _part(whole, source.indices)
     if folder is not None and not _can_write(folder):
         folder = None
-    if folder is None:
-        with tempfile.TemporaryDirectory(prefix="vitrine-") as temporary:
-            # The file lives on while it is mapped, and goes away with the last use of it.
-            return _read(source, Path(temporary), num_workers=num_workers, what=what)
-    readings = _read(source, folder, num_workers=num_workers, what=what)
-    _store(readings, folder)
+    # In a place of its own: another process that reads the same set at the same time must not empty our file. Where
+    # nothing is kept, the file lives on while it is mapped, and goes away with the last use of it.
+    with tempfile.TemporaryDirectory(prefix="vitrine-", dir=folder) as temporary:
+        readings = _read(source, Path(temporary) / _THUMBNAILS, num_workers=num_workers, what=what)
+        if folder is not None:
+            _store(readings, Path(temporary) / _THUMBNAILS, folder)
     return readings
 
 
@@ -122,13 +123,10 @@ def available_processors() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _read(source: Source, folder: Path, *, num_workers: int, what: str) -> Readings:
+def _read(source: Source, file: Path, *, num_workers: int, what: str) -> Readings:
     count = len(source)
     thumbnails = np.lib.format.open_memmap(
-        folder / "thumbnails.npy",
-        mode="w+",
-        dtype=np.uint8,
-        shape=(count, THUMBNAIL_SIDE, THUMBNAIL_SIDE),
+        file, mode="w+", dtype=np.uint8, shape=(count, THUMBNAIL_SIDE, THUMBNAIL_SIDE)
     )
     hashes = np.zeros((count, HASH_BYTES), dtype=np.uint8)
     kind_of = np.full(count, -1, dtype=np.int32)
@@ -147,6 +145,7 @@ def _read(source: Source, folder: Path, *, num_workers: int, what: str) -> Readi
             thumbnails[index] = reading.thumbnail
             sizes[index] = reading.facts.height, reading.facts.width
             kind_of[index] = kinds.setdefault(_without_size(reading.facts), len(kinds))
+    thumbnails.flush()
     return Readings(
         hashes=hashes,
         thumbnails=thumbnails,
@@ -231,7 +230,8 @@ def _can_write(folder: Path) -> bool:
     return os.access(folder, os.W_OK)
 
 
-def _store(readings: Readings, folder: Path) -> None:
+def _store(readings: Readings, thumbnails: Path, folder: Path) -> None:
+    thumbnails.replace(folder / _THUMBNAILS)
     with write_atomically(folder / "arrays.npz") as file:
         np.savez(file, hashes=readings.hashes, kind_of=readings.kind_of, sizes=readings.sizes)
     # Written last: where it is, everything is.
@@ -244,7 +244,7 @@ def _load(folder: Path) -> Readings:
     with np.load(folder / "arrays.npz") as arrays:
         return Readings(
             hashes=arrays["hashes"],
-            thumbnails=np.load(folder / "thumbnails.npy", mmap_mode="r"),
+            thumbnails=np.load(folder / _THUMBNAILS, mmap_mode="r"),
             kinds=tuple(ImageFacts(**kind) for kind in words["kinds"]),
             kind_of=arrays["kind_of"],
             sizes=arrays["sizes"],

@@ -3,20 +3,27 @@
 Models are timed in turns, so that whatever else the machine does falls on all of them alike.
 """
 
+import math
 import statistics
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from vitrine.evaluation.outputs import Precision
+from vitrine.models.config import ModelConfig
+from vitrine.models.cost import cost_of
+from vitrine.runtime.rate import bytes_per_second, flops_per_second
 
+Name = TypeVar("Name", bound=Hashable)
 # Each turn lasts about this long, so that a clock's tick and a launch's delay do not count.
 TURN_SECONDS = 0.5
 TURNS = 5
 MOST_IMAGES = 2**16
+DTYPES: dict[Precision, torch.dtype] = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,6 +37,48 @@ class Speed:
     latency_ms: float
     slowest_ms: float
     """Latency of the slowest turn: how far the turns lie apart."""
+    floor_ms: float | None = None
+    """The least that the device's ceilings allow for it, where they were measured."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ceilings:
+    """What bounds every model on a device, measured on it."""
+
+    precision: Precision
+    flops_per_second: float
+    """Operations of a large square matrix product in that precision."""
+    bytes_per_second: float
+    """What a large copy reads and writes."""
+
+    def floor_ms(self, config: ModelConfig, *, images: int) -> float:
+        """Return the least time of a forward pass over `images`.
+
+        Either its multiply-adds at the rate of a product, or its weights and images read once: whichever is longer.
+        """
+        cost = cost_of(config)
+        image_bytes = config.channels * math.prod(config.image_size) * torch.float32.itemsize
+        computing = 2 * cost.macs * images / self.flops_per_second
+        reading = cost.params * DTYPES[self.precision].itemsize + images * image_bytes
+        return 1000 * max(computing, reading / self.bytes_per_second)
+
+
+def measure_ceilings(*, device: torch.device, precision: Precision) -> Ceilings:
+    """Measure how fast a device multiplies matrices and moves bytes; takes about half a second."""
+    return Ceilings(
+        precision=precision,
+        flops_per_second=flops_per_second(DTYPES[precision], device=device.type),
+        bytes_per_second=bytes_per_second(device=device.type),
+    )
+
+
+def highest(ceilings: Sequence[Ceilings]) -> Ceilings:
+    """Return the best of several measurements of one device: other work can only lower them."""
+    return Ceilings(
+        precision=ceilings[0].precision,
+        flops_per_second=max(each.flops_per_second for each in ceilings),
+        bytes_per_second=max(each.bytes_per_second for each in ceilings),
+    )
 
 
 def measure_speeds(
@@ -62,12 +111,12 @@ def measure_speeds(
 
 
 def time_in_turns(
-    runs: Mapping[str, Callable[[], object]],
+    runs: Mapping[Name, Callable[[], object]],
     *,
     device: torch.device | str = "cpu",
     turns: int = TURNS,
     turn_seconds: float = TURN_SECONDS,
-) -> dict[str, list[float]]:
+) -> dict[Name, list[float]]:
     """Time functions in turns: for each its seconds a call in every turn."""
     device = torch.device(device)
     repeats = {}
@@ -75,7 +124,7 @@ def time_in_turns(
         seconds = _timed(run, 1, device)  # the first pass also warms up kernels and memory
         seconds = min(seconds, _timed(run, 1, device))
         repeats[name] = max(1, round(turn_seconds / max(seconds, 1e-6)))
-    found: dict[str, list[float]] = {name: [] for name in runs}
+    found: dict[Name, list[float]] = {name: [] for name in runs}
     for _ in range(turns):
         for name, run in runs.items():
             found[name].append(_timed(run, repeats[name], device) / repeats[name])

@@ -13,11 +13,12 @@ from vitrine.errors import ConfigError, DataError
 from vitrine.evaluation.outputs import evaluating
 from vitrine.inspection.class_gradient import class_attention
 from vitrine.inspection.distance import attention_distance
-from vitrine.inspection.filters import PAPER_COUNT, FilterComponents, filter_components
+from vitrine.inspection.filters import FilterComponents, filter_components
 from vitrine.inspection.heads import patch_number, seen_from
 from vitrine.inspection.layer_similarity import layer_similarity
 from vitrine.inspection.pictures import PictureBatches, as_shown, spread
 from vitrine.inspection.position_similarity import position_similarity
+from vitrine.inspection.question import Question
 from vitrine.inspection.rollout import from_output, roll_out
 from vitrine.inspection.streaming import grid_of, joined, num_pieces, on_grid, pieces, require_attention
 from vitrine.inspection.tokens import TokenNorms, token_colours, token_norms
@@ -26,16 +27,6 @@ from vitrine.models.vit import checked_layer
 from vitrine.runtime.progress import track
 
 Found = TypeVar("Found")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Question:
-    """What to look at beyond what is always looked at: a patch, a layer and a class, each by number."""
-
-    patch: tuple[int, int] | None = None
-    layer: int | None = None
-    target: int | None = None
-    num_components: int = PAPER_COUNT
 
 
 @dataclass(kw_only=True)
@@ -141,21 +132,6 @@ def _look_at_attention(looks: Looks, model: Model, images: Tensor, question: Que
             flows.append(on_grid(from_output(vit, roll_out(averages())), grid))
             heads.append(torch.stack(maps, dim=1))
     looks.rollout, looks.heads, looks.patch_heads = joined(flows), joined(heads), joined(seen)
-
-
-def check_question(model: Model, question: Question, *, image_size: tuple[int, int]) -> None:
-    """Refuse a patch, layer or class that the model has not, before any work."""
-    if not isinstance(model, ViT):
-        if question.patch is not None or question.layer is not None or question.target is not None:
-            raise ConfigError(
-                "a BiT ResNet has no patches, layers or class attention to choose; leave the options out"
-            )
-        return
-    if question.layer is not None:
-        checked_layer(question.layer, model.config.depth)
-    if question.patch is not None:
-        down, across = model.config.token_stride
-        patch_number(question.patch, (image_size[0] // down, image_size[1] // across))
 
 
 def _predictions(model: Model, images: Tensor) -> list[int]:

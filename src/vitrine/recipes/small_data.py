@@ -56,13 +56,13 @@ def from_scratch() -> Recipe:
 
 
 def cifar10() -> Recipe:
-    """A plain ViT of 6.3 M parameters from scratch on CIFAR-10, for eight minutes on one H200.
+    """A plain ViT of 6.3 M parameters from scratch on CIFAR-10, for seven minutes on one H200.
 
-    Claim: docs/experiments.md, "CIFAR-10".
+    Measured: 96.16 % top-1 (one seed); docs/experiments.md, "CIFAR-10".
     """
     return Recipe(
         name="cifar10",
-        claim="see docs/experiments.md, CIFAR-10",
+        claim="96.16 % on the test images (one seed, 7.3 minutes on an H200); docs/experiments.md, CIFAR-10",
         model="ViT",
         model_options={
             "width": 256, "depth": 8, "num_heads": 4, "mlp_width": 1024, "patch_size": 4, "pooling": "average",
@@ -74,7 +74,7 @@ def cifar10() -> Recipe:
         augment=Augment(
             num_operations=2, magnitude=6, mixup=0.2, cutmix=1.0, label_smoothing=0.1, until=0.9
         ),
-        epochs=500,
+        epochs=600,
         training=TrainingConfig(
             optimizer="muon", lr=1e-3, batch_size=1024, warmup_steps=500, weight_decay=0.1, average_decay=0.999,
             log_every=200, checkpoint_every=5000, compile=True, graphs=True,

@@ -2,27 +2,17 @@
 
 import dataclasses
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.functional import cosine_similarity
 
-from vitrine.checkpoints import Loaded, load
-from vitrine.errors import CheckpointError, ConfigError
-from vitrine.evaluation.outputs import Precision
-from vitrine.exporting.runner import Engine, OnnxRunner, open_runner
+from vitrine.exporting.runner import OnnxRunner
 from vitrine.models import ViTConfig
-from vitrine.runtime.run_folders import LATEST, find_run
 from vitrine.serving.batching import Task
-from vitrine.serving.classifier import representation_width, with_classifier
+from vitrine.serving.classifier import representation_width
 from vitrine.serving.explaining import explain, figures_of
-from vitrine.serving.live_run import METRICS, LiveRun, load_unfinished
 from vitrine.serving.predictor import Predictor, Wanted
-
-# Least cosine of a picture's features by two engines: coarser weights (int8) stay above it, other weights do not.
-SAME = 0.9
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -111,89 +101,3 @@ class Hosted:
             "is_multi_label": predictor.is_multi_label,
             "notes": list(predictor.loaded.notes),
         }
-
-
-def open_hosted(
-    sources: Sequence[str],
-    *,
-    device: str,
-    most: int,
-    threads: int,
-    onnx: Path | None = None,
-    engine: Engine = "onnxruntime",
-    classifier: Path | None = None,
-    precision: Precision = "fp32",
-) -> tuple[list[Hosted], LiveRun | None]:
-    """Open the models that are to be served, and the run whose curves are shown if one is a run folder."""
-    if not 1 <= len(sources) <= 2:
-        raise ConfigError(f"one model is served, or two side by side, got {len(sources)}")
-    if onnx is not None and precision != "fp32":
-        raise ConfigError(
-            f"an ONNX file computes in what it was exported in; leave --precision {precision} away"
-        )
-    found: list[Hosted] = []
-    run: LiveRun | None = None
-    for number, source in enumerate(sources):
-        folder = run_folder(source)
-        if folder is not None and run is None:
-            run = LiveRun(folder)
-        loaded = None if folder is None or LiveRun(folder).is_finished else load_unfinished(folder)
-        if loaded is None:
-            if folder is not None and not LiveRun(folder).is_finished:
-                continue  # it has saved nothing yet, so there are its curves only
-            loaded = load(source)
-        if classifier is not None and number == 0:
-            loaded = with_classifier(loaded, classifier)
-        if onnx is not None and number == 0:
-            found.append(
-                _with_graph(loaded, source, open_runner(onnx, engine=engine, threads=threads), most=most)
-            )
-            continue
-        predictor = Predictor(loaded, device=device, precision=precision)
-        found.append(Hosted(unique(name_of(source), found), predictor, most=most))
-    if not found and run is None:
-        raise CheckpointError(f"{sources[0]} holds nothing that can be served")
-    return found, run
-
-
-def _with_graph(loaded: Loaded, source: str, graph: OnnxRunner, *, most: int) -> Hosted:
-    """Let an exported graph compute in the model's place, once it is seen to compute the same."""
-    predictor = Predictor(loaded, device="cpu")
-    if graph.preprocess != predictor.preprocess or (loaded.classes and graph.classes != loaded.classes):
-        raise CheckpointError(
-            f"{graph.path} has another input or other classes than {source}; export it anew"
-        )
-    hosted = Hosted(name_of(source), predictor, most=most, graph=graph)
-    blank = torch.zeros(1, predictor.preprocess.channels, *predictor.preprocess.size, dtype=torch.uint8)
-    ours = predictor.batch(blank, wanted="features")[0]
-    theirs = hosted.compute([blank[0]], wanted="features")[0]
-    if ours.shape != theirs.shape or cosine_similarity(ours, theirs, dim=0) < SAME:
-        raise CheckpointError(
-            f"{graph.path} does not compute what {source} does: the features of a blank picture differ; "
-            "export it anew"
-        )
-    return hosted
-
-
-def run_folder(source: str) -> Path | None:
-    """Return the folder where `source` names that of a training run."""
-    path = Path(source).expanduser()
-    if path.name == LATEST and path.parent.is_dir() and not path.exists():
-        path = find_run(path)
-    return path if (path / "run.json").exists() and (path / METRICS).parent.is_dir() else None
-
-
-def name_of(source: str) -> str:
-    """Return the short name that a model is served under."""
-    path = Path(source).expanduser()
-    if not path.exists():
-        return source
-    path = path.resolve()
-    while path.name in ("model", "model.safetensors"):  # as every run calls them
-        path = path.parent
-    return path.name
-
-
-def unique(name: str, others: Sequence[Hosted]) -> str:
-    """Return the name, with a number where another model has it already."""
-    return f"{name} (2)" if name in {other.name for other in others} else name

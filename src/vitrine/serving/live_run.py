@@ -2,6 +2,7 @@
 
 import json
 import math
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,9 @@ from vitrine.models import build
 
 METRICS, RUN = "metrics.jsonl", "run.json"
 # Best first: what `vitrine evaluate` will see in the end.
-STATES = ("best.safetensors", "last.safetensors")
+STATES = ("checkpoints/best.safetensors", "checkpoints/last.safetensors")
+# Written last of the model that a run leaves.
+SAVED = "model/config.json"
 CHUNK_BYTES = 2**18
 
 
@@ -28,7 +31,16 @@ class LiveRun:
     @property
     def is_finished(self) -> bool:
         """Whether the run has saved its model."""
-        return (self.folder / "model" / "config.json").exists()
+        return (self.folder / SAVED).exists()
+
+    def weights_stamp(self) -> tuple[tuple[str, int, int], ...]:
+        """Return which files of weights there are, with size and time: it changes when there is something new."""
+        found = []
+        for name in (SAVED, *STATES):
+            with suppress(FileNotFoundError):
+                status = (self.folder / name).stat()
+                found.append((name, status.st_size, status.st_mtime_ns))
+        return tuple(found)
 
     def read(self, after: int) -> tuple[list[dict[str, Any]], int]:
         """Return the whole records after byte `after`, and the byte to go on from.
@@ -66,8 +78,7 @@ def parsed(line: bytes) -> dict[str, Any] | None:
 
 def load_unfinished(folder: Path) -> Loaded | None:
     """Load the newest weights of a run that has not saved its model yet; None where it has none so far."""
-    states = [folder / "checkpoints" / name for name in STATES]
-    state = next((path for path in states if path.exists()), None)
+    state = next((folder / name for name in STATES if (folder / name).exists()), None)
     if state is None:
         return None
     try:

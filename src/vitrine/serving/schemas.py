@@ -123,6 +123,9 @@ class Served(BaseModel):
     """All models, and the limits."""
 
     models: list[ServedModel]
+    awaited: list[str] = Field(
+        description="Names of those whose runs have no weights yet; they join the models by themselves."
+    )
     limits: Limited
     run: str | None = Field(description="Name of the training run whose curves /run gives.")
     version: str

@@ -17,11 +17,13 @@ from torch import Tensor
 
 from vitrine.errors import DataError
 from vitrine.serving.admission import Admission
+from vitrine.serving.arrivals import Arrivals
 from vitrine.serving.batching import Batcher, Task
 from vitrine.serving.explaining import chosen_layers
 from vitrine.serving.hosting import Hosted, Wish
 from vitrine.serving.limits import Limits
 from vitrine.serving.live_run import LiveRun
+from vitrine.serving.opening import Seat
 from vitrine.serving.prometheus import SECONDS, SIZES, Counter, Gauge, Histogram
 from vitrine.serving.refusals import UNAVAILABLE, UNREADABLE, RefusedError, refused
 from vitrine.serving.uploads import check_picture, is_jpeg, num_pixels
@@ -38,10 +40,17 @@ class Service:
     """The models in service with their queue, their limits and their counters."""
 
     def __init__(
-        self, models: Sequence[Hosted], *, limits: Limits, run: LiveRun | None = None, workers: int = 1
+        self,
+        models: Sequence[Hosted],
+        *,
+        limits: Limits,
+        run: LiveRun | None = None,
+        awaited: Sequence[Seat] = (),
+        workers: int = 1,
     ) -> None:
         self.models = {hosted.name: hosted for hosted in models}
         self.limits, self.run = limits, run
+        self.num_warm_ups = 0
         self.batch_sizes = Histogram("vitrine_batch_size", "Pictures in one batch.", bounds=SIZES)
         self.batch_seconds = Histogram(
             "vitrine_batch_seconds", "Time that one batch is computed in.", bounds=SECONDS
@@ -59,37 +68,41 @@ class Service:
             Gauge("vitrine_held_bytes", "Bytes of uploads in memory.", lambda: self.admission.held_bytes),
             Gauge("vitrine_target_seconds", "The latency aimed at.", lambda: limits.target_seconds),
         ]
+        self.arrivals = Arrivals(awaited, on_arrival=self._admit)
+
+    @property
+    def awaited(self) -> list[str]:
+        """Names of the models whose runs have no weights so far."""
+        return [seat.name for seat in self.arrivals.awaited]
 
     def warm_up(self) -> None:
         """Run each model a few times, so that the first request finds memory made and the speed known."""
         for hosted in self.models.values():
-            preprocess = hosted.predictor.preprocess
-            blank = torch.zeros(preprocess.channels, *preprocess.size, dtype=torch.uint8)
-            tasks = [hosted.logits] if hosted.predictor.num_classes else []
-            for task in [*tasks, hosted.features]:
-                for size in WARM_UP_SIZES:
-                    for future in [self.batcher.submit(task, blank) for _ in range(size)]:
-                        future.result()
+            self._warm_up(hosted)
 
     def stop(self) -> None:
         """Finish what is in the queue and end all threads."""
         self.admission.close()
+        self.arrivals.stop()
         self.batcher.stop()
         self.decoders.shutdown()
         self.large_decoder.shutdown()
 
     def find(self, name: str | None) -> Hosted:
         """Return the model of that name, the first one without a name."""
-        if not self.models:
+        models = self.models  # one that arrives meanwhile makes a new dictionary
+        if name in self.awaited or not models:
             raise RefusedError(
-                UNAVAILABLE, "the run has saved no weights yet; its curves are at /run", retry_after=30
+                UNAVAILABLE,
+                "the run has saved no weights yet and answers once it has; its curves are at /run",
+                retry_after=30,
             )
         if name is None:
-            return next(iter(self.models.values()))
-        if name not in self.models:
-            near = nearest(name, list(self.models))[0]
+            return next(iter(models.values()))
+        if name not in models:
+            near = nearest(name, list(models))[0]
             raise RefusedError(UNREADABLE, f"no model here is called {name[:80]!r}; did you mean {near!r}?")
-        return self.models[name]
+        return models[name]
 
     async def predict(self, hosted: Hosted, data: bytes, *, top: int, with_logits: bool) -> dict[str, Any]:
         """Name the most likely classes of an upload."""
@@ -178,6 +191,22 @@ class Service:
                 f"there was no answer within {self.limits.answer_seconds:g} seconds; try again later",
                 retry_after=self.batcher.expected_wait(),
             ) from None
+
+    def _admit(self, seat: Seat, hosted: Hosted) -> None:
+        """Let a model answer that had no weights when serving began."""
+        self._warm_up(hosted)
+        arrived = {hosted.name: hosted}
+        self.models = arrived | self.models if seat.is_first else self.models | arrived
+
+    def _warm_up(self, hosted: Hosted) -> None:
+        preprocess = hosted.predictor.preprocess
+        blank = torch.zeros(preprocess.channels, *preprocess.size, dtype=torch.uint8)
+        tasks = [hosted.logits] if hosted.predictor.num_classes else []
+        for task in [*tasks, hosted.features]:
+            for size in WARM_UP_SIZES:
+                for future in [self.batcher.submit(task, blank) for _ in range(size)]:
+                    future.result()
+                self.num_warm_ups += size
 
     def _count_batch(self, task: Task, size: int, seconds: float) -> None:
         self.batch_sizes.observe(size, task=task.name)

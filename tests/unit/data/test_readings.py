@@ -74,6 +74,31 @@ def test_a_damaged_cache_is_read_anew(source):
     np.testing.assert_array_equal(read_all(source).hashes, first.hashes)
 
 
+def test_a_second_reader_of_the_same_set_that_gives_up_takes_nothing_from_the_first(source, monkeypatch):
+    """Two runs begin at once: the second one's file must not be the first one's."""
+    alone = read_all(source, is_cached=False)
+    read_one = module._read_one
+
+    def interrupted(*_args):
+        raise KeyboardInterrupt
+
+    def last_of_all_a_second_reader(own, index, lock):
+        if index == len(own) - 1:
+            monkeypatch.setattr(module, "_read_one", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                read_all(source, num_workers=1)
+            monkeypatch.setattr(module, "_read_one", read_one)
+        return read_one(own, index, lock)
+
+    monkeypatch.setattr(module, "_read_one", last_of_all_a_second_reader)
+    found = read_all(source, num_workers=1)
+    assert alone.thumbnails.any()
+    np.testing.assert_array_equal(found.thumbnails, alone.thumbnails)
+    np.testing.assert_array_equal(read_all(source).thumbnails, alone.thumbnails)
+    (kept,) = (cache_folder() / "readings").iterdir()
+    assert sorted(file.name for file in kept.iterdir()) == ["arrays.npz", "readings.json", "thumbnails.npy"]
+
+
 def test_a_cache_that_cannot_be_written_is_done_without(source, tmp_path, monkeypatch):
     (tmp_path / "file").write_text("in the way")
     monkeypatch.setenv("VITRINE_CACHE", str(tmp_path / "file"))

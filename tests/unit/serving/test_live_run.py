@@ -8,8 +8,8 @@ from servers import CLASSES, jpeg, serving, small_vit
 from vitrine.checkpoints.record import config_to_json
 from vitrine.data.preprocess import Preprocess
 from vitrine.errors import CheckpointError
-from vitrine.serving.hosting import open_hosted
 from vitrine.serving.live_run import LiveRun, load_unfinished
+from vitrine.serving.opening import open_models
 
 
 def run_of(folder, model, *, states=(), averages=False, objective="labels"):
@@ -101,7 +101,8 @@ def test_a_run_without_weights_is_served_as_curves_only(tmp_path):
         assert ask(running.port, "/run").json["records"] == [{"step": 1, "loss": 2.0}]
         reply = ask(running.port, "/predict", jpeg())
         assert reply.status == 503 and "no weights yet" in reply.error
-        assert ask(running.port, "/models").json["models"] == []
+        served = ask(running.port, "/models").json
+        assert served["models"] == [] and served["awaited"] == ["run"]
         assert ask(running.port, "/ready").status == 200
 
 
@@ -121,4 +122,4 @@ def test_weights_of_another_model_are_refused(tmp_path):
     other["model"]["depth"] = 1
     (folder / "run.json").write_text(json.dumps(other))
     with pytest.raises(CheckpointError, match="does not fit"):
-        open_hosted([str(folder)], device="cpu", most=1, threads=1)
+        open_models([str(folder)], device="cpu", most=1, threads=1)

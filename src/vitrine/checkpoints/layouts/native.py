@@ -1,5 +1,6 @@
 """Our own names, for models that no other layout can hold."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -32,14 +33,12 @@ class NativeLayout:
 
     def configure(self, index: Index, hints: Hints) -> Configured:
         """Read the config from a bare state dict of ours; numerics are then the paper's."""
+        head, hidden = index.get("head.bias"), index.get("representation.bias")
+        num_classes = head.shape[0] if head else None
         if "root_conv.weight" in index:
-            root, head = shape_of(index, "root_conv.weight", hints=hints, axes=4), index.get("head.bias")
-            units = tuple(
-                count(index, rf"stages\.{i}\.(\d+)\.") for i in range(count(index, r"stages\.(\d+)\."))
-            )
-            num_classes = head.shape[0] if head else None
+            width, channels, units = read_resnet(index, hints, prefix="")
             return bit_config(
-                hints, units=units, root_width=root[0], channels=root[1], num_classes=num_classes
+                hints, units=units, root_width=width, channels=channels, num_classes=num_classes
             )
         if "positions.0.rows" in index or "positions.1.table" in index:
             raise CheckpointError(
@@ -49,13 +48,11 @@ class NativeLayout:
         kernel = shape_of(index, "patch_projection.weight", hints=hints, axes=4)
         stem, channels = None, kernel[1]
         if "stem.root_conv.weight" in index:
-            width, channels, _, _ = shape_of(index, "stem.root_conv.weight", hints=hints, axes=4)
-            stages = count(index, r"stem\.stages\.(\d+)\.")
-            units = tuple(count(index, rf"stem\.stages\.{i}\.(\d+)\.") for i in range(stages))
+            width, channels, units = read_resnet(index, hints, prefix="stem.")
             stem = ResNetStemConfig(units=units, width=width)
-        head, hidden = index.get("head.bias"), index.get("representation.bias")
         registers, has_token = index.get("registers"), "class_token" in index
         has_table = "positions.0.table" in index
+        pooling = "class_token" if has_token else "average"
         return vit_config(
             index,
             hints,
@@ -67,17 +64,13 @@ class NativeLayout:
             channels=channels,
             stem=stem,
             mlp_width=shape_of(index, "blocks.0.mlp.expand.weight", hints=hints, axes=2)[0],
-            pooling="attention"
-            if "attention_pooling.probe" in index
-            else "class_token"
-            if has_token
-            else "average",
+            pooling="attention" if "attention_pooling.probe" in index else pooling,
             has_class_token=has_token,
             has_distillation_token="distillation_token" in index,
             num_registers=registers.shape[1] if registers else 0,
             positions="learned_1d" if has_table else "none",
             representation_width=hidden.shape[0] if hidden else None,
-            num_classes=head.shape[0] if head else None,
+            num_classes=num_classes,
             layer_scale=1e-5 if "blocks.0.scale_1.gain" in index else None,
             qkv_bias="blocks.0.attention.to_qkv.bias" in index,
             qk_norm="blocks.0.attention.q_norm.weight" in index,
@@ -98,6 +91,14 @@ class NativeLayout:
     def preprocess(self, config: ModelConfig) -> Preprocess:
         """Return the paper's rule."""
         return Preprocess(size=config.image_size, mean=(0.5,) * config.channels, std=(0.5,) * config.channels)
+
+
+def read_resnet(index: Index, hints: Hints, *, prefix: str) -> tuple[int, int, tuple[int, ...]]:
+    """Return the width, the image's channels and the units of each stage of a ResNet or a hybrid's stem."""
+    width, channels, _, _ = shape_of(index, f"{prefix}root_conv.weight", hints=hints, axes=4)
+    stages = rf"{re.escape(prefix)}stages\."
+    units = tuple(count(index, rf"{stages}{i}\.(\d+)\.") for i in range(count(index, rf"{stages}(\d+)\.")))
+    return width, channels, units
 
 
 def recognise(index: Index) -> NativeLayout | None:

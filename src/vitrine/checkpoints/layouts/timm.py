@@ -291,9 +291,8 @@ def gelu_of(hints: Hints) -> str:
     architecture = str(hints.settings.get("architecture") or "")
     if said not in ("", "gelu", "gelu_tanh"):
         raise CheckpointError(f"{hints.path} wants the activation {said!r}; known: gelu, gelu_tanh")
-    if said == "gelu_tanh" or "siglip" in architecture or hints.metadata.get("gelu") == "tanh":
-        return "tanh"
-    return "erf"
+    is_tanh = said == "gelu_tanh" or "siglip" in architecture or hints.metadata.get("gelu") == "tanh"
+    return "tanh" if is_tanh else "erf"
 
 
 def is_square(number: int) -> bool:

@@ -100,9 +100,12 @@ def pace_of(setting: "Setting", processes: "Processes", module: "nn.Module", tas
     """Measure how fast images are read and learned from, or reckon the latter."""
     import torch
 
+    from vitrine.commands.runs.training_batches import is_resident
     from vitrine.data.readings import available_processors
 
     batch, reading = few_images(setting, processes.device)
+    if is_resident(setting, processes):
+        reading = 0.0
     learning = None
     kind = processes.device.type
     flops = operations_an_image(setting)

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 def make_batches(setting: "Setting", processes: "Processes") -> "Callable[[int, int], Iterator[Batch]]":
     """Return the function from (start, stop) to the batches of these steps."""
     from vitrine.data.loader import Loader
-    from vitrine.data.resident import ResidentLoader, can_reside
+    from vitrine.data.resident import ResidentLoader
 
     train_split, config, view = setting.splits["train"], setting.recipe.training, train_view(setting)
     sharing: dict[str, Any] = {
@@ -24,7 +24,7 @@ def make_batches(setting: "Setting", processes: "Processes") -> "Callable[[int, 
         "device": processes.device,
     }
     loader: Loader | ResidentLoader
-    if processes.device.type == "cuda" and can_reside(train_split, view):
+    if is_resident(setting, processes):
         loader = ResidentLoader(train_split, view, **sharing)
     else:
         # Beside a GPU, more than two threads fight for Python's lock with the one that launches kernels: on one
@@ -48,6 +48,13 @@ def make_batches(setting: "Setting", processes: "Processes") -> "Callable[[int, 
             loader.close()
 
     return batches
+
+
+def is_resident(setting: "Setting", processes: "Processes") -> bool:
+    """Whether the whole set is held in the device's memory, so that no file is read while a run goes on."""
+    from vitrine.data.resident import can_reside
+
+    return processes.device.type == "cuda" and can_reside(setting.splits["train"], train_view(setting))
 
 
 def train_view(setting: "Setting") -> "TrainView":

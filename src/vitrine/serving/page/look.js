@@ -24,12 +24,21 @@ export function startLook(models) {
   Object.assign($("#layer"), { max: depth, value: depth });
   Object.assign($("#head"), { max: heads, value: 0 });
   view.layer = depth - 1;
+  listenToControls();
+  showControls();
+  if (picture) show(picture.blob); // another model has joined
+}
+
+let isListening = false;
+
+function listenToControls() {
+  if (isListening) return;
+  isListening = true;
   $("#layer").addEventListener("input", (event) => change({ layer: event.target.value - 1 }));
   $("#head").addEventListener("input", (event) => change({ head: event.target.value - 1 }));
   $("#strength").addEventListener("input", (event) => change({ strength: event.target.value / 100 }));
   $("#mode").addEventListener("change", (event) => change({ mode: event.target.value }));
   $("#clear").addEventListener("click", clear);
-  showControls();
 }
 
 function makeStage(model) {

@@ -7,6 +7,7 @@ import { chooseFiles, picturesOf, takePicture } from "./picture.js";
 import { startTeach, tryFirst } from "./teach.js";
 import { startTraining } from "./training.js";
 
+const AWAITED_EVERY = 2000;
 const tabs = $$("[role=tab]");
 
 function select(tab, { focus = false } = {}) {
@@ -45,6 +46,7 @@ function listenToTheme() {
 }
 
 let limits = null;
+let models = [];
 
 function take(files) {
   const [file] = files;
@@ -58,6 +60,10 @@ function take(files) {
   }
   if (selected().id === "tab-teach") {
     tryFirst(files);
+    return;
+  }
+  if (!models.length) {
+    notice("The run has saved no weights yet. It answers as soon as it has, and its curves are under Training.");
     return;
   }
   select($("#tab-look"));
@@ -99,17 +105,38 @@ async function start() {
   listenToPictures();
   const served = await ask("/models");
   limits = served.limits;
-  const { models } = served;
-  $("#about").textContent = `Vitrine ${served.version}: ${models.map((model) => model.name).join(" and ") || "no model yet"}`;
-  if (models.length) {
-    startLook(models);
-    startTeach(models);
-    startModel(models);
-  }
+  showServed(served);
+  if (served.awaited.length) setTimeout(lookForAwaited, AWAITED_EVERY);
   if (served.run) startTraining(served.run);
   const wanted = tabs.find((tab) => !tab.hidden && `#${tab.getAttribute("aria-controls")}` === location.hash);
   select(wanted ?? (models.length ? $("#tab-look") : $("#tab-training")));
   document.body.dataset.ready = "yes";
+}
+
+function showServed(served) {
+  const isFirst = !models.length;
+  models = served.models;
+  $("#about").textContent = `Vitrine ${served.version}: ${models.map((model) => model.name).join(" and ") || "no model yet"}`;
+  if (!models.length) return;
+  startLook(models);
+  startModel(models);
+  if (isFirst) startTeach(models);
+}
+
+// A run may be served before it has weights: its model joins the page when the server has it.
+async function lookForAwaited() {
+  try {
+    const served = await ask("/models");
+    if (served.models.length > models.length) {
+      showServed(served);
+      notice(null);
+      select(selected()); // draws what the view in front has new
+    }
+    if (!served.awaited.length) return;
+  } catch (error) {
+    notice(error.message);
+  }
+  setTimeout(lookForAwaited, AWAITED_EVERY);
 }
 
 start().catch((error) => notice(error.message));

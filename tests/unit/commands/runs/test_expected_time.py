@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import nn
 
+from vitrine.commands.runs import training_batches
 from vitrine.commands.runs.expected_time import Pace, about, evaluations_after, expected_seconds, pace_of
 from vitrine.commands.runs.run_plan import plan_of
 from vitrine.commands.runs.training_run import Setting
@@ -101,6 +102,14 @@ def test_a_model_of_many_operations_is_reckoned_and_not_run() -> None:
     pace = pace_of(run, ALONE, run.model, task)
     # 105 GFLOP an image: at half of 20 GFLOP/s to 2 TFLOP/s.
     assert 0.1 < pace.learning < 10.5
+
+
+def test_a_set_that_the_device_holds_is_not_read_while_a_run_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    run = setting()
+    task = make_task(run, ALONE)
+    assert pace_of(run, ALONE, run.model, task).reading > 0
+    monkeypatch.setattr(training_batches, "is_resident", lambda setting, processes: True)
+    assert pace_of(run, ALONE, run.model, task).reading == 0
 
 
 def test_readers_work_beside_an_accelerator_and_share_the_cores_with_a_cpu() -> None:

@@ -9,7 +9,7 @@ from vitrine.data.preprocess import Preprocess
 from vitrine.errors import CheckpointError, ConfigError
 from vitrine.exporting.deployed import Deployed
 from vitrine.exporting.onnx_graph import write_onnx
-from vitrine.serving.hosting import name_of, open_hosted
+from vitrine.serving.opening import name_of, open_models
 from vitrine.serving.predictor import Predictor
 
 
@@ -31,13 +31,12 @@ def graph(folder, model):
 
 
 def opened(*sources, **options):
-    return open_hosted([str(source) for source in sources], device="cpu", most=4, threads=1, **options)
+    return open_models([str(source) for source in sources], device="cpu", most=4, threads=1, **options)
 
 
 def test_predict_by_onnxruntime_equals_predict_by_torch_on_the_same_bytes(model, graph):
     predictor = Predictor.open(model, device="cpu")
-    hosted, _ = opened(model, onnx=graph)
-    with serving(hosted, workers=2) as running:
+    with serving(opened(model, onnx=graph).models, workers=2) as running:
         assert ask(running.port, "/models").json["models"][0]["backend"].startswith("onnxruntime")
         for seed in range(4):
             data = jpeg(seed)
@@ -63,9 +62,10 @@ def test_a_graph_of_other_weights_of_another_input_or_no_graph_is_refused(folder
 
 
 def test_one_or_two_models_are_served_each_under_a_name_of_its_own(folder, model):
-    hosted, run = opened(model, model)
-    assert [each.name for each in hosted] == [folder.name, f"{folder.name} (2)"]
-    assert run is None
+    found = opened(model, model)
+    assert [each.name for each in found.models] == [folder.name, f"{folder.name} (2)"]
+    assert found.run is None
+    assert found.awaited == ()
     for sources in ((), (model, model, model)):
         with pytest.raises(ConfigError, match="one model is served, or two"):
             opened(*sources)
@@ -79,7 +79,7 @@ def test_a_model_is_called_after_its_run_or_file(folder, model):
 
 
 def test_the_engine_that_is_asked_for_on_the_command_line_runs_the_graph(model, graph, monkeypatch):
-    from vitrine.serving import hosting
+    from vitrine.serving import opening
 
     asked = []
 
@@ -87,7 +87,7 @@ def test_the_engine_that_is_asked_for_on_the_command_line_runs_the_graph(model, 
         asked.append(engine)
         raise ConfigError("enough")
 
-    monkeypatch.setattr(hosting, "open_runner", refuse)
+    monkeypatch.setattr(opening, "open_runner", refuse)
     for engine in ("openvino", "onnxruntime"):
         with pytest.raises(ConfigError, match="enough"):
             vitrine.serve([str(model)], onnx=graph, engine=engine, port=0, device="cpu")
@@ -95,7 +95,7 @@ def test_the_engine_that_is_asked_for_on_the_command_line_runs_the_graph(model, 
 
 
 def test_bf16_is_that_of_the_predictor_and_an_onnx_file_keeps_its_own_precision(model, graph):
-    [hosted], _ = opened(model, precision="bf16")
+    [hosted] = opened(model, precision="bf16").models
     pixels = torch.stack([hosted.pixels(jpeg(seed), max_pixels=10**6) for seed in range(3)])
     found = torch.stack(hosted.compute(list(pixels), wanted="logits"))
     wanted = Predictor.open(model, device="cpu", precision="bf16").batch(pixels)

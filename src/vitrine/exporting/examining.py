@@ -1,0 +1,80 @@
+"""Whatever computes from a written file, examined: does it agree with the model, and how fast is it?"""
+
+import functools
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from vitrine.checkpoints.libraries import NoAnswerError
+from vitrine.evaluation.speed import time_in_turns
+from vitrine.exporting.proof import Agreement, answers_of, compare, not_compared, reference
+from vitrine.exporting.targets import Subject
+from vitrine.models import Model
+from vitrine.runtime.progress import track
+
+BATCHES = (1, 8)
+# Three turns of a fifth of a second show which is faster; they are no benchmark.
+TURNS, TURN_SECONDS = 3, 0.2
+
+
+@dataclass(frozen=True, kw_only=True)
+class Timing:
+    """Milliseconds for one batch, the median of the turns."""
+
+    engine: str
+    precision: str
+    batch_size: int
+    milliseconds: float
+
+
+def prove(model: Model, subjects: Sequence[Subject], pixels: Tensor) -> tuple[Agreement, ...]:
+    """Compare every subject's answers with the model's on normalised images (N, C, height, width)."""
+    expected = answers_of(reference(model), pixels)
+    found = []
+    for subject in track(subjects, "Proving"):
+        if subject.answer is None:
+            found.append(not_compared(subject.name, subject.reason))
+            continue
+        try:
+            found.append(
+                compare(
+                    subject.name,
+                    subject.answer,
+                    expected=expected,
+                    images=pixels,
+                    precision=subject.precision,
+                    explained=subject.explained,
+                )
+            )
+        except NoAnswerError as error:
+            found.append(not_compared(subject.name, str(error)))
+    return tuple(found)
+
+
+def time_in_batches(model: Model, subjects: Sequence[Subject], pixels: Tensor) -> tuple[Timing, ...]:
+    """Time the model and the subjects in turns, on one image and on several."""
+    timings = []
+    with torch.inference_mode():
+        for size in track(BATCHES, "Timing"):
+            images = pixels[torch.arange(size) % len(pixels)].contiguous()
+            runs: dict[tuple[str, str], Callable[[], object]] = {
+                ("torch", "fp32"): functools.partial(model, images)
+            }
+            for subject in subjects:
+                # Read back by Vitrine it is the same model again.
+                if subject.answer is not None and not subject.name.startswith("Vitrine"):
+                    runs[subject.name, subject.precision] = functools.partial(subject.answer, images)
+            found = time_in_turns(runs, turns=TURNS, turn_seconds=TURN_SECONDS)
+            timings += [
+                Timing(
+                    engine=engine,
+                    precision=precision,
+                    batch_size=size,
+                    milliseconds=1000 * statistics.median(seconds),
+                )
+                for (engine, precision), seconds in found.items()
+            ]
+    return tuple(timings)

@@ -1,0 +1,49 @@
+"""Documents whose links lead somewhere and whose commands exist."""
+
+import inspect
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+import vitrine
+
+ROOT = Path(__file__).parents[2]
+DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
+LINK = re.compile(r"\]\((?!https?:|mailto:)([^)\s]+)\)")
+
+
+def anchors(text: str) -> set[str]:
+    """Return what GitHub calls the headings of a document."""
+    prose = re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL)
+    headings = re.findall(r"^#+ (.+)$", prose, flags=re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_every_link_within_the_project_leads_to_a_file_and_a_heading_that_are_there(document: Path) -> None:
+    for link in LINK.findall(document.read_text()):
+        name, _, anchor = link.partition("#")
+        target = document.parent / name if name else document
+        assert target.exists(), link
+        assert not anchor or anchor in anchors(target.read_text()), link
+
+
+def test_every_row_of_the_speeds_has_a_command_whose_script_knows_its_options() -> None:
+    text = (ROOT / "docs" / "performance.md").read_text()
+    tables = re.findall(r"^\| what \|.*\| command \|\n\|[-|]+\|\n((?:\|.*\n)+)", text, flags=re.MULTILINE)
+    rows = [row for table in tables for row in table.splitlines()]
+    assert len(tables) == 2 and len(rows) > 20
+    for row in rows:
+        told = row.rstrip("| ").rsplit("|", 1)[1].strip()
+        if told == "the same":
+            continue
+        program, what, *words = shlex.split(told.strip("`"))
+        options = {word for word in words if word.startswith("--")}
+        if program == "python":
+            code = (ROOT / what).read_text()
+            assert all(f'"{option}"' in code for option in options), row
+        else:
+            known = inspect.signature(getattr(vitrine, what)).parameters
+            assert {option.removeprefix("--").replace("-", "_") for option in options} <= set(known), row
