@@ -13,7 +13,7 @@ from pictures import class_folders, photo, save
 
 import vitrine
 from vitrine.training.loop import Run
-from vitrine.training.state import numbers_of, weights_of
+from vitrine.training.saving import numbers_of, weights_of
 
 PRETRAIN = (
     "--recipe", "demo", "--steps", "3", "--batch-size", "8", "--device", "cpu", "--workers", "0",

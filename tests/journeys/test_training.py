@@ -2,6 +2,7 @@
 
 import errno
 import json
+import os
 import random
 import re
 import signal
@@ -15,7 +16,7 @@ from pictures import class_folders, photo, save
 from safetensors.torch import load_file
 
 from vitrine.recipes.recipe import from_yaml
-from vitrine.training import state
+from vitrine.training import saving
 from vitrine.training.loop import Run
 
 SHAPES = "generated:shapes?count=64&size=32&label=colour"
@@ -259,7 +260,7 @@ def test_a_loss_that_is_not_finite_exits_with_3_names_the_files_and_suggests(tmp
     assert_refused(done, "is not finite", "try a lower learning rate (now 1e+30)", code=3)
     assert "cat/" in done.stderr or "dog/" in done.stderr
     assert "is not finite" in (tmp_path / "run" / "log.txt").read_text().splitlines()[-1]
-    kept = state.weights_of(tmp_path / "run" / "checkpoints" / "last.safetensors")
+    kept = saving.weights_of(tmp_path / "run" / "checkpoints" / "last.safetensors")
     assert all(value.isfinite().all() for value in kept.values())
 
 
@@ -313,7 +314,7 @@ def test_a_disk_without_room_for_a_checkpoint_is_found_before_the_first_step(tmp
 
 def test_a_full_disk_keeps_the_last_good_checkpoint_and_the_run_can_go_on(tmp_path: Path) -> None:
     """The disk fills up after the first checkpoint: `fsync` fails from then on."""
-    calls, fsync = [], state.os.fsync
+    calls, fsync = [], os.fsync
     last = tmp_path / "run" / "checkpoints" / "last.safetensors"
 
     def full(handle: int) -> None:
@@ -325,7 +326,7 @@ def test_a_full_disk_keeps_the_last_good_checkpoint_and_the_run_can_go_on(tmp_pa
     with mock.patch("vitrine.runtime.files.os.fsync", full):
         done = inside("pretrain", SHAPES, *SMALL, "--steps", "8", "--out", tmp_path / "run")
     assert_refused(done, "No space left on device", "the last good checkpoint is kept", "vitrine resume")
-    assert calls and state.numbers_of(last)["step"] == 3
+    assert calls and saving.numbers_of(last)["step"] == 3
     assert inside("resume", tmp_path / "run").returncode == 0
     assert inside("pretrain", SHAPES, *SMALL, "--steps", "8", "--out", tmp_path / "whole").returncode == 0
     same_run(tmp_path / "run", tmp_path / "whole")

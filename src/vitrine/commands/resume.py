@@ -131,7 +131,7 @@ def unfinished_state(folder: Path, training: "TrainingConfig") -> tuple[Path, in
     from vitrine.errors import ConfigError
     from vitrine.runtime.launch import launched
     from vitrine.training.loop import LAST
-    from vitrine.training.state import newest_state, numbers_of
+    from vitrine.training.saving import newest_state, numbers_of
 
     state = newest_state(folder / "checkpoints" / LAST)
     if state is None:

@@ -12,6 +12,8 @@ Precision = Literal["auto", "bf16", "fp32", "fp8"]
 Trains = Literal["all", "head"]
 # Steps between two checkpoints of a long run, and how many a short one has, where nothing is said.
 LONG_WAY, LEAST_CHECKPOINTS = 1000, 4
+# Compiling takes about a minute; a run must be long enough to win that back.
+STEPS_WORTH_COMPILING = 2000
 
 
 def is_bf16(precision: str, *, device: str) -> bool:
@@ -69,6 +71,12 @@ class TrainingConfig:
     """None is every 1000 steps, and four times in a shorter run: a power cut takes no more than a quarter of it."""
     patience: int | None = None
     """Stop after this many evaluations without a better one."""
+
+    def compiles_on(self, device: str) -> bool:
+        """Whether the model is compiled on this kind of device: as told or, on CUDA, in runs that are long enough."""
+        if self.compile is not None:
+            return self.compile
+        return device == "cuda" and self.total_steps >= STEPS_WORTH_COMPILING
 
     @property
     def checkpoint_steps(self) -> int:

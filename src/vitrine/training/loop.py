@@ -1,19 +1,16 @@
 """The one loop. What is learned (`prepare`, `loss_of`) and how it is judged (`evaluate`) are passed in."""
 
 import functools
-import signal
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 
-from vitrine.data.loader import Batch
-from vitrine.errors import CheckpointError, ConfigError, RepeatedError, TrainingError, VitrineError
+from vitrine.errors import CheckpointError, ConfigError, RepeatedError
 from vitrine.models.kernels import use_kernels
 from vitrine.runtime.memory import peak_memory
 from vitrine.runtime.processes import Processes, anyone
@@ -24,10 +21,10 @@ from vitrine.training.distribution import distributed
 from vitrine.training.graphs import ReplayedStep, Taken, can_record, on_own_stream, put_rates_in_tensors
 from vitrine.training.metrics_log import Sink
 from vitrine.training.optimizer import freeze, make_optimizer
+from vitrine.training.saving import load_state, newest_state, save_state
 from vitrine.training.schedule import learning_rate
-from vitrine.training.state import TrainingState, load_state, newest_state, save_state
+from vitrine.training.state import TrainingState
 from vitrine.training.step import (
-    LossOf,
     Parts,
     StepState,
     computing_in,
@@ -35,61 +32,11 @@ from vitrine.training.step import (
     forward_backward,
     update,
 )
+from vitrine.training.stopping import NotFiniteError, StoppedError, saving_on_signals
+from vitrine.training.task import Outcome, Task
 from vitrine.training.window import Window
 
-Evaluate = Callable[[nn.Module], dict[str, float]]
 LAST, BEST = "last.safetensors", "best.safetensors"
-# Compiling takes about a minute; a run must be long enough to win that back.
-STEPS_WORTH_COMPILING = 2000
-
-
-def compiles(config: TrainingConfig, device: torch.device) -> bool:
-    """Whether a run compiles its model: as it was told or, on CUDA, where the run is long enough."""
-    if config.compile is not None:
-        return config.compile
-    return device.type == "cuda" and config.total_steps >= STEPS_WORTH_COMPILING
-
-
-class StoppedError(VitrineError):
-    """Ctrl-C or SIGTERM: everything is saved."""
-
-    exit_code = 130
-
-
-class NotFiniteError(TrainingError):
-    """The loss or a gradient is no longer a number; the last good weights are saved."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Task:
-    """What the loop is to learn, as functions."""
-
-    batches: Callable[[int, int], Iterator[Batch]]
-    """From (start, stop) to the batches of these steps, a pure function of seed and step."""
-    prepare: Callable[[Batch], Parts]
-    """Batch to what the loss reads, on the device: augmented, normalised."""
-    loss_of: LossOf
-    evaluate: Evaluate | None = None
-    metric: str | None = "accuracy"
-    """Which number of the evaluation decides what is best; higher is better. None: the last weights are kept."""
-    settle: Callable[[nn.Module, dict[str, torch.Tensor], int, torch.Tensor], None] | None = None
-    """Called after every update with the model, the step's sums, the step (from 0) and the flag that is up where
-    anything was not finite: moves what gradients do not. Sums that it takes out are not logged."""
-    depict: Callable[[nn.Module, int], None] | None = None
-    """Called at every evaluation with the model and the steps done, to draw what it does."""
-    names_of: Callable[[int], Sequence[str]] = field(default=lambda step: ())
-    """The files of a step's batch, for messages."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Outcome:
-    """How training ended."""
-
-    steps: int
-    best: float | None
-    best_step: int | None
-    last_evaluation: dict[str, float]
-    images_per_second: float
 
 
 def train(
@@ -137,7 +84,7 @@ class Run:
         freeze(self.model, config)
         use_kernels(self.model, device=processes.device, precision=config.precision)
         self.module = distributed(self.model, processes, shard=shard)
-        if self.compiles:
+        if config.compiles_on(processes.device.type):
             self.module = torch.compile(self.module)  # type: ignore[assignment]
         optimizer = make_optimizer(self.model, config)
         self.uses_graphs = config.graphs and can_record(processes.device, world_size=processes.world_size)
@@ -146,11 +93,6 @@ class Run:
         averages = Averages(self.model, decay=config.average_decay) if config.average_decay else None
         self.state = TrainingState(model=self.model, optimizer=optimizer, averages=averages)
         self.last_evaluation: dict[str, float] = {}
-
-    @property
-    def compiles(self) -> bool:
-        """Whether the model is compiled."""
-        return compiles(self.config, self.processes.device)
 
     def go(self) -> Outcome:
         """Take every step that is left."""
@@ -392,24 +334,3 @@ def in_words(found: dict[str, float]) -> str:
 def seed_step(seed: int, step: int, rank: int) -> None:
     """Make dropout and its like a pure function of run, step and process; nothing to save, nothing to lose."""
     torch.manual_seed((seed * 1_000_003 + step) * 4099 + rank)
-
-
-@contextmanager
-def saving_on_signals(run: Run) -> Iterator[None]:
-    """Let the first Ctrl-C or SIGTERM ask the loop to save and stop; a second Ctrl-C stops at once."""
-
-    def ask(number: int, frame: Any) -> None:
-        if run.wants_to_stop and number == signal.SIGINT:
-            raise KeyboardInterrupt
-        run.wants_to_stop = True
-
-    try:
-        before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
-    except ValueError:  # not the main thread: whoever owns it handles signals
-        yield
-        return
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

@@ -13,7 +13,7 @@ from vitrine.models import Model, create_model
 from vitrine.objectives.classification import classification_loss, num_correct
 from vitrine.runtime.processes import Processes
 from vitrine.training.config import TrainingConfig
-from vitrine.training.loop import Task
+from vitrine.training.task import Task
 
 CONFIG = TrainingConfig(
     total_steps=20, batch_size=16, lr=1e-3, warmup_steps=4, weight_decay=0.1, log_every=1, checkpoint_every=5

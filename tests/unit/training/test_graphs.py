@@ -15,10 +15,11 @@ from vitrine.training import graphs
 from vitrine.training import loop as loop_module
 from vitrine.training.config import TrainingConfig
 from vitrine.training.graphs import WARM_UP_STEPS, ReplayedStep, Taken, put_rates_in_tensors
-from vitrine.training.loop import LAST, Run, Task, train
+from vitrine.training.loop import LAST, Run, train
 from vitrine.training.optimizer import make_optimizer
-from vitrine.training.state import numbers_of, weights_of
+from vitrine.training.saving import numbers_of, weights_of
 from vitrine.training.step import Parts, StepState
+from vitrine.training.task import Task
 
 Changed = dataclasses.replace
 OPTIMIZERS = ("adamw", "sgd", "muon")

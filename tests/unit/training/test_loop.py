@@ -28,11 +28,14 @@ from vitrine.errors import CheckpointError, TrainingError
 from vitrine.models import create_model
 from vitrine.runtime.progress import listening
 from vitrine.training import loop as loop_module
-from vitrine.training import state as state_module
+from vitrine.training import room
 from vitrine.training.config import TrainingConfig
-from vitrine.training.loop import BEST, LAST, NotFiniteError, StoppedError, Task, train
+from vitrine.training.loop import BEST, LAST, train
+from vitrine.training.saving import numbers_of, weights_of
 from vitrine.training.schedule import learning_rate
-from vitrine.training.state import numbers_of, weights_of
+from vitrine.training.state import TrainingState
+from vitrine.training.stopping import NotFiniteError, StoppedError
+from vitrine.training.task import Task
 
 Changed = dataclasses.replace
 
@@ -207,7 +210,7 @@ def test_what_is_said_to_be_best_is_what_could_be_kept(
     task = Changed(small_task(config), evaluate=lambda model: {"accuracy": next(results)})
     folder, save = fresh_folder(tmp_path), loop_module.save_state
 
-    def full(state: state_module.TrainingState, path: Path, **options: object) -> None:
+    def full(state: TrainingState, path: Path, **options: object) -> None:
         if state.step == 4:
             raise CheckpointError("no room")
         save(state, path, **options)  # type: ignore[arg-type]
@@ -243,7 +246,7 @@ def test_a_full_disk_keeps_the_last_good_checkpoint_and_says_what_is_needed(
     train(small_model(), small_task(), config=Changed(CONFIG, total_steps=5), folder=folder)
     good = (folder / LAST).read_bytes()
     full = type("Usage", (), {"free": 100})()
-    monkeypatch.setattr(state_module.shutil, "disk_usage", lambda path: full)
+    monkeypatch.setattr(room.shutil, "disk_usage", lambda path: full)
     with pytest.raises(
         CheckpointError,
         match=r"MB free and a checkpoint needs .* last good checkpoint is kept.*vitrine resume",

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from vitrine.commands.runs.training_run import Setting
     from vitrine.runtime.processes import Processes
-    from vitrine.training.loop import Task
+    from vitrine.training.task import Task
 
 
 def make_logits_task(setting: "Setting", processes: "Processes") -> "Task":

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from vitrine.commands.runs.training_run import Setting
     from vitrine.data.loader import Batch
     from vitrine.runtime.processes import Processes
-    from vitrine.training.loop import Task
+    from vitrine.training.task import Task
 
 # What reading some images, and learning from some, may take; and how many images are tried at most.
 READING_SECONDS, LEARNING_SECONDS = 0.25, 0.8
@@ -70,7 +70,6 @@ def expected_seconds(
 
     from vitrine.commands.runs.validation import num_judged
     from vitrine.runtime.processes import largest
-    from vitrine.training.loop import compiles
 
     recipe, training = setting.recipe, setting.recipe.training
     pace = pace_of(setting, processes, module, task)
@@ -80,7 +79,7 @@ def expected_seconds(
         trained = sum(parameter.numel() for parameter in module.parameters() if parameter.requires_grad)
         seconds += steps * trained * UPDATE_SECONDS_A_WEIGHT
     forward = 1.0 if training.trains == "head" else FORWARD_SHARE
-    if compiles(training, processes.device):
+    if training.compiles_on(processes.device.type):
         seconds = COMPILED_SHARE * seconds + COMPILING_SECONDS
     judged = num_judged(setting.splits, recipe) / processes.world_size
     times = evaluations_after(done, every=training.evaluate_every, total=training.total_steps)

@@ -56,7 +56,7 @@ def restarted_run(named: Path | None, *, processes: "Processes") -> Path | None:
     """Find the run to go on with where torchrun lost a process and starts the same command once more."""
     from vitrine.runtime.processes import by_the_first
     from vitrine.training.loop import LAST
-    from vitrine.training.state import newest_state
+    from vitrine.training.saving import newest_state
 
     def look() -> Path | None:
         places = [named] if named is not None else [path.parent for path in Path("runs").glob("*/run.json")]
@@ -165,7 +165,7 @@ def optional_sinks(setting: "Setting", *, done: int) -> list[Any]:
 
 def steps_done(state: Path | None) -> int:
     """Return the step that a saved state stands at."""
-    from vitrine.training.state import numbers_of
+    from vitrine.training.saving import numbers_of
 
     return int(numbers_of(state)["step"]) if state is not None else 0
 

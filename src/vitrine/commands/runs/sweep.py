@@ -25,7 +25,7 @@ def swept(setting: "Setting") -> "Setting":
     from vitrine.commands.runs.run_records import write_records
     from vitrine.runtime.processes import by_the_first, joined_processes
     from vitrine.runtime.progress import remark
-    from vitrine.training.loop import NotFiniteError
+    from vitrine.training.stopping import NotFiniteError
 
     rates = setting.recipe.sweep
     with joined_processes(setting.device) as processes:
@@ -65,8 +65,9 @@ def judged_with(rate: float, setting: "Setting") -> Judgement:
     from vitrine.commands.runs.training_run import carry_out
     from vitrine.runtime.processes import by_the_first, joined_processes
     from vitrine.runtime.progress import remark
-    from vitrine.training.loop import LAST, NotFiniteError, StoppedError
-    from vitrine.training.state import newest_state
+    from vitrine.training.loop import LAST
+    from vitrine.training.saving import newest_state
+    from vitrine.training.stopping import NotFiniteError, StoppedError
 
     folder = setting.folder / "sweep" / f"lr-{rate:g}"
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from vitrine.models import Model
     from vitrine.recipes import Recipe
     from vitrine.runtime.processes import Processes
-    from vitrine.training.loop import Outcome
+    from vitrine.training.task import Outcome
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -238,7 +238,7 @@ def save_model(setting: Setting) -> None:
     from vitrine.commands.runs.training_task import weights_of_model
     from vitrine.models import build
     from vitrine.training.loop import BEST, LAST
-    from vitrine.training.state import newest_state, weights_of
+    from vitrine.training.saving import newest_state, weights_of
 
     checkpoints = setting.folder / "checkpoints"
     state = newest_state(checkpoints / BEST) or newest_state(checkpoints / LAST)

@@ -10,8 +10,8 @@ if TYPE_CHECKING:
     from vitrine.data.loader import Batch
     from vitrine.recipes.recipe import Objective
     from vitrine.runtime.processes import Processes
-    from vitrine.training.loop import Evaluate, Task
     from vitrine.training.step import LossOf
+    from vitrine.training.task import Evaluate, Task
 
 
 def trained_module(setting: "Setting") -> "nn.Module":
@@ -89,7 +89,7 @@ def labelled_task(
 ) -> "Task":
     """Put together what all tasks that read labels share: batches, judging by accuracy, names of images."""
     from vitrine.commands.runs.training_batches import make_batches, make_names
-    from vitrine.training.loop import Task
+    from vitrine.training.task import Task
 
     return Task(
         batches=make_batches(setting, processes),

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from vitrine.commands.runs.unlabelled_task import PartsOf
     from vitrine.data.source import Source
     from vitrine.runtime.processes import Processes
-    from vitrine.training.loop import Evaluate
+    from vitrine.training.task import Evaluate
 
 # Images whose representations are looked at, of either split: enough for a point of accuracy, seconds of work.
 MOST_PROBED = 2000

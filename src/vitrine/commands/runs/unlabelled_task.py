@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from vitrine.commands.runs.training_run import Setting
     from vitrine.data.order import Rows
     from vitrine.runtime.processes import Processes
-    from vitrine.training.loop import Task
+    from vitrine.training.task import Task
 
 # From pixels (B, C, height, width), 0 to 255, their rows and a seed to what the module's loss reads.
 PartsOf: TypeAlias = "Callable[[Tensor, Rows, int], tuple[Tensor, ...]]"
@@ -109,7 +109,7 @@ def make_unlabelled_task(setting: "Setting", processes: "Processes") -> "Task":
     from vitrine.commands.runs.unlabelled_evaluation import make_unlabelled_evaluation
     from vitrine.data.augment import augment
     from vitrine.data.loader import Batch
-    from vitrine.training.loop import Task
+    from vitrine.training.task import Task
 
     recipe, seed = setting.recipe, setting.recipe.training.seed
     parts_of = make_parts(setting, processes)

@@ -149,7 +149,7 @@ def carried_out(
     from vitrine.commands.studying.study_data import make_arrays
     from vitrine.commands.studying.study_run import Place
     from vitrine.runtime.progress import remark
-    from vitrine.training.loop import StoppedError
+    from vitrine.training.stopping import StoppedError
 
     todo = [run for plan in plans for run in plan.unfinished()]
     remark(plan_sentence(plans, todo, jobs=jobs, rate=rate))

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from vitrine.data.source import Source
     from vitrine.models import Model
     from vitrine.studies.record import Run
-    from vitrine.training.loop import Task
+    from vitrine.training.task import Task
 
 EVALUATION_BATCH = 1000
 MODEL = "model"
@@ -97,7 +97,7 @@ def trained_and_measured(run: "Run", place: Place, device: "torch.device") -> di
     from vitrine.models import build
     from vitrine.runtime.processes import Processes
     from vitrine.training.loop import BEST, LAST, train
-    from vitrine.training.state import newest_state, weights_of
+    from vitrine.training.saving import newest_state, weights_of
 
     data, size = place.data[run.data], run.model.image_size
     splits = splits_of(data, size[0])

@@ -19,7 +19,7 @@ from vitrine.models import create_model
 from vitrine.recipes import find_recipe
 from vitrine.recipes.recipe import Recipe
 from vitrine.runtime.processes import Processes
-from vitrine.training.loop import Task
+from vitrine.training.task import Task
 
 ALONE = Processes()
 

@@ -9,7 +9,8 @@ from unit.training.simple import CONFIG, fresh_folder, small_model, small_task
 
 from vitrine.errors import CheckpointError
 from vitrine.training.loop import LAST, train
-from vitrine.training.state import newest_state, numbers_of, old_path, sharded_path
+from vitrine.training.saving import newest_state, numbers_of
+from vitrine.training.sharded_state import old_path, sharded_path
 
 
 def whole(folder: Path, steps: int) -> Path:

@@ -1,0 +1,44 @@
+"""What is learned and how it is judged, as functions that the loop is given; and how it ended."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import nn
+
+from vitrine.data.loader import Batch
+from vitrine.training.step import LossOf, Parts
+
+Evaluate = Callable[[nn.Module], dict[str, float]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Task:
+    """What the loop is to learn, as functions."""
+
+    batches: Callable[[int, int], Iterator[Batch]]
+    """From (start, stop) to the batches of these steps, a pure function of seed and step."""
+    prepare: Callable[[Batch], Parts]
+    """Batch to what the loss reads, on the device: augmented, normalised."""
+    loss_of: LossOf
+    evaluate: Evaluate | None = None
+    metric: str | None = "accuracy"
+    """Which number of the evaluation decides what is best; higher is better. None: the last weights are kept."""
+    settle: Callable[[nn.Module, dict[str, torch.Tensor], int, torch.Tensor], None] | None = None
+    """Called after every update with the model, the step's sums, the step (from 0) and the flag that is up where
+    anything was not finite: moves what gradients do not. Sums that it takes out are not logged."""
+    depict: Callable[[nn.Module, int], None] | None = None
+    """Called at every evaluation with the model and the steps done, to draw what it does."""
+    names_of: Callable[[int], Sequence[str]] = field(default=lambda step: ())
+    """The files of a step's batch, for messages."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """How training ended."""
+
+    steps: int
+    best: float | None
+    best_step: int | None
+    last_evaluation: dict[str, float]
+    images_per_second: float
