@@ -90,7 +90,7 @@ def photos() -> Recipe:
     """
     return Recipe(
         name="photos",
-        claim="see docs/experiments.md, Pets",
+        claim="93.4 % on Pets with DINOv2 ViT-S/14 at 224 px; docs/experiments.md, Pets",
         views=Views(area=(0.25, 1.0)),
         augment=Augment(label_smoothing=0.1, jitter=0.2),
         epochs=20,
