@@ -212,8 +212,8 @@ def model_alone(options: argparse.Namespace) -> None:
 
     import torch
 
+    from vitrine.runtime.cores import available_cores as cores
     from vitrine.serving.memory import keep_freed_memory
-    from vitrine.serving.service import cores
 
     keep_freed_memory()  # as the server does
 
@@ -287,8 +287,8 @@ def plain_server(options: argparse.Namespace) -> None:
     import uvicorn
     from fastapi import FastAPI, Request
 
+    from vitrine.runtime.cores import available_cores as cores
     from vitrine.serving.server import bind
-    from vitrine.serving.service import cores
 
     hosted = opened(options, threads=cores())
     predictor = hosted.predictor

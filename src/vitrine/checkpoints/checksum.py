@@ -4,13 +4,13 @@ SHA-256 says which file it is; it is written down for people and checked by `con
 damage several times as fast and tells where; every load checks it, on another thread, while the bytes are warm.
 """
 
-import hashlib
 import zlib
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 from vitrine.errors import CheckpointError
+from vitrine.runtime.files import sha256_of
 
 
 class Verifier:
@@ -35,12 +35,6 @@ class Verifier:
             if found != self._expected[name]:
                 raise damaged(self._path, found=found, expected=self._expected[name], where=f" in {name}")
         self._running = []
-
-
-def sha256_of(path: Path) -> str:
-    """Read a file in pieces and return its SHA-256."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def require_sha256(path: Path, expected: str) -> None:

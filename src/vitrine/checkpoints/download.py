@@ -10,18 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from vitrine.errors import CheckpointError
+from vitrine.runtime.cache import cache_folder, is_offline
 from vitrine.runtime.progress import track
+from vitrine.runtime.turns import taking_turns
 
 CHUNK_BYTES = 1 << 20
 TIMEOUT_SECONDS = 30
 PARTIAL = 206
-
-
-def cache_folder() -> Path:
-    """Return where downloads are kept: VITRINE_CACHE, or the system's place for such."""
-    said = os.environ.get("VITRINE_CACHE")
-    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(said) if said else Path(base) / "vitrine"
 
 
 def download(url: str) -> Path:
@@ -31,13 +26,21 @@ def download(url: str) -> Path:
     path = cache_folder() / f"{key}-{name}"
     if path.is_file():
         return path
-    if os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "ON", "YES", "TRUE"):
+    if is_offline():
         raise CheckpointError(
             f"{url} is not in the cache ({path.parent}) and HF_HUB_OFFLINE forbids the network; unset it, or "
             "give the path of a copy"
         )
-    path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(path.name + ".part")
+    # Two processes that went on with one file would each write over what the other has brought.
+    with taking_turns(partial):
+        if not path.is_file():
+            _bring(url, partial)
+            partial.replace(path)
+    return path
+
+
+def _bring(url: str, partial: Path) -> None:
     try:
         fetch(url, partial)
     except urllib.error.HTTPError as error:
@@ -47,8 +50,6 @@ def download(url: str) -> Path:
         raise CheckpointError(
             f"{url} cannot be reached ({reason}); check the network, or give the path of a copy"
         ) from None
-    os.replace(partial, path)  # noqa: PTH105
-    return path
 
 
 def fetch(url: str, partial: Path) -> None:

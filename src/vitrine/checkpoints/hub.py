@@ -1,11 +1,11 @@
 """The Hugging Face hub, through huggingface-hub: its cache, its resume, its offline mode; our progress line."""
 
-import os
 from pathlib import Path
 from typing import Any
 
 from vitrine.checkpoints.places import NAMES
 from vitrine.errors import CheckpointError, MissingExtraError
+from vitrine.runtime.cache import is_offline
 from vitrine.runtime.progress import current_listener
 
 SMALL_FILES = ("config.json", "preprocessor_config.json")
@@ -67,7 +67,7 @@ def fetch_shards(index: Path, get: Any) -> None:
 
 def unreachable(repository: str, name: str) -> str:
     """Say why nothing came: offline by wish, or no network."""
-    if os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "ON", "YES", "TRUE"):
+    if is_offline():
         return (
             f"{repository}/{name} is not in the cache and HF_HUB_OFFLINE forbids the network; unset it, or copy "
             "the model's folder here and give its path"

@@ -152,8 +152,11 @@ def write_folder(prepared: Prepared, destination: Path) -> None:
     """Write weights, config, preprocessing and card into a folder that then appears at once."""
     with refusing_in_words(destination):
         destination.parent.mkdir(parents=True, exist_ok=True)
-        staged = Path(tempfile.mkdtemp(dir=destination.parent, prefix=f".{destination.name[:80]}."))
+        private = Path(tempfile.mkdtemp(dir=destination.parent, prefix=f".{destination.name[:40]}."))
+    # Only its owner may enter that one; the folder inside it is made as any other.
+    staged = private / "model"
     try:
+        staged.mkdir()
         sums = write_safetensors(staged / WEIGHTS, tensors_of(prepared), specs=specs_of(prepared))
         record = dataclasses.replace(prepared.record, checksums={WEIGHTS: sums})
         write_text(staged / "README.md", card(record, layout=prepared.layout))
@@ -162,10 +165,9 @@ def write_folder(prepared: Prepared, destination: Path) -> None:
                 write_json(staged / "preprocessor_config.json", record.preprocess.to_hf())
         write_json(staged / "config.json", {**settings_of(prepared), KEY: record.to_json()})
         with refusing_in_words(destination):
-            staged.chmod(0o777 & ~current_umask())
             put_in_place(staged, destination)
     finally:
-        shutil.rmtree(staged, ignore_errors=True)
+        shutil.rmtree(private, ignore_errors=True)
 
 
 def put_in_place(staged: Path, destination: Path) -> None:
@@ -214,10 +216,3 @@ def require_classes(record: Record) -> None:
             f"classes must be as many as the head's, got {len(record.classes)} names and "
             f"num_classes={record.config.num_classes}"
         )
-
-
-def current_umask() -> int:
-    """Return the mode bits that new files do not get."""
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask

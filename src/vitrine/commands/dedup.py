@@ -133,9 +133,9 @@ def _features(
     import numpy as np
 
     from vitrine.checkpoints import load
-    from vitrine.data.readings import available_processors
     from vitrine.evaluation.features import extract_features
     from vitrine.evaluation.outputs import best_device
+    from vitrine.runtime.cores import available_cores
 
     loaded = load(model)
     place = device or best_device()
@@ -147,7 +147,7 @@ def _features(
             source,
             preprocess=loaded.preprocess,
             cache=cache,
-            num_workers=workers or available_processors(),
+            num_workers=workers or available_cores(),
             device=place,
             what=f"Extracting features of {name}",
         )

@@ -182,9 +182,10 @@ def _limits(*, target: float, waiting: int, max_upload: float, max_pixels: float
 def _threads(workers: int | None, *, is_on_cpu: bool) -> tuple[int, int]:
     """Choose inference threads and torch's threads in each: a core for each batch beats batches that share cores."""
     from vitrine.errors import ConfigError
-    from vitrine.serving.service import cores
+    from vitrine.runtime.cores import available_cores
 
     if workers is not None and workers < 1:
         raise ConfigError(f"--workers must be at least 1, got {workers}")
-    count = workers or (min(cores(), MOST_WORKERS) if is_on_cpu else 1)
-    return count, max(1, cores() // count)
+    cores = available_cores()
+    count = workers or (min(cores, MOST_WORKERS) if is_on_cpu else 1)
+    return count, max(1, cores // count)

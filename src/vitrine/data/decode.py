@@ -49,11 +49,6 @@ class ImageFacts:
     has_alpha: bool = False
     bits: int = 8
 
-    @property
-    def is_turned(self) -> bool:
-        """Whether height and width change places when the image is made upright."""
-        return self.orientation >= 5
-
 
 def decode(
     data: bytes | Pixels,

@@ -4,7 +4,6 @@ The hub's own client finds the files; they are brought here, because it starts a
 interruption. A file goes on where it stopped, and takes its name only once its SHA-256 is the hub's.
 """
 
-import hashlib
 import os
 import time
 import urllib.error
@@ -14,7 +13,10 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from vitrine.errors import DataError, MissingExtraError
+from vitrine.runtime.cache import cache_folder
+from vitrine.runtime.files import sha256_of
 from vitrine.runtime.progress import track
+from vitrine.runtime.turns import taking_turns
 
 _PIECE = 2**20
 _ATTEMPTS = 4
@@ -32,7 +34,7 @@ def fetch_dataset(
     """Bring the Parquet files of a data set into the cache and return their folder.
 
     Files that are there already, whole, are not brought again. `endpoint` is $HF_ENDPOINT or the hub itself,
-    `cache` is $VITRINE_CACHE or vitrine's folder in the user's cache; `config` is the set's, if it has several.
+    `cache` is a folder of vitrine's cache; `config` is the set's, if it has several.
     """
     client = _client()
     if repository.count("/") != 1:
@@ -48,7 +50,7 @@ def fetch_dataset(
     if not files:
         raise DataError(f"the set {repository} has no Parquet files; only such sets can be read from the hub")
     commit = facts.sha or revision
-    folder = (cache or default_cache()) / repository.replace("/", "--") / commit
+    folder = (cache or cache_folder() / "hub") / repository.replace("/", "--") / commit
     for file in files:
         address = client.hf_hub_url(
             repository, file.rfilename, repo_type="dataset", revision=commit, endpoint=endpoint
@@ -64,13 +66,6 @@ def fetch_dataset(
     return parents.pop() if len(parents) == 1 else folder
 
 
-def default_cache() -> Path:
-    """Folder where what was brought is kept."""
-    if os.environ.get("VITRINE_CACHE"):
-        return Path(os.environ["VITRINE_CACHE"])
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "vitrine" / "hub"
-
-
 def bring(
     address: str,
     path: Path,
@@ -80,19 +75,23 @@ def bring(
     headers: dict[str, str] | None = None,
 ) -> Path:
     """Bring one file to `path`, going on where an earlier attempt stopped; refuse it if its SHA-256 differs."""
-    if path.is_file() and (size is None or path.stat().st_size == size):
+    if _is_whole(path, size):
         return path
-    path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(path.name + ".part")
-    for is_last in (False, True):
-        _bring_rest(address, part, size=size, headers=headers or {})
-        if sha256 is None or _sha256(part) == sha256:
-            part.replace(path)
+    # Two processes that went on with one file would each write over what the other has brought.
+    with taking_turns(part):
+        if _is_whole(path, size):  # another process has brought it meanwhile
             return path
-        part.unlink()  # what was there before may have been of another version: once more from the start
-        if is_last:
-            break
+        for _ in range(2):
+            _bring_rest(address, part, size=size, headers=headers or {})
+            if sha256 is None or sha256_of(part) == sha256:
+                return part.replace(path)
+            part.unlink()  # what was there before may have been of another version: once more from the start
     raise DataError(f"{path.name} came twice with another SHA-256 than the hub's; try again later")
+
+
+def _is_whole(path: Path, size: int | None) -> bool:
+    return path.is_file() and (size is None or path.stat().st_size == size)
 
 
 def _bring_rest(address: str, part: Path, *, size: int | None, headers: dict[str, str]) -> None:
@@ -149,11 +148,6 @@ def _client() -> Any:
 def _is_wanted(name: str, config: str | None) -> bool:
     folder = name.rpartition("/")[0]
     return name.endswith(".parquet") and (config is None or folder in (config, f"data/{config}"))
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _first_line(error: BaseException) -> str:

@@ -11,6 +11,7 @@ import os
 import tempfile
 import threading
 import warnings
+import zipfile
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -25,6 +26,8 @@ from vitrine.data.decode import ImageFacts, decode, read_facts
 from vitrine.data.fingerprints import HASH_BYTES, THUMBNAIL_SIDE, content_hash, grey_thumbnail
 from vitrine.data.source import Source, Subset, printable
 from vitrine.errors import DataError
+from vitrine.runtime.cache import cache_folder
+from vitrine.runtime.cores import available_cores
 from vitrine.runtime.files import write_atomically
 from vitrine.runtime.progress import track
 
@@ -92,19 +95,11 @@ def read_all(
     return readings
 
 
-def cache_folder() -> Path:
-    """Return where what can be made anew is kept: $VITRINE_CACHE, or `vitrine` in the user's cache."""
-    if own := os.environ.get("VITRINE_CACHE"):
-        return Path(own).expanduser()
-    base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base) if base else Path.home() / ".cache") / "vitrine"
-
-
 def in_order(
     function: Callable[[Item], Result], items: Iterable[Item], *, num_workers: int
 ) -> Iterator[Result]:
     """Map `function` over `items` in threads, results in order, only a few of them on their way at once."""
-    num_workers = num_workers or available_processors()
+    num_workers = num_workers or available_cores()
     waiting: deque[Future[Result]] = deque()
     with ThreadPoolExecutor(num_workers) as pool:
         try:
@@ -116,11 +111,6 @@ def in_order(
                 yield waiting.popleft().result()
         finally:
             pool.shutdown(cancel_futures=True)
-
-
-def available_processors() -> int:
-    """Count the processors that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _read(source: Source, file: Path, *, num_workers: int, what: str) -> Readings:
@@ -206,7 +196,14 @@ def _recall(folder: Path) -> Readings | None:
         return None
     try:
         return _load(folder)
-    except (OSError, ValueError, KeyError, TypeError):  # a damaged cache is read anew
+    except (
+        OSError,
+        ValueError,
+        KeyError,
+        TypeError,
+        EOFError,
+        zipfile.BadZipFile,
+    ):  # a damaged cache is read anew
         return None
 
 

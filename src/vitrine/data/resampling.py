@@ -14,7 +14,6 @@ from vitrine.data.source import Pixels
 
 BY_TORCH = ("bilinear", "bicubic")
 BY_PILLOW = {"nearest": Image.Resampling.NEAREST, "lanczos": Image.Resampling.LANCZOS}
-INTERPOLATIONS = (*BY_TORCH, *BY_PILLOW)
 # Largest difference of a sample, in levels of 255, from what Pillow makes: its weights have more bits.
 PILLOW_TOLERANCE = 2
 

@@ -20,9 +20,9 @@ from vitrine.data.file_list import IMAGE_SUFFIXES
 from vitrine.data.source import Example, Source, Strings, printable
 from vitrine.data.sources.shards import LISTING, read_listing
 from vitrine.data.split import is_inside
-from vitrine.data.tar_index import TarIndex, read_index, sha256_of, write_index
+from vitrine.data.tar_index import TarIndex, read_index, write_index
 from vitrine.errors import ConfigError, DataError
-from vitrine.runtime.files import write_atomically
+from vitrine.runtime.files import sha256_of, write_atomically
 from vitrine.runtime.progress import track
 
 FORMAT = 1

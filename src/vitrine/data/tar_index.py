@@ -4,12 +4,10 @@ Shards follow WebDataset's layout: the files of one example share a name up to t
 `000017.cls`. Our own shards come with their index; that of other people's is made by walking the headers.
 """
 
-import hashlib
 import io
 import json
 import tarfile
 from dataclasses import dataclass
-from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
@@ -114,12 +112,6 @@ def read_index(data: bytes, *, name: str) -> TarIndex:
     if not len(index.offsets) == len(index.sizes) == len(index.labels) == len(index.names):
         raise DataError(f"{printable(name)} is damaged: its columns differ in length; write the shards again")
     return index
-
-
-def sha256_of(path: Path) -> str:
-    """Hash a file of any size."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _key_and_suffix(name: str) -> tuple[str, str]:

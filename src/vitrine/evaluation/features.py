@@ -14,17 +14,17 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save
 from torch import Tensor
 
+from vitrine.checkpoints.tensors import Spec
+from vitrine.checkpoints.writing import write_safetensors
 from vitrine.data.preprocess import Preprocess
-from vitrine.data.readings import cache_folder
 from vitrine.data.source import Source
-from vitrine.errors import DataError
+from vitrine.errors import CheckpointError, DataError
 from vitrine.evaluation.outputs import DEFAULT_BATCH, Outputs, Precision, run_model
 from vitrine.evaluation.ranks import on_every_rank, this_rank
 from vitrine.models import Model, ViT
-from vitrine.runtime.files import write_atomically
+from vitrine.runtime.cache import cache_folder
 from vitrine.runtime.progress import remark, track
 
 # Changes whenever the numbers that a model gives (its input included), or what is stored, change.
@@ -121,7 +121,7 @@ def weights_hash(model: Model, *, includes_head: bool = False) -> str:
         if not includes_head and name.split(".")[0] in ("head", "distillation_head"):
             continue
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
-        digest.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
+        digest.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
     return digest.hexdigest()
 
 
@@ -164,10 +164,14 @@ _WORDS = {
 def _keep(outputs: Outputs, file: Path, *, identity: dict[str, str]) -> None:
     failures = json.dumps({str(index): why for index, why in outputs.failures.items()})
     try:
-        with write_atomically(file) as opened:
-            opened.write(save({"features": outputs.rows}, metadata={**identity, "failures": failures}))
-    except OSError as error:
-        remark(f"The features could not be kept in {file.parent}: {error.strerror}")
+        write_safetensors(
+            file,
+            [("features", outputs.rows)],
+            specs={"features": Spec(tuple(outputs.rows.shape), outputs.rows.dtype)},
+            metadata={**identity, "failures": failures},
+        )
+    except CheckpointError as error:
+        remark(f"The features could not be kept: {error}")
 
 
 def _features(outputs: Outputs, source: Source, *, from_cache: bool) -> Features:
@@ -198,9 +202,7 @@ def _contents(source: Source) -> Iterator[bytes]:
         except DataError:
             yield b"unreadable"
             continue
-        yield hashlib.blake2b(
-            data if isinstance(data, bytes) else np.ascontiguousarray(data).tobytes()
-        ).digest()
+        yield hashlib.blake2b(data if isinstance(data, bytes) else np.ascontiguousarray(data).data).digest()
 
 
 def _key(identity: dict[str, str]) -> str:

@@ -5,7 +5,6 @@ Shapes: B images, C channels, K classes, R numbers of the representation.
 """
 
 import json
-import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +16,7 @@ from numpy.typing import NDArray
 from vitrine.checkpoints.reading.onnx_file import read_metadata
 from vitrine.data.preprocess import Preprocess
 from vitrine.errors import CheckpointError, ConfigError, MissingExtraError
+from vitrine.runtime.cores import available_cores
 
 Engine = Literal["onnxruntime", "openvino"]
 Precision = Literal["fp32", "bf16", "fp16", "int8"]
@@ -56,7 +56,7 @@ class OnnxRunner:
         metadata = read_metadata(path)
         if "preprocess" not in metadata:
             raise CheckpointError(f"{path} was not written by vitrine export: it says nothing of its input")
-        threads = threads or _cores()
+        threads = threads or available_cores()
         if engine == "onnxruntime":
             if is_bf16:
                 raise ConfigError("onnxruntime does not compute in bf16 on a CPU; use the engine openvino")
@@ -157,11 +157,6 @@ def _start_openvino(path: Path, threads: int, *, is_bf16: bool) -> Started:
         return [found[name] for name in names]
 
     return run, shape, names, f"openvino {openvino.__version__.split('-')[0]}"
-
-
-def _cores() -> int:
-    """Processors that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _first_line(error: BaseException) -> str:

@@ -1,7 +1,8 @@
 """Write files so that a crash leaves the old one or the new one, never half of one."""
 
+import hashlib
 import os
-import tempfile
+import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,26 +16,25 @@ def write_atomically(path: Path, *, mode: str = "wb") -> Iterator[IO[Any]]:
     text: dict[str, Any] = (
         {} if "b" in mode else {"encoding": "utf-8", "errors": "surrogateescape", "newline": ""}
     )
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name[:80]}.")
+    # Made as any other file is, so that the system gives it the mode bits that the user's mask leaves.
+    temporary = path.with_name(f".{path.name[:40]}.{secrets.token_hex(8)}")
     try:
-        with os.fdopen(handle, mode, **text) as file:
+        with temporary.open(mode.replace("w", "x"), **text) as file:
             yield file
             file.flush()
             os.fsync(file.fileno())
-        # mkstemp makes files that only their owner may read; ours are like any other.
-        os.chmod(temporary, 0o666 & ~_umask())  # noqa: PTH101
-        os.replace(temporary, path)  # noqa: PTH105
+        temporary.replace(path)
     except BaseException:
-        Path(temporary).unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
         raise
+
+
+def sha256_of(path: Path) -> str:
+    """Read a file in pieces and return its SHA-256."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def size_in_words(num_bytes: float) -> str:
     """Write what a file takes, or a disk has free, for people: 5.6 MB, 1.3 GB."""
     return f"{num_bytes / 1e9:,.1f} GB" if num_bytes >= 1e9 else f"{num_bytes / 1e6:.1f} MB"
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask

@@ -37,6 +37,8 @@ def new_run_folder(
             f"{folder} already holds {present[0]}; name another folder with --out, or give --overwrite"
         )
     try:
+        if named is None:
+            return _new_dated(verb)
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise ConfigError(
@@ -68,11 +70,20 @@ def is_inside(path: Path, data: Path) -> bool:
     return os.path.commonpath([root, os.path.realpath(path)]) == root
 
 
-def _dated(verb: str) -> Path:
+def _new_dated(verb: str) -> Path:
+    """Make a folder that nobody else has, whoever starts in the same second."""
+    Path("runs").mkdir(exist_ok=True)
+    number = 1
+    while True:
+        folder = _dated(verb, number)
+        try:
+            folder.mkdir()
+        except FileExistsError:
+            number += 1
+        else:
+            return folder
+
+
+def _dated(verb: str, number: int = 1) -> Path:
     stamp = datetime.now().strftime("%Y-%m-%d-%H%M%S")
-    folder = Path("runs") / f"{stamp}-{verb}"
-    number = 2
-    while folder.exists():
-        folder = Path("runs") / f"{stamp}-{verb}-{number}"
-        number += 1
-    return folder
+    return Path("runs") / (f"{stamp}-{verb}" + (f"-{number}" if number > 1 else ""))

@@ -5,7 +5,6 @@ kept: bytes and pixels are let go with the answer.
 """
 
 import asyncio
-import os
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, InvalidStateError, ThreadPoolExecutor
@@ -16,6 +15,7 @@ import torch
 from torch import Tensor
 
 from vitrine.errors import DataError
+from vitrine.runtime.cores import available_cores
 from vitrine.serving.admission import Admission
 from vitrine.serving.arrivals import Arrivals
 from vitrine.serving.batching import Batcher, Task
@@ -60,7 +60,7 @@ class Service:
             workers=workers, target_seconds=limits.target_seconds, on_batch=self._count_batch
         )
         self.admission = Admission(limits, expected_wait=self.batcher.expected_wait)
-        self.decoders = ThreadPoolExecutor(min(MOST_DECODERS, cores()), thread_name_prefix="decode")
+        self.decoders = ThreadPoolExecutor(min(MOST_DECODERS, available_cores()), thread_name_prefix="decode")
         self.large_decoder = ThreadPoolExecutor(1, thread_name_prefix="decode large")
         self.gauges = [
             Gauge("vitrine_requests_inside", "Requests being answered.", lambda: self.admission.requests),
@@ -217,10 +217,3 @@ class Service:
 def since(begin: float) -> float:
     """Milliseconds from `begin` until now."""
     return round((time.perf_counter() - begin) * 1000, 2)
-
-
-def cores() -> int:
-    """Processors that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1

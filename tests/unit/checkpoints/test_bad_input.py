@@ -227,7 +227,12 @@ def test_permission_refusals_become_sentences(npz: Path, monkeypatch: pytest.Mon
         patched.setattr(Path, "open", deny)
         refused(npz, "no permission to read")
     with monkeypatch.context() as patched:
-        patched.setattr("tempfile.mkstemp", lambda **_: deny(npz))
+        opened = Path.open
+        patched.setattr(
+            Path,
+            "open",
+            lambda self, mode="r", **options: (deny if "x" in mode else opened)(self, mode, **options),
+        )
         with pytest.raises(CheckpointError, match=r"no permission to write .*out.npz; nothing was written"):
             convert(npz, npz.with_name("out.npz"), to="npz", check_logits=False)
 

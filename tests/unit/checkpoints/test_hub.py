@@ -2,6 +2,7 @@
 
 import hashlib
 import threading
+import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -12,6 +13,7 @@ import torch
 from unit.checkpoints.made import images, logits, small_vit
 
 from vitrine.checkpoints import load, save
+from vitrine.checkpoints.download import download
 from vitrine.errors import CheckpointError, ConfigError
 from vitrine.runtime.progress import listening
 
@@ -222,6 +224,33 @@ def test_an_official_url_is_fetched_with_progress_and_kept(
     load(f"{server.url}/files/ViT.npz")
     with pytest.raises(CheckpointError, match=r"HF_HUB_OFFLINE"):
         load(f"{server.url}/files/other.npz")
+
+
+def test_two_that_load_one_url_at_once_take_turns_and_ask_for_it_once(
+    server: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server.folder.mkdir()
+    save(small_vit(), server.folder / "ViT.npz", to="npz")
+    answer = Hub.answer
+
+    def slowly(self: Hub, *, with_body: bool) -> None:
+        time.sleep(0.3)
+        answer(self, with_body=with_body)
+
+    monkeypatch.setattr(Hub, "answer", slowly)
+    found: list[Path] = []
+    threads = [
+        threading.Thread(target=lambda: found.append(download(f"{server.url}/files/ViT.npz")))
+        for _ in range(3)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(server.seen) == 1
+    assert len(set(found)) == 1
+    assert found[0].read_bytes() == (server.folder / "ViT.npz").read_bytes()
+    assert list(found[0].parent.iterdir()) == [found[0]]
 
 
 def test_a_url_that_breaks_off_says_so_and_goes_on_from_there(server: Any) -> None:

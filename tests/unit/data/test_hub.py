@@ -1,5 +1,7 @@
 import hashlib
 import json
+import threading
+import time
 import urllib.request
 
 import pytest
@@ -9,7 +11,7 @@ from unit.data.web import Answer, Request, answering
 pytest.importorskip("huggingface_hub")
 pyarrow = pytest.importorskip("pyarrow")
 
-from vitrine.data.hub import _KeepSecrets, fetch_dataset  # noqa: E402
+from vitrine.data.hub import _KeepSecrets, bring, fetch_dataset  # noqa: E402
 from vitrine.data.sources import open_splits  # noqa: E402
 from vitrine.errors import DataError  # noqa: E402
 
@@ -104,6 +106,30 @@ def test_an_interrupted_file_goes_on_where_it_stopped(tmp_path):
             request.range for request in requests if request.method == "GET" and "train" in request.path
         ]
         assert ranges == ["bytes=1000-"]
+
+
+def test_two_that_bring_one_file_at_once_take_turns_and_ask_for_it_once(tmp_path):
+    """Else both write into one unfinished file, one of them on, when it has taken its name and was checked."""
+    content = bytes(range(256)) * 5000
+
+    def slow(request: Request) -> Answer:
+        time.sleep(0.3)
+        return 200, {}, content
+
+    with answering(slow) as (address, requests):
+        threads = [
+            threading.Thread(
+                target=bring, args=(f"{address}/a", tmp_path / "a"), kwargs={"size": None, "sha256": None}
+            )
+            for _ in range(3)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert len(requests) == 1
+    assert (tmp_path / "a").read_bytes() == content
+    assert [path.name for path in tmp_path.iterdir()] == ["a"]
 
 
 def test_a_file_that_differs_from_its_checksum_is_refused(tmp_path):

@@ -1,3 +1,5 @@
+import threading
+
 import pytest
 
 from vitrine.errors import CheckpointError, ConfigError
@@ -11,6 +13,30 @@ def test_without_a_name_each_run_has_its_own_dated_folder(tmp_path, monkeypatch)
     assert all(
         folder.parent.name == "runs" and "check" in folder.name and folder.is_dir() for folder in folders
     )
+
+
+def test_two_that_start_in_the_same_second_never_share_a_dated_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    together, folders = threading.Barrier(8), []
+
+    def start() -> None:
+        together.wait()
+        folders.append(new_run_folder(None, verb="check", files=[]))
+
+    for _ in range(5):
+        threads = [threading.Thread(target=start) for _ in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert len(set(folders)) == len(folders) == 40
+
+
+def test_a_dangling_link_in_the_place_of_runs_is_told(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "runs").symlink_to(tmp_path / "unplugged")
+    with pytest.raises(ConfigError, match="cannot make the folder"):
+        new_run_folder(None, verb="check", files=[])
 
 
 def test_a_folder_inside_the_data_set_is_refused_even_through_a_link(tmp_path):

@@ -18,8 +18,6 @@ HEAD_WIDTH = 64
 # Published models whose heads are not 64 wide, by width: so400m, H, g, G.
 HEADS_BY_WIDTH = {1152: 16, 1280: 16, 1408: 16, 1664: 16}
 DEFAULT_IMAGE_SIZE = 224
-# Which kinds of models a layout may hold, in words, for refusals.
-ANY_MODEL = "vitrine holds every model"
 
 
 @dataclass(frozen=True, kw_only=True)

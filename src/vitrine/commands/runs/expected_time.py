@@ -100,7 +100,7 @@ def pace_of(setting: "Setting", processes: "Processes", module: "nn.Module", tas
     import torch
 
     from vitrine.commands.runs.training_batches import is_resident
-    from vitrine.data.readings import available_processors
+    from vitrine.runtime.cores import available_cores
 
     batch, reading = few_images(setting, processes.device)
     if is_resident(setting, processes):
@@ -118,7 +118,7 @@ def pace_of(setting: "Setting", processes: "Processes", module: "nn.Module", tas
         is_bf16 = setting.recipe.training.precision != "fp32"
         rate, _ = measured_matmul_rate("bf16" if is_bf16 else "fp32", device=kind)
         learning = flops / (SHARE_OF_RATE.get(kind, 0.5) * rate)
-    cores = available_processors()
+    cores = available_cores()
     return Pace(
         learning=learning,
         reading=reading,

@@ -12,8 +12,6 @@ if TYPE_CHECKING:
     from vitrine.data.source import Source
 
 CHANNELS = 3
-# Readers of files, beside which nothing else runs yet.
-MOST_READERS = 8
 _READ_BATCH = 256
 
 

@@ -1,0 +1,25 @@
+from pathlib import Path
+
+import pytest
+
+from vitrine.runtime.cache import cache_folder, is_offline
+
+
+def test_the_cache_is_where_the_variable_says_or_in_the_users_own(tmp_path, monkeypatch):
+    monkeypatch.setenv("VITRINE_CACHE", "/somewhere")
+    assert str(cache_folder()) == "/somewhere"
+    monkeypatch.setenv("VITRINE_CACHE", "~/kept")
+    assert cache_folder() == Path.home() / "kept"
+    monkeypatch.delenv("VITRINE_CACHE")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert cache_folder() == tmp_path / "vitrine"
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    assert cache_folder() == Path.home() / ".cache" / "vitrine"
+
+
+@pytest.mark.parametrize(
+    ("word", "expected"), [("1", True), ("yes", True), ("True", True), ("0", False), ("", False)]
+)
+def test_the_network_is_forbidden_in_huggingface_hubs_words(monkeypatch, word, expected):
+    monkeypatch.setenv("HF_HUB_OFFLINE", word)
+    assert is_offline() is expected
