@@ -12,12 +12,9 @@ import tempfile
 import threading
 import warnings
 import zipfile
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,12 +24,10 @@ from vitrine.data.fingerprints import HASH_BYTES, THUMBNAIL_SIDE, content_hash, 
 from vitrine.data.source import Source, Subset, printable
 from vitrine.errors import DataError
 from vitrine.runtime.cache import cache_folder
-from vitrine.runtime.cores import available_cores
 from vitrine.runtime.files import write_atomically
 from vitrine.runtime.progress import track
+from vitrine.runtime.threads import in_order
 
-Item = TypeVar("Item")
-Result = TypeVar("Result")
 # Changes whenever what is stored, or how an image becomes a thumbnail, changes.
 _VERSION = 1
 _THUMBNAILS = "thumbnails.npy"
@@ -40,8 +35,6 @@ _THUMBNAILS = "thumbnails.npy"
 _DECODED_SIDE = 2 * THUMBNAIL_SIDE
 # Images of more pixels than this are decoded one at a time, whatever the number of workers.
 _LARGE_PIXELS = 16_000_000
-# Examples that are on their way at once: bounds the memory whatever the number of files.
-_AT_ONCE_A_WORKER = 16
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,24 +86,6 @@ def read_all(
         if folder is not None:
             _store(readings, Path(temporary) / _THUMBNAILS, folder)
     return readings
-
-
-def in_order(
-    function: Callable[[Item], Result], items: Iterable[Item], *, num_workers: int
-) -> Iterator[Result]:
-    """Map `function` over `items` in threads, results in order, only a few of them on their way at once."""
-    num_workers = num_workers or available_cores()
-    waiting: deque[Future[Result]] = deque()
-    with ThreadPoolExecutor(num_workers) as pool:
-        try:
-            for item in items:
-                waiting.append(pool.submit(function, item))
-                if len(waiting) >= num_workers * _AT_ONCE_A_WORKER:
-                    yield waiting.popleft().result()
-            while waiting:
-                yield waiting.popleft().result()
-        finally:
-            pool.shutdown(cancel_futures=True)
 
 
 def _read(source: Source, file: Path, *, num_workers: int, what: str) -> Readings:

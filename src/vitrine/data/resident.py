@@ -3,9 +3,8 @@
 The pictures are those that `Loader` makes with the same seed, pixel for pixel.
 """
 
-import threading
 from collections.abc import Iterator
-from queue import Queue
+from contextlib import closing
 
 import numpy as np
 import torch
@@ -17,10 +16,10 @@ from vitrine.data.order import Rows, check_batch, training_rows
 from vitrine.data.randomness import uniforms
 from vitrine.data.source import Source, Subset
 from vitrine.data.view import TrainView
+from vitrine.runtime.threads import in_order
 
 # Sets that take more than this are read through workers.
 LARGEST_BYTES = 4 << 30
-_AHEAD = 8
 _NUM_UNIFORMS = 3  # flip, top, left: the first numbers of `TrainView`
 
 
@@ -70,23 +69,10 @@ class ResidentLoader:
 
     def training_batches(self, *, start_step: int = 0, stop_step: int) -> Iterator[Batch]:
         """Yield the batches of steps `start_step` up to `stop_step`."""
-        drawn: Queue[tuple[Rows, torch.Tensor]] = Queue(maxsize=_AHEAD)
-        stopped = threading.Event()
-
-        def draw() -> None:
-            for step in range(start_step, stop_step):
-                if stopped.is_set():
-                    return
-                drawn.put(self._draw(step))
-
-        threading.Thread(target=draw, daemon=True).start()
-        try:
-            for _ in range(start_step, stop_step):
-                yield self._make(*drawn.get())
-        finally:
-            stopped.set()
-            while not drawn.empty():  # a thread that waits to put one more must see the end
-                drawn.get_nowait()
+        drawn = in_order(self._draw, range(start_step, stop_step), num_workers=1)
+        with closing(drawn):
+            for rows, choices in drawn:
+                yield self._make(rows, choices)
 
     def close(self) -> None:
         """Give the device's memory back."""

@@ -19,11 +19,11 @@ from PIL import Image
 from vitrine.data.file_list import IMAGE_SUFFIXES
 from vitrine.data.source import Example, Source, Strings, printable
 from vitrine.data.sources.shards import LISTING, read_listing
-from vitrine.data.split import is_inside
 from vitrine.data.tar_index import TarIndex, read_index, write_index
 from vitrine.errors import ConfigError, DataError
 from vitrine.runtime.files import sha256_of, write_atomically
 from vitrine.runtime.progress import track
+from vitrine.runtime.run_folders import is_inside
 
 FORMAT = 1
 DEFAULT_SHARD_BYTES = 256 * 2**20

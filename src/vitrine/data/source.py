@@ -155,7 +155,7 @@ def match_classes(source: Source, classes: Sequence[str]) -> Source:
     for name, is_used in zip(source.classes, used, strict=True):
         if is_used and name not in number:
             close = near_match(name, number)
-            hint = f"did you mean {printable(close)}?" if close else f"they are {_some(classes)}"
+            hint = f"did you mean {printable(close)}?" if close else f"they are {some_of(classes)}"
             raise DataError(
                 f"{printable(source.address)} has the label {printable(name)}, which is not in the list of "
                 f"{len(number)} classes; {hint}"
@@ -208,6 +208,12 @@ def printable(name: str) -> str:
     return name.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
 
 
+def some_of(names: Sequence[str], *, most: int = 5) -> str:
+    """Name the first few of many for a message, and how many more there are."""
+    shown = ", ".join(printable(name) for name in names[:most])
+    return shown if len(names) <= most else f"{shown} and {len(names) - most} more"
+
+
 def pack_labels(rows: Sequence[int] | Sequence[Sequence[int]], *, is_multi_label: bool) -> Labels:
     """Make the compact label array of a source: (N,), or (N, M) filled with -1."""
     if not is_multi_label:
@@ -217,11 +223,6 @@ def pack_labels(rows: Sequence[int] | Sequence[Sequence[int]], *, is_multi_label
     for number, row in enumerate(sets):
         packed[number, : len(row)] = row
     return packed
-
-
-def _some(names: Sequence[str], *, most: int = 5) -> str:
-    shown = ", ".join(printable(name) for name in names[:most])
-    return shown if len(names) <= most else f"{shown} and {len(names) - most} more"
 
 
 def _grow(items: Iterable[str], joined: bytearray) -> Iterator[int]:

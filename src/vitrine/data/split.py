@@ -6,7 +6,6 @@ moves no other image from one side to the other, except where a class's rounded 
 
 import csv
 import hashlib
-import os
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +15,7 @@ from vitrine.data.source import Source, printable
 from vitrine.errors import ConfigError, DataError
 from vitrine.runtime.files import write_atomically
 from vitrine.runtime.progress import track
+from vitrine.runtime.run_folders import is_inside
 
 Indices = NDArray[np.int64]
 
@@ -79,7 +79,13 @@ def write_split(source: Source, split_file: Path, split: dict[str, Indices]) -> 
 def read_split(source: Source, split_file: Path) -> dict[str, Indices]:
     """Read which image is in which split; every image of the source must be listed and exist."""
     with split_file.open(newline="", encoding="utf-8", errors="surrogateescape") as file:
-        rows = {row["path"]: row["split"] for row in csv.DictReader(file)}
+        reader = csv.DictReader(file)
+        if not {"path", "split"} <= set(reader.fieldnames or ()):
+            raise DataError(
+                f"{split_file} is not a split: its first line must name the columns path and split, got "
+                f"{', '.join(reader.fieldnames or ()) or 'an empty file'}"
+            )
+        rows = {row["path"]: row["split"] for row in reader}
     sides: dict[str, list[int]] = {"train": [], "val": []}
     for index in range(len(source)):
         side = rows.pop(source.name(index), None)
@@ -115,12 +121,6 @@ def duplicate_groups(source: Source) -> Indices:
         raw = data if isinstance(data, bytes) else np.ascontiguousarray(data).tobytes()
         group[index] = seen.setdefault(hashlib.blake2b(raw, digest_size=16).digest(), index)
     return group
-
-
-def is_inside(path: Path, folder: Path) -> bool:
-    """Whether `path` lies in `folder` (or beside it, if that is a file), whatever links lead there."""
-    root = os.path.realpath(folder if folder.is_dir() else folder.parent)
-    return os.path.commonpath([root, os.path.realpath(path)]) == root
 
 
 def _take(sizes: Indices, fraction: float) -> Indices:

@@ -74,10 +74,17 @@ class ThreadWorkers:
             started.wait()
 
         self._pool = ThreadPoolExecutor(num_workers, thread_name_prefix="vitrine-data", initializer=begin)
-        for _ in range(num_workers):
-            self._pool.submit(bool)
-        started.wait()
-        torch.set_num_threads(before)
+        try:
+            for _ in range(num_workers):
+                self._pool.submit(bool)
+            started.wait()
+        except (
+            BaseException
+        ):  # the system gives no more threads: those that wait for the rest would wait for ever
+            started.abort()
+            raise
+        finally:
+            torch.set_num_threads(before)
 
     def start(self, shape: tuple[int, ...], tasks: list[Task], *, pin_memory: bool) -> "_ThreadTicket":
         """Begin to fill a batch of `shape`."""
@@ -117,7 +124,8 @@ class ProcessWorkers:
         shape = (num_slots, rows, view.channels, *view.size)
         self._slots = torch.empty(shape, dtype=torch.uint8).share_memory_()  # type: ignore[no-untyped-call]
         self._free = list(range(num_slots))
-        self._tasks: Any = context.SimpleQueue()
+        # Not a SimpleQueue: that holds up whoever puts more than a pipe takes, for ever where no reader is left.
+        self._tasks: Any = context.Queue()
         self._done: Any = context.Queue()
         self._tickets: dict[int, _ProcessTicket] = {}
         self._next = 0
@@ -192,9 +200,8 @@ class _ProcessTicket:
             self.workers._receive()
         filled = self.workers._slots[self.slot, : self.rows]
         images = torch.empty(filled.shape, dtype=torch.uint8, pin_memory=self.pin_memory)
-        with (
-            one_thread()
-        ):  # the other cores are the workers', who would be kept waiting and keep this waiting
+        # The other cores are the workers', who would be kept waiting and keep this waiting.
+        with one_thread():
             images.copy_(filled)
         self.workers._free.append(self.slot)
         return images, self.failures
@@ -227,3 +234,5 @@ def _stop(processes: list[Any], tasks: Any) -> None:
         if process.is_alive():
             process.terminate()
             process.join()
+    tasks.cancel_join_thread()  # what nobody takes any more holds nobody up
+    tasks.close()

@@ -11,6 +11,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from typing import Any
@@ -41,14 +42,14 @@ def carry_out_all(
         yield from one_by_one(waiting, work, context, names=names)
         return
     pending = {names(run) for run in waiting}
-    with helpers(work, context, count=min(jobs, len(waiting))) as idle:
+    with processes_for(work, context, count=min(jobs, len(waiting))) as connections:
         busy: dict[Connection, Run] = {}
-        idle_now = list(idle)
+        idle = list(connections)
         while waiting or busy:
             for run in list(waiting):
-                if idle_now and needed_by(run, names) not in pending and may_start(run, list(busy.values())):
-                    connection = idle_now.pop()
-                    connection.send(run)
+                if needed_by(run, names) in pending or not may_start(run, list(busy.values())):
+                    continue
+                if connection := taken_by(run, idle):
                     busy[connection] = run
                     waiting.remove(run)
             for ready in wait(list(busy)):
@@ -57,17 +58,29 @@ def carry_out_all(
                 run = busy.pop(connection)
                 try:
                     values, reason = connection.recv()
-                    idle_now.append(connection)
-                except EOFError:  # the process is gone, and the run with it
+                    idle.append(connection)
+                except (EOFError, OSError):  # the process is gone, and the run with it
                     values, reason = None, "its process died (out of memory, or killed)"
                 pending.discard(names(run))
                 yield Done(run=run, values=values, reason=reason)
                 if values is None:
                     yield from given_up(run, waiting, pending, names)
-            if waiting and not busy and not idle_now:
+            if waiting and not busy and not idle:
                 for run in waiting:
                     yield Done(run=run, values=None, reason="no process is left to run it")
                 return
+
+
+def taken_by(run: Run, idle: list[Connection]) -> Connection | None:
+    """Hand a run to an idle process and return the way to it; those that died while idle are let go."""
+    while idle:
+        connection = idle.pop()
+        try:
+            connection.send(run)
+        except OSError:
+            continue
+        return connection
+    return None
 
 
 def may_start(run: Run, others: Sequence[Run]) -> bool:
@@ -139,32 +152,30 @@ def attempted(run: Run, work: Work, context: Any) -> tuple[dict[str, Any] | None
         return None, str(error)
 
 
-class helpers:  # noqa: N801
-    """Processes that take runs, for the length of a block."""
-
-    def __init__(self, work: Work, context: Any, *, count: int) -> None:
-        # A fork would share what CUDA and threads hold.
-        spawning = multiprocessing.get_context("spawn")
-        self.connections: list[Connection] = []
-        self.processes: list[Any] = []
+@contextmanager
+def processes_for(work: Work, context: Any, *, count: int) -> Iterator[list[Connection]]:
+    """Start processes that take runs for the length of a block; give the ends that lead to them."""
+    # A fork would share what CUDA and threads hold.
+    spawning = multiprocessing.get_context("spawn")
+    connections: list[Connection] = []
+    processes: list[Any] = []
+    try:
         for _ in range(count):
             ours, theirs = spawning.Pipe()
+            connections.append(ours)
             process = spawning.Process(target=serve, args=(theirs, work, context, os.getpid()), daemon=True)
             process.start()
+            processes.append(process)
             theirs.close()
-            self.connections.append(ours)
-            self.processes.append(process)
-
-    def __enter__(self) -> list[Connection]:
-        return self.connections
-
-    def __exit__(self, *error: object) -> None:
-        for connection in self.connections:
+        yield connections
+    except BaseException:
+        for process in processes:
+            process.terminate()  # the loop saves and stops
+        raise
+    finally:
+        for connection in connections:
             connection.close()
-        if error[0] is not None:
-            for process in self.processes:
-                process.terminate()  # the loop saves and stops
-        for process in self.processes:
+        for process in processes:
             process.join()
 
 

@@ -1,5 +1,7 @@
 import gc
+import os
 import resource
+import threading
 
 import numpy as np
 import pytest
@@ -128,6 +130,46 @@ def test_multi_label_batches_are_rows_of_zeros_and_ones():
         batch = next(loader.training_batches())
     assert batch.labels.shape == (4, len(source.classes)) and batch.labels.dtype == torch.float32
     assert (batch.labels.sum(1) == 2).all()
+
+
+class Deadly(GeneratedSource):
+    """Ends the process that reads from it, as the system does for lack of memory."""
+
+    def read(self, index):
+        os._exit(9)
+
+
+@pytest.mark.parametrize("num_workers", [1, 2])
+def test_worker_processes_that_all_die_stop_the_loader_even_where_a_batch_is_more_than_a_pipe_takes(
+    num_workers, monkeypatch
+):
+    monkeypatch.setattr("vitrine.data.workers._PATIENCE_SECONDS", 0.5)
+    rows = 8192  # about 600 kB of tasks; a pipe holds 64 kB
+    options = {"num_workers": num_workers, "worker_kind": "processes"}
+    with (
+        Loader(Deadly(count=rows, size=8), TrainView(size=(1, 1)), batch_size=rows, **options) as loader,
+        pytest.raises(DataError, match=r"data worker process ended with code 9.*use fewer workers"),
+    ):
+        next(loader.training_batches())
+
+
+def test_threads_that_the_system_does_not_give_leave_none_of_the_others_waiting(source, monkeypatch):
+    before, threads = threading.active_count(), torch.get_num_threads()
+    start, started = threading.Thread.start, []
+
+    def start_two(self):
+        if len(started) == 2:
+            raise RuntimeError("can't start new thread")
+        started.append(self)
+        start(self)
+
+    monkeypatch.setattr(threading.Thread, "start", start_two)
+    with pytest.raises(RuntimeError, match="can't start"):
+        Loader(source, VIEW, batch_size=8, num_workers=4)
+    for thread in started:
+        thread.join(timeout=5)
+    assert threading.active_count() == before
+    assert torch.get_num_threads() == threads
 
 
 def test_leaving_the_loop_early_leaves_the_loader_usable(source):

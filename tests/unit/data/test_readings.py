@@ -1,13 +1,11 @@
 import os
-import threading
-import time
 
 import numpy as np
 import pytest
 from pictures import class_folders, photo, save
 
 from vitrine.data import readings as module
-from vitrine.data.readings import in_order, read_all
+from vitrine.data.readings import read_all
 from vitrine.data.source import Subset
 from vitrine.data.sources import open_source
 from vitrine.runtime.cache import cache_folder
@@ -118,25 +116,6 @@ def test_the_number_of_workers_does_not_change_the_result(source):
     one, many = (read_all(source, num_workers=n, is_cached=False) for n in (1, 4))
     np.testing.assert_array_equal(one.thumbnails, many.thumbnails)
     np.testing.assert_array_equal(one.hashes, many.hashes)
-
-
-def test_results_come_in_order_and_few_are_on_their_way():
-    lock, state = threading.Lock(), {"ahead": 0, "most": 0}
-
-    def slow(number: int) -> int:
-        with lock:
-            state["ahead"] += 1
-            state["most"] = max(state["most"], state["ahead"])
-        time.sleep(0.001 * (number % 3))
-        return number
-
-    taken = []
-    for number in in_order(slow, range(200), num_workers=3):
-        taken.append(number)
-        with lock:
-            state["ahead"] -= 1
-    assert taken == list(range(200))
-    assert state["most"] <= 3 * 16 + 1
 
 
 def test_a_scaled_jpeg_has_nearly_the_thumbnail_of_its_full_size(tmp_path):

@@ -51,3 +51,16 @@ def test_a_reader_that_stops_early_leaves_no_thread_waiting() -> None:
         if thread is not threading.main_thread() and thread.daemon:
             thread.join(timeout=2)
     assert threading.active_count() <= before
+
+
+def test_an_error_while_drawing_ahead_arrives_instead_of_a_wait_without_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    loader = ResidentLoader(small_set(), TrainView(size=(16, 24), crop="padded"), batch_size=4)
+
+    def no_memory(*_: object, **__: object) -> None:
+        raise MemoryError("no pinned memory is left")
+
+    monkeypatch.setattr("vitrine.data.resident.uniforms", no_memory)
+    with pytest.raises(MemoryError, match="no pinned memory"):
+        list(loader.training_batches(stop_step=3))

@@ -127,6 +127,24 @@ def test_damage_is_found_and_named(photos, tmp_path):
     assert problem.problem == "missing"
 
 
+def test_thousands_of_shards_are_read_with_few_of_them_open(photos, tmp_path, monkeypatch):
+    monkeypatch.setattr("vitrine.data.sources.shards._MOST_OPEN", 2)
+    splits = open_splits(photos)
+    write_shards(splits, tmp_path / "shards", shard_bytes=1)  # one image each
+    again = open_splits(tmp_path / "shards")["train"]
+    assert len(again.tars) == len(splits["train"]) > 4
+    for theirs, ours in zip(splits["train"], again, strict=True):
+        assert theirs.data == ours.data
+    assert len(again._open) == 2
+
+
+def test_shards_may_lie_beside_a_set_that_is_one_file(tmp_path):
+    (tmp_path / "train.csv").write_text("path,label\na.png,cat\n")
+    source = GeneratedSource(count=4, size=8)
+    source.root = tmp_path / "train.csv"
+    assert write_shards({"train": source}, tmp_path / "shards")
+
+
 def test_a_cut_shard_is_named_when_it_is_read(photos, tmp_path):
     out = tmp_path / "out"
     shard(str(photos), out)

@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 from unit.data.pictures import class_folders, save
 
 from vitrine.data import file_list
+from vitrine.data.generated import GeneratedSource
 from vitrine.data.source import NO_LABEL, Strings, Subset, match_classes, printable
 from vitrine.data.sources import list_splits, open_source, open_splits
-from vitrine.data.split import duplicate_groups, held_out_split
+from vitrine.data.split import duplicate_groups, held_out_split, stored_split
 from vitrine.errors import ConfigError, DataError
 from vitrine.runtime.progress import listening
 
@@ -127,6 +128,25 @@ def test_the_split_is_stored_where_asked_and_read_back(tmp_path):
     second = open_splits(data, split_file=place, seed=99)  # the stored split wins over the seed
     assert [s.indices.tolist() for s in first.values()] == [s.indices.tolist() for s in second.values()]
     assert tree(data) == before
+
+
+def test_a_split_of_a_set_that_is_one_file_may_be_stored_beside_it(tmp_path):
+    """`vitrine finetune photos.parquet` in the folder of that file writes to ./runs."""
+    source = GeneratedSource(count=20, size=8)
+    source.root = tmp_path / "photos.parquet"
+    source.root.touch()
+    place = tmp_path / "runs" / "first" / "split.csv"
+    parts = stored_split(source, place)
+    assert place.is_file()
+    assert sum(map(len, parts.values())) == 20
+
+
+def test_a_file_that_is_no_split_is_told(tmp_path):
+    data = class_folders(tmp_path / "data", {"a": 4, "b": 4})
+    for text, got in (("", "an empty file"), ("name,part\nx,train\n", "name, part")):
+        (tmp_path / "split.csv").write_text(text)
+        with pytest.raises(DataError, match=f"is not a split.*columns path and split, got {got}"):
+            open_splits(data, split_file=tmp_path / "split.csv")
 
 
 def test_a_stored_split_of_changed_data_is_refused(tmp_path):

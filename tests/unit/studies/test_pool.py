@@ -5,6 +5,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from multiprocessing import Pipe
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import pytest
 
 from vitrine.errors import TrainingError
 from vitrine.studies import STUDIES
-from vitrine.studies.pool import carry_out_all, longest_first, may_start
+from vitrine.studies.pool import carry_out_all, longest_first, may_start, taken_by
 from vitrine.studies.record import Run, Setup, in_order
 from vitrine.studies.scales import SCALES
 
@@ -71,6 +72,30 @@ def test_processes_that_die_are_reported_and_nothing_hangs() -> None:
     assert len(done) == 12
     assert all(found.values is None for found in done)
     assert any("its process died" in found.reason for found in done)
+
+
+class Deadly:
+    """Ends the process that it is sent to, before that can take a run."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return os._exit, (9,)
+
+
+def test_processes_that_die_while_they_start_are_reported_too() -> None:
+    done = list(carry_out_all(listed("head"), note, Deadly(), jobs=2, names=name))
+    assert len(done) == 12
+    assert all(found.values is None for found in done)
+
+
+def test_a_process_that_died_while_idle_is_passed_over() -> None:
+    runs = listed("head", seeds=1)
+    ways = [Pipe() for _ in range(3)]
+    ways[2][1].close()
+    ways[1][1].close()
+    idle = [ours for ours, _ in ways]
+    assert taken_by(runs[0], idle) is ways[0][0]
+    assert ways[0][1].recv() == runs[0]
+    assert taken_by(runs[1], idle) is None
 
 
 def test_processes_whose_parent_is_killed_end_by_themselves(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from typing import Protocol, cast
 import numpy as np
 
 from vitrine.data.file_list import list_images, require_path, subfolders
-from vitrine.data.source import Source, Subset, match_classes, printable
+from vitrine.data.source import Source, Subset, match_classes, printable, some_of
 from vitrine.data.split import held_out_split, stored_split
 from vitrine.errors import DataError
 from vitrine.spelling import near_match
@@ -162,7 +162,7 @@ def check_classes(splits: Mapping[str, Source], *, allow_empty_class: bool = Fal
     if not allow_empty_class and bool((first.counts() == 0).any()):
         empty = [name for name, count in zip(first.classes, first.counts(), strict=True) if count == 0]
         raise DataError(
-            f"{names[0]} has no images of {_some(empty)}; add some, remove the class or allow it with "
+            f"{names[0]} has no images of {some_of(empty)}; add some, remove the class or allow it with "
             f"--allow-empty-class\n{count_table(sources)}"
         )
     return sources
@@ -199,8 +199,3 @@ def _joined(sources: list[Source]) -> Source:
     from vitrine.data.joined import Joined
 
     return Joined(sources)
-
-
-def _some(names: list[str]) -> str:
-    shown = ", ".join(printable(name) for name in names[:5])
-    return shown if len(names) <= 5 else f"{shown} and {len(names) - 5} more"

@@ -32,6 +32,8 @@ from vitrine.errors import DataError, MissingExtraError
 
 LISTING = "shards.json"
 _ATTEMPTS = 4  # over a network
+# Shards that are kept open: systems allow a process from 256 files, and ImageNet-21k is thousands of shards.
+_MOST_OPEN = 96
 
 
 def recognises(address: str) -> bool:
@@ -103,13 +105,21 @@ class ShardSource(Source):
     def _read_at(self, tar: str, offset: int, size: int) -> bytes:
         if "://" in tar:
             return read_remote(tar, start=offset, end=offset + size)
+        try:
+            handle = self._kept_open(tar)
+            if handle is not None:
+                return os.pread(handle, size, offset)
+            with Path(tar).open("rb", buffering=0) as file:
+                return os.pread(file.fileno(), size, offset)
+        except OSError as error:
+            raise DataError(f"cannot read {printable(tar)}: {error.strerror}") from error
+
+    def _kept_open(self, tar: str) -> int | None:
+        """Return the handle of a shard; None where so many are open that this one is opened for each image."""
         with self._lock:
-            if tar not in self._open:
-                try:
-                    self._open[tar] = os.open(tar, os.O_RDONLY)
-                except OSError as error:
-                    raise DataError(f"cannot read {printable(tar)}: {error.strerror}") from error
-        return os.pread(self._open[tar], size, offset)
+            if tar not in self._open and len(self._open) < _MOST_OPEN:
+                self._open[tar] = os.open(tar, os.O_RDONLY)
+            return self._open.get(tar)
 
     def _forget(self) -> None:
         self._lock = threading.Lock()
