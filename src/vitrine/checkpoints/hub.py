@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from vitrine.checkpoints.places import NAMES
+from vitrine.checkpoints.reading.safetensors_file import read_weight_map
 from vitrine.errors import CheckpointError, MissingExtraError
 from vitrine.runtime.cache import is_offline
 from vitrine.runtime.progress import current_listener
@@ -58,9 +59,7 @@ def fetch(repository: str, *, revision: str | None = None) -> Path:
 
 def fetch_shards(index: Path, get: Any) -> None:
     """Bring every shard that an index names."""
-    import json
-
-    for shard in sorted(set(json.loads(index.read_text())["weight_map"].values())):
+    for shard in sorted(set(read_weight_map(index).values())):
         if Path(shard).name != shard or get(shard) is None:
             raise CheckpointError(f"{index} names the shard {shard!r}, which is not there")
 

@@ -50,7 +50,7 @@ def read_sidecars(folder: Path | None, metadata: Mapping[str, str]) -> Sidecars:
     said = settings.get(KEY)
     where = folder / "config.json" if folder else Path("metadata")
     if said is None and KEY in metadata:
-        said = json.loads(metadata[KEY])
+        said = parsed_record(metadata[KEY])
     if said is not None:
         record = Record.from_json(said, path=where)
         return Sidecars(
@@ -65,12 +65,19 @@ def read_sidecars(folder: Path | None, metadata: Mapping[str, str]) -> Sidecars:
             preprocess = timm_preprocess(settings["pretrained_cfg"])
     except (ConfigError, KeyError, TypeError, ValueError) as error:
         raise CheckpointError(f"the preprocessing beside {where} cannot be read: {error}") from None
-    return Sidecars(
-        settings=settings,
-        preprocess=preprocess,
-        classes=classes_in(settings),
-        image_size=size_in(settings, path=where),
-    )
+    try:
+        classes, size = classes_in(settings), size_in(settings)
+    except (AttributeError, TypeError, ValueError) as error:
+        raise CheckpointError(f"{where} gives no classes or image size that can be used: {error}") from None
+    return Sidecars(settings=settings, preprocess=preprocess, classes=classes, image_size=size)
+
+
+def parsed_record(text: str) -> Any:
+    """Read our record from the words inside a file of weights."""
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise CheckpointError(f"the record inside the file of weights is no JSON: {error}") from None
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -99,15 +106,12 @@ def classes_in(settings: Mapping[str, Any]) -> tuple[str, ...] | None:
     return tuple(str(name) for name in names)
 
 
-def size_in(settings: Mapping[str, Any], *, path: Path) -> tuple[int, int] | None:
+def size_in(settings: Mapping[str, Any]) -> tuple[int, int] | None:
     """Return the image size of a config.json, Hugging Face's or timm's."""
     arguments = settings.get("model_args") or {}
     trained = settings.get("pretrained_cfg") or {}
     size = settings.get("image_size") or arguments.get("img_size") or (trained.get("input_size") or [])[1:]
-    try:
-        return as_size(tuple(size) if isinstance(size, list) else size) if size else None
-    except (TypeError, ValueError):
-        raise CheckpointError(f"{path} gives no image size that can be used: {size!r}") from None
+    return as_size(tuple(size) if isinstance(size, list) else size) if size else None
 
 
 def timm_preprocess(trained: Mapping[str, Any]) -> Preprocess:
@@ -243,9 +247,7 @@ def timm_model(config: ModelConfig) -> tuple[str | None, dict[str, Any]]:
 def exact_ratio(config: ViTConfig) -> float:
     """Return the MLP's width over the model's such that the product, cut to a whole number, is exact."""
     if config.mlp_width % config.width == 0:
-        return (
-            config.mlp_width // config.width
-        )  # transformers 5 takes no other for DINOv2 than a whole number
+        return config.mlp_width // config.width  # transformers 5 takes only whole numbers for DINOv2
     ratio = config.mlp_width / config.width
     return ratio if int(config.width * ratio) == config.mlp_width else (config.mlp_width + 0.5) / config.width
 

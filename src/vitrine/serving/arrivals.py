@@ -8,7 +8,6 @@ import contextvars
 import threading
 from collections.abc import Callable, Sequence
 
-from vitrine.errors import VitrineError
 from vitrine.runtime.progress import remark
 from vitrine.serving.hosting import Hosted
 from vitrine.serving.opening import Seat
@@ -42,9 +41,8 @@ class Arrivals:
     def _look(self, seat: Seat) -> None:
         """Open the model if its run has written weights since the last look."""
         assert seat.run is not None  # only runs can be without weights
-        stamp = (
-            seat.run.weights_stamp()
-        )  # before reading, so that what is written meanwhile is seen next time
+        # Before reading, so that what is written meanwhile is seen next time.
+        stamp = seat.run.weights_stamp()
         if stamp == self._stamps.get(seat.name, ()):
             return
         self._stamps[seat.name] = stamp
@@ -54,10 +52,8 @@ class Arrivals:
                 return
             self.on_arrival(seat, hosted)
         except (
-            VitrineError,
-            OSError,
-            RuntimeError,
-        ) as error:  # of torch's: no memory left beside the training
+            Exception
+        ) as error:  # whatever it is (no memory beside the training, say), the next weights may do
             remark(f"The weights of {seat.name} cannot be served: {error}")
             return
         self.awaited = tuple(other for other in self.awaited if other is not seat)

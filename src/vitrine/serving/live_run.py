@@ -37,7 +37,7 @@ class LiveRun:
         """Return which files of weights there are, with size and time: it changes when there is something new."""
         found = []
         for name in (SAVED, *STATES):
-            with suppress(FileNotFoundError):
+            with suppress(OSError):
                 status = (self.folder / name).stat()
                 found.append((name, status.st_size, status.st_mtime_ns))
         return tuple(found)
@@ -86,7 +86,7 @@ def load_unfinished(folder: Path) -> Loaded | None:
         classes = json.loads((folder / "classes.json").read_text(encoding="utf-8"))["classes"]
         config = config_from_json(run["model"])
         preprocess = Preprocess.from_json(run["preprocess"])
-    except (OSError, ValueError, KeyError) as error:
+    except (OSError, ValueError, KeyError, TypeError) as error:
         raise CheckpointError(f"{folder} is a run whose records cannot be read: {error}") from None
     file = SafetensorsFile(state)
     # Averages are what the run will save; without labels the trained module holds the model as `vit`.

@@ -16,6 +16,8 @@ from vitrine.serving.predictor import Prediction
 
 PREDICTION_KINDS = (".csv", ".json", ".jsonl")
 FEATURE_KINDS = (".npy", ".parquet")
+# Numbers of all rows together that a column of lists counts in 32 bits; 2.8 million rows of 768 are more.
+_LONGEST_LIST = 2**31 - 1
 
 
 def require_kind(file: Path, kinds: Sequence[str], *, is_overwriting: bool) -> None:
@@ -56,7 +58,7 @@ def write_features(
         return (file,)
     keep = [index for index in range(len(names)) if index not in failures]
     with write_atomically(file) as opened:
-        np.save(opened, rows[keep], allow_pickle=False)
+        np.save(opened, rows[keep] if failures else rows, allow_pickle=False)
     table = file.with_suffix(".csv")
     place = {index: row for row, index in enumerate(keep)}
     with write_atomically(table, mode="w") as text:
@@ -114,10 +116,11 @@ def _write_parquet(
     pyarrow, parquet = _pyarrow()
     missing = np.zeros(len(names), dtype=bool)
     missing[list(failures)] = True
-    lengths = np.where(missing, 0, rows.shape[1])
-    features = pyarrow.ListArray.from_arrays(
-        pyarrow.array(np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)),
-        pyarrow.array(np.ascontiguousarray(rows[~missing]).reshape(-1)),
+    ends = np.concatenate([[0], np.cumsum(np.where(missing, 0, rows.shape[1]))])
+    is_long = ends[-1] > _LONGEST_LIST
+    features = (pyarrow.LargeListArray if is_long else pyarrow.ListArray).from_arrays(
+        pyarrow.array(ends.astype(np.int64 if is_long else np.int32)),
+        pyarrow.array(np.ascontiguousarray(rows[~missing] if failures else rows).reshape(-1)),
         mask=pyarrow.array(missing),
     )
     table = pyarrow.table(

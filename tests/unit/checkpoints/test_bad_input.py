@@ -7,6 +7,7 @@ import pickle
 import re
 import zipfile
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from safetensors.torch import load_file, save_file
 from unit.checkpoints.made import arrays_of, small_vit, write_npz
 
 from vitrine.checkpoints import convert, load, save
+from vitrine.checkpoints.reading import safetensors_file
 from vitrine.errors import CheckpointError
 
 
@@ -199,6 +201,69 @@ def test_overlong_offsets_are_refused_by_tensor(tmp_path: Path) -> None:
     path = tmp_path / "x.safetensors"
     path.write_bytes(len(header).to_bytes(8, "little") + header + bytes(16))
     refused(path, "tensor a of (4,) float32 needs 16 bytes, the header gives it 4")
+
+
+@pytest.mark.parametrize(
+    ("header", "words"),
+    [
+        ({"a": {"dtype": "F32", "shape": [-1], "data_offsets": [4, 0]}}, "is damaged: its tensor a"),
+        ({"a": {"dtype": "F32", "shape": [4], "data_offsets": ["x", "y"]}}, "no shape for the tensor a"),
+        ({"a": {"dtype": [], "shape": [4], "data_offsets": [0, 16]}}, "holds a as []; known types"),
+        ({"__metadata__": [1]}, "its __metadata__ is not an object of words"),
+    ],
+)
+def test_a_header_that_makes_no_sense_is_refused_in_words(
+    tmp_path: Path, header: dict[str, object], words: str
+) -> None:
+    path, text = tmp_path / "x.safetensors", json.dumps(header).encode()
+    path.write_bytes(len(text).to_bytes(8, "little") + text + bytes(16))
+    refused(path, words)
+
+
+def test_a_record_inside_a_file_that_is_no_json_is_told(tmp_path: Path) -> None:
+    path = tmp_path / "x.safetensors"
+    save_file(small_vit().state_dict(), path, metadata={"vitrine": "{"})
+    with pytest.raises(CheckpointError, match="record inside the file of weights is no JSON"):
+        load(path)
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"weight_map": []}', '{"weight_map": {"a": 1}}'])
+def test_an_index_of_shards_that_is_none_is_told(tmp_path: Path, text: str) -> None:
+    (tmp_path / "model.safetensors.index.json").write_text(text)
+    refused(tmp_path / "model.safetensors.index.json", "is no index of shards")
+
+
+@pytest.mark.parametrize(
+    "settings", [{"id2label": {"first": "cat"}}, {"model_args": [1]}, {"image_size": [1, 2, 3]}]
+)
+def test_a_foreign_config_that_makes_no_sense_is_refused_in_words(
+    folder: Path, settings: dict[str, object]
+) -> None:
+    changed(folder)
+    config = json.loads((folder / "config.json").read_text())
+    del config["image_size"]
+    (folder / "config.json").write_text(json.dumps(config | settings))
+    with pytest.raises(
+        CheckpointError, match=r"config\.json gives no classes or image size that can be used"
+    ):
+        load(folder)
+
+
+def test_a_file_that_is_replaced_while_it_is_opened_is_read_as_the_one_that_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run that is served while it trains replaces its checkpoint now and then."""
+    path, later = tmp_path / "last.safetensors", tmp_path / "later.safetensors"
+    save_file({"a": torch.zeros(4)}, path)
+    save_file({"a": torch.ones(4)}, later)
+    read_index = safetensors_file.read_index
+
+    def replaced_meanwhile(*given: Any, **options: Any) -> Any:
+        later.replace(path)
+        return read_index(*given, **options)
+
+    monkeypatch.setattr(safetensors_file, "read_index", replaced_meanwhile)
+    assert safetensors_file.SafetensorsFile(path).read("a").tolist() == [0.0] * 4
 
 
 def test_a_folder_without_weights_says_what_was_looked_for(tmp_path: Path) -> None:

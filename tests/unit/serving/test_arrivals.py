@@ -124,6 +124,27 @@ def test_weights_that_cannot_be_read_are_said_once_and_tried_again_when_others_c
         assert ask(running.port, "/predict", jpeg()).status == 200
 
 
+def test_an_error_that_nobody_thought_of_is_said_and_the_next_weights_are_still_looked_for(
+    tmp_path, monkeypatch
+):
+    model = small_vit()
+    folder = run_of(tmp_path / "run", model)
+    original = Seat.open
+
+    def fails(self):
+        raise ZeroDivisionError("nobody thought of this")
+
+    with hearing() as heard, serving([folder]) as running:
+        monkeypatch.setattr(Seat, "open", fails)
+        write_weights(folder, model)
+        until(lambda: heard)
+        assert "cannot be served: nobody thought of this" in heard[0]
+        monkeypatch.setattr(Seat, "open", original)
+        write_weights(folder, model, name="best.safetensors")
+        until(lambda: not running.service.awaited)
+        assert ask(running.port, "/predict", jpeg()).status == 200
+
+
 def test_a_server_that_still_waits_for_weights_stops_at_once(tmp_path, monkeypatch):
     monkeypatch.setattr(arrivals, "EVERY_SECONDS", 60.0)
     with serving([run_of(tmp_path / "run", small_vit())]) as running:

@@ -8,7 +8,7 @@ import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import torch
 from torch import Tensor
@@ -41,29 +41,17 @@ class SafetensorsFile:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        size = path.stat().st_size
-        with path.open("rb") as file:
-            header, self._start = read_header(file.read(8), file, path=path, size=size)
-        self.metadata: Mapping[str, str] = header.pop("__metadata__", {})
-        self.index: Index = {}
-        self._offset: dict[str, int] = {}
-        index: dict[str, Spec] = {}
-        for name, entry in header.items():
-            spec, begin, end = read_entry(name, entry, path=path)
-            if end - begin != spec.num_bytes or begin < 0:
-                raise CheckpointError(
-                    f"{path} is damaged: its tensor {name} of {spec} needs {spec.num_bytes:,} bytes, "
-                    f"the header gives it {end - begin:,}"
-                )
-            if self._start + end > size:
-                raise CheckpointError(
-                    f"{path} is cut off: its tensor {name} of {spec} ends at byte {self._start + end:,}, "
-                    f"the file at {size:,}; download or copy it again"
-                )
-            index[name], self._offset[name] = spec, self._start + begin
-        self.index = index
-        # Kept open, so that a file that is replaced meanwhile is still read as the one that it was.
-        self._file = path.open("rb", buffering=0)
+        # Opened once and kept open, so that a file that is replaced meanwhile is read as the one that it was.
+        self._file = path.open("rb")
+        try:
+            size = os.fstat(self._file.fileno()).st_size
+            header, start = read_header(self._file, path=path, size=size)
+            self.metadata: Mapping[str, str] = read_metadata(header, path=path)
+            self.index: Index
+            self.index, self._offset = read_index(header, path=path, start=start, size=size)
+        except BaseException:
+            self._file.close()
+            raise
 
     def read(self, name: str, *, row: int | None = None) -> Tensor:
         """Read one tensor, or one entry of its first axis."""
@@ -99,10 +87,7 @@ class ShardedSafetensors:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.metadata: Mapping[str, str] = {}
-        try:
-            names: dict[str, str] = json.loads(path.read_text())["weight_map"]
-        except (ValueError, KeyError, TypeError):
-            raise CheckpointError(f"{path} is no index of shards: it has no weight_map") from None
+        names = read_weight_map(path)
         for shard in set(names.values()):
             if Path(shard).name != shard:
                 raise CheckpointError(f"{path} names a shard outside its folder: {shard!r}")
@@ -124,8 +109,20 @@ class ShardedSafetensors:
         self._shard_of[name].read_into(name, out, row=row)
 
 
-def read_header(length: bytes, file: Any, *, path: Path, size: int) -> tuple[dict[str, Any], int]:
+def read_weight_map(path: Path) -> dict[str, str]:
+    """Read which shard holds which tensor from a `model.safetensors.index.json`."""
+    try:
+        names = json.loads(path.read_text(encoding="utf-8"))["weight_map"]
+    except (ValueError, KeyError, TypeError):
+        names = None
+    if not isinstance(names, dict) or not all(isinstance(shard, str) for shard in names.values()):
+        raise CheckpointError(f"{path} is no index of shards: it has no weight_map")
+    return names
+
+
+def read_header(file: IO[bytes], *, path: Path, size: int) -> tuple[dict[str, Any], int]:
     """Return the header and the byte where the tensors begin."""
+    length = file.read(8)
     count = int.from_bytes(length, "little")
     if len(length) < 8 or count > min(size - 8, MAX_HEADER_BYTES):
         raise CheckpointError(
@@ -141,12 +138,43 @@ def read_header(length: bytes, file: Any, *, path: Path, size: int) -> tuple[dic
     return header, 8 + count
 
 
+def read_metadata(header: dict[str, Any], *, path: Path) -> dict[str, str]:
+    """Take the words that a file carries beside tensors out of its header."""
+    found = header.pop("__metadata__", {})
+    if not isinstance(found, dict) or not all(isinstance(word, str) for word in found.values()):
+        raise CheckpointError(f"{path} is damaged: its __metadata__ is not an object of words")
+    return found
+
+
+def read_index(
+    header: dict[str, Any], *, path: Path, start: int, size: int
+) -> tuple[dict[str, Spec], dict[str, int]]:
+    """Return shape and type of every tensor, and the byte where each begins; all must lie within the file."""
+    index: dict[str, Spec] = {}
+    offsets: dict[str, int] = {}
+    for name, entry in header.items():
+        spec, begin, end = read_entry(name, entry, path=path)
+        if end - begin != spec.num_bytes or begin < 0 or min(spec.shape, default=0) < 0:
+            raise CheckpointError(
+                f"{path} is damaged: its tensor {name} of {spec} needs {spec.num_bytes:,} bytes, "
+                f"the header gives it {end - begin:,}"
+            )
+        if start + end > size:
+            raise CheckpointError(
+                f"{path} is cut off: its tensor {name} of {spec} ends at byte {start + end:,}, "
+                f"the file at {size:,}; download or copy it again"
+            )
+        index[name], offsets[name] = spec, start + begin
+    return index, offsets
+
+
 def read_entry(name: str, entry: Any, *, path: Path) -> tuple[Spec, int, int]:
     """Return shape, first and last byte of one tensor from its line in the header."""
     try:
-        dtype, shape, (begin, end) = entry["dtype"], tuple(map(int, entry["shape"])), entry["data_offsets"]
+        dtype, shape = str(entry["dtype"]), tuple(map(int, entry["shape"]))
+        begin, end = map(int, entry["data_offsets"])
     except (KeyError, TypeError, ValueError):
         raise CheckpointError(f"{path} is damaged: its header has no shape for the tensor {name}") from None
     if dtype not in DTYPES:
         raise CheckpointError(f"{path} holds {name} as {dtype}; known types: {', '.join(DTYPES)}")
-    return Spec(shape, DTYPES[dtype]), int(begin), int(end)
+    return Spec(shape, DTYPES[dtype]), begin, end
