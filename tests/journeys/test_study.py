@@ -12,6 +12,7 @@ import pytest
 
 from tests.journeys.commandline import assert_refused, inside, started, vitrine
 from tests.unit.studies.test_pool import wait_until
+from vitrine.runtime.turns import alone_at
 from vitrine.studies.results import FILE
 
 DATA = "generated:shapes?size=16&count=120&label=colour&noise=0"
@@ -95,6 +96,15 @@ def test_a_study_that_is_killed_goes_on_where_it_was(tmp_path: Path) -> None:
     assert [resumed[name] for name in half_done] == [48] or not half_done
     assert all(resumed[name] == 0 for name in finished)
     assert half_done or len(finished) > 1
+
+
+def test_a_second_command_on_the_same_study_is_refused_before_it_writes_into_the_runs_of_the_first(
+    tmp_path: Path,
+) -> None:
+    with alone_at(tmp_path / "head", advice=""):
+        second = inside(*study(tmp_path, "head", DATA, "--seeds", "1"))
+    assert_refused(second, "another process is at work on", "name another folder with --out")
+    assert not (tmp_path / "head").exists()
 
 
 def test_ctrl_c_saves_and_says_how_to_go_on(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ room. Sources are small (at most 200 bytes a file), picklable, and never write i
 
 import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -165,6 +165,16 @@ def match_classes(source: Source, classes: Sequence[str]) -> Source:
     matched.classes = tuple(classes)
     matched.labels = table[source.labels]  # -1 picks the last entry: no label stays no label
     return matched
+
+
+def class_number(label: str, number: Mapping[str, int], *, where: str) -> int:
+    """Return the number of a class by its name; refuse a label that is not among them."""
+    if label not in number:
+        raise DataError(
+            f"{printable(where)} has the label {printable(label)}, which is not in the list of "
+            f"{len(number)} classes; they are {some_of(list(number))}"
+        )
+    return number[label]
 
 
 def sorted_classes(names: Iterable[str]) -> list[str]:

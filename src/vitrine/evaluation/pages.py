@@ -86,15 +86,17 @@ def worst_classes(figures: SingleLabel) -> list[dict[str, Any]]:
 
 def confused_pairs(figures: SingleLabel) -> list[dict[str, Any]]:
     """Return the pairs of classes that are mixed up most often, label first."""
-    counts = figures.confusion.copy()
-    np.fill_diagonal(counts, 0)
-    order = np.argsort(-counts, axis=None, kind="stable")[:MOST_PAIRS]
-    rows, columns = np.unravel_index(order, counts.shape)
-    names = [printable(figure.name) for figure in figures.per_class]
+    # Of many classes nearly all pairs never occur: those that do are as many as images at most.
+    rows, columns = np.nonzero(figures.confusion)
+    rows, columns = rows[rows != columns], columns[rows != columns]
+    order = np.argsort(-figures.confusion[rows, columns], kind="stable")[:MOST_PAIRS]
     return [
-        {"label": names[i], "predicted": names[j], "times": int(counts[i, j])}
-        for i, j in zip(rows, columns, strict=True)
-        if counts[i, j]
+        {
+            "label": printable(figures.per_class[i].name),
+            "predicted": printable(figures.per_class[j].name),
+            "times": int(figures.confusion[i, j]),
+        }
+        for i, j in zip(rows[order].tolist(), columns[order].tolist(), strict=True)
     ]
 
 

@@ -67,10 +67,13 @@ class OnnxRunner:
             )
         else:
             raise ConfigError(f"engine must be onnxruntime or openvino, got {engine!r}")
-        self.preprocess = Preprocess.from_json(json.loads(metadata["preprocess"]))
-        names = json.loads(metadata["classes"])
-        self.classes: tuple[str, ...] | None = tuple(names) if names else None
-        self.model = metadata["model"]
+        try:
+            self.preprocess = Preprocess.from_json(json.loads(metadata["preprocess"]))
+            names = json.loads(metadata["classes"])
+            self.classes: tuple[str, ...] | None = tuple(names) if names else None
+            self.model = metadata["model"]
+        except (KeyError, TypeError, ValueError) as error:
+            raise CheckpointError(f"{path} says in no way known here what its input is: {error}") from None
 
     def __call__(self, pixels: Pixels) -> Answers:
         """Compute logits (B, K) and embedding (B, R) of normalised pixels (B, C, height, width)."""

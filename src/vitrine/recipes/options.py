@@ -99,7 +99,10 @@ def without_shape(model_options: Mapping[str, Any]) -> dict[str, Any]:
 def read_recipe(name: str) -> Recipe:
     """Return the recipe of this name, or the one that is written in this file."""
     if is_file(name):
-        return from_yaml(Path(name).read_text(encoding="utf-8"))
+        try:
+            return from_yaml(Path(name).read_text(encoding="utf-8"))
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigError(f"the recipe {name} cannot be read: {error}") from None
     path = Path(name)
     if path.suffix in ENDINGS:
         others = [str(other) for ending in ENDINGS for other in path.parent.glob(f"*{ending}")]

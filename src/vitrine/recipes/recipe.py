@@ -2,11 +2,9 @@
 
 import dataclasses
 import math
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from types import UnionType
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import yaml
 
@@ -20,7 +18,7 @@ from vitrine.objectives.distillation import DistillationConfig
 from vitrine.objectives.masked_autoencoder import AutoencoderConfig
 from vitrine.objectives.masked_patches import MaskedPatchesConfig
 from vitrine.objectives.self_distillation import SelfDistillationConfig
-from vitrine.spelling import nearest
+from vitrine.recipes.plain_values import build, convert, plain, read_value, unknown_setting
 from vitrine.training.config import TrainingConfig, require_choice
 
 LEAST_BATCH = 16
@@ -31,8 +29,6 @@ LEAST_WARMUPS, LEAST_RECORDS = 5, 20
 # learned from, or less.
 EVALUATIONS, LONG_EPOCH = 10, 1000
 MOST_TIME_JUDGING, COST_OF_JUDGING = 0.1, 0.5
-# YAML 1.1 takes 3e-4 for a word, since there is no point in it.
-POWER_OF_TEN = re.compile(r"[-+]?[0-9]+(\.[0-9]*)?[eE][-+]?[0-9]+")
 Objective = Literal["labels", "masked-patches", "autoencoder", "dino", "distillation"]
 
 
@@ -245,76 +241,9 @@ def with_settings(recipe: Recipe, settings: Iterable[str]) -> Recipe:
         for depth, name in enumerate([*parents, last]):
             is_free = parents[:depth] == ["model_options"]
             if not isinstance(place, dict) or (name not in place and not is_free):
-                raise ConfigError(unknown_setting(path, recipe))
+                raise ConfigError(unknown_setting(path, values))
             if depth < len(parents):
                 place = place[name]
         place[last] = read_value(text)
     changed: Recipe = build(Recipe, values, where="")
     return changed
-
-
-def read_value(text: str) -> Any:
-    """Read a value as YAML does, and numbers such as 3e-4, which YAML 1.1 takes for words."""
-    try:
-        return float(text) if "e" in text.lower() else yaml.safe_load(text)
-    except ValueError:
-        return yaml.safe_load(text)
-
-
-def unknown_setting(path: str, recipe: Recipe) -> str:
-    """Say which settings come nearest to one that does not exist."""
-    known: list[str] = []
-
-    def collect(values: Mapping[str, Any], prefix: str) -> None:
-        for name, value in values.items():
-            known.append(prefix + name)
-            if isinstance(value, dict):
-                collect(value, f"{prefix}{name}.")
-
-    collect(dataclasses.asdict(recipe), "")
-    return f"there is no setting {path!r}; did you mean {nearest(path, known)[0]!r}?"
-
-
-def build(kind: Any, values: Mapping[str, Any], *, where: str) -> Any:
-    """Make a frozen record from plain values, records inside it included."""
-    hints = get_type_hints(kind)
-    arguments = {}
-    for name, value in values.items():
-        if name not in hints:
-            raise ConfigError(
-                f"there is no setting {where + name!r}; did you mean {nearest(name, hints)[0]!r}?"
-            )
-        arguments[name] = convert(hints[name], value, where=where + name)
-    return kind(**arguments)
-
-
-def convert(kind: Any, value: Any, *, where: str) -> Any:
-    """Turn a plain value into a field's kind; refuse what does not fit."""
-    if dataclasses.is_dataclass(kind):
-        if not isinstance(value, dict):
-            raise ConfigError(f"{where} is a table of names and values, got {value!r}")
-        return build(kind, value, where=f"{where}.")
-    options = get_args(kind)
-    if get_origin(kind) in (Union, UnionType):
-        if value is None and type(None) in options:
-            return None
-        return convert(next(option for option in options if option is not type(None)), value, where=where)
-    if get_origin(kind) is tuple and isinstance(value, (list, tuple)):
-        return tuple(convert(options[0], item, where=where) for item in value)
-    if kind in (int, float) and isinstance(value, str) and POWER_OF_TEN.fullmatch(value):
-        value = float(value)
-    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    if is_number and (kind is float or (kind is int and float(value).is_integer())):
-        return kind(value)
-    expected = kind if isinstance(kind, type) else type(options[0]) if options else object
-    expected = get_origin(kind) or expected if get_origin(kind) in (dict, tuple) else expected
-    if not isinstance(value, expected) or (isinstance(value, bool) and expected in (int, float)):
-        raise ConfigError(f"{where} must be {getattr(expected, '__name__', expected)}, got {value!r}")
-    return value
-
-
-def plain(value: Any) -> Any:
-    """Turn tuples into lists, so that YAML needs no tags."""
-    if isinstance(value, dict):
-        return {name: plain(item) for name, item in value.items()}
-    return [plain(item) for item in value] if isinstance(value, (list, tuple)) else value

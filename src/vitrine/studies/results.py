@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from vitrine.errors import DataError
+from vitrine.runtime.turns import taking_turns
 
 FILE = "results.jsonl"
 
@@ -110,9 +111,9 @@ def mean_and_spread(values: list[float]) -> tuple[float, float | None]:
 
 def append_result(folder: Path, values: Mapping[str, Any]) -> None:
     """Add one line, whole or not at all: a line that a crash cut off is taken away first."""
-    folder.mkdir(parents=True, exist_ok=True)
     line = json.dumps(values).encode() + b"\n"
-    with (folder / FILE).open("ab+") as file:
+    # Else what another process has half written would be taken for what a crash cut off.
+    with taking_turns(folder / FILE), (folder / FILE).open("ab+") as file:
         size = file.seek(0, os.SEEK_END)
         if size:
             file.seek(size - 1)

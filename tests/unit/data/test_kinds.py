@@ -397,6 +397,19 @@ def test_flowers_lists_are_read_from_matlab_files(tmp_path):
         assert splits["test"].labels.tolist() == list(range(102))
 
 
+def test_a_validation_list_with_an_unknown_class_names_the_list_and_the_class(tmp_path):
+    tiny = tmp_path / "tiny"
+    for n in range(200):
+        save(tiny / "train" / f"n{n:04d}" / "images" / "0.jpg", seed=n)
+    (tiny / "val" / "images").mkdir(parents=True)
+    for row, label in (("val_0.JPEG\tn9999\t0", "n9999"), ("val_0.JPEG", "")):
+        (tiny / "val" / "val_annotations.txt").write_text(row)
+        with pytest.raises(
+            DataError, match=f"val_annotations.txt has the label {label}, which is not in the list"
+        ):
+            open_splits(tiny)
+
+
 def test_tiny_imagenet_and_imagenet_know_their_validation_lists(tmp_path):
     tiny = tmp_path / "tiny"
     rows = []

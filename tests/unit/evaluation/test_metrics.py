@@ -15,6 +15,7 @@ from vitrine.evaluation.classification import (
 from vitrine.evaluation.label_errors import likely_label_errors
 from vitrine.evaluation.metrics import top_k_correct
 from vitrine.evaluation.multilabel import average_precisions
+from vitrine.evaluation.pages import confused_pairs
 from vitrine.evaluation.real import file_order, read_real, real_correct
 
 
@@ -154,3 +155,19 @@ def test_a_planted_label_error_comes_first_and_clean_labels_raise_no_suspicion()
     wrong = labels.copy()
     wrong[[17, 200]] = (wrong[[17, 200]] + 1) % 3
     assert likely_label_errors(probabilities, wrong).tolist() == [17, 200]
+
+
+def test_the_pairs_mixed_up_most_are_those_of_the_whole_matrix_sorted():
+    generator = np.random.default_rng(0)
+    labels = generator.integers(0, 12, 400)
+    logits = generator.normal(size=(400, 12))
+    figures = score_single_label(logits, labels, classes="abcdefghijkl", resamples=10)
+    counts = figures.confusion.copy()
+    np.fill_diagonal(counts, 0)
+    order = np.argsort(-counts, axis=None, kind="stable")[:10]
+    rows, columns = np.unravel_index(order, counts.shape)
+    assert confused_pairs(figures) == [
+        {"label": "abcdefghijkl"[i], "predicted": "abcdefghijkl"[j], "times": int(counts[i, j])}
+        for i, j in zip(rows, columns, strict=True)
+    ]
+    assert confused_pairs(score_single_label(np.eye(3), np.arange(3), classes="abc", resamples=10)) == []

@@ -10,7 +10,7 @@ import pytest
 from vitrine.errors import ConfigError
 from vitrine.models import create_model
 from vitrine.recipes import RECIPES, find_recipe, with_settings
-from vitrine.recipes.options import CHANGEABLE, changed_under_way, chosen_recipe
+from vitrine.recipes.options import CHANGEABLE, changed_under_way, chosen_recipe, read_recipe
 from vitrine.recipes.recipe import from_yaml, to_yaml
 
 
@@ -54,6 +54,7 @@ def test_settings_change_what_they_name_and_nothing_else() -> None:
     ("setting", "value"),
     [
         ("training.betas=[0.9, 0.95]", (0.9, 0.95)),
+        ("training.lr=.5e-3", 5e-4),
         ("training.total_steps=1e3", 1000),
         ("training.decays_all=true", True),
         ("sweep=[0.1, 1]", (0.1, 1.0)),
@@ -76,6 +77,7 @@ def test_values_are_read_as_the_kind_of_their_field(setting: str, value: object)
         ("lr=1", "there is no setting 'lr'"),
         ("training.lr", "a setting looks like training.lr=3e-4, got 'training.lr'"),
         ("training.lr=big", "training.lr must be float, got 'big'"),
+        ("training.betas=[0.9", "a value is a number, a word or a list such as [0.1, 0.2], got '[0.9'"),
         ("training.lr=true", "training.lr must be float, got True"),
         ("training.total_steps=1.5", "training.total_steps must be int, got 1.5"),
         ("training.optimizer=sdg", "optimizer must be one of adamw, sgd, muon, got 'sdg'; nearest: sgd"),
@@ -94,6 +96,12 @@ def test_a_wrong_setting_is_refused_with_what_would_do(setting: str, message: st
     with pytest.raises(ConfigError) as caught:
         with_settings(find_recipe("photos"), [setting])
     assert message in str(caught.value)
+
+
+def test_a_recipe_whose_bytes_are_no_text_is_named(tmp_path: Path) -> None:
+    (tmp_path / "mine.yaml").write_bytes(b"\xff\xfe")
+    with pytest.raises(ConfigError, match=r"the recipe .*mine\.yaml cannot be read"):
+        read_recipe(str(tmp_path / "mine.yaml"))
 
 
 @pytest.mark.parametrize("text", ["[1, 2]", "training: {lr: [}", "name: x\nclaim: y\nspeed: 3"])

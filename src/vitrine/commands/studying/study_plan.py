@@ -4,6 +4,7 @@ import dataclasses
 import shlex
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -146,6 +147,20 @@ def carried_out(
     plans: Sequence[Plan], *, scale: str, jobs: int, device: str, workers: int, rate: float | None
 ) -> StudyResult:
     """Carry out every run that is not finished, all studies in one pool, and write their pages."""
+    from vitrine.runtime.turns import alone_at
+
+    with ExitStack() as claimed:
+        for plan in plans:
+            claimed.enter_context(
+                alone_at(plan.folder, advice="wait for it, or name another folder with --out")
+            )
+        return done_by(plans, scale=scale, jobs=jobs, device=device, workers=workers, rate=rate)
+
+
+def done_by(
+    plans: Sequence[Plan], *, scale: str, jobs: int, device: str, workers: int, rate: float | None
+) -> StudyResult:
+    """Carry out what is left of plans whose folders are ours."""
     from vitrine.commands.studying.study_data import make_arrays
     from vitrine.commands.studying.study_run import Place
     from vitrine.runtime.progress import remark

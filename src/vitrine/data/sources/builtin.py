@@ -14,7 +14,7 @@ import numpy as np
 
 from vitrine.data.file_list import FileList, require_path, subfolders
 from vitrine.data.matlab import read_matlab
-from vitrine.data.source import Source, Subset, printable
+from vitrine.data.source import Source, Subset, class_number, printable
 from vitrine.errors import DataError
 from vitrine.spelling import near_match
 
@@ -104,11 +104,13 @@ def _tiny_imagenet(root: Path) -> Opened:
 
     classes = subfolders(root / "train")
     number = {name: index for index, name in enumerate(classes)}
-    rows = [line.split("\t")[:2] for line in _lines(root / "val" / "val_annotations.txt")]
+    annotations = root / "val" / "val_annotations.txt"
+    rows = [line.split("\t") for line in _lines(annotations)]
+    labels = [class_number(row[1] if len(row) > 1 else "", number, where=str(annotations)) for row in rows]
     val = FileList(
         root,
-        (f"val/images/{name}" for name, _ in rows),
-        labels=np.array([number[label] for _, label in rows], dtype=np.int32),
+        (f"val/images/{row[0]}" for row in rows),
+        labels=np.array(labels, dtype=np.int32),
         classes=classes,
     )
     return {"train": list_class_folders(root, classes=classes, under="train"), "val": val}
@@ -131,7 +133,9 @@ def _imagenet(root: Path) -> Opened:
     test = FileList(
         root,
         (f"{prefix}val/{name}.JPEG" for name, _ in rows),
-        labels=np.array([number[label] for _, label in rows], dtype=np.int32),
+        labels=np.array(
+            [class_number(label, number, where=str(solution)) for _, label in rows], dtype=np.int32
+        ),
         classes=classes,
     )
     return {"train": train, "test": test}

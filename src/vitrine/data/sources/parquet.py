@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from vitrine.data.file_list import require_path
-from vitrine.data.source import Example, Labels, Source, pack_labels, printable, sorted_classes
+from vitrine.data.source import Example, Labels, Source, class_number, pack_labels, printable, sorted_classes
 from vitrine.data.sources import ALL, SPLIT_NAMES
 from vitrine.errors import DataError, MissingExtraError
 
@@ -223,19 +223,14 @@ def _numbered(rows: list[Any], classes: Sequence[str], *, has_names: bool, where
     is_multi_label = any(isinstance(row, list) for row in rows)
 
     def of(label: Any) -> int:
-        if has_names and isinstance(label, int):
-            if 0 <= label < len(classes):
-                return label
+        is_number = has_names and isinstance(label, int)
+        if is_number and 0 <= label < len(classes):
+            return int(label)
+        if is_number and str(label) in number:
             raise DataError(
-                f"{printable(str(where))} has the label {label}, which is not in the list of "
-                f"{len(classes)} classes"
+                f"{printable(str(where))} numbers its classes from 0 to {len(classes) - 1} and has the label {label}"
             )
-        if str(label) not in number:
-            raise DataError(
-                f"{printable(str(where))} has the label {label}, which is not in the list of "
-                f"{len(classes)} classes"
-            )
-        return number[str(label)]
+        return class_number(str(label), number, where=str(where))
 
     if is_multi_label:
         return pack_labels([[of(label) for label in row] for row in rows], is_multi_label=True)

@@ -22,6 +22,7 @@ from vitrine.data.source import (
     Labels,
     Source,
     Strings,
+    class_number,
     pack_labels,
     printable,
     sorted_classes,
@@ -244,13 +245,9 @@ def _of_members(
 
 
 def _number(label: str, number: dict[str, int], name: str) -> int:
-    if label in number:
-        return number[label]
-    if label.isdecimal() and int(label) < len(number):  # a class list names what .cls files number
-        return int(label)
-    raise DataError(
-        f"{printable(name)} has the label {label}, which is not in the list of {len(number)} classes"
-    )
+    if label not in number and label.isdecimal() and int(label) < len(number):
+        return int(label)  # a class list names what .cls files number
+    return class_number(label, number, where=name)
 
 
 def _walk(tar: str) -> list[Member]:

@@ -1,0 +1,82 @@
+"""Between frozen records and the plain values of files and options, refusing names and kinds that do not fit."""
+
+import dataclasses
+import re
+from collections.abc import Mapping
+from types import UnionType
+from typing import Any, Union, get_args, get_origin, get_type_hints
+
+import yaml
+
+from vitrine.errors import ConfigError
+from vitrine.spelling import nearest
+
+# YAML 1.1 takes 3e-4 for a word, since there is no point in it.
+POWER_OF_TEN = re.compile(r"[-+]?([0-9]+(\.[0-9]*)?|\.[0-9]+)[eE][-+]?[0-9]+")
+
+
+def read_value(text: str) -> Any:
+    """Read a value as YAML does, and numbers such as 3e-4, which YAML 1.1 takes for words."""
+    try:
+        return float(text) if POWER_OF_TEN.fullmatch(text) else yaml.safe_load(text)
+    except yaml.YAMLError:
+        raise ConfigError(f"a value is a number, a word or a list such as [0.1, 0.2], got {text!r}") from None
+
+
+def unknown_setting(path: str, values: Mapping[str, Any]) -> str:
+    """Say which of the settings in a table comes nearest to one that does not exist."""
+    known: list[str] = []
+
+    def collect(values: Mapping[str, Any], prefix: str) -> None:
+        for name, value in values.items():
+            known.append(prefix + name)
+            if isinstance(value, dict):
+                collect(value, f"{prefix}{name}.")
+
+    collect(values, "")
+    return f"there is no setting {path!r}; did you mean {nearest(path, known)[0]!r}?"
+
+
+def build(kind: Any, values: Mapping[str, Any], *, where: str) -> Any:
+    """Make a frozen record from plain values, records inside it included."""
+    hints = get_type_hints(kind)
+    arguments = {}
+    for name, value in values.items():
+        if name not in hints:
+            raise ConfigError(
+                f"there is no setting {where + name!r}; did you mean {nearest(name, hints)[0]!r}?"
+            )
+        arguments[name] = convert(hints[name], value, where=where + name)
+    return kind(**arguments)
+
+
+def convert(kind: Any, value: Any, *, where: str) -> Any:
+    """Turn a plain value into a field's kind; refuse what does not fit."""
+    if dataclasses.is_dataclass(kind):
+        if not isinstance(value, dict):
+            raise ConfigError(f"{where} is a table of names and values, got {value!r}")
+        return build(kind, value, where=f"{where}.")
+    options = get_args(kind)
+    if get_origin(kind) in (Union, UnionType):
+        if value is None and type(None) in options:
+            return None
+        return convert(next(option for option in options if option is not type(None)), value, where=where)
+    if get_origin(kind) is tuple and isinstance(value, (list, tuple)):
+        return tuple(convert(options[0], item, where=where) for item in value)
+    if kind in (int, float) and isinstance(value, str) and POWER_OF_TEN.fullmatch(value):
+        value = float(value)
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if is_number and (kind is float or (kind is int and float(value).is_integer())):
+        return kind(value)
+    expected = kind if isinstance(kind, type) else type(options[0]) if options else object
+    expected = get_origin(kind) or expected if get_origin(kind) in (dict, tuple) else expected
+    if not isinstance(value, expected) or (isinstance(value, bool) and expected in (int, float)):
+        raise ConfigError(f"{where} must be {getattr(expected, '__name__', expected)}, got {value!r}")
+    return value
+
+
+def plain(value: Any) -> Any:
+    """Turn tuples into lists, so that YAML needs no tags."""
+    if isinstance(value, dict):
+        return {name: plain(item) for name, item in value.items()}
+    return [plain(item) for item in value] if isinstance(value, (list, tuple)) else value
