@@ -81,5 +81,6 @@ def _scaled(samples: np.ndarray, *, is_float: bool) -> Pixels:
     rows = max(1, STRIP_PIXELS // samples.shape[1])
     for top in range(0, len(samples), rows):
         values = samples[top : top + rows].astype(np.float64)
-        found[top : top + rows, :, 0] = np.rint((values - low) / level)
+        with np.errstate(all="ignore"):  # samples that are no numbers become black
+            found[top : top + rows, :, 0] = np.rint((values - low) / level)
     return found

@@ -7,6 +7,7 @@ where that is installed, everything else by Pillow. Both use libjpeg-turbo: full
 """
 
 import io
+import re
 import threading
 import warnings
 from dataclasses import dataclass
@@ -34,6 +35,8 @@ DECODER_TOLERANCE = 2
 _MOST_SCRATCH_BYTES = 2**24
 JPEG_MAGIC = b"\xff\xd8\xff"
 ORIENTATION_TAG = 0x0112
+_PILLOW = re.compile(r"PIL(\.|$)")
+_PILLOW_WARNS = ("ignore", None, Warning, _PILLOW, 0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -210,10 +213,9 @@ def _scratch(size: int) -> Pixels | None:
 def _opened(data: bytes, *, name: str, max_pixels: int) -> Image.Image:
     if not data:
         raise DataError(f"{printable(name)} is empty (0 bytes)")
+    _quiet_pillow()
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # our own limit below is stricter than Pillow's warning
-            image = Image.open(io.BytesIO(data))
+        image = Image.open(io.BytesIO(data))
     except Image.DecompressionBombError as error:
         raise ImageSizeError(
             f"{printable(name)} is too large: {str(error).rstrip('.')}; make it smaller or leave it out"
@@ -236,14 +238,22 @@ def _load(image: Image.Image, *, name: str, min_size: tuple[int, int] | None) ->
         factor = scale_factor(height, width, min_size=min_size, orientation=orientation)
         if factor > 1:
             image.draft(None, (width // factor, height // factor))
+    _quiet_pillow()
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            pixels = first_frame(image)
+        pixels = first_frame(image)
     except Exception as error:  # as above, MemoryError included
         reason = str(error).strip().rstrip(".") or type(error).__name__
         raise DataError(f"{printable(name)} is a damaged {image.format}: {reason}") from error
     return upright(pixels, orientation)
+
+
+def _quiet_pillow() -> None:
+    """Keep Pillow from warning of single files: our own limit is stricter, and our errors say what is wrong.
+
+    For good, and Pillow alone: `catch_warnings` in several threads at once ends with all warnings of the process off.
+    """
+    if _PILLOW_WARNS not in warnings.filters:
+        warnings.filterwarnings("ignore", module=_PILLOW.pattern)
 
 
 def _orientation(image: Image.Image) -> int:

@@ -10,7 +10,6 @@ import json
 import os
 import tempfile
 import threading
-import warnings
 import zipfile
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
@@ -100,16 +99,14 @@ def _read(source: Source, file: Path, *, num_workers: int, what: str) -> Reading
     reasons: dict[int, str] = {}
     one_large = threading.Lock()
     found = in_order(lambda index: _read_one(source, index, one_large), range(count), num_workers=num_workers)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # decoders warn of what the report says better
-        for index, reading in enumerate(track(found, what, total=count)):
-            hashes[index] = np.frombuffer(reading.hash, dtype=np.uint8)
-            if reading.facts is None or reading.thumbnail is None:
-                reasons[index] = reading.reason
-                continue
-            thumbnails[index] = reading.thumbnail
-            sizes[index] = reading.facts.height, reading.facts.width
-            kind_of[index] = kinds.setdefault(_without_size(reading.facts), len(kinds))
+    for index, reading in enumerate(track(found, what, total=count)):
+        hashes[index] = np.frombuffer(reading.hash, dtype=np.uint8)
+        if reading.facts is None or reading.thumbnail is None:
+            reasons[index] = reading.reason
+            continue
+        thumbnails[index] = reading.thumbnail
+        sizes[index] = reading.facts.height, reading.facts.width
+        kind_of[index] = kinds.setdefault(_without_size(reading.facts), len(kinds))
     thumbnails.flush()
     return Readings(
         hashes=hashes,

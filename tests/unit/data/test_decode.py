@@ -3,6 +3,8 @@ import os
 import struct
 import subprocess
 import sys
+import threading
+import warnings
 import zlib
 from pathlib import Path
 
@@ -293,3 +295,33 @@ def test_names_in_any_script_and_of_any_bytes_can_be_printed():
         decode(b"", name=name)
     assert str(caught.value) == "猫/фото-\\xff.jpg is empty (0 bytes)"
     str(caught.value).encode("utf-8")
+
+
+def test_decoding_in_many_threads_leaves_the_warnings_of_the_process_as_they_were():
+    data = encoded(smooth(16, 16))
+    decode(data)
+    before, interval = list(warnings.filters), sys.getswitchinterval()
+
+    def work() -> None:
+        for _ in range(100):
+            decode(data)
+
+    sys.setswitchinterval(1e-6)
+    try:
+        threads = [threading.Thread(target=work) for _ in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    finally:
+        sys.setswitchinterval(interval)
+    assert list(warnings.filters) == before
+
+
+def test_pillow_does_not_warn_of_single_files(monkeypatch):
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 100)  # of a picture twice as large it warns
+    with warnings.catch_warnings(record=True) as heard:
+        warnings.simplefilter("always")
+        decode(encoded(smooth(10, 15)))
+        warnings.warn("of the user's own code", stacklevel=1)
+    assert [str(warning.message) for warning in heard] == ["of the user's own code"]
