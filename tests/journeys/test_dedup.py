@@ -108,3 +108,10 @@ def test_mistakes_are_answered_in_a_sentence_with_exit_2(vitrine, sets, options,
     code, out, err = vitrine("dedup", train, *(word.format(test=first, train=train) for word in options))
     assert code == 2 and out == ""
     assert words in err and "Traceback" not in err
+
+
+def test_a_device_that_does_not_exist_is_refused_in_one_sentence(vitrine, sets, tmp_path):
+    train, first, _ = sets
+    words = ("--model", "ViT-Ti/16", "--device", "cudaa", "--out", tmp_path / "out")
+    code, _, said = vitrine("dedup", train, "--against", first, *words)
+    assert code == 2 and "no device is called 'cudaa'; use auto, cpu or cuda" in said

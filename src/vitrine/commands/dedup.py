@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 from annotated_doc import Doc
 
+from vitrine.commands import options
+
 if TYPE_CHECKING:
     from vitrine.data.overlap import Features
     from vitrine.data.source import Source
@@ -54,7 +56,7 @@ def dedup(
     least_cosine: Annotated[
         float, Doc("Features are alike from this cosine on; depends on the model, so look at the pairs.")
     ] = 0.95,
-    device: Annotated[str | None, Doc("Where the model runs; by default the best there is.")] = None,
+    device: options.Device = "auto",
     mirrored: Annotated[bool, Doc("Find copies that were flipped left to right, too.")] = False,
     split: Annotated[str, Doc("Split of the training set to search; all is every image it has.")] = "all",
     against_split: Annotated[str, Doc("Split of each test set to search for.")] = "all",
@@ -127,18 +129,18 @@ def _open(address: str, split: str) -> "Source":
 
 
 def _features(
-    model: str, sources: "dict[str, Source]", *, device: str | None, workers: int, cache: bool
+    model: str, sources: "dict[str, Source]", *, device: str, workers: int, cache: bool
 ) -> "dict[str, Features]":
     """Work out the features of every set, (N, D) each; rows of images that cannot be read are 0."""
     import numpy as np
 
     from vitrine.checkpoints import load
     from vitrine.evaluation.features import extract_features
-    from vitrine.evaluation.outputs import best_device
     from vitrine.runtime.cores import available_cores
+    from vitrine.runtime.devices import choose_device
 
     loaded = load(model)
-    place = device or best_device()
+    place = choose_device(device)
     loaded.model.to(place)
     features = {}
     for name, source in sources.items():

@@ -86,12 +86,8 @@ def extract_features(
 
 
 def representation(model: Model, images: Tensor) -> Tensor:
-    """Return the input of the head (B, D) without keeping any other intermediate."""
-    if not isinstance(model, ViT):
-        return model.features(images)["representation"]
-    patches, grid = model.embed_patches(images)
-    tokens = model.encode(model.assemble(patches, grid), grid, num_read=model.num_tokens_read)
-    return model.represent(model.pool(tokens))
+    """Return the input of any model's head: (B, R)."""
+    return model.embed(images) if isinstance(model, ViT) else model.features(images)["representation"]
 
 
 def feature_identity(

@@ -105,13 +105,6 @@ def evaluating(model: nn.Module) -> Iterator[None]:
         model.train(was_training)
 
 
-def best_device() -> torch.device:
-    """Return this process's accelerator where there is one, else the CPU."""
-    if torch.cuda.is_available():
-        return torch.device("cuda", torch.cuda.current_device())
-    return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
-
-
 def casting(device: torch.device, precision: Precision) -> AbstractContextManager[object]:
     """Compute in `precision` inside the block."""
     return torch.autocast(device.type, torch.bfloat16) if precision == "bf16" else nullcontext()

@@ -71,6 +71,12 @@ class ViT(nn.Module):
         tokens = self.encode(self.assemble(patches, grid), grid, num_read=self.num_tokens_read)
         return self.classify(tokens)
 
+    def embed(self, images: Tensor) -> Tensor:
+        """Map normalised images (B, C, height, width) to what the head reads (B, R); nothing else is kept."""
+        patches, grid = self.embed_patches(images)
+        tokens = self.encode(self.assemble(patches, grid), grid, num_read=self.num_tokens_read)
+        return self.represent(self.pool(tokens))
+
     def embed_patches(self, images: Tensor) -> tuple[Tensor, Grid]:
         """Cut images into patches and project each: x_p E of eq. 1, (B, N, D), and their grid."""
         if images.ndim != 4 or images.shape[1] != self.config.channels:

@@ -19,7 +19,6 @@ from vitrine.errors import ConfigError
 from vitrine.models import BiT, Model, ViT
 from vitrine.models.positions import Grid
 from vitrine.objectives.classification import LossKind, classification_loss, num_correct
-from vitrine.objectives.masked_patches import representation
 from vitrine.spelling import nearest
 
 Learns = Literal["features", "soft-logits", "hard-logits"]
@@ -95,7 +94,7 @@ class FeatureDistillation(nn.Module):
         Without them: the student's representation (B, D).
         """
         if summary is None or patches is None:
-            return representation(self.vit, images)
+            return self.vit.embed(images)
         embedded, grid = self.vit.embed_patches(images)
         own_summary, own_patches = summary_and_patches(self.vit, embedded, grid)
         losses, sums = torch.zeros(len(images), device=images.device), {}

@@ -14,7 +14,7 @@ from vitrine.models import ViT, ViTConfig
 from vitrine.models.encoder import Block
 from vitrine.models.initialisation import initialise_layer
 from vitrine.models.positions import Grid, SinCos2D
-from vitrine.objectives.masked_patches import encoded, representation, require_token_outputs, take
+from vitrine.objectives.masked_patches import encoded, require_token_outputs, take
 from vitrine.objectives.patch_targets import normalised_patches
 
 TOKEN_STD = 0.02
@@ -103,7 +103,7 @@ class MaskedAutoencoder(nn.Module):
         Targets are the pixels of every patch from -1 to 1 (B, N, C x P x Q).
         """
         if targets is None:
-            return representation(self.vit, images)
+            return self.vit.embed(images)
         predictions, order = self.reconstruct(images)
         wanted = normalised_patches(targets) if self.config.normalises else targets
         hidden = order[:, num_visible(order.shape[1], hidden=self.config.hidden) :]

@@ -82,7 +82,7 @@ class MaskedPatches(nn.Module):
     ) -> Tensor | tuple[Tensor, dict[str, Tensor]]:
         """Return the loss of each image (B,) and sums worth logging; without targets the representation (B, D)."""
         if targets is None:
-            return representation(self.vit, images)
+            return self.vit.embed(images)
         predictions, corruption = self.reconstruct(images)
         wanted = take(targets, corruption.positions)  # (B, M) or (B, M, ...)
         return patch_loss(predictions, wanted, target=self.config.target)
@@ -152,13 +152,6 @@ def encoded(vit: ViT, tokens: Tensor, grid: tuple[int, int]) -> Tensor:
     """Run the encoder on z_0 and normalise every token, also where the model itself normalises after pooling."""
     tokens = vit.encode(tokens, grid)
     return vit.norm(tokens) if vit.config.norm_after_pooling else tokens
-
-
-def representation(vit: ViT, images: Tensor) -> Tensor:
-    """Return what a head would read of whole images: (B, D)."""
-    patches, grid = vit.embed_patches(images)
-    tokens = vit.encode(vit.assemble(patches, grid), grid, num_read=vit.num_tokens_read)
-    return vit.represent(vit.pool(tokens))
 
 
 def require_token_outputs(vit: ViT) -> None:

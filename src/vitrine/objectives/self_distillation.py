@@ -19,7 +19,6 @@ from torch import Tensor, nn
 from vitrine.errors import ConfigError
 from vitrine.models import ViT
 from vitrine.models.initialisation import lecun_normal_
-from vitrine.objectives.masked_patches import representation
 
 # Of the variance of independent directions: outputs are drawn apart a hundredfold at most.
 LEAST_VARIANCE = 1e-4
@@ -137,19 +136,13 @@ class SelfDistillation(nn.Module):
         Without small views: the teacher's representation (B, D) of whole images (B, C, height, width).
         """
         if small is None:
-            return representation(self.teacher.vit, images)
+            return self.teacher.vit.embed(images)
         B, G = images.shape[:2]
         with torch.no_grad():
-            told = self.teacher.projection(representation(self.teacher.vit, images.flatten(0, 1))).view(
-                B, G, -1
-            )
-        said = [
-            self.projection(representation(self.vit, images.flatten(0, 1)), self.prototype_rate).view(
-                B, G, -1
-            )
-        ]
+            told = self.teacher.projection(self.teacher.vit.embed(images.flatten(0, 1))).view(B, G, -1)
+        said = [self.projection(self.vit.embed(images.flatten(0, 1)), self.prototype_rate).view(B, G, -1)]
         if small.shape[1]:
-            few = self.projection(representation(self.vit, small.flatten(0, 1)), self.prototype_rate)
+            few = self.projection(self.vit.embed(small.flatten(0, 1)), self.prototype_rate)
             said.append(few.view(B, small.shape[1], -1))
         centred = told - self.center
         answers = (centred * self.gain() / self.temperature).softmax(dim=-1)  # (B, G, K)

@@ -9,7 +9,6 @@ from torch import Tensor, nn
 from unit.objectives.test_masked_patches import small_vit
 
 from vitrine.errors import ConfigError
-from vitrine.objectives.masked_patches import representation
 from vitrine.objectives.self_distillation import (
     OUTPUTS,
     PROBABILITIES,
@@ -44,7 +43,7 @@ def views(count: int = 3, small: int = 2) -> tuple[Tensor, Tensor]:
 
 def output(vit: nn.Module, projection: nn.Module, image: Tensor) -> Tensor:
     """One image through backbone and projection, the last layer written out."""
-    hidden = projection.mlp(representation(vit, image[None]))[0]  # type: ignore[arg-type]
+    hidden = projection.mlp(vit.embed(image[None]))[0]  # type: ignore[arg-type]
     rows = projection.prototypes.weight
     return torch.stack([hidden @ row / (hidden.norm() * row.norm()) for row in rows])
 
@@ -163,7 +162,7 @@ def test_the_teacher_never_drops_anything_and_answers_with_its_representation() 
     module = module_of(dropout=0.5)
     assert module.vit.training and not module.teacher.training
     images = torch.randn(2, 3, 32, 32)
-    assert torch.equal(module(images), representation(module.teacher.vit, images))
+    assert torch.equal(module(images), module.teacher.vit.embed(images))
 
 
 def test_lengths_of_prototypes_do_not_count() -> None:
