@@ -85,13 +85,17 @@ def run_model(
             f"no image of {source.address} can be read; the first: {next(iter(failures.values()))}"
         )
     rows[list(failures)] = 0
-    if not torch.isfinite(rows).all():
-        row = int(torch.nonzero(~torch.isfinite(rows).all(dim=1))[0, 0])
-        raise DataError(
-            f"the model's output for {source.name(row)} is not finite; its weights are broken"
-            + (", or bf16 is too coarse: try fp32" if precision == "bf16" else "")
-        )
+    require_finite(rows, source, precision=precision)
     return Outputs(rows=rows, failures=failures)
+
+
+def require_finite(rows: Tensor, source: Source, *, precision: Precision) -> None:
+    """Refuse outputs (N, K) with a number that is none, naming the first image that has one."""
+    is_finite = torch.isfinite(rows).all(dim=1)
+    if not is_finite.all():
+        name = source.name(int(torch.nonzero(~is_finite)[0, 0]))
+        hint = ", or bf16 is too coarse: try fp32" if precision == "bf16" else ""
+        raise DataError(f"the model's output for {name} is not finite; its weights are broken{hint}")
 
 
 @contextmanager

@@ -1,7 +1,7 @@
 """From the options that people give to the recipe that will be run."""
 
 import dataclasses
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -67,27 +67,39 @@ def chosen_recipe(
     recipe = with_objective(read_recipe(name), objective=objective, target=target)
     if teacher is not None:
         recipe = with_teacher(recipe, teacher)
+    if model is not None:
+        recipe = with_model(recipe, model)
     named = {
         "batch_size": batch_size, "lr": lr, "seed": seed, "precision": precision, "log_every": log_every,
         "checkpoint_every": checkpoint_every, "evaluate_every": evaluate_every, "total_steps": steps,
     }  # fmt: skip
     training = {key: value for key, value in named.items() if value is not None}
     given = training.keys() | {path.removeprefix("training.") for path in by_setting}
-    kept = (field for field in ("warmup_steps", "log_every") if field in given)
-    changes: dict[str, object] = {
-        "training": dataclasses.replace(recipe.training, **training),  # type: ignore[arg-type]
-        "asked_for": tuple(dict.fromkeys((*recipe.asked_for, *kept))),
-    }
-    if model is not None and model != recipe.model:
-        changes |= {"model": model, "model_options": without_shape(recipe.model_options)}
-    if "batch_size" in given:
-        changes["least_steps"] = 0  # the batch is what was asked for
+    recipe = with_training(recipe, training, given=given)
     if size is not None:
-        changes["size"] = size
+        recipe = dataclasses.replace(recipe, size=size)
     if epochs is not None or wanted_steps is not None:
-        changes["epochs"] = epochs
-    chosen = with_settings(dataclasses.replace(recipe, **changes), settings)  # type: ignore[arg-type]
+        recipe = dataclasses.replace(recipe, epochs=epochs)
+    chosen = with_settings(recipe, settings)
     return chosen if wanted_steps is None else chosen.with_steps(chosen.training.total_steps)
+
+
+def with_training(recipe: Recipe, training: Mapping[str, Any], *, given: Collection[str]) -> Recipe:
+    """Change numbers of the training; what was `given`, here or by a setting, is not fitted to the data any more."""
+    kept = (name for name in ("warmup_steps", "log_every") if name in given)
+    return dataclasses.replace(
+        recipe,
+        training=dataclasses.replace(recipe.training, **training),
+        asked_for=tuple(dict.fromkeys((*recipe.asked_for, *kept))),
+        least_steps=0 if "batch_size" in given else recipe.least_steps,  # the batch is what was asked for
+    )
+
+
+def with_model(recipe: Recipe, model: str) -> Recipe:
+    """Give a recipe another model; the shape of its own goes with that."""
+    if model == recipe.model:
+        return recipe
+    return dataclasses.replace(recipe, model=model, model_options=without_shape(recipe.model_options))
 
 
 def without_shape(model_options: Mapping[str, Any]) -> dict[str, Any]:

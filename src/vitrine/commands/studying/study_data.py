@@ -107,16 +107,17 @@ def write_array(data: StudyData, split: str, size: int, source: "Source", *, wor
         rows = getattr(source, "indices", slice(None))
         images, labels, num_bad = held[rows], source.labels, 0
     else:
-        parts, bad = [], []
+        images, bad = np.empty((len(source), size, size, CHANNELS), dtype=np.uint8), []
         with Loader(
             source, Preprocess(size=(size, size)), batch_size=_READ_BATCH, num_workers=workers,
             worker_kind="processes" if workers > 2 else "threads", keep_going=True,
         ) as loader:  # fmt: skip
             for batch in loader.evaluation_batches():
-                parts.append(batch.images.permute(0, 2, 3, 1).numpy().copy())
+                images[batch.rows.indices] = batch.images.permute(0, 2, 3, 1).numpy()
                 bad += [int(batch.rows.indices[row]) for row in batch.failures]
         readable = np.setdiff1d(np.arange(len(source)), bad)
-        images, labels, num_bad = np.concatenate(parts)[readable], source.labels[readable], len(bad)
+        images, labels = images[readable] if bad else images, source.labels[readable]
+        num_bad = len(bad)
     for file, values in ((images_file, images), (labels_file, labels)):
         with write_atomically(file(data, split, size)) as opened:
             np.save(opened, np.ascontiguousarray(values), allow_pickle=False)

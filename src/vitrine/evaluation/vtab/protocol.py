@@ -4,7 +4,7 @@ The training itself is a function that is passed in, so that nothing here knows 
 """
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal
@@ -104,29 +104,13 @@ def run_vtab(
     `identity` says which model the results belong to; results of another are refused. `is_first` is False on the
     processes that must not write.
     """
-    chosen = list(tasks)
-    folders = find_folders(root, chosen)
-    if not any(folders.values()):
-        raise DataError(
-            f"{root} holds none of VTAB's {len(chosen)} task folders; the first would be {chosen[0].folders[0]}"
-        )
-    # Everything is opened before anything is trained: an unfinished root costs no hours.
-    data = {
-        task.name: open_task(path, task, num_train=num_train, num_val=num_val)
-        for task in chosen
-        if (path := folders[task.name]) is not None
-    }
+    data = open_tasks(root, list(tasks), num_train=num_train, num_val=num_val)
     missing = tuple(task.name for task in TASKS if task.name not in data)
     if missing:
         remark(
             f"{len(missing)} of {len(TASKS)} tasks are missing and will not be averaged: {', '.join(missing)}"
         )
-    runs = sum(_count_runs(protocol, found.task) for found in data.values())
-    remark(
-        f"Plan: {len(data)} of {len(TASKS)} tasks by the {protocol.name} protocol, {runs} runs of "
-        f"{' or '.join(f'{steps:,}' for steps in protocol.steps)} steps of {protocol.batch_size} at "
-        f"{protocol.image_size} px; to {folder}"
-    )
+    remark(f"Plan: {plan_in_words(data, protocol)}; to {folder}")
     scores = []
     for name, found in data.items():
         file = folder / "tasks" / f"{name}.json"
@@ -140,6 +124,30 @@ def run_vtab(
         remark(f"{name}: {kept.accuracy}")
         scores.append(kept)
     return VtabScores(model=model, protocol=protocol.name, scores=tuple(scores), missing=missing)
+
+
+def open_tasks(root: Path, tasks: list[Task], *, num_train: int, num_val: int) -> dict[str, TaskData]:
+    """Open every task that is there, before anything is trained: an unfinished root costs no hours."""
+    folders = find_folders(root, tasks)
+    if not any(folders.values()):
+        raise DataError(
+            f"{root} holds none of VTAB's {len(tasks)} task folders; the first would be {tasks[0].folders[0]}"
+        )
+    return {
+        task.name: open_task(path, task, num_train=num_train, num_val=num_val)
+        for task in tasks
+        if (path := folders[task.name]) is not None
+    }
+
+
+def plan_in_words(data: Mapping[str, TaskData], protocol: Protocol) -> str:
+    """Say what will be trained."""
+    runs = sum(_count_runs(protocol, found.task) for found in data.values())
+    return (
+        f"{len(data)} of {len(TASKS)} tasks by the {protocol.name} protocol, {runs} runs of "
+        f"{' or '.join(f'{steps:,}' for steps in protocol.steps)} steps of {protocol.batch_size} at "
+        f"{protocol.image_size} px"
+    )
 
 
 def run_task(
