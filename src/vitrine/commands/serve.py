@@ -129,19 +129,16 @@ def _serve(
     threads: int,
 ) -> int:
     """Serve until told to stop; return the number of pictures computed."""
-    import warnings
-
     import torch
 
+    from vitrine.data.decode import quiet_pillow
     from vitrine.runtime.progress import remark
     from vitrine.serving.app import create_app
     from vitrine.serving.memory import keep_freed_memory
     from vitrine.serving.server import make_server
     from vitrine.serving.service import Service
 
-    warnings.filterwarnings(
-        "ignore", module="PIL"
-    )  # what it has to say of a damaged upload, the client hears
+    quiet_pillow()  # what it has to say of a damaged upload, the client hears
     keep_freed_memory()
     before = torch.get_num_threads()
     torch.set_num_threads(threads)

@@ -236,9 +236,8 @@ def mix(
     size = np.stack([np.rint(side * height), np.rint(side * width)], axis=1)
     corner = np.floor(numbers[:, -2:] * (np.array([height, width]) - size + 1))
     boxes = np.concatenate([corner, size], axis=1)
-    share = np.where(
-        is_cut, 1 - size.prod(axis=1) / (height * width), share
-    )  # as many pixels as are really cut
+    # As many pixels as are really cut.
+    share = np.where(is_cut, 1 - size.prod(axis=1) / (height * width), share)
 
     def for_rows(values: NDArray[np.generic]) -> torch.Tensor:
         return sent(np.repeat(values, 2, axis=0), images.device)

@@ -162,6 +162,15 @@ def check_size(height: int, width: int, *, name: str, max_pixels: int = MAX_PIXE
         raise DataError(f"{printable(name)} says it is {height} x {width} pixels; it holds no picture")
 
 
+def quiet_pillow() -> None:
+    """Keep Pillow from warning of single files: our own limit is stricter, and our errors say what is wrong.
+
+    For good, and Pillow alone: `catch_warnings` in several threads at once ends with all warnings of the process off.
+    """
+    if _PILLOW_WARNS not in warnings.filters:
+        warnings.filterwarnings("ignore", module=_PILLOW.pattern)
+
+
 def _decode_jpeg(
     data: bytes,
     *,
@@ -213,7 +222,7 @@ def _scratch(size: int) -> Pixels | None:
 def _opened(data: bytes, *, name: str, max_pixels: int) -> Image.Image:
     if not data:
         raise DataError(f"{printable(name)} is empty (0 bytes)")
-    _quiet_pillow()
+    quiet_pillow()
     try:
         image = Image.open(io.BytesIO(data))
     except Image.DecompressionBombError as error:
@@ -238,22 +247,13 @@ def _load(image: Image.Image, *, name: str, min_size: tuple[int, int] | None) ->
         factor = scale_factor(height, width, min_size=min_size, orientation=orientation)
         if factor > 1:
             image.draft(None, (width // factor, height // factor))
-    _quiet_pillow()
+    quiet_pillow()
     try:
         pixels = first_frame(image)
     except Exception as error:  # as above, MemoryError included
         reason = str(error).strip().rstrip(".") or type(error).__name__
         raise DataError(f"{printable(name)} is a damaged {image.format}: {reason}") from error
     return upright(pixels, orientation)
-
-
-def _quiet_pillow() -> None:
-    """Keep Pillow from warning of single files: our own limit is stricter, and our errors say what is wrong.
-
-    For good, and Pillow alone: `catch_warnings` in several threads at once ends with all warnings of the process off.
-    """
-    if _PILLOW_WARNS not in warnings.filters:
-        warnings.filterwarnings("ignore", module=_PILLOW.pattern)
 
 
 def _orientation(image: Image.Image) -> int:

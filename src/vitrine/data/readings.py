@@ -30,6 +30,8 @@ from vitrine.runtime.threads import in_order
 # Changes whenever what is stored, or how an image becomes a thumbnail, changes.
 _VERSION = 1
 _THUMBNAILS = "thumbnails.npy"
+# What a damaged file of the cache raises.
+_DAMAGE = (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile)
 # Large JPEGs are decoded at a part of their size: every byte is still gone through, so damage is still found.
 _DECODED_SIDE = 2 * THUMBNAIL_SIDE
 # Images of more pixels than this are decoded one at a time, whatever the number of workers.
@@ -131,9 +133,8 @@ def _read_one(source: Source, index: int, one_large: threading.Lock) -> _Reading
             return _Reading(digest, facts=facts, thumbnail=grey_thumbnail(pixels))
     except DataError as error:
         return _Reading(digest, reason=str(error))
-    except (
-        Exception
-    ) as error:  # decoders raise anything at all on hostile files; the scan names it and goes on
+    except Exception as error:
+        # Decoders raise anything at all on hostile files; the scan names it and goes on.
         return _Reading(
             digest, reason=f"{printable(name)} is a damaged file: {type(error).__name__}: {error}"
         )
@@ -168,14 +169,7 @@ def _recall(folder: Path) -> Readings | None:
         return None
     try:
         return _load(folder)
-    except (
-        OSError,
-        ValueError,
-        KeyError,
-        TypeError,
-        EOFError,
-        zipfile.BadZipFile,
-    ):  # a damaged cache is read anew
+    except _DAMAGE:  # read anew
         return None
 
 

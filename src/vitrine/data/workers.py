@@ -78,9 +78,8 @@ class ThreadWorkers:
             for _ in range(num_workers):
                 self._pool.submit(bool)
             started.wait()
-        except (
-            BaseException
-        ):  # the system gives no more threads: those that wait for the rest would wait for ever
+        except BaseException:
+            # The system gives no more threads: those that wait for the rest would wait for ever.
             started.abort()
             raise
         finally:

@@ -28,9 +28,8 @@ class StandardisedConv2d(nn.Conv2d):
 
     def standardised_weight(self) -> Tensor:
         """Return the kernel that is convolved with, (out, in, rows, columns)."""
-        weight = (
-            self.weight.float() if self.weight.dtype.itemsize < 4 else self.weight
-        )  # bf16 cannot hold the sums
+        # Half precision cannot hold the sums.
+        weight = self.weight.float() if self.weight.dtype.itemsize < 4 else self.weight
         centred = weight - weight.mean(dim=(1, 2, 3), keepdim=True)
         variance = centred.square().mean(dim=(1, 2, 3), keepdim=True)
         return (centred / ((variance + self.variance_eps).sqrt() + self.std_eps)).to(self.weight.dtype)

@@ -131,9 +131,8 @@ def patch_loss(predictions: Tensor, targets: Tensor, *, target: Target) -> tuple
     if target == "pixels":
         return (predictions - targets).square().flatten(1).mean(dim=1), {}
     count = DOWNSIZED**2 if target == "downsized-colors" else 1
-    logits = predictions.reshape(
-        -1, predictions.shape[-1] // count
-    )  # one row for each colour that is asked for
+    # One row for each colour that is asked for.
+    logits = predictions.reshape(-1, predictions.shape[-1] // count)
     classes = targets.reshape(-1)
     losses = F.cross_entropy(logits, classes, reduction="none").view(B, -1).mean(dim=1)
     right = (logits.argmax(dim=1) == classes).float().view(B, -1).mean(dim=1)

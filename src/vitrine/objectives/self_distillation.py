@@ -146,9 +146,8 @@ class SelfDistillation(nn.Module):
             said.append(few.view(B, small.shape[1], -1))
         centred = told - self.center
         answers = (centred * self.gain() / self.temperature).softmax(dim=-1)  # (B, G, K)
-        guesses = (torch.cat(said, dim=1) / self.config.student_temperature).log_softmax(
-            dim=-1
-        )  # (B, G + V, K)
+        guesses = torch.cat(said, dim=1) / self.config.student_temperature
+        guesses = guesses.log_softmax(dim=-1)  # (B, G + V, K)
         entropy = -torch.special.xlogy(answers, answers).sum(dim=-1)  # (B, G)
         return crossed_entropy(answers, guesses), {
             "teacher_entropy": entropy.mean(dim=1).sum(),
@@ -183,9 +182,8 @@ class SelfDistillation(nn.Module):
         torch._foreach_lerp_(*self._pairs, 1 - momentum)
         share = 1 - self.config.center_momentum
         if self.config.centers:
-            moved = self.center.lerp(
-                outputs.to(self.center.dtype), share if step else 1.0
-            )  # it begins as no guess
+            # It begins as no guess.
+            moved = self.center.lerp(outputs.to(self.center.dtype), share if step else 1.0)
             self.center.copy_(torch.where(bad > 0, self.center, moved))
         moved = self.variance.lerp(squares.to(self.variance.dtype), share)
         self.variance.copy_(torch.where(bad > 0, self.variance, moved))

@@ -51,9 +51,8 @@ class Arrivals:
             if hosted is None or self._stopping.is_set():
                 return
             self.on_arrival(seat, hosted)
-        except (
-            Exception
-        ) as error:  # whatever it is (no memory beside the training, say), the next weights may do
+        except Exception as error:
+            # Whatever it is (no memory beside the training, say), the next weights may do.
             remark(f"The weights of {seat.name} cannot be served: {error}")
             return
         self.awaited = tuple(other for other in self.awaited if other is not seat)
