@@ -5,8 +5,10 @@ decoded. About 1,100 bytes an image, nearly all of them thumbnails, which stay i
 """
 
 import contextlib
+import errno
 import hashlib
 import json
+import math
 import os
 import tempfile
 import threading
@@ -14,6 +16,7 @@ import zipfile
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import IO
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,7 +26,7 @@ from vitrine.data.fingerprints import HASH_BYTES, THUMBNAIL_SIDE, content_hash, 
 from vitrine.data.source import Source, Subset, printable
 from vitrine.errors import DataError
 from vitrine.runtime.cache import cache_folder
-from vitrine.runtime.files import write_atomically
+from vitrine.runtime.files import size_in_words, write_atomically
 from vitrine.runtime.progress import track
 from vitrine.runtime.threads import in_order
 
@@ -34,6 +37,8 @@ _THUMBNAILS = "thumbnails.npy"
 _DAMAGE = (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile)
 # Large JPEGs are decoded at a part of their size: every byte is still gone through, so damage is still found.
 _DECODED_SIDE = 2 * THUMBNAIL_SIDE
+# Thumbnails of a part of a set that are held in memory, in bytes, and rows that are copied at once beyond that.
+_MOST_IN_MEMORY, _ROWS_AT_ONCE = 2**26, 2**14
 # Images of more pixels than this are decoded one at a time, whatever the number of workers.
 _LARGE_PIXELS = 16_000_000
 
@@ -94,6 +99,8 @@ def _read(source: Source, file: Path, *, num_workers: int, what: str) -> Reading
     thumbnails = np.lib.format.open_memmap(
         file, mode="w+", dtype=np.uint8, shape=(count, THUMBNAIL_SIDE, THUMBNAIL_SIDE)
     )
+    with file.open("r+b") as opened:
+        _take_room(opened)
     hashes = np.zeros((count, HASH_BYTES), dtype=np.uint8)
     kind_of = np.full(count, -1, dtype=np.int32)
     sizes = np.zeros((count, 2), dtype=np.int32)
@@ -177,12 +184,46 @@ def _part(whole: Readings, indices: NDArray[np.uint32]) -> Readings:
     places = {int(place): number for number, place in enumerate(indices)}
     return Readings(
         hashes=whole.hashes[indices],
-        thumbnails=whole.thumbnails[indices],
+        thumbnails=_rows_of(whole.thumbnails, indices),
         kinds=whole.kinds,
         kind_of=whole.kind_of[indices],
         sizes=whole.sizes[indices],
         reasons={places[index]: reason for index, reason in whole.reasons.items() if index in places},
     )
+
+
+def _rows_of(thumbnails: NDArray[np.uint8], indices: NDArray[np.uint32]) -> NDArray[np.uint8]:
+    """Choose rows; many of them go into a file without a name, which lives while it is mapped, not into memory."""
+    shape = (len(indices), *thumbnails.shape[1:])
+    if math.prod(shape) <= _MOST_IN_MEMORY:
+        return thumbnails[indices]
+    place = cache_folder() / "readings"
+    with tempfile.TemporaryFile(dir=place if _can_write(place) else None) as file:
+        file.truncate(math.prod(shape))
+        _take_room(file)
+        rows = np.memmap(file, dtype=np.uint8, mode="r+", shape=shape)
+    for start in range(0, len(indices), _ROWS_AT_ONCE):
+        part = slice(start, start + _ROWS_AT_ONCE)
+        rows[part] = thumbnails[indices[part]]
+    return rows
+
+
+def _take_room(file: IO[bytes]) -> None:
+    """Let a full disk be told now: a page of a mapped file that finds no room ends the process without a word."""
+    size = os.fstat(file.fileno()).st_size
+    try:
+        if hasattr(os, "posix_fallocate"):
+            os.posix_fallocate(file.fileno(), 0, size)
+    except OSError as error:
+        if error.errno in (
+            errno.ENOSPC,
+            errno.EDQUOT,
+            errno.EFBIG,
+        ):  # others: a file system that cannot promise
+            raise DataError(
+                f"there is no room for {size_in_words(size)} of thumbnails in {cache_folder()}: {error.strerror}; "
+                "make room, or name another place with VITRINE_CACHE"
+            ) from None
 
 
 def _can_write(folder: Path) -> bool:

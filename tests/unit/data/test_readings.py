@@ -1,3 +1,4 @@
+import errno
 import os
 
 import numpy as np
@@ -8,6 +9,7 @@ from vitrine.data import readings as module
 from vitrine.data.readings import read_all
 from vitrine.data.source import Subset
 from vitrine.data.sources import open_source
+from vitrine.errors import DataError
 from vitrine.runtime.cache import cache_folder
 
 
@@ -53,6 +55,39 @@ def test_a_part_of_a_set_recalls_the_reading_of_the_whole(source, monkeypatch):
     part = read_all(Subset(source, order))
     np.testing.assert_array_equal(part.thumbnails, whole.thumbnails[order])
     assert part.reasons == {1: whole.reasons[4]}
+
+
+def test_a_large_part_of_a_set_keeps_its_thumbnails_on_disk(source, monkeypatch):
+    whole, indices = read_all(source), [5, 0, 3, 8]
+    in_memory = read_all(Subset(source, indices))
+    monkeypatch.setattr(module, "_MOST_IN_MEMORY", 100)
+    monkeypatch.setattr(module, "_ROWS_AT_ONCE", 3)
+    on_disk = read_all(Subset(source, indices))
+    assert isinstance(on_disk.thumbnails, np.memmap)
+    np.testing.assert_array_equal(on_disk.thumbnails, in_memory.thumbnails)
+    np.testing.assert_array_equal(on_disk.thumbnails, whole.thumbnails[indices])
+    (kept,) = (cache_folder() / "readings").iterdir()
+    assert kept.is_dir(), "nothing of a part is left behind"
+
+
+def test_a_full_disk_is_told_before_anything_is_read(source, monkeypatch):
+    def no_room(*_args):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "posix_fallocate", no_room)
+    monkeypatch.setattr(module, "_read_one", lambda *_args: pytest.fail("an image was read"))
+    with pytest.raises(
+        DataError, match=r"no room for 0\.0 MB of thumbnails in .*name another place with VITRINE_CACHE"
+    ):
+        read_all(source)
+
+
+def test_a_file_system_that_promises_no_room_is_written_all_the_same(source, monkeypatch):
+    def unknown(*_args):
+        raise OSError(errno.EOPNOTSUPP, "Operation not supported")
+
+    monkeypatch.setattr(os, "posix_fallocate", unknown)
+    assert len(read_all(source)) == 9
 
 
 def test_a_file_that_changed_at_equal_size_is_read_again(source, tmp_path):
