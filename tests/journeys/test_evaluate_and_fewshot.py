@@ -171,19 +171,28 @@ def make_folders(root, *names):
 def test_evaluate_on_two_processes_gives_the_figures_of_one(photos, weights, tmp_path):
     one = run("evaluate", weights, photos, "--out", "one", cwd=tmp_path)
     assert one.returncode == 0, one.stderr
-    launched = subprocess.run(
+    launched = evaluated_by_two(weights, photos, cwd=tmp_path)
+    assert launched.returncode == 0, launched.stderr
+    assert launched.stdout.count("Top-1") == 1  # one process speaks
+    for name in ("predictions.csv", "confusion.csv"):
+        assert (tmp_path / "one" / name).read_text() == (tmp_path / "two" / name).read_text()
+    refused = evaluated_by_two(weights, photos, cwd=tmp_path)
+    assert refused.returncode != 0
+    assert refused.stderr.count("two already holds predictions.csv") == 1
+    # The second process ends with the first, instead of waiting for its rows until the connection is lost.
+    assert "RuntimeError" not in refused.stderr
+
+
+def evaluated_by_two(weights, photos, *, cwd):
+    return subprocess.run(
         [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone", "-m",
          "vitrine.cli", "evaluate", str(weights), str(photos), "--out", "two", "--device", "cpu"],
-        cwd=tmp_path,
+        cwd=cwd,
         env={**os.environ, "PYTHONPATH": str(SOURCE), "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
         timeout=120,
     )  # fmt: skip
-    assert launched.returncode == 0, launched.stderr
-    assert launched.stdout.count("Top-1") == 1  # one process speaks
-    for name in ("predictions.csv", "confusion.csv"):
-        assert (tmp_path / "one" / name).read_text() == (tmp_path / "two" / name).read_text()
 
 
 def test_fewshot_draws_from_train_tests_on_test_and_uses_kept_features_again(photos, weights, tmp_path):

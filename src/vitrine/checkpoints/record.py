@@ -54,6 +54,10 @@ class Record:
     @classmethod
     def from_json(cls, values: Mapping[str, Any], *, path: Path) -> "Record":
         """Read a record; one of a later format is refused."""
+        if not isinstance(values, Mapping):
+            raise CheckpointError(
+                f"{path} holds a record that cannot be read: it is no object, got {values!r}"
+            )
         if values.get("format") != FORMAT:
             raise CheckpointError(
                 f"{path} was written by a later Vitrine (format {values.get('format')!r}, "
@@ -69,7 +73,7 @@ class Record:
                 version=str(values.get("version", "")),
                 checksums=values.get("checksums") or {},
             )
-        except (KeyError, TypeError, ConfigError) as error:
+        except (KeyError, TypeError, ValueError, AttributeError, ConfigError) as error:
             raise CheckpointError(f"{path} holds a record that cannot be read: {error}") from None
 
 

@@ -104,7 +104,7 @@ def evaluate(
     """Measure accuracy, calibration and confusion with 95 % intervals, and show the mistakes."""
     from vitrine.checkpoints import load
     from vitrine.evaluation.outputs import run_model
-    from vitrine.runtime.processes import joined_processes
+    from vitrine.runtime.processes import by_the_first, joined_processes
     from vitrine.runtime.progress import remark
 
     model, data = model_and_data("evaluate", model, data)
@@ -115,8 +115,8 @@ def evaluate(
     lists = _real(real, source, matched)
     with joined_processes(device) as processes:
         place, is_first = processes.device, processes.is_first
-        # One process makes the folder, before the work and not after it, so that a bad name costs no time.
-        folder = _folder(out, source, overwrite=overwrite) if is_first else None
+        # Before the work and not after it, so that a bad name costs no time; none waits for one that was refused.
+        folder = by_the_first(lambda: _folder(out, source, overwrite=overwrite), processes)
         remark(
             f"Plan: {model} on {len(matched):,} images of {data} ({chosen}), {len(matched.classes)} classes, "
             f"{'x'.join(map(str, loaded.preprocess.size))} px, on {place} in {precision}; to {folder}"
@@ -131,7 +131,7 @@ def evaluate(
             precision=precision,
         )
     figures = _score(outputs, matched, lists, seed=seed)
-    wrote = _write(folder, figures, outputs, matched, model=model, split=chosen) if folder else ()
+    wrote = _write(folder, figures, outputs, matched, model=model, split=chosen) if is_first else ()
     return _result(figures, outputs, matched, model=model, split=chosen, wrote=wrote, is_strict=strict)
 
 

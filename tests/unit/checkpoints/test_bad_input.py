@@ -220,6 +220,14 @@ def test_a_header_that_makes_no_sense_is_refused_in_words(
     refused(path, words)
 
 
+@pytest.mark.parametrize("record", [5, [], {"format": 1, "model": 3, "preprocess": {}}, {"format": 1}])
+def test_a_record_that_is_none_is_told(folder: Path, record: object) -> None:
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"vitrine": record}))
+    with pytest.raises(CheckpointError, match=r"config\.json holds a record that cannot be read"):
+        load(folder)
+
+
 def test_a_record_inside_a_file_that_is_no_json_is_told(tmp_path: Path) -> None:
     path = tmp_path / "x.safetensors"
     save_file(small_vit().state_dict(), path, metadata={"vitrine": "{"})
