@@ -79,12 +79,21 @@ class ViT(nn.Module):
 
     def embed_patches(self, images: Tensor) -> tuple[Tensor, Grid]:
         """Cut images into patches and project each: x_p E of eq. 1, (B, N, D), and their grid."""
+        return self.project_patches(self.run_stem(images))
+
+    def run_stem(self, images: Tensor) -> Tensor:
+        """Return what patches are cut from: a hybrid's feature map, or the images as they are."""
         if images.ndim != 4 or images.shape[1] != self.config.channels:
             raise ConfigError(
                 f"images must be (batch, {self.config.channels}, height, width), got {tuple(images.shape)}"
             )
         require_tiling((images.shape[2], images.shape[3]), self.config.token_stride)
-        patches, grid = cut_patches(self.stem(images), self.config.patch_size)
+        maps: Tensor = self.stem(images)
+        return maps
+
+    def project_patches(self, maps: Tensor) -> tuple[Tensor, Grid]:
+        """Cut images or feature maps into patches and project each: (B, N, D), and their grid."""
+        patches, grid = cut_patches(maps, self.config.patch_size)
         # One matrix product, as eq. 1 writes it; the convolution that it equals is several times as slow on a GPU.
         kernel = self.patch_projection.weight.flatten(1)
         return F.linear(patches, kernel, self.patch_projection.bias), grid
@@ -195,9 +204,10 @@ class ViT(nn.Module):
         they exist.
         """
         found: dict[str, Tensor] = {}
+        maps = self.run_stem(images)
         if self.config.stem:
-            found["stem"] = self.stem(images)
-        patches, grid = self.embed_patches(images)
+            found["stem"] = maps
+        patches, grid = self.project_patches(maps)
         found["patches"] = patches
         tokens = found["embedded"] = self.assemble(patches, grid)
         for layer in range(self.config.depth):

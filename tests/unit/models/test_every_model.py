@@ -171,3 +171,13 @@ def test_attention_weights_sum_to_one_and_reproduce_the_fused_result(kind: str) 
             block.attention.to_out(mixed), block.attention(normed, keys), rtol=1e-4, atol=1e-5
         )
     assert seen == list(range(model.config.depth))
+
+
+def test_features_run_a_hybrids_stem_once_and_refuse_images_of_other_channels_in_words() -> None:
+    model, calls = small_model("hybrid").eval(), []
+    assert isinstance(model, ViT)
+    model.stem.register_forward_hook(lambda *_: calls.append(1))
+    model.features(images_for(model))
+    assert len(calls) == 1
+    with pytest.raises(ConfigError, match=r"images must be \(batch, 3, height, width\)"):
+        model.features(images_for(model)[:, :2])
