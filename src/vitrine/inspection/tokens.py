@@ -15,6 +15,7 @@ from vitrine.errors import ConfigError
 from vitrine.evaluation.outputs import evaluating
 from vitrine.inspection.streaming import Images, grid_of, joined, on_grid, pieces
 from vitrine.models import Model, ViT
+from vitrine.models.vit import checked_layer
 
 # A normal deviation is 1.4826 times the median absolute one; five of them leave one token in two million.
 ROBUST_DEVIATION = 1.4826
@@ -104,10 +105,7 @@ def outputs_of(
             raise ConfigError(f"a BiT ResNet has no blocks to choose from, got layer {layer}; leave it out")
         hidden = model.features(images)["stage_4"]  # (B, channels, rows, columns)
         return hidden.flatten(2).transpose(1, 2), (hidden.shape[2], hidden.shape[3])
-    depth = model.config.depth
-    if layer is not None and not -depth <= layer < depth:
-        raise ConfigError(f"layers go from 0 to {depth - 1} (or -{depth} to -1), got {layer}")
-    last = depth - 1 if layer is None else layer % depth
+    last = checked_layer(-1 if layer is None else layer, model.config.depth)
     patches, grid = model.embed_patches(images)
     tokens = model.assemble(patches, grid)
     for number in range(last + 1):
