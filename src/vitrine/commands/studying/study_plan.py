@@ -147,39 +147,30 @@ def carried_out(
     plans: Sequence[Plan], *, scale: str, jobs: int, device: str, workers: int, rate: float | None
 ) -> StudyResult:
     """Carry out every run that is not finished, all studies in one pool, and write their pages."""
-    from vitrine.runtime.turns import alone_at
-
-    with ExitStack() as claimed:
-        for plan in plans:
-            claimed.enter_context(
-                alone_at(plan.folder, advice="wait for it, or name another folder with --out")
-            )
-        return done_by(plans, scale=scale, jobs=jobs, device=device, workers=workers, rate=rate)
-
-
-def done_by(
-    plans: Sequence[Plan], *, scale: str, jobs: int, device: str, workers: int, rate: float | None
-) -> StudyResult:
-    """Carry out what is left of plans whose folders are ours."""
     from vitrine.commands.studying.study_data import make_arrays
     from vitrine.commands.studying.study_run import Place
     from vitrine.runtime.progress import remark
+    from vitrine.runtime.turns import alone_at
     from vitrine.training.stopping import StoppedError
 
-    todo = [run for plan in plans for run in plan.unfinished()]
-    remark(plan_sentence(plans, todo, jobs=jobs, rate=rate))
-    folders = {name_of(run): plan.run_folder(run) for plan in plans for run in plan.runs}
-    place = Place(folders=folders, data=plans[0].data, device=device, jobs=jobs)
-    notes: list[str] = []
-    for name, found in place.data.items():
-        sizes = {run.model.image_size[0] for run in todo if run.work == "training" and run.data == name}
-        sizes |= {run.model.image_size[0] for run in todo if run.probes and name == "target0"}
-        notes += make_arrays(found, sizes, workers=workers)
-    try:
-        failed = run_all(plans, todo, place, scale=scale, notes=notes)
-    except StoppedError:
-        raise StoppedError("stopped; everything is saved; the same command goes on from here") from None
-    pages = tuple(page_of(plan, notes) for plan in plans)
+    with ExitStack() as claimed:
+        for plan in plans:
+            claim = alone_at(plan.folder, advice="wait for it, or name another folder with --out")
+            claimed.enter_context(claim)
+        todo = [run for plan in plans for run in plan.unfinished()]
+        remark(plan_sentence(plans, todo, jobs=jobs, rate=rate))
+        folders = {name_of(run): plan.run_folder(run) for plan in plans for run in plan.runs}
+        place = Place(folders=folders, data=plans[0].data, device=device, jobs=jobs)
+        notes: list[str] = []
+        for name, found in place.data.items():
+            sizes = {run.model.image_size[0] for run in todo if run.work == "training" and run.data == name}
+            sizes |= {run.model.image_size[0] for run in todo if run.probes and name == "target0"}
+            notes += make_arrays(found, sizes, workers=workers)
+        try:
+            failed = run_all(plans, todo, place, scale=scale, notes=notes)
+        except StoppedError:
+            raise StoppedError("stopped; everything is saved; the same command goes on from here") from None
+        pages = tuple(page_of(plan, notes) for plan in plans)
     return StudyResult(scale=scale, lines=pages, failed=tuple(failed), notes=tuple(notes))
 
 
