@@ -211,3 +211,17 @@ def test_a_full_disk_is_said_in_one_sentence_and_leaves_no_half_a_file(inbox, he
     done = inside("predict", "inbox", "--out", "preds.csv")
     assert_refused(done, "vitrine: No space left on device; make room, or write elsewhere with --out")
     assert sorted(here.iterdir()) == before
+
+
+def test_classes_whose_names_are_no_utf_8_are_answered_on_any_terminal(here, monkeypatch):
+    """Such a name comes out of an old archive; a model has learned it, and saying so must not fail."""
+    model = vitrine.create_model(
+        "ViT", width=8, depth=1, num_heads=1, mlp_width=8, image_size=16, num_classes=2
+    )
+    vitrine.save(model, here / "model", classes=["caf\udce9", "dog"])
+    save(here / "a.png", photo(1))
+    for encoding in ("utf-8:strict", "ascii:strict"):
+        monkeypatch.setenv("PYTHONIOENCODING", encoding)
+        said = run("predict", "model", "a.png")
+        assert said.returncode == 0, said.stderr
+        assert "caf\\udce9" in said.stdout and "dog" in said.stdout

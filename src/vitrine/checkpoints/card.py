@@ -5,6 +5,7 @@ import json
 from vitrine.checkpoints.layouts.huggingface import HuggingFaceLayout
 from vitrine.checkpoints.layouts.layout import Layout
 from vitrine.checkpoints.record import Record
+from vitrine.data.source import printable
 from vitrine.models import ViTConfig
 from vitrine.models.config import shown
 from vitrine.models.cost import cost_of
@@ -24,7 +25,7 @@ def card(record: Record, *, layout: Layout) -> str:
     )
     if record.classes:
         more = ", ..." if len(record.classes) > MAX_NAMES else ""
-        lines.append(f"Classes: {', '.join(record.classes[:MAX_NAMES])}{more}.")
+        lines.append(f"Classes: {', '.join(map(printable, record.classes[:MAX_NAMES]))}{more}.")
     if isinstance(config, ViTConfig):
         lines.append(f"Numerics: GELU in its {config.gelu} form, layer norm epsilon {config.norm_eps:g}.")
     lines += [

@@ -17,7 +17,7 @@ from torch import Tensor
 from vitrine.checkpoints.reading.safetensors_file import DTYPE_NAMES
 from vitrine.checkpoints.tensors import Spec
 from vitrine.errors import CheckpointError
-from vitrine.runtime.files import write_atomically
+from vitrine.runtime.files import json_text, write_atomically
 
 ALIGNMENT = 8  # of the header's length, as the format's own writer does
 CHUNK_BYTES = 16 << 20
@@ -85,7 +85,7 @@ def write_text(path: Path, text: str) -> None:
 
 def write_json(path: Path, values: Mapping[str, Any] | Sequence[Any]) -> None:
     """Write a small JSON file atomically, readable by people."""
-    write_text(path, json.dumps(values, indent=2, ensure_ascii=False) + "\n")
+    write_text(path, json_text(values, indent=2) + "\n")
 
 
 def chunks(tensor: Tensor) -> Iterable[memoryview]:

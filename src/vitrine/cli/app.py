@@ -10,6 +10,7 @@ import dataclasses
 import errno
 import importlib
 import inspect
+import io
 import json
 import os
 import sys
@@ -47,6 +48,9 @@ REFUSALS = {
 def main() -> None:
     """Run the command line on the arguments of this process."""
     os.environ.setdefault("GOMP_SPINCOUNT", SPIN_ROUNDS)  # read when torch is imported, which it is not yet
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # As Python has it for errors: a name that the terminal has no letters for is escaped, and stops nothing.
+        sys.stdout.reconfigure(errors="backslashreplace")
     code = exit_code_of(build())
     if launched().world_size > 1:
         # Threads of torch's process groups may still want Python's lock while it is taken down, and abort.

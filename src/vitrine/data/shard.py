@@ -21,7 +21,7 @@ from vitrine.data.source import Example, Source, Strings, printable
 from vitrine.data.sources.shards import LISTING, read_listing
 from vitrine.data.tar_index import TarIndex, read_index, write_index
 from vitrine.errors import ConfigError, DataError
-from vitrine.runtime.files import sha256_of, write_atomically
+from vitrine.runtime.files import json_text, sha256_of, write_atomically
 from vitrine.runtime.progress import track
 from vitrine.runtime.run_folders import is_inside
 
@@ -90,7 +90,7 @@ def write_shards(
     with write_atomically(out / "classes.txt", mode="w") as file:  # for other readers of WebDataset's layout
         file.writelines(f"{name}\n" for name in first.classes)
     with write_atomically(out / LISTING, mode="w") as file:
-        json.dump(listing, file, indent=1, ensure_ascii=False)
+        file.write(json_text(listing, indent=1))
     return written
 
 
@@ -227,7 +227,7 @@ def _suffix_of(data: bytes) -> str:
 def _label_file(example: Example, classes: tuple[str, ...]) -> tuple[str, bytes]:
     if isinstance(example.label, tuple):
         content: Any = {"labels": [classes[number] for number in example.label]}
-        return ".json", json.dumps(content, ensure_ascii=False).encode()
+        return ".json", json_text(content).encode()
     if example.label < 0:
         raise DataError(f"{printable(example.name)} has no label; shards hold labelled images")
     return ".cls", str(example.label).encode()

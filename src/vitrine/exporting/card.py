@@ -4,6 +4,7 @@ import json
 from collections.abc import Sequence
 
 from vitrine.checkpoints.record import Record
+from vitrine.data.source import printable
 from vitrine.exporting.proof import Accuracy, Agreement
 from vitrine.exporting.targets import Kind
 from vitrine.models.config import shown
@@ -80,7 +81,7 @@ def write_card(
     lines.append(f"{cost_of(config).params:,} parameters, {config.channels} input channels, {classes}.")
     if record.classes:
         more = ", ... (all in classes.json)" if len(record.classes) > MAX_NAMES else ""
-        lines.append(f"Classes: {', '.join(record.classes[:MAX_NAMES])}{more}.")
+        lines.append(f"Classes: {', '.join(map(printable, record.classes[:MAX_NAMES]))}{more}.")
     lines += ["", "## Use", "", USE[to].format(outputs=outputs, shape=shape, auto=auto), "", "## Input", ""]
     lines.append(
         f"Size {shown(preprocess.size)} (height by width), rule {preprocess.rule}, crop "

@@ -18,7 +18,7 @@ from vitrine.checkpoints.reading.onnx_file import OURS
 from vitrine.checkpoints.record import Record
 from vitrine.errors import ConfigError, MissingExtraError
 from vitrine.exporting.deployed import Deployed
-from vitrine.runtime.files import write_atomically
+from vitrine.runtime.files import json_text, write_atomically
 from vitrine.version import __version__
 
 INPUT = "pixels"
@@ -60,7 +60,7 @@ def metadata_of(record: Record) -> dict[str, str]:
     """Return what the file says of itself, as JSON under a few plain names."""
     return {
         "model": record.variant or type(record.config).__name__.removesuffix("Config"),
-        "classes": json.dumps(list(record.classes) if record.classes else None, ensure_ascii=False),
+        "classes": json_text(list(record.classes) if record.classes else None),
         "preprocess": json.dumps(record.preprocess.to_json()),
         OURS: __version__,
     }

@@ -1,6 +1,7 @@
 """Write files so that a crash leaves the old one or the new one, never half of one."""
 
 import hashlib
+import json
 import os
 import secrets
 from collections.abc import Iterator
@@ -27,6 +28,16 @@ def write_atomically(path: Path, *, mode: str = "wb") -> Iterator[IO[Any]]:
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
+
+
+def json_text(values: Any, *, indent: int | None = None) -> str:
+    """Write values as JSON that every reader takes; names whose bytes are no UTF-8 come back as they were."""
+    text = json.dumps(values, indent=indent, ensure_ascii=False)
+    try:
+        text.encode()
+    except UnicodeEncodeError:  # a folder's name out of an old archive: escaped, all of the text is ASCII
+        return json.dumps(values, indent=indent)
+    return text
 
 
 def sha256_of(path: Path) -> str:

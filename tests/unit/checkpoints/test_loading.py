@@ -200,3 +200,14 @@ def test_a_model_stays_what_it_was_when_its_file_is_replaced(folder: Path) -> No
     before = logits(loaded.model, images(loaded.model))
     save(small_vit(seed=9), folder, overwrite=True)
     assert torch.equal(logits(loaded.model, images(loaded.model)), before)
+
+
+def test_classes_whose_names_are_no_utf_8_come_back_and_the_files_are_utf_8_all_the_same(
+    tmp_path: Path,
+) -> None:
+    """Folders out of an old archive: their bytes are kept as Python keeps them in names of files."""
+    classes = ("caf\udce9", "猫", "c", "d", "e")
+    folder = save(small_vit(), tmp_path / "model", classes=classes)
+    assert load(folder).classes == classes
+    for file in ("config.json", "README.md"):
+        (folder / file).read_bytes().decode("utf-8")

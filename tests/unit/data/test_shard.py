@@ -63,6 +63,15 @@ def test_raw_pixels_are_stored_without_loss(tmp_path):
         assert np.array_equal(decode(again.read(index).data), source.read(index).data)
 
 
+def test_classes_whose_names_are_no_utf_8_survive(tmp_path):
+    class_folders(tmp_path / "set" / "train", {"caf\udce9": 4, "dog": 4})
+    class_folders(tmp_path / "set" / "test", {"dog": 2})
+    write_shards(open_splits(tmp_path / "set", val_fraction=0), tmp_path / "out")
+    assert open_splits(tmp_path / "out", val_fraction=0)["train"].classes == ("caf\udce9", "dog")
+    (tmp_path / "out" / "shards.json").unlink()  # as other people's shards: by their headers
+    assert open_source(tmp_path / "out").classes == ("caf\udce9", "dog")
+
+
 def test_several_labels_survive(tmp_path):
     source = GeneratedSource(count=4, size=16, label="shape,colour")
     write_shards({"train": source}, tmp_path / "out")

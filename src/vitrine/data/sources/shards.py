@@ -273,7 +273,9 @@ def _class_list(root: Path | None) -> list[str] | None:
         return None
     folder = root if root.is_dir() else root.parent
     file = folder / "classes.txt"
-    return file.read_text(encoding="utf-8").splitlines() if file.is_file() else None
+    if not file.is_file():
+        return None
+    return file.read_text(encoding="utf-8", errors="surrogateescape").splitlines()
 
 
 def _stacked(parts: list[Labels]) -> Labels:
