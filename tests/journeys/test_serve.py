@@ -305,7 +305,7 @@ def test_large_pictures_are_decoded_one_at_a_time_and_small_ones_pass_them(predi
     from vitrine.serving import service
 
     monkeypatch.setattr(service, "LARGE_PIXELS", 100 * 100)
-    monkeypatch.setattr(service, "cores", lambda: 4)
+    monkeypatch.setattr(service, "available_cores", lambda: 4)
     go, inside_ = threading.Event(), []
 
     class Waiting(Hosted):

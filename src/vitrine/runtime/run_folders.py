@@ -31,7 +31,7 @@ def new_run_folder(
                 f"{folder} lies in the data set {data}, where nothing is ever written; "
                 "name a folder outside it with --out"
             )
-    present = [name for name in files if (folder / name).exists()]
+    present = [] if named is None else [name for name in files if (folder / name).exists()]
     if present and not is_overwriting:
         raise ConfigError(
             f"{folder} already holds {present[0]}; name another folder with --out, or give --overwrite"

@@ -21,7 +21,9 @@ def test_two_that_start_in_the_same_second_never_share_a_dated_folder(tmp_path, 
 
     def start() -> None:
         together.wait()
-        folders.append(new_run_folder(None, verb="check", files=[]))
+        folder = new_run_folder(None, verb="check", files=["issues.csv"])
+        (folder / "issues.csv").touch()  # the next in the same second gets another folder, and is not refused
+        folders.append(folder)
 
     for _ in range(5):
         threads = [threading.Thread(target=start) for _ in range(8)]
