@@ -1,4 +1,4 @@
-"""The nearest known names to one that was misspelt."""
+"""The nearest known names to one that was misspelt, and numbers before nouns."""
 
 import difflib
 from collections.abc import Collection, Iterable
@@ -21,3 +21,8 @@ def near_match(name: str, known: Collection[str]) -> str | None:
     lower = {candidate.lower(): candidate for candidate in known}
     found = difflib.get_close_matches(name.lower(), list(lower), n=1, cutoff=0.6)
     return lower[found[0]] if found else None
+
+
+def counted(number: int, noun: str) -> str:
+    """Return `1 file`, `2 files`, `1,000 files`."""
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"

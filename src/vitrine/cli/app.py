@@ -21,6 +21,7 @@ import typer
 from annotated_doc import Doc
 
 from vitrine.cli import views
+from vitrine.cli.fitting import fitted
 from vitrine.cli.typed import as_typed
 from vitrine.commands import VERBS, Verb
 from vitrine.errors import RepeatedError, VitrineError
@@ -69,7 +70,8 @@ def exit_code_of(app: typer.Typer) -> int:
     except VitrineError as error:
         rank = launched().rank
         said = as_typed(str(error))
-        print(f"vitrine (process {rank}): {said}" if rank else f"vitrine: {said}", file=sys.stderr)
+        said = f"vitrine (process {rank}): {said}" if rank else f"vitrine: {said}"
+        print(fitted(said, sys.stderr), file=sys.stderr)
         return error.exit_code
     except KeyboardInterrupt:
         print("vitrine: interrupted", file=sys.stderr)
@@ -78,7 +80,8 @@ def exit_code_of(app: typer.Typer) -> int:
         if error.errno not in REFUSALS:
             raise
         where = f" ({error.filename})" if error.filename else ""
-        print(f"vitrine: {error.strerror}{where}; {REFUSALS[error.errno]}", file=sys.stderr)
+        said = f"vitrine: {error.strerror}{where}; {REFUSALS[error.errno]}"
+        print(fitted(said, sys.stderr), file=sys.stderr)
         return VitrineError.exit_code
     return 0
 
@@ -130,7 +133,7 @@ def as_command(verb: Verb) -> Callable[..., None]:
         if launched().rank > 0:  # of several processes one speaks
             result = function(**options)
             raise typer.Exit(getattr(result, "exit_code", 0))
-        with LiveLine() as line, listening(line):
+        with LiveLine(f"vitrine {verb.name} ...") as line, listening(line):
             result = function(**options)
         if as_json:
             print(json.dumps(plain(result), indent=2))

@@ -8,6 +8,7 @@ from annotated_doc import Doc
 
 from vitrine.commands import options
 from vitrine.commands.model_or_box import BOX, ModelOrBox
+from vitrine.spelling import counted
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -55,7 +56,7 @@ class ExportResult:
             "Size: " + ", ".join(f"{name} {size / 2**20:,.1f} MiB" for name, size in self.sizes.items())
         )
         if self.timings:
-            lines.append(f"Speed here, {self.threads} thread(s), milliseconds a batch:")
+            lines.append(f"Speed here, {counted(self.threads, 'thread')}, milliseconds a batch:")
             for size in sorted({found.batch_size for found in self.timings}):
                 at = [found for found in self.timings if found.batch_size == size]
                 told = ", ".join(
@@ -122,7 +123,7 @@ def export(
         folders.append(source.root)
     out = None if out is None else Path(out)
     folder = new_run_folder(out, verb="export", files=FILES, never_in=folders, is_overwriting=overwrite)
-    remark(f"Plan: {model} to {to}, proof on {len(pixels)} {kind} image(s); to {folder}")
+    remark(f"Plan: {model} to {to}, proof on {counted(len(pixels), f'{kind} image')}; to {folder}")
     exported = write(folder)
     proof = prove(loaded.model, exported.subjects, pixels)
     accuracy: tuple[Accuracy, ...] = ()

@@ -79,6 +79,12 @@ def finetune(
     if probe:
         chosen = dataclasses.replace(chosen, training=dataclasses.replace(chosen.training, trains="head"))
     if freeze is not None:
+        if probe:
+            raise ConfigError(
+                "--probe trains the head alone, so --freeze has nothing to add; leave one of them out"
+            )
+        if freeze < 0:
+            raise ConfigError(f"--freeze is a number of blocks, 0 or more, got {freeze}")
         chosen = dataclasses.replace(
             chosen, training=dataclasses.replace(chosen.training, frozen_blocks=freeze)
         )

@@ -55,7 +55,7 @@ class PredictResult:
         """Show the answers about a single picture."""
         [found] = self.predictions
         if found.error is not None:
-            return [f"{found.name}: {found.error}"]
+            return [found.error if found.name in found.error else f"{found.name}: {found.error}"]
         width = max(len(answer.label) for answer in found.answers)
         lines = [
             f"{100 * answer.probability:6.1f} %  {answer.label:<{width}}  "

@@ -26,6 +26,10 @@ if TYPE_CHECKING:
     from vitrine.training.task import Outcome
 
 
+# Of classes that cannot be judged.
+MOST_NAMED = 5
+
+
 @dataclass(frozen=True, kw_only=True)
 class TrainingResult:
     """A finished run."""
@@ -76,7 +80,7 @@ class TrainingResult:
                 f"{self.num_validation:,} validation images, {self.when()}"
             )
         lines += worst_lines(self.worst, self.mistakes)
-        lines.append(f"Wrote {self.model} (weights, preprocessing, classes) and {self.folder}/metrics.jsonl")
+        lines.append(f"Wrote {self.model} (weights, preprocessing, classes)")
         if self.report is not None:
             lines.append(f"Wrote {self.report} (curves, mistakes, what the model looked at)")
         return "\n".join([*lines, *self.next()])
@@ -114,7 +118,7 @@ class TrainingResult:
         return [
             *collapsed,
             f"Learned by {self.objective} for {self.steps:,} steps{measured}",
-            f"Wrote {self.model} (weights, preprocessing, no head yet) and {self.folder}/metrics.jsonl",
+            f"Wrote {self.model} (weights, preprocessing, no head yet)",
             f"Next: vitrine finetune DATA --model {self.folder}, or vitrine fewshot {self.folder} DATA",
         ]
 
@@ -265,6 +269,8 @@ def result_of(setting: Setting, outcome: "Outcome", report: "RunReport | None" =
     notes: tuple[str, ...] = ()
     if setting.set_aside:
         notes = (f"{len(setting.set_aside)} files could not be read and were set aside: {folder}/data.json",)
+    if accuracy is not None:
+        notes += unjudged(setting.splits)
     return TrainingResult(
         folder=folder,
         model=folder / "model",
@@ -284,6 +290,24 @@ def result_of(setting: Setting, outcome: "Outcome", report: "RunReport | None" =
         report=None if report is None else report.file,
         data=printable(setting.data),
     )
+
+
+def unjudged(splits: "Mapping[str, Source]") -> tuple[str, ...]:
+    """Name the classes that the accuracy says nothing about, as of so few images none is held out."""
+    from vitrine.data.source import printable
+
+    judged = splits["val"].counts()
+    names = [
+        printable(name)
+        for name, trained, held_out in zip(
+            splits["train"].classes, splits["train"].counts(), judged, strict=True
+        )
+        if trained and not held_out
+    ]
+    if not names:
+        return ()
+    others = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
+    return (f"Not judged, as no image is held out: {', '.join(names[:MOST_NAMED])}{others}",)
 
 
 def loss_for(source: "Source", recipe: "Recipe") -> "Recipe":
