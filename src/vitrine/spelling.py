@@ -1,6 +1,7 @@
-"""The nearest known names to one that was misspelt, and numbers before nouns."""
+"""The nearest known names to one that was misspelt, numbers before nouns, and how wide text is."""
 
 import difflib
+import unicodedata
 from collections.abc import Collection, Iterable
 
 
@@ -26,3 +27,11 @@ def near_match(name: str, known: Collection[str]) -> str | None:
 def counted(number: int, noun: str) -> str:
     """Return `1 file`, `2 files`, `1,000 files`."""
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
+def num_cells(text: str) -> int:
+    """Count the columns that text takes on a terminal: a Chinese character takes two, an accent by itself none."""
+    return sum(
+        0 if unicodedata.combining(letter) else 1 + (unicodedata.east_asian_width(letter) in "WF")
+        for letter in text
+    )

@@ -212,7 +212,7 @@ def test_fewshot_of_a_set_that_is_not_split_holds_out_a_half(photos, weights):
 def test_fewshot_refuses_more_shots_than_a_class_has(photos, weights):
     with pytest.raises(
         DataError,
-        match=r"blue has 6 training example\(s\), fewer than 7 shots, and 2 more classes have too few",
+        match=r"blue has 6 training examples, fewer than 7 shots, and 2 more classes have too few",
     ):
         vitrine.fewshot(str(weights), str(photos), shots="7", cache=False, device="cpu")
     make_folders(photos.parent / "odd" / "test", "red", "blue")

@@ -8,6 +8,7 @@ import shutil
 from typing import TextIO
 
 from vitrine.commands import VERBS
+from vitrine.spelling import num_cells
 
 # What follows may be copied: only the remark behind it, which stands in brackets after three spaces, moves down.
 COPIED = re.compile(r"\s*(Next:|or:|Wrote) ")
@@ -26,11 +27,9 @@ def fitted(text: str, stream: TextIO) -> str:
 
 def broken(text: str, *, width: int) -> list[str]:
     """Break each line of `text` that is wider than `width` cells between words."""
-    from rich.cells import cell_len
-
     lines: list[str] = []
     for line in text.split("\n"):
-        if cell_len(line) <= width:
+        if num_cells(line) <= width:
             lines.append(line)
         elif COPIED.match(line):
             copied, *remark = REMARK.split(line)
@@ -44,13 +43,11 @@ def broken(text: str, *, width: int) -> list[str]:
 
 def filled(line: str, *, width: int) -> list[str]:
     """Break one line between words; a word that is wider than all of it, such as a path, stays whole."""
-    from rich.cells import cell_len
-
     start = len(line) - len(line.lstrip())
     lines, indent = [line[:start]], " " * (start + HANGING)
     for gap, word in WORD.findall(line[start:]):
         longer = lines[-1] + gap + word
-        if cell_len(longer) <= width or not lines[-1].strip():
+        if num_cells(longer) <= width or not lines[-1].strip():
             lines[-1] = longer
         else:
             lines.append(indent + word)

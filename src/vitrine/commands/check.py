@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from annotated_doc import Doc
 
-from vitrine.spelling import counted
+from vitrine.spelling import counted, num_cells
 
 if TYPE_CHECKING:
     from vitrine.data.scan import Issue
@@ -90,8 +90,6 @@ class CheckResult:
         return f"Next: {first}vitrine finetune {shlex.quote(printable(self.data))}"
 
     def _class_table(self) -> list[str]:
-        from rich.cells import cell_len
-
         from vitrine.data.source import printable
 
         splits = list(self.counts)
@@ -99,11 +97,11 @@ class CheckResult:
         if not classes:
             return []
         names = [printable(name) for name in classes]
-        width = max(len("class"), *map(cell_len, names))  # a Chinese character takes two cells
+        width = max(len("class"), *map(num_cells, names))
         lines = ["  " + "class".ljust(width) + "".join(split.rjust(9) for split in splits)]
         for name, shown in list(zip(classes, names, strict=True))[:MOST_CLASSES_SHOWN]:
             cells = "".join(f"{self.counts[split][name]:,}".rjust(9) for split in splits)
-            lines.append("  " + shown + " " * (width - cell_len(shown)) + cells)
+            lines.append("  " + shown + " " * (width - num_cells(shown)) + cells)
         if len(classes) > MOST_CLASSES_SHOWN:
             lines.append(f"  and {len(classes) - MOST_CLASSES_SHOWN} more classes")
         return lines

@@ -10,6 +10,7 @@ from annotated_doc import Doc
 
 from vitrine.commands import options
 from vitrine.commands.model_or_box import ModelOrBox, Pictures
+from vitrine.spelling import num_cells
 
 if TYPE_CHECKING:
     from vitrine.data.source import Source
@@ -56,9 +57,9 @@ class PredictResult:
         [found] = self.predictions
         if found.error is not None:
             return [found.error if found.name in found.error else f"{found.name}: {found.error}"]
-        width = max(len(answer.label) for answer in found.answers)
+        width = max(num_cells(answer.label) for answer in found.answers)
         lines = [
-            f"{100 * answer.probability:6.1f} %  {answer.label:<{width}}  "
+            f"{100 * answer.probability:6.1f} %  {answer.label}{' ' * (width - num_cells(answer.label))}  "
             f"{'█' * round(BAR_WIDTH * answer.probability)}".rstrip()
             for answer in found.answers
         ]

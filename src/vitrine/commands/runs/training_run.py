@@ -26,10 +26,6 @@ if TYPE_CHECKING:
     from vitrine.training.task import Outcome
 
 
-# Of classes that cannot be judged.
-MOST_NAMED = 5
-
-
 @dataclass(frozen=True, kw_only=True)
 class TrainingResult:
     """A finished run."""
@@ -261,6 +257,7 @@ def save_model(setting: Setting) -> None:
 
 def result_of(setting: Setting, outcome: "Outcome", report: "RunReport | None" = None) -> TrainingResult:
     """Say how the run ended: the accuracy is that of the weights that were saved."""
+    from vitrine.commands.runs.validation import unjudged
     from vitrine.data.source import printable
     from vitrine.evaluation.bootstrap import wilson_interval
 
@@ -290,24 +287,6 @@ def result_of(setting: Setting, outcome: "Outcome", report: "RunReport | None" =
         report=None if report is None else report.file,
         data=printable(setting.data),
     )
-
-
-def unjudged(splits: "Mapping[str, Source]") -> tuple[str, ...]:
-    """Name the classes that the accuracy says nothing about, as of so few images none is held out."""
-    from vitrine.data.source import printable
-
-    judged = splits["val"].counts()
-    names = [
-        printable(name)
-        for name, trained, held_out in zip(
-            splits["train"].classes, splits["train"].counts(), judged, strict=True
-        )
-        if trained and not held_out
-    ]
-    if not names:
-        return ()
-    others = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
-    return (f"Not judged, as no image is held out: {', '.join(names[:MOST_NAMED])}{others}",)
 
 
 def loss_for(source: "Source", recipe: "Recipe") -> "Recipe":
