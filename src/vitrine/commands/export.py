@@ -90,7 +90,7 @@ def export(
     ] = None,
     split: Annotated[
         str | None,
-        Doc("Which split of the data; by default test, else val, else all of a set without splits."),
+        Doc("Which split of the data; by default test, else val, else what the run held out of it, or all."),
     ] = None,
     by_order: Annotated[bool, Doc("Match the data's classes by their order instead of by name.")] = False,
     size: options.ModelSize = None,
@@ -118,7 +118,7 @@ def export(
     loaded = _loaded(load(model, image_size=size))
     write = plan_export(loaded, to=to, fp16=fp16, int8=int8, approximate=approximate)
     pixels, kind, folders = _pixels(loaded, images, count=count, workers=workers)
-    source = None if data is None else _data(loaded, data, split, by_order=by_order)
+    source = None if data is None else _data(loaded, model, data, split, by_order=by_order)
     if source is not None and source.root is not None:
         folders.append(source.root)
     out = None if out is None else Path(out)
@@ -198,12 +198,13 @@ def _pixels(
     return torch.cat(found), "given" if images else "generated", folders
 
 
-def _data(loaded: "Loaded", data: str, split: str | None, *, by_order: bool) -> "Source":
-    from vitrine.commands.evaluate import open_test_split
+def _data(loaded: "Loaded", model: str, data: str, split: str | None, *, by_order: bool) -> "Source":
+    from vitrine.commands.evaluate import held_out_by, open_test_split
     from vitrine.errors import ConfigError
     from vitrine.evaluation.classification import in_model_classes
 
-    _, source = open_test_split(data, split)
+    held_out = held_out_by(model, data) if split is None else None
+    _, source = held_out or open_test_split(data, split)
     source = in_model_classes(
         source, loaded.classes, num_outputs=loaded.model.config.num_classes, by_order=by_order
     )

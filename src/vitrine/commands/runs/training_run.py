@@ -185,7 +185,8 @@ def carry_out(setting: Setting, *, resume_from: Path | None = None) -> TrainingR
         here = dataclasses.replace(setting, recipe=dataclasses.replace(setting.recipe, training=training))
         seconds = expected_seconds(here, processes, module, task, done=done)
         remark(plan_of(here, processes, seconds=seconds, done=done))
-        if setting.recipe.training.precision == "auto" and has_fast_bf16(processes.device):
+        is_new = resume_from is None
+        if is_new and setting.recipe.training.precision == "auto" and has_fast_bf16(processes.device):
             remark("This processor multiplies in bf16: --precision bf16 may take half the time")
         task = task or make_task(setting, processes)
         by_the_first(lambda: write_records(setting, is_resumed=resume_from is not None), processes)
