@@ -8,6 +8,7 @@ from annotated_doc import Doc
 
 from vitrine.commands import options
 from vitrine.commands.model_or_box import BOX, ModelOrBox
+from vitrine.runtime.run_folders import by_its_own_name
 from vitrine.spelling import counted
 
 if TYPE_CHECKING:
@@ -112,7 +113,7 @@ def export(
     from vitrine.runtime.progress import remark
     from vitrine.runtime.run_folders import new_run_folder
 
-    model = model or BOX
+    model = by_its_own_name(model or BOX)
     if count < 1:
         raise ConfigError(f"--count must be at least 1, got {count}")
     loaded = _loaded(load(model, image_size=size))
