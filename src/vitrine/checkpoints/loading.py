@@ -65,9 +65,9 @@ def load(
 ) -> Loaded:
     """Load a model from a file, folder, run folder, hub id, URL or variant's name, ready for evaluation.
 
-    Another `num_classes` gets a new head of zeros (with `new_head` as many classes too), another `image_size` resampled
-    positions, other `channels` an adapted first kernel; what was done is in `notes`. `features_only` takes the head
-    away. `num_heads` is for files that do not tell it; `revision` is the hub's.
+    Another `num_classes` gets a new head of zeros (with `new_head` as many classes too), another `image_size`
+    resampled positions, other `channels` an adapted first kernel; what was done is in `notes`. `features_only` takes
+    the head away. `num_heads` is for files that do not tell it; `revision` is the hub's.
     """
     size = None if image_size is None else as_size(image_size)
     opened = open_weights(source, image_size=size, num_heads=num_heads, revision=revision)

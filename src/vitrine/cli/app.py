@@ -12,6 +12,7 @@ import importlib
 import inspect
 import json
 import os
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -91,6 +92,7 @@ def build() -> typer.Typer:
     app = typer.Typer(
         name="vitrine",
         help="The Vision Transformer as complete, practical software.",
+        epilog="Begin with: vitrine check ./photos, then: vitrine finetune ./photos",
         no_args_is_help=True,
         rich_markup_mode=None,  # plain help answers in half the time
         pretty_exceptions_enable=False,  # a bug shows Python's own traceback; a user's mistake, one sentence
@@ -108,8 +110,14 @@ def build() -> typer.Typer:
             raise typer.Exit
 
     for verb in VERBS:
-        app.command(verb.name)(as_command(verb))
+        command = as_command(verb)
+        app.command(verb.name, short_help=gist(command.__doc__ or ""))(command)
     return app
+
+
+def gist(sentence: str) -> str:
+    """Return what a docstring says before it goes into details, for the list of all verbs."""
+    return re.split(r"[:;.]( |$)", sentence.splitlines()[0])[0]
 
 
 def as_command(verb: Verb) -> Callable[..., None]:
