@@ -29,6 +29,11 @@ def counted(number: int, noun: str) -> str:
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
 
 
+def with_name(reason: str, name: str) -> str:
+    """Put a file's name before the reason why it cannot be read, unless the reason names it already."""
+    return reason if name in reason else f"{name}: {reason}"
+
+
 def num_cells(text: str) -> int:
     """Count the columns that text takes on a terminal: a Chinese character takes two, an accent by itself none."""
     return sum(

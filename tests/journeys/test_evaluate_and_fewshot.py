@@ -92,7 +92,7 @@ def test_evaluate_shows_mistakes_and_names_unreadable_files(photos, weights, tmp
         str(weights), str(tmp_path / "set"), out=tmp_path / "out", strict=True, device="cpu"
     )
     assert result.exit_code == 1
-    assert "Not scored, as they cannot be read: 1 file; the first, red/9.png" in str(result)
+    assert "Not scored, as they cannot be read: 1 file; the first: red/9.png is" in str(result)
     assert "Top-5 says nothing with 3 classes" in str(result)
     page = (tmp_path / "out" / "report.html").read_text()
     assert "Most confident mistakes" in page

@@ -8,7 +8,7 @@ from annotated_doc import Doc
 
 from vitrine.commands import options
 from vitrine.commands.model_or_box import ModelOrBox, Pictures
-from vitrine.spelling import counted
+from vitrine.spelling import counted, with_name
 
 FILE = "features.npy"
 
@@ -34,7 +34,7 @@ class EmbedResult:
         if self.unreadable:
             name, why = next(iter(self.unreadable.items()))
             count = counted(len(self.unreadable), "picture")
-            lines.append(f"Left out, as they cannot be read: {count}; the first, {name}: {why}")
+            lines.append(f"Left out, as they cannot be read: {count}; the first: {with_name(why, name)}")
         lines += [f"Wrote {path}" for path in self.wrote]
         file = self.wrote[0]
         reader = "pyarrow.parquet.read_table" if file.suffix == ".parquet" else "numpy.load"

@@ -9,7 +9,7 @@ from annotated_doc import Doc
 from vitrine.commands import options
 from vitrine.commands.model_or_box import BOX, ModelOrBox
 from vitrine.runtime.run_folders import by_its_own_name
-from vitrine.spelling import counted
+from vitrine.spelling import counted, with_name
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -193,7 +193,7 @@ def _pixels(
     batches = PictureBatches(source, preprocess=loaded.preprocess, batch_size=8, num_workers=workers)
     found = list(batches)
     for index, why in batches.failures.items():
-        remark(f"Left out: {source.name(index)}: {why}")
+        remark(f"Left out: {with_name(why, source.name(index))}")
     if not found:
         raise DataError(f"none of the {len(source)} images can be read; the first: {batches.failures[0]}")
     return torch.cat(found), "given" if images else "generated", folders
