@@ -8,6 +8,7 @@ from annotated_doc import Doc
 
 from vitrine.commands import options
 from vitrine.commands.model_or_box import Data, ModelOrBox, model_and_data
+from vitrine.spelling import counted, with_name
 
 if TYPE_CHECKING:
     from vitrine.checkpoints import Loaded
@@ -68,12 +69,11 @@ class EvaluateResult:
             lines.append("Worst: " + ", ".join(named))
         if self.unreadable:
             name, why = next(iter(self.unreadable.items()))
-            lines.append(
-                f"{len(self.unreadable)} file(s) cannot be read and are not scored; the first, {name}: {why}"
-            )
+            count = counted(len(self.unreadable), "file")
+            lines.append(f"Not scored, as they cannot be read: {count}; the first: {with_name(why, name)}")
         lines += [f"Wrote {path}" for path in self.wrote]
         if self.wrote:
-            lines.append(f"Next: open {self.wrote[-1]}")
+            lines.append(f"Next: open {self.wrote[-1]} in a browser")
         return "\n".join(lines)
 
 
@@ -97,7 +97,9 @@ def evaluate(
     workers: options.Readers = 2,
     device: options.Device = "auto",
     precision: options.ModelPrecision = "fp32",
-    seed: Annotated[int, Doc("Seed of the resamples that the intervals come from.")] = 0,
+    seed: Annotated[
+        int, Doc("Seed of the resamples that the interval of mean average precision comes from.")
+    ] = 0,
     strict: Annotated[bool, Doc("Exit with 1 if any file cannot be read.")] = False,
     overwrite: Annotated[bool, Doc("Replace the results in a folder that holds some.")] = False,
 ) -> EvaluateResult:
@@ -216,7 +218,7 @@ def _score(
     kept = (
         None if real is None else [accepted for accepted, is_kept in zip(real, keep, strict=True) if is_kept]
     )
-    return score_single_label(logits, labels, classes=source.classes, real=kept, seed=seed)
+    return score_single_label(logits, labels, classes=source.classes, real=kept)
 
 
 def _write(

@@ -20,7 +20,7 @@ from vitrine.objectives.distillation import DistillationConfig
 from vitrine.objectives.masked_autoencoder import AutoencoderConfig
 from vitrine.objectives.masked_patches import MaskedPatchesConfig
 from vitrine.objectives.self_distillation import SelfDistillationConfig
-from vitrine.spelling import nearest
+from vitrine.spelling import near_match, nearest
 from vitrine.training.config import TrainingConfig, require_choice
 
 LEAST_BATCH = 16
@@ -272,7 +272,11 @@ def unknown_setting(path: str, recipe: Recipe) -> str:
                 collect(value, f"{prefix}{name}.")
 
     collect(dataclasses.asdict(recipe), "")
-    return f"there is no setting {path!r}; did you mean {nearest(path, known)[0]!r}?"
+    # `lr` is `training.lr`: what a setting is called says more than where it is thought to lie.
+    own_names = {name: name.rpartition(".")[2] for name in known}
+    own_name = near_match(path.rpartition(".")[2], set(own_names.values()))
+    alike = [name for name in known if own_names[name] == own_name]
+    return f"there is no setting {path!r}; did you mean {nearest(path, alike or known)[0]!r}?"
 
 
 def build(kind: Any, values: Mapping[str, Any], *, where: str) -> Any:
