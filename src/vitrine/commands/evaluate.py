@@ -97,9 +97,7 @@ def evaluate(
     workers: options.Readers = 2,
     device: options.Device = "auto",
     precision: options.ModelPrecision = "fp32",
-    seed: Annotated[
-        int, Doc("Seed of the resamples that the interval of mean average precision comes from.")
-    ] = 0,
+    seed: Annotated[int, Doc("Seed of the resamples that the intervals come from.")] = 0,
     strict: Annotated[bool, Doc("Exit with 1 if any file cannot be read.")] = False,
     overwrite: Annotated[bool, Doc("Replace the results in a folder that holds some.")] = False,
 ) -> EvaluateResult:
@@ -218,7 +216,7 @@ def _score(
     kept = (
         None if real is None else [accepted for accepted, is_kept in zip(real, keep, strict=True) if is_kept]
     )
-    return score_single_label(logits, labels, classes=source.classes, real=kept)
+    return score_single_label(logits, labels, classes=source.classes, real=kept, seed=seed)
 
 
 def _write(

@@ -1,4 +1,4 @@
-"""95 % intervals: of a share in closed form, of any other figure by drawing the test images again."""
+"""95 % intervals by drawing the test images again, with replacement."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -23,11 +23,13 @@ class Interval:
         return f"{100 * self.value:.2f} % ({100 * self.low:.2f} to {100 * self.high:.2f})"
 
 
-def interval_of_share(flags: NDArray[Any]) -> Interval:
-    """Return the share of images that were right; drawn again, 12 of 12 would be 12 of 12 with no doubt left."""
+def interval_of_share(flags: NDArray[Any], *, seed: int = 0, resamples: int = RESAMPLES) -> Interval:
+    """Bootstrap the share of images that were right; where all or none were, resamples would leave no doubt."""
     share = float(flags.mean())
-    low, high = wilson_interval(share, len(flags))
-    return Interval(value=share, low=low, high=high)
+    if share in (0.0, 1.0):
+        low, high = wilson_interval(share, len(flags))
+        return Interval(value=share, low=low, high=high)
+    return interval_of(lambda rows: float(flags[rows].mean()), len(flags), seed=seed, resamples=resamples)
 
 
 def interval_of(
