@@ -1,6 +1,7 @@
-"""The nearest known names to one that was misspelt."""
+"""The nearest known names to one that was misspelt, numbers before nouns, and how wide text is."""
 
 import difflib
+import unicodedata
 from collections.abc import Collection, Iterable
 
 
@@ -21,3 +22,21 @@ def near_match(name: str, known: Collection[str]) -> str | None:
     lower = {candidate.lower(): candidate for candidate in known}
     found = difflib.get_close_matches(name.lower(), list(lower), n=1, cutoff=0.6)
     return lower[found[0]] if found else None
+
+
+def counted(number: int, noun: str) -> str:
+    """Return `1 file`, `2 files`, `1,000 files`."""
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
+def with_name(reason: str, name: str) -> str:
+    """Put a file's name before the reason why it cannot be read, unless the reason names it already."""
+    return reason if name in reason else f"{name}: {reason}"
+
+
+def num_cells(text: str) -> int:
+    """Count the columns that text takes on a terminal: a Chinese character takes two, an accent by itself none."""
+    return sum(
+        0 if unicodedata.combining(letter) else 1 + (unicodedata.east_asian_width(letter) in "WF")
+        for letter in text
+    )

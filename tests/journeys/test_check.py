@@ -8,6 +8,7 @@ import sys
 import pytest
 from pictures import altered, class_folders, photo, save
 from PIL import Image
+from rich.cells import cell_len
 
 pytestmark = pytest.mark.usefixtures("elsewhere")
 
@@ -193,3 +194,31 @@ def test_a_folder_of_a_single_class_is_named_as_a_problem(vitrine, tmp_path):
     code, out, _ = vitrine("check", folders)
     assert code == 0
     assert "single class: cat: all images are of cat" in out
+
+
+def test_photos_of_phones_are_said_to_be_passed_over_and_what_would_do(vitrine, photos, tmp_path):
+    (photos / "cat" / "IMG_1.HEIC").write_bytes(b"....ftypheic")
+    (photos / "cat" / "notes.txt").write_text("mine")
+    code, out, _ = vitrine("check", photos, "--out", tmp_path / "out")
+    assert code == 0 and "1 .heic, 1 .txt; save the photos among them as JPEG to have them read" in out
+    assert "Save the photos among them as JPEG" in (tmp_path / "out" / "report.html").read_text()
+    phone = tmp_path / "phone" / "dog"
+    phone.mkdir(parents=True)
+    (phone / "IMG_1.HEIC").write_bytes(b"....ftypheic")
+    code, _, err = vitrine("check", phone.parent)
+    assert code == 2 and "holds no images; 1 .heic passed over: save such photos as JPEG" in err
+
+
+def test_what_comes_next_is_what_training_would_refuse_to_begin_without(vitrine, photos, tmp_path):
+    (photos / "owl").mkdir()
+    out = vitrine("check", photos)[1]
+    assert f"Next: fill or remove the folder of the empty class, then: vitrine finetune {photos}" in out
+    out = vitrine("check", photos / "cat")[1]
+    assert "Next: put the images of each class into a folder with its name, then: vitrine finetune" in out
+
+
+def test_numbers_stand_below_each_other_beside_names_of_wide_characters(vitrine, tmp_path):
+    class_folders(tmp_path / "photos")
+    (tmp_path / "photos" / "cat").rename(tmp_path / "photos" / "阿比西尼亚猫")
+    table = [line for line in vitrine("check", tmp_path / "photos")[1].splitlines() if line.endswith("  6")]
+    assert len(table) == 2 and len({cell_len(line) for line in table}) == 1

@@ -92,7 +92,7 @@ def test_evaluate_shows_mistakes_and_names_unreadable_files(photos, weights, tmp
         str(weights), str(tmp_path / "set"), out=tmp_path / "out", strict=True, device="cpu"
     )
     assert result.exit_code == 1
-    assert "1 file(s) cannot be read and are not scored; the first, red/9.png" in str(result)
+    assert "Not scored, as they cannot be read: 1 file; the first: red/9.png is" in str(result)
     assert "Top-5 says nothing with 3 classes" in str(result)
     page = (tmp_path / "out" / "report.html").read_text()
     assert "Most confident mistakes" in page
@@ -208,7 +208,7 @@ def test_fewshot_draws_from_train_tests_on_test_and_uses_kept_features_again(pho
         report = vitrine.fewshot(
             str(weights), str(photos), shots="5", probe=probe, cache_dir=tmp_path / "kept", device="cpu"
         )
-        assert f"{probe} on 3 classes, 12 test examples, 3 seed(s)" in str(report)
+        assert f"{probe} on 3 classes, 12 test examples, 3 seeds" in str(report)
     assert before == {path.name: path.stat().st_mtime_ns for path in (tmp_path / "kept").iterdir()}
 
 
@@ -221,7 +221,7 @@ def test_fewshot_of_a_set_that_is_not_split_holds_out_a_half(photos, weights):
 def test_fewshot_refuses_more_shots_than_a_class_has(photos, weights):
     with pytest.raises(
         DataError,
-        match=r"blue has 6 training example\(s\), fewer than 7 shots, and 2 more classes have too few",
+        match=r"blue has 6 training examples, fewer than 7 shots, and 2 more classes have too few",
     ):
         vitrine.fewshot(str(weights), str(photos), shots="7", cache=False, device="cpu")
     make_folders(photos.parent / "odd" / "test", "red", "blue")

@@ -56,6 +56,10 @@ def test_the_old_head_goes_and_one_of_zeros_comes(photos: Path, pretrained: Path
     tuned = vitrine.load(tmp_path / "run")
     assert tuned.classes == ("cat", "dog", "owl")
     assert tuned.model.config.num_classes == 3
+    # As many classes are other classes all the same.
+    again = finetune(photos, tmp_path / "run", tmp_path / "again", "--steps", "1")
+    assert "head for 3 classes replaced by a new one of zeros for 3: it must be trained" in again.stderr
+    assert losses(tmp_path / "again")[0] == pytest.approx(math.log(3), rel=1e-6)
 
 
 def test_another_size_resamples_the_positions_and_says_so(
@@ -92,7 +96,11 @@ def test_frozen_blocks_keep_their_weights_and_the_plan_says_so(
     assert {name for name in after if name.startswith(("patch_projection", "blocks.0."))} <= same
     assert not {name for name in after if name.startswith(("blocks.1.", "norm.", "head."))} & same
     many = finetune(photos, pretrained, tmp_path / "many", "--steps", "4", "--freeze", "99")
-    assert_refused(many, "frozen_blocks must be at most", "got 99")
+    assert_refused(many, "--freeze (training.frozen_blocks) must be at most", "got 99")
+    both = finetune(photos, pretrained, tmp_path / "many", "--freeze", "1", "--probe")
+    assert_refused(both, "--probe trains the head alone, so --freeze has nothing to add")
+    below = finetune(photos, pretrained, tmp_path / "many", "--freeze", "-1")
+    assert_refused(below, "--freeze is a number of blocks, 0 or more, got -1")
     assert not (tmp_path / "many").exists()
 
 
@@ -250,7 +258,18 @@ def test_patience_stops_early_and_a_run_stopped_so_is_finished(
     done = finetune(photos, pretrained, tmp_path / "run", *options)
     assert done.returncode == 0, done.stderr
     assert [r["step"] for r in records(tmp_path / "run") if "val_loss" in r] == [2, 4, 6]
-    assert_refused(inside("resume", tmp_path / "run"), "is finished (6 steps)")
+    assert "Stopped early, after step 6 of 40: nothing better in 2 evaluations" in done.stderr
+    # More steps alone would not go on; what is said does.
+    refused = inside("resume", tmp_path / "run", "--set", "training.total_steps=60")
+    assert_refused(
+        refused, "is finished (6 steps, nothing better in 2 evaluations)", "training.patience=null"
+    )
+    assert "total_steps" not in refused.stderr
+    went_on = ("--set", "training.patience=null", "--set", "training.total_steps=8")
+    assert inside("resume", tmp_path / "run", *went_on).returncode == 0
+    # What is suggested is more than what is done, however little was asked for.
+    fewer = inside("resume", tmp_path / "run", "--set", "training.total_steps=3")
+    assert_refused(fewer, "is finished (8 steps)", "--set training.total_steps=16")
 
 
 def test_the_saved_weights_are_the_averages_where_there_are_any(

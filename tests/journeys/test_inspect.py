@@ -55,7 +55,7 @@ def inspected(weights, photos, tmp_path_factory):
 def test_figures_arrays_and_a_page_are_written_and_said(inspected):
     done, out = inspected
     assert done.returncode == 0, done.stderr
-    assert "Plan:" in done.stderr and "4 image(s), 2 shown" in done.stderr
+    assert "Plan:" in done.stderr and "4 images, 2 shown" in done.stderr
     for words in ("Attention distance over 4 images", f"Wrote {out / 'inspect.html'}", "Next: open"):
         assert words in done.stdout
     names = ["filters", "positions", "attention_distance", "rollout", "layer_similarity"]

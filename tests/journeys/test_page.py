@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 import shutil
 import time
 
@@ -405,6 +406,19 @@ def test_a_run_that_still_trains_has_live_curves(server, run_folder, open_page):
     until(page, "document.querySelector('#run-state').textContent.includes('step 4')")
     assert "training 1.25" in page.inner_text("#curves")
     assert "validation 0.5" in page.inner_text("#curves")
+
+
+def test_a_run_that_was_stopped_is_not_called_training(server, run_folder, open_page):
+    metrics = run_folder / "metrics.jsonl"
+    metrics.write_text('{"step": 1, "loss": 2.5, "memory_gib": 0.6}\n')
+    long_ago = time.time() - 3 * 3600 - 60
+    os.utime(metrics, (long_ago, long_ago))
+    page = open_page(server.address)
+    page.click("#tab-training")
+    page.wait_for_selector("#curves svg.chart")
+    assert page.inner_text("#run-state") == "Not finished, step 1; nothing new for 3 hours"
+    assert page.locator("#run-state .live").count() == 0
+    assert "GiB 0.6" in page.inner_text("#curves")
 
 
 def test_a_run_served_before_its_first_weights_joins_the_page_when_they_come(models, open_page, tmp_path):

@@ -177,7 +177,13 @@ def test_a_run_is_measured_on_what_it_held_out_when_it_is_given_its_own_photos_a
     assert "only the images that it held out are measured" in done.stderr
     found = json.loads(done.stdout)
     assert found["split"] == "held out"
-    assert found["num_images"] == json.loads((run / "data.json").read_text())["images"]["val"]
+    num_held_out = json.loads((run / "data.json").read_text())["images"]["val"]
+    assert found["num_images"] == num_held_out
+    exported = inside(
+        "export", run, "--data", photos, "--int8", "--no-speed", "--out", tmp_path / "onnx", "--json"
+    )
+    assert exported.returncode == 0, exported.stderr
+    assert {each["num_images"] for each in json.loads(exported.stdout)["accuracy"]} == {num_held_out}
     again = json.loads(
         inside("report", run, "--device", "cpu", "--out", tmp_path / "page.html", "--json").stdout
     )

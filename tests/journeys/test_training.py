@@ -204,6 +204,8 @@ def test_a_run_without_a_checkpoint_says_so(tmp_path: Path) -> None:
     ("options", "message"),
     [
         (("--set", "training.lrr=1"), "there is no setting 'training.lrr'; did you mean 'training.lr'?"),
+        (("--set", "lr=1"), "there is no setting 'lr'; did you mean 'training.lr'?"),
+        (("--set", "data.seed=1"), "there is no setting 'data.seed'; did you mean 'training.seed'?"),
         (("--set", "training.lr"), "a setting looks like training.lr=3e-4, got 'training.lr'"),
         (("--set", "training.lr=high"), "training.lr must be float, got 'high'"),
         (("--set", "training.optimizer=adam"), "nearest: adamw"),

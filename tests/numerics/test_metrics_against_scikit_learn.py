@@ -4,9 +4,10 @@ import warnings
 
 import numpy as np
 import pytest
+from scipy.stats import binomtest
 from sklearn import metrics as foreign
 
-from vitrine.evaluation.bootstrap import interval_of_mean
+from vitrine.evaluation.bootstrap import interval_of_share
 from vitrine.evaluation.calibration import measure_calibration, softmax
 from vitrine.evaluation.metrics import class_figures, confusion_matrix, macro_average, top_k_correct
 from vitrine.evaluation.multilabel import average_precisions, mean_average_precision
@@ -85,10 +86,20 @@ def test_average_precision_equals_scikit_learns_with_ties():
 
 def test_bootstrap_of_a_share_has_the_width_of_the_binomial():
     flags = np.arange(2000) % 5 > 0  # 80 %
-    interval = interval_of_mean(flags, resamples=2000)
+    interval = interval_of_share(flags, resamples=2000)
     half = 1.96 * np.sqrt(0.8 * 0.2 / 2000)
     assert interval.value == 0.8
     # 2000 resamples know the 2.5 % point to about 5 % of the half width.
     assert interval.low == pytest.approx(0.8 - half, abs=0.1 * half)
     assert interval.high == pytest.approx(0.8 + half, abs=0.1 * half)
-    assert interval == interval_of_mean(flags, resamples=2000)
+    assert interval == interval_of_share(flags, resamples=2000)
+
+
+@pytest.mark.parametrize(("right", "total"), [(0, 5), (12, 12)])
+def test_where_all_or_none_are_right_the_interval_equals_scipys_wilson_interval(right, total):
+    """Resamples of twelve right answers are all right: they would say that nothing else can happen."""
+    interval = interval_of_share(np.arange(total) < right)
+    expected = binomtest(right, total).proportion_ci(method="wilson")
+    assert interval.value == right / total
+    # Wilson's is rational in z, which is kept to seven digits here.
+    np.testing.assert_allclose((interval.low, interval.high), (expected.low, expected.high), atol=1e-6)

@@ -58,20 +58,26 @@ def load(
     image_size: int | tuple[int, int] | None = None,
     channels: int | None = None,
     features_only: bool = False,
+    new_head: bool = False,
     num_heads: int | None = None,
     dtype: torch.dtype = torch.float32,
     revision: str | None = None,
 ) -> Loaded:
     """Load a model from a file, folder, run folder, hub id, URL or variant's name, ready for evaluation.
 
-    Another `num_classes` gets a new head of zeros, another `image_size` resampled positions, other `channels` an
-    adapted first kernel; what was done is in `notes`. `features_only` takes the head away. `num_heads` is for files
-    that do not tell it; `revision` is the hub's.
+    Another `num_classes` gets a new head of zeros (with `new_head` as many classes too), another `image_size`
+    resampled positions, other `channels` an adapted first kernel; what was done is in `notes`. `features_only` takes
+    the head away. `num_heads` is for files that do not tell it; `revision` is the hub's.
     """
     size = None if image_size is None else as_size(image_size)
     opened = open_weights(source, image_size=size, num_heads=num_heads, revision=revision)
     adapted = adapt(
-        opened, num_classes=num_classes, image_size=size, channels=channels, features_only=features_only
+        opened,
+        num_classes=num_classes,
+        image_size=size,
+        channels=channels,
+        features_only=features_only,
+        new_head=new_head,
     )
     verifier = None
     if adapted.checksums and isinstance(adapted.file, SafetensorsFile):
@@ -168,6 +174,7 @@ def adapt(
     image_size: tuple[int, int] | None,
     channels: int | None,
     features_only: bool,
+    new_head: bool = False,
 ) -> Opened:
     """Fit weights, preprocessing and classes to what is asked for; each change adds its sentence."""
     if features_only and num_classes is not None:
@@ -191,7 +198,7 @@ def adapt(
     if features_only and weights.config.num_classes is not None:
         weights = change(with_num_classes(weights, None))
         record = dataclasses.replace(record, classes=None)
-    if num_classes is not None and num_classes != weights.config.num_classes:
+    if num_classes is not None and (new_head or num_classes != weights.config.num_classes):
         weights = change(with_num_classes(weights, num_classes))
         record = dataclasses.replace(record, classes=None)
     record = dataclasses.replace(record, config=weights.config)

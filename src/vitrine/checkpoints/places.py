@@ -1,13 +1,14 @@
 """Where weights can be: in the box, a file, a folder, a run folder, a hub, a URL, or nowhere (a variant's name)."""
 
 import re
+import shlex
 from dataclasses import dataclass
 from pathlib import Path
 
 from vitrine.errors import CheckpointError, ConfigError
 from vitrine.models import ModelConfig, configure
 from vitrine.runtime.run_folders import LATEST, find_run
-from vitrine.spelling import nearest
+from vitrine.spelling import near_match
 
 NAMES = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin")
 SUFFIXES = (".safetensors", ".npz", ".pth", ".pt", ".bin", ".onnx")
@@ -123,6 +124,11 @@ def in_folder(folder: Path) -> Place:
         raise CheckpointError(
             f"{folder} holds {len(found)} files of weights ({', '.join(found[:4])}); name the one to load"
         )
+    if "run.json" in present:
+        raise CheckpointError(
+            f"{folder} is a run that is not finished, so it holds no model yet; go on with: vitrine resume "
+            f"{shlex.quote(str(folder))}"
+        )
     raise CheckpointError(
         f"{folder} holds no weights: there is no {', '.join(NAMES)} nor any other {', '.join(SUFFIXES)} in it"
     )
@@ -135,4 +141,5 @@ def suggestion(path: Path) -> str:
     names = [entry.name for entry in path.parent.iterdir()]
     if any(path.parent.glob("*/run.json")):
         names.append(LATEST)
-    return f"; did you mean {path.parent / nearest(path.name, names)[0]}?" if names else ""
+    close = near_match(path.name, names)
+    return f"; did you mean {path.parent / close}?" if close else ""

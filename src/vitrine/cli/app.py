@@ -13,6 +13,7 @@ import inspect
 import io
 import json
 import os
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -22,6 +23,7 @@ import typer
 from annotated_doc import Doc
 
 from vitrine.cli import views
+from vitrine.cli.fitting import fitted
 from vitrine.cli.typed import as_typed
 from vitrine.commands import VERBS, Verb
 from vitrine.errors import RepeatedError, VitrineError
@@ -73,7 +75,8 @@ def exit_code_of(app: typer.Typer) -> int:
     except VitrineError as error:
         rank = launched().rank
         said = as_typed(str(error))
-        print(f"vitrine (process {rank}): {said}" if rank else f"vitrine: {said}", file=sys.stderr)
+        said = f"vitrine (process {rank}): {said}" if rank else f"vitrine: {said}"
+        print(fitted(said, sys.stderr), file=sys.stderr)
         return error.exit_code
     except KeyboardInterrupt:
         print("vitrine: interrupted", file=sys.stderr)
@@ -82,7 +85,8 @@ def exit_code_of(app: typer.Typer) -> int:
         if error.errno not in REFUSALS:
             raise
         where = f" ({error.filename})" if error.filename else ""
-        print(f"vitrine: {error.strerror}{where}; {REFUSALS[error.errno]}", file=sys.stderr)
+        said = f"vitrine: {error.strerror}{where}; {REFUSALS[error.errno]}"
+        print(fitted(said, sys.stderr), file=sys.stderr)
         return VitrineError.exit_code
     return 0
 
@@ -92,6 +96,7 @@ def build() -> typer.Typer:
     app = typer.Typer(
         name="vitrine",
         help="The Vision Transformer as complete, practical software.",
+        epilog="Begin with: vitrine check ./photos, then: vitrine finetune ./photos",
         no_args_is_help=True,
         rich_markup_mode=None,  # plain help answers in half the time
         pretty_exceptions_enable=False,  # a bug shows Python's own traceback; a user's mistake, one sentence
@@ -109,8 +114,14 @@ def build() -> typer.Typer:
             raise typer.Exit
 
     for verb in VERBS:
-        app.command(verb.name)(as_command(verb))
+        command = as_command(verb)
+        app.command(verb.name, short_help=gist(command.__doc__ or ""))(command)
     return app
+
+
+def gist(sentence: str) -> str:
+    """Return what a docstring says before it goes into details, for the list of all verbs."""
+    return re.split(r"[:;.]( |$)", sentence.splitlines()[0])[0]
 
 
 def as_command(verb: Verb) -> Callable[..., None]:
@@ -134,7 +145,7 @@ def as_command(verb: Verb) -> Callable[..., None]:
         if launched().rank > 0:  # of several processes one speaks
             result = function(**options)
             raise typer.Exit(getattr(result, "exit_code", 0))
-        with LiveLine() as line, listening(line):
+        with LiveLine(f"vitrine {verb.name} ...") as line, listening(line):
             result = function(**options)
         if as_json:
             print(json.dumps(plain(result), indent=2))

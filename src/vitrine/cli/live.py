@@ -5,15 +5,19 @@ import time
 from types import TracebackType
 from typing import Self
 
+from vitrine.cli.fitting import fitted
+
 PLAIN_EVERY_SECONDS = 10.0
 # Of the bar: on a terminal that is wide enough for all that training says beside it, and on another one.
 WIDE, BAR_WIDTH, SMALL_BAR_WIDTH = 110, 10, 4
+ERASE = "\r\x1b[2K"  # what stands on the terminal's line
 
 
 class LiveLine:
     """Listen to progress and show it on standard error, so that standard output stays for results."""
 
-    def __init__(self) -> None:
+    def __init__(self, waiting: str = "") -> None:
+        self._waiting = waiting
         self._on_terminal = sys.stderr.isatty()
         self._bar: object | None = None
         self._what, self._total, self._done = "", None, 0  # type: tuple[str, int | None, int]
@@ -21,6 +25,11 @@ class LiveLine:
         self._began = self._last_plain = 0.0
 
     def __enter__(self) -> Self:
+        # Importing torch takes a second or two: on a terminal something stands there until the first word.
+        if self._waiting and self._on_terminal:
+            print(self._waiting, end="", file=sys.stderr, flush=True)
+        else:
+            self._waiting = ""
         return self
 
     def __exit__(
@@ -76,6 +85,7 @@ class LiveLine:
 
     def finish(self) -> None:
         """Take the line away."""
+        self._stop_waiting()
         if self._bar is not None:
             from rich.progress import Progress
 
@@ -85,10 +95,17 @@ class LiveLine:
 
     def remark(self, text: str) -> None:
         """Print a sentence above the line."""
+        self._stop_waiting()
+        text = fitted(text, sys.stderr)
         if self._bar is not None:
             from rich.progress import Progress
 
             assert isinstance(self._bar, Progress)
-            self._bar.console.print(text, markup=False, highlight=False)
+            self._bar.console.print(text, markup=False, highlight=False, soft_wrap=True)
         else:
             print(text, file=sys.stderr, flush=True)
+
+    def _stop_waiting(self) -> None:
+        if self._waiting:
+            print(ERASE, end="", file=sys.stderr, flush=True)
+            self._waiting = ""

@@ -2,8 +2,10 @@
 
 import importlib
 import importlib.util
+import sys
 from typing import Any
 
+from vitrine.cli.fitting import fitted
 from vitrine.cli.typed import as_typed
 
 
@@ -13,4 +15,4 @@ def show(verb: str, result: Any) -> None:
     if importlib.util.find_spec(name):
         importlib.import_module(name).show(result)
     elif result is not None:
-        print(as_typed(str(result)))
+        print(fitted(as_typed(str(result)), sys.stdout))

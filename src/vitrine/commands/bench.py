@@ -9,6 +9,7 @@ from annotated_doc import Doc
 
 from vitrine.commands import options
 from vitrine.commands.model_or_box import BOX
+from vitrine.spelling import counted
 
 if TYPE_CHECKING:
     import torch
@@ -55,9 +56,9 @@ class BenchResult:
         beside = f", beside timm {self.timm}" if self.timm else ""
         lines = [
             f"{self.model} on {self.device}, {self.precision}{compiled}, torch {self.torch}{beside}",
-            f"Forward passes on random images that lie on the device; the median of {self.turns} turns counts.",
-            f"{'size':>9} {'batch':>6} {'model':>8} {'images/s':>10} {'ms a batch':>11} {'slowest':>9} "
-            f"{'floor':>9} {'reached':>8} {'times timm' if self.timm else '':>11}".rstrip(),
+            f"Forward passes on random images that lie on the device; the median of {counted(self.turns, 'turn')}.",
+            f"{'size':>7} {'batch':>6} {'model':>8} {'images/s':>9} {'ms a batch':>10} {'slowest':>8} "
+            f"{'floor':>8} {'reached':>8} {'x timm' if self.timm else '':>7}".rstrip(),
         ]
         lines += [self._row(speed) for speed in self.speeds]
         lines.append(
@@ -77,9 +78,9 @@ class BenchResult:
         peer = peers.get((speed.image_size, speed.batch_size))
         times = f"{peer.latency_ms / speed.latency_ms:.2f}" if peer and speed.model == OURS else ""
         return (
-            f"{_size(speed.image_size):>9} {speed.batch_size:>6} {speed.model:>8} "
-            f"{speed.images_per_second:>10,.1f} {speed.latency_ms:>11.2f} {speed.slowest_ms:>9.2f} "
-            f"{speed.floor_ms:>9.2f} {speed.floor_ms / speed.latency_ms:>8.0%} {times:>11}"
+            f"{_size(speed.image_size):>7} {speed.batch_size:>6} {speed.model:>8} "
+            f"{speed.images_per_second:>9,.1f} {speed.latency_ms:>10.2f} {speed.slowest_ms:>8.2f} "
+            f"{speed.floor_ms:>8.2f} {speed.floor_ms / speed.latency_ms:>8.0%} {times:>7}"
         ).rstrip()
 
 
@@ -293,7 +294,7 @@ def _device_name(device: "torch.device") -> str:
 
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
-    return f"{device.type} ({torch.get_num_threads()} threads)"
+    return f"{device.type} ({counted(torch.get_num_threads(), 'thread')})"
 
 
 def _size(image_size: tuple[int, int]) -> str:

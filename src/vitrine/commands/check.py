@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 from annotated_doc import Doc
 
+from vitrine.spelling import counted, num_cells
+
 if TYPE_CHECKING:
     from vitrine.data.scan import Issue
     from vitrine.data.source import Source
@@ -15,6 +17,11 @@ if TYPE_CHECKING:
 # The table on the terminal stays on one screen; the report has all classes.
 MOST_CLASSES_SHOWN = 20
 MOST_ISSUES_SHOWN = 12
+# What is to be done about problems that no training begins with.
+REFUSED = {
+    "empty class": "fill or remove the folder of the empty class, then: ",
+    "single class": "add a folder of other images, then: ",
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,13 +48,14 @@ class CheckResult:
         return int(self.is_strict and bool(self.issues))
 
     def __str__(self) -> str:
+        from vitrine.data.file_list import photos_passed_over
         from vitrine.data.scan import conversions_in_words
         from vitrine.data.source import printable
 
         kinds = ", ".join(f"{count:,} {name}" for name, count in self.formats.items())
         modes = ", ".join(f"{count:,} {name}" for name, count in self.modes.items())
         lines = [
-            f"{self.num_images:,} images in {printable(self.data)}: {kinds or 'none readable'} ({modes}); "
+            f"{counted(self.num_images, 'image')} in {printable(self.data)}: {kinds or 'none readable'} ({modes}); "
             f"median {self.median_size[0]} x {self.median_size[1]} (height x width)",
             *self._class_table(),
         ]
@@ -56,11 +64,13 @@ class CheckResult:
         if self.passed_over:
             endings = ", ".join(f"{count:,} {ending}" for ending, count in list(self.passed_over.items())[:8])
             lines.append(f"Passed over, as their names do not end like an image's: {endings}")
+            if photos_passed_over(self.passed_over):
+                lines[-1] += "; save the photos among them as JPEG to have them read"
         if not self.issues:
             lines.append("No problems found")
         else:
             found = ", ".join(f"{count:,} {problem}" for problem, count in self.problems.items())
-            lines.append(f"{len(self.issues):,} problems: {found}")
+            lines.append(f"{counted(len(self.issues), 'problem')}: {found}")
             lines += [
                 f"  {issue.problem}: {printable(issue.path)}: {issue.detail}"
                 for issue in self.issues[:MOST_ISSUES_SHOWN]
@@ -68,8 +78,16 @@ class CheckResult:
             if len(self.issues) > MOST_ISSUES_SHOWN:
                 lines.append(f"  and {len(self.issues) - MOST_ISSUES_SHOWN:,} more in issues.csv")
         lines += [f"Wrote {path}" for path in self.wrote]
-        lines.append(f"Next: vitrine finetune {shlex.quote(printable(self.data))}")
-        return "\n".join(lines)
+        return "\n".join([*lines, self.next()])
+
+    def next(self) -> str:
+        """Say what to do now; first of all what `finetune` would refuse to begin without."""
+        from vitrine.data.source import printable
+
+        first = next((todo for problem, todo in REFUSED.items() if problem in self.problems), "")
+        if not any(self.counts.values()):
+            first = "put the images of each class into a folder with its name, then: "
+        return f"Next: {first}vitrine finetune {shlex.quote(printable(self.data))}"
 
     def _class_table(self) -> list[str]:
         from vitrine.data.source import printable
@@ -79,11 +97,11 @@ class CheckResult:
         if not classes:
             return []
         names = [printable(name) for name in classes]
-        width = max(len("class"), *map(len, names))
+        width = max(len("class"), *map(num_cells, names))
         lines = ["  " + "class".ljust(width) + "".join(split.rjust(9) for split in splits)]
         for name, shown in list(zip(classes, names, strict=True))[:MOST_CLASSES_SHOWN]:
             cells = "".join(f"{self.counts[split][name]:,}".rjust(9) for split in splits)
-            lines.append("  " + shown.ljust(width) + cells)
+            lines.append("  " + shown + " " * (width - num_cells(shown)) + cells)
         if len(classes) > MOST_CLASSES_SHOWN:
             lines.append(f"  and {len(classes) - MOST_CLASSES_SHOWN} more classes")
         return lines
@@ -118,7 +136,8 @@ def check(
         never_in=roots,
         is_overwriting=overwrite,
     )
-    remark(f"Plan: reading {sum(map(len, splits.values())):,} images of {printable(data)}; to {folder}")
+    num_images = counted(sum(map(len, splits.values())), "image")
+    remark(f"Plan: reading {num_images} of {printable(data)}; to {folder}")
     report = scan(splits, num_workers=workers, is_cached=cache, is_near=near_duplicates)
     wrote = [folder / "issues.csv"]
     write_issues(report.issues, wrote[0])

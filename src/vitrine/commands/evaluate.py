@@ -8,6 +8,7 @@ from annotated_doc import Doc
 
 from vitrine.commands import options
 from vitrine.commands.model_or_box import Data, ModelOrBox, model_and_data
+from vitrine.spelling import counted, with_name
 
 if TYPE_CHECKING:
     from vitrine.checkpoints import Loaded
@@ -68,12 +69,11 @@ class EvaluateResult:
             lines.append("Worst: " + ", ".join(named))
         if self.unreadable:
             name, why = next(iter(self.unreadable.items()))
-            lines.append(
-                f"{len(self.unreadable)} file(s) cannot be read and are not scored; the first, {name}: {why}"
-            )
+            count = counted(len(self.unreadable), "file")
+            lines.append(f"Not scored, as they cannot be read: {count}; the first: {with_name(why, name)}")
         lines += [f"Wrote {path}" for path in self.wrote]
         if self.wrote:
-            lines.append(f"Next: open {self.wrote[-1]}")
+            lines.append(f"Next: open {self.wrote[-1]} in a browser")
         return "\n".join(lines)
 
 

@@ -8,6 +8,8 @@ from annotated_doc import Doc
 
 from vitrine.commands import options
 from vitrine.commands.model_or_box import BOX, ModelOrBox
+from vitrine.runtime.run_folders import by_its_own_name
+from vitrine.spelling import counted, with_name
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -55,7 +57,7 @@ class ExportResult:
             "Size: " + ", ".join(f"{name} {size / 2**20:,.1f} MiB" for name, size in self.sizes.items())
         )
         if self.timings:
-            lines.append(f"Speed here, {self.threads} thread(s), milliseconds a batch:")
+            lines.append(f"Speed here, {counted(self.threads, 'thread')}, milliseconds a batch:")
             for size in sorted({found.batch_size for found in self.timings}):
                 at = [found for found in self.timings if found.batch_size == size]
                 told = ", ".join(
@@ -89,7 +91,7 @@ def export(
     ] = None,
     split: Annotated[
         str | None,
-        Doc("Which split of the data; by default test, else val, else all of a set without splits."),
+        Doc("Which split of the data; by default test, else val, else what the run held out of it, or all."),
     ] = None,
     by_order: Annotated[bool, Doc("Match the data's classes by their order instead of by name.")] = False,
     size: options.ModelSize = None,
@@ -111,18 +113,18 @@ def export(
     from vitrine.runtime.progress import remark
     from vitrine.runtime.run_folders import new_run_folder
 
-    model = model or BOX
+    model = by_its_own_name(model or BOX)
     if count < 1:
         raise ConfigError(f"--count must be at least 1, got {count}")
     loaded = _loaded(load(model, image_size=size))
     write = plan_export(loaded, to=to, fp16=fp16, int8=int8, approximate=approximate)
     pixels, kind, folders = _pixels(loaded, images, count=count, workers=workers)
-    source = None if data is None else _data(loaded, data, split, by_order=by_order)
+    source = None if data is None else _data(loaded, model, data, split, by_order=by_order)
     if source is not None and source.root is not None:
         folders.append(source.root)
     out = None if out is None else Path(out)
     folder = new_run_folder(out, verb="export", files=FILES, never_in=folders, is_overwriting=overwrite)
-    remark(f"Plan: {model} to {to}, proof on {len(pixels)} {kind} image(s); to {folder}")
+    remark(f"Plan: {model} to {to}, proof on {counted(len(pixels), f'{kind} image')}; to {folder}")
     exported = write(folder)
     proof = prove(loaded.model, exported.subjects, pixels)
     accuracy: tuple[Accuracy, ...] = ()
@@ -191,18 +193,19 @@ def _pixels(
     batches = PictureBatches(source, preprocess=loaded.preprocess, batch_size=8, num_workers=workers)
     found = list(batches)
     for index, why in batches.failures.items():
-        remark(f"Left out: {source.name(index)}: {why}")
+        remark(f"Left out: {with_name(why, source.name(index))}")
     if not found:
         raise DataError(f"none of the {len(source)} images can be read; the first: {batches.failures[0]}")
     return torch.cat(found), "given" if images else "generated", folders
 
 
-def _data(loaded: "Loaded", data: str, split: str | None, *, by_order: bool) -> "Source":
-    from vitrine.commands.evaluate import open_test_split
+def _data(loaded: "Loaded", model: str, data: str, split: str | None, *, by_order: bool) -> "Source":
+    from vitrine.commands.evaluate import held_out_by, open_test_split
     from vitrine.errors import ConfigError
     from vitrine.evaluation.classification import in_model_classes
 
-    _, source = open_test_split(data, split)
+    held_out = held_out_by(model, data) if split is None else None
+    _, source = held_out or open_test_split(data, split)
     source = in_model_classes(
         source, loaded.classes, num_outputs=loaded.model.config.num_classes, by_order=by_order
     )

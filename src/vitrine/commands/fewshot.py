@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from annotated_doc import Doc
 
 from vitrine.commands import options
-from vitrine.commands.model_or_box import Data, ModelOrBox, model_and_data
+from vitrine.commands.model_or_box import BOX, Data, ModelOrBox, model_and_data
+from vitrine.spelling import counted, with_name
 
 if TYPE_CHECKING:
     from vitrine.data.source import Source
@@ -39,10 +40,10 @@ class FewShotReport:
         ]
         if self.unreadable:
             name, why = next(iter(self.unreadable.items()))
-            lines.append(
-                f"{len(self.unreadable)} file(s) cannot be read and are left out; the first, {name}: {why}"
-            )
-        lines.append(f"Next: vitrine finetune {shlex.quote(self.data)} --model {shlex.quote(self.model)}")
+            count = counted(len(self.unreadable), "file")
+            lines.append(f"Left out, as they cannot be read: {count}; the first: {with_name(why, name)}")
+        model = "" if self.model == BOX else f" --model {shlex.quote(self.model)}"
+        lines.append(f"Next: vitrine finetune {shlex.quote(self.data)}{model}")
         return "\n".join(lines)
 
 
@@ -98,7 +99,7 @@ def fewshot(
         remark(
             f"Plan: {model} on {len(train):,} images to draw from and {len(test):,} to test on, "
             f"{len(train.classes)} classes, {'x'.join(map(str, loaded.preprocess.size))} px, on {place} in "
-            f"{precision}; {probe} at {','.join(map(str, wanted))} shots, {seeds} seed(s)"
+            f"{precision}; {probe} at {','.join(map(str, wanted))} shots, {counted(seeds, 'seed')}"
         )
         extract = functools.partial(
             extract_features,

@@ -8,6 +8,7 @@ from annotated_doc import Doc
 
 from vitrine.commands import options
 from vitrine.commands.model_or_box import BOX
+from vitrine.runtime.run_folders import by_its_own_name
 
 if TYPE_CHECKING:
     from vitrine.commands.runs.training_run import TrainingResult
@@ -76,9 +77,16 @@ def finetune(
         )
     if model is None:
         model = chosen.model if chosen.model is not None and is_file(recipe) else BOX
+    model = by_its_own_name(model)
     if probe:
         chosen = dataclasses.replace(chosen, training=dataclasses.replace(chosen.training, trains="head"))
     if freeze is not None:
+        if probe:
+            raise ConfigError(
+                "--probe trains the head alone, so --freeze has nothing to add; leave one of them out"
+            )
+        if freeze < 0:
+            raise ConfigError(f"--freeze is a number of blocks, 0 or more, got {freeze}")
         chosen = dataclasses.replace(
             chosen, training=dataclasses.replace(chosen.training, frozen_blocks=freeze)
         )

@@ -8,6 +8,7 @@ from annotated_doc import Doc
 
 from vitrine.commands import options
 from vitrine.commands.model_or_box import BOX
+from vitrine.spelling import counted, with_name
 
 if TYPE_CHECKING:
     from vitrine.checkpoints import Loaded
@@ -50,7 +51,7 @@ class InspectResult:
         if self.num_outliers is not None:
             lines.append(f"Outlier tokens in the images shown: {self.num_outliers}")
         shown = list(self.unreadable.items())[:MOST_UNREADABLE_SHOWN]
-        lines += [f"Left out: {path}: {why}" for path, why in shown]
+        lines += [f"Left out: {with_name(why, path)}" for path, why in shown]
         if len(self.unreadable) > len(shown):
             lines.append(f"  and {len(self.unreadable) - len(shown):,} more in inspect.html")
         if self.figures:
@@ -116,9 +117,12 @@ def inspect(
     with joined_processes(device) as processes:
         place = processes.device
         loaded.model.to(place)
+        shown = "no images"
+        if source is not None:
+            shown = f"{counted(len(source), 'image')}, {min(show, len(source))} shown"
         remark(
             f"Plan: {model} at {'x'.join(map(str, loaded.preprocess.size))} px on {place}, "
-            f"{'no images' if source is None else f'{len(source):,} image(s), {min(show, len(source))} shown'}; "
+            f"{shown}; "
             f"to {folder}"
         )
         looks = look_at_model(loaded.model, question, image_size=loaded.preprocess.size)

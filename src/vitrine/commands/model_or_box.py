@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 from annotated_doc import Doc
 
+from vitrine.runtime.run_folders import by_its_own_name
+
 if TYPE_CHECKING:
     from vitrine.data.source import Source
     from vitrine.serving.predictor import Predictor
@@ -34,7 +36,7 @@ def model_and_data(verb: str, model: str | None, data: str | Path | None) -> tup
     from vitrine.errors import ConfigError
 
     if data is not None:
-        return model or BOX, str(data)
+        return by_its_own_name(model or BOX), str(data)
     if model is None:
         raise ConfigError(f"say what data: vitrine {verb} DATA, or with a model: vitrine {verb} MODEL DATA")
     if names_weights(model):
@@ -56,7 +58,7 @@ def model_and_pictures(words: Sequence[str | Path]) -> tuple[str, list[str]]:
     first = texts[0]
     if not names_weights(first) and (names_pictures(first) or Path(first).is_dir()):
         return BOX, texts
-    return first, texts[1:]
+    return by_its_own_name(first), texts[1:]
 
 
 def opened_pictures(

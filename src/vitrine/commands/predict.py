@@ -10,6 +10,7 @@ from annotated_doc import Doc
 
 from vitrine.commands import options
 from vitrine.commands.model_or_box import ModelOrBox, Pictures
+from vitrine.spelling import num_cells, with_name
 
 if TYPE_CHECKING:
     from vitrine.data.source import Source
@@ -55,10 +56,10 @@ class PredictResult:
         """Show the answers about a single picture."""
         [found] = self.predictions
         if found.error is not None:
-            return [f"{found.name}: {found.error}"]
-        width = max(len(answer.label) for answer in found.answers)
+            return [with_name(found.error, found.name)]
+        width = max(num_cells(answer.label) for answer in found.answers)
         lines = [
-            f"{100 * answer.probability:6.1f} %  {answer.label:<{width}}  "
+            f"{100 * answer.probability:6.1f} %  {answer.label}{' ' * (width - num_cells(answer.label))}  "
             f"{'█' * round(BAR_WIDTH * answer.probability)}".rstrip()
             for answer in found.answers
         ]
@@ -139,6 +140,6 @@ def _answers(predictor: "Predictor", source: "Source", *, top: int) -> "Iterator
 
 def _line(found: "Prediction") -> str:
     if found.error is not None:
-        return f"  error  {found.error if found.name in found.error else f'{found.name}: {found.error}'}"
+        return f"  error  {with_name(found.error, found.name)}"
     best = found.answers[0]
     return f"{100 * best.probability:5.1f} %  {found.name}: {best.label}"

@@ -1,9 +1,13 @@
 """`vitrine recipes`: every recipe with its claim, and one of them in full."""
 
+import itertools
 from dataclasses import dataclass
 from typing import Annotated
 
 from annotated_doc import Doc
+
+# What finetune and pretrain take where no recipe is named.
+DEFAULTS = ("photos", "from-scratch")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,10 +23,13 @@ class RecipeLine:
     """Image side in pixels; None keeps the model's."""
     length: str
     claim: str
+    is_default: bool = False
+    """Whether its verb takes it where none is named."""
 
     def __str__(self) -> str:
         pixels = "" if self.size is None else f"{self.size} px"
-        return f"{self.name:24} {self.model or 'any model':13} {pixels:7} {self.length:16} {self.claim}"
+        default = "  the default" if self.is_default else ""
+        return f"{self.name:24} {self.model or 'any model':13} {pixels:7} {self.length:15}{default}".rstrip()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,7 +47,13 @@ class RecipeList:
         lines: list[str] = []
         for verb in ("finetune", "pretrain"):
             lines.append(f"vitrine {verb} DATA --recipe ...")
-            lines += [f"  {line}" for line in self.recipes if line.verb == verb]
+            own = sorted(
+                (line for line in self.recipes if line.verb == verb), key=lambda line: not line.is_default
+            )
+            for claim, alike in itertools.groupby(
+                own, key=lambda line: line.claim
+            ):  # said once for all of them
+                lines += [*(f"  {line}" for line in alike), f"      {claim}"]
         return "\n".join(
             [*lines, "Next: vitrine recipes NAME   (all its settings; --set changes any of them)"]
         )
@@ -59,6 +72,7 @@ def list_recipes(
         return RecipeLine(
             name=known,
             verb="finetune" if known in FINE_TUNING else "pretrain",
+            is_default=known in DEFAULTS,
             model=recipe.model,
             size=recipe.size,
             length=f"{steps:,} steps" if epochs is None else f"{epochs:g} epochs",

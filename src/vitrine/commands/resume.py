@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 from annotated_doc import Doc
 
+from vitrine.spelling import counted
+
 if TYPE_CHECKING:
     from vitrine.commands.runs.training_run import Setting, TrainingResult
     from vitrine.recipes import Recipe
@@ -141,13 +143,16 @@ def unfinished_state(folder: Path, training: "TrainingConfig") -> tuple[Path, in
         )
     numbers = numbers_of(state)
     done, since_best = int(numbers["step"]), int(numbers["evaluations_since_best"])
-    is_over = done >= training.total_steps or (
-        training.patience is not None and since_best >= training.patience
-    )
+    is_patience_over = training.patience is not None and since_best >= training.patience
+    is_over = done >= training.total_steps or is_patience_over
     # A process may be lost when all is done; torchrun's restart should then end well.
     if is_over and (folder / "model").exists() and not launched().restarts:
+        more = [] if done < training.total_steps else [f"--set training.total_steps={2 * done}"]
+        if is_patience_over:  # more steps alone would end before the first of them
+            more.append("--set training.patience=null")
+        early = f", nothing better in {counted(since_best, 'evaluation')}" if is_patience_over else ""
         raise ConfigError(
-            f"{folder} is finished ({done:,} steps); its model is in {folder / 'model'}; for more steps give "
-            f"--set training.total_steps={2 * training.total_steps}"
+            f"{folder} is finished ({done:,} steps{early}); its model is in {folder / 'model'}; "
+            f"to go on give {' '.join(more)}"
         )
     return state, done

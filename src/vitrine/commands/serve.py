@@ -10,6 +10,7 @@ from annotated_doc import Doc
 
 from vitrine.commands import options
 from vitrine.commands.model_or_box import BOX
+from vitrine.spelling import counted
 
 if TYPE_CHECKING:
     from vitrine.serving.limits import Limits
@@ -149,7 +150,7 @@ def _serve(
         names = " and ".join(each.name for each in opened.models) or "no model before the run's first weights"
         watched = f", run {run.name}" if run is not None else ""
         remark(
-            f"Plan: {names}{watched}; {workers} x {threads} threads, answers aimed at within "
+            f"Plan: {names}{watched}; {workers} x {counted(threads, 'thread')}, answers aimed at within "
             f"{limits.target_seconds * 1000:.0f} ms, at most {limits.waiting} waiting"
         )
         app = create_app(service, api_key=key, hosts=hosts)

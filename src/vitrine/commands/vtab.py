@@ -195,7 +195,7 @@ def _recipe(attempt: "Attempt", *, model: str, precision: str) -> "Recipe":
 def _measurer(place: "torch.device", *, workers: int) -> Any:
     def measure(trained: Any, source: "Source") -> "Interval":
         from vitrine.errors import DataError
-        from vitrine.evaluation.bootstrap import interval_of_mean
+        from vitrine.evaluation.bootstrap import interval_of_share
         from vitrine.evaluation.metrics import top_k_correct
         from vitrine.evaluation.outputs import run_model
 
@@ -213,7 +213,7 @@ def _measurer(place: "torch.device", *, workers: int) -> Any:
                 f"{len(outputs.failures)} image(s) of {source.address} cannot be read, and VTAB tests on all of "
                 f"them; the first: {next(iter(outputs.failures.values()))}"
             )
-        return interval_of_mean(top_k_correct(outputs.rows.numpy(), source.labels, k=1))
+        return interval_of_share(top_k_correct(outputs.rows.numpy(), source.labels, k=1))
 
     return measure
 

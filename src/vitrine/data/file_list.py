@@ -1,7 +1,8 @@
 """Images that are files of their own under one folder: what class folders, manifests and lists share."""
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from vitrine.data.source import Example, Labels, Source, Strings, printable
@@ -12,6 +13,8 @@ from vitrine.spelling import near_match
 # What is listed as an image; whether it is one is found by reading it. Other files are passed over.
 _SUFFIXES = "jpg jpeg jpe jfif png bmp gif webp tif tiff ppm pgm pbm pnm avif jp2 ico tga"
 IMAGE_SUFFIXES = frozenset("." + name for name in _SUFFIXES.split())
+# Photos that Pillow alone does not read: of phones, and the raw files of cameras.
+PHOTO_SUFFIXES = frozenset((".heic", ".heif", ".dng", ".cr2", ".cr3", ".nef", ".arw", ".orf", ".raf", ".rw2"))
 
 
 class FileList(Source):
@@ -105,6 +108,24 @@ def no_such(path: Path, *, kind: str) -> str:
         names = []
     close = near_match(path.name, names)
     return f"{text}; did you mean {printable(str(parent / close))}?" if close else text
+
+
+def passed_over(root: Path) -> dict[str, int]:
+    """Count the files below a folder that are not taken for images, by the ending of their names."""
+    endings = Counter[str]()
+    for _, folders, files in os.walk(root):
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        for name in files:
+            ending = os.path.splitext(name)[1].lower()  # noqa: PTH122 (called for every file)
+            if not name.startswith(".") and ending not in IMAGE_SUFFIXES:
+                endings[ending or "no ending"] += 1
+    return {printable(ending): count for ending, count in endings.most_common()}
+
+
+def photos_passed_over(endings: Mapping[str, int]) -> str:
+    """Say which of the files that are not taken for images are photos, and what would do; empty where none is."""
+    photos = [f"{count:,} {ending}" for ending, count in endings.items() if ending in PHOTO_SUFFIXES]
+    return f"{', '.join(photos)} passed over: save such photos as JPEG to have them read" if photos else ""
 
 
 def _walk(folder: str, prefix: str, *, above: frozenset[tuple[int, int]]) -> Iterator[str]:

@@ -10,6 +10,7 @@ from PIL import Image
 
 from vitrine.data.decode import JPEG_MAGIC, decode
 from vitrine.data.duplicates import Duplicate, ImageRef
+from vitrine.data.file_list import photos_passed_over
 from vitrine.data.overlap import TRAIN, Overlap
 from vitrine.data.scan import ScanReport, problem_of
 from vitrine.data.source import Pixels, Source, printable
@@ -50,6 +51,7 @@ def render_scan(report: ScanReport, splits: Mapping[str, Source]) -> str:
         address=printable(report.address),
         bad=bad,
         groups=groups,
+        has_photos_passed_over=bool(photos_passed_over(report.passed_over)),
         table=_class_table(report),
         samples=_samples(report, splits),
         issues=[

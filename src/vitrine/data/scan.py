@@ -4,7 +4,6 @@
 """
 
 import csv
-import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -14,13 +13,15 @@ import numpy as np
 
 from vitrine.data.decode import ImageFacts
 from vitrine.data.duplicates import Duplicate, find_duplicates
-from vitrine.data.file_list import IMAGE_SUFFIXES, FileList
+from vitrine.data.file_list import FileList, passed_over
 from vitrine.data.readings import Readings, read_all
 from vitrine.data.shard import verify_shards
 from vitrine.data.source import Source, Subset, printable
+from vitrine.data.sources import ALL
 from vitrine.data.sources.shards import LISTING
 from vitrine.runtime.files import write_atomically
 from vitrine.runtime.progress import remark
+from vitrine.spelling import counted
 
 # A class with fewer images than this in its first split is too small to hold any out and still learn from.
 TINY_CLASS = 5
@@ -203,7 +204,8 @@ def _class_issues(splits: Mapping[str, Source]) -> Iterator[Issue]:
         where, count = next(iter(held.items()))
         if 0 < count < TINY_CLASS:
             words = (
-                f"{where} has {count} of {printable(name)}; fewer than {TINY_CLASS} are too few to learn from"
+                f"{counted(count, 'image')}{'' if where == ALL else f' in {where}'}; fewer than {TINY_CLASS} "
+                "are too few to learn from"
             )
             yield Issue(name, "tiny class", words)
 
@@ -231,17 +233,9 @@ def _copy_issues(duplicates: tuple[Duplicate, ...]) -> Iterator[Issue]:
 
 
 def _passed_over(source: Source) -> dict[str, int]:
-    """Count the files of a folder that are not listed, such as photos in a format that is not known."""
     if source.root is None or not source.root.is_dir() or not isinstance(source, FileList):
         return {}
-    endings = Counter[str]()
-    for _, folders, files in os.walk(source.root):
-        folders[:] = [name for name in folders if not name.startswith(".")]
-        for name in files:
-            ending = os.path.splitext(name)[1].lower()  # noqa: PTH122 (called for every file)
-            if not name.startswith(".") and ending not in IMAGE_SUFFIXES:
-                endings[ending or "no ending"] += 1
-    return {printable(ending): count for ending, count in endings.most_common()}
+    return passed_over(source.root)
 
 
 def _conversions(facts: Counter[ImageFacts]) -> dict[str, int]:

@@ -13,7 +13,7 @@ LEVEL = 0.95
 
 @dataclass(frozen=True, kw_only=True)
 class Interval:
-    """A figure with the range in which it lies in 95 % of the resamples."""
+    """A figure with its 95 % interval."""
 
     value: float
     low: float
@@ -23,13 +23,13 @@ class Interval:
         return f"{100 * self.value:.2f} % ({100 * self.low:.2f} to {100 * self.high:.2f})"
 
 
-def interval_of_mean(
-    values: NDArray[Any], *, seed: int = 0, resamples: int = RESAMPLES, level: float = LEVEL
-) -> Interval:
-    """Bootstrap the mean of one number an image, such as whether it was right."""
-    values = values.astype(np.float64)
-    return interval_of(lambda rows: float(values[rows].mean()), len(values), seed=seed, resamples=resamples,
-                       level=level)  # fmt: skip
+def interval_of_share(flags: NDArray[Any], *, seed: int = 0, resamples: int = RESAMPLES) -> Interval:
+    """Bootstrap the share of images that were right; where all or none were, resamples would leave no doubt."""
+    share = float(flags.mean())
+    if share in (0.0, 1.0):
+        low, high = wilson_interval(share, len(flags))
+        return Interval(value=share, low=low, high=high)
+    return interval_of(lambda rows: float(flags[rows].mean()), len(flags), seed=seed, resamples=resamples)
 
 
 def interval_of(

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from vitrine.data.source import NO_LABEL, Source, match_classes
 from vitrine.errors import ConfigError, DataError
-from vitrine.evaluation.bootstrap import RESAMPLES, Interval, interval_of, interval_of_mean
+from vitrine.evaluation.bootstrap import RESAMPLES, Interval, interval_of, interval_of_share
 from vitrine.evaluation.calibration import Calibration, measure_calibration, softmax
 from vitrine.evaluation.metrics import (
     ClassFigures,
@@ -74,18 +74,17 @@ def score_single_label(
     figures = class_figures(confusion, tuple(classes))
     top5 = None
     if len(classes) > TOP:
-        correct = top_k_correct(logits, labels, k=TOP)
-        top5 = interval_of_mean(correct, seed=seed, resamples=resamples)
+        top5 = interval_of_share(top_k_correct(logits, labels, k=TOP), seed=seed, resamples=resamples)
     real_interval, counted = None, None
     if real is not None:
         counts, right = real_correct(predicted, real)
         if not counts.any():
             raise DataError("every list of real.json is empty, so there is nothing to score")
         counted = int(counts.sum())
-        real_interval = interval_of_mean(right[counts], seed=seed, resamples=resamples)
+        real_interval = interval_of_share(right[counts], seed=seed, resamples=resamples)
     return SingleLabel(
         num_images=len(labels),
-        top1=interval_of_mean(top1, seed=seed, resamples=resamples),
+        top1=interval_of_share(top1, seed=seed, resamples=resamples),
         top5=top5,
         macro_precision=macro_average(figures, name="precision"),
         macro_recall=macro_average(figures, name="recall"),

@@ -20,6 +20,7 @@ from vitrine.errors import ConfigError, DataError
 from vitrine.evaluation.probes import LOGISTIC_L2, NEIGHBOURS, logistic_regression, nearest_neighbours
 from vitrine.evaluation.ridge import DEFAULT_L2, RidgeClassifiers
 from vitrine.runtime.progress import track
+from vitrine.spelling import counted
 
 Array: TypeAlias = Tensor | NDArray[Any]
 Probe = Literal["ridge", "knn", "logistic"]
@@ -60,7 +61,8 @@ class FewShotResult:
     def __str__(self) -> str:
         several = len({score.l2 for score in self.scores}) > 1
         lines = [
-            f"{self.probe} on {self.num_classes} classes, {self.num_test:,} test examples, {self.seeds} seed(s)"
+            f"{self.probe} on {self.num_classes} classes, {self.num_test:,} test examples, "
+            f"{counted(self.seeds, 'seed')}"
         ]
         for score in self.scores:
             spread = "" if score.spread is None else f" +- {100 * score.spread:.2f}"
@@ -223,7 +225,7 @@ def _require_enough(
             f"{name} has no training examples at all{others}; add some, or leave the class out of both sets"
         )
     raise DataError(
-        f"{name} has {have} training example(s), fewer than {most} shots{others}; "
+        f"{name} has {counted(have, 'training example')}, fewer than {most} shots{others}; "
         f"add examples or ask for at most {have} shots"
     )
 

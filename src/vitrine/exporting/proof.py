@@ -14,7 +14,7 @@ from torch import Tensor
 
 from vitrine.data.preprocess import Preprocess
 from vitrine.data.source import Source
-from vitrine.evaluation.bootstrap import Interval, interval_of_mean
+from vitrine.evaluation.bootstrap import Interval, interval_of_share
 from vitrine.evaluation.metrics import top_k_correct
 from vitrine.evaluation.outputs import run_model
 from vitrine.models import Model
@@ -191,7 +191,7 @@ def measure_accuracy(
                 against=name,
                 precision=precision,
                 num_images=len(labels),
-                top1=interval_of_mean(right),
+                top1=interval_of_share(right),
                 changed=float((rows.argmax(axis=1) != own.argmax(axis=1)).mean()),
                 cost=float(own_top1 - right.mean()),
             )

@@ -9,7 +9,7 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 import yaml
 
 from vitrine.errors import ConfigError
-from vitrine.spelling import nearest
+from vitrine.spelling import near_match, nearest
 
 # YAML 1.1 takes 3e-4 for a word, since there is no point in it.
 POWER_OF_TEN = re.compile(r"[-+]?([0-9]+(\.[0-9]*)?|\.[0-9]+)[eE][-+]?[0-9]+")
@@ -34,7 +34,11 @@ def unknown_setting(path: str, values: Mapping[str, Any]) -> str:
                 collect(value, f"{prefix}{name}.")
 
     collect(values, "")
-    return f"there is no setting {path!r}; did you mean {nearest(path, known)[0]!r}?"
+    # `lr` is `training.lr`: what a setting is called says more than where it is thought to lie.
+    own_names = {name: name.rpartition(".")[2] for name in known}
+    own_name = near_match(path.rpartition(".")[2], set(own_names.values()))
+    alike = [name for name in known if own_names[name] == own_name]
+    return f"there is no setting {path!r}; did you mean {nearest(path, alike or known)[0]!r}?"
 
 
 def build(kind: Any, values: Mapping[str, Any], *, where: str) -> Any:

@@ -48,20 +48,33 @@ def new_run_folder(
 
 
 def find_run(named: Path) -> Path:
-    """Return a training run's folder; `runs/latest` is the newest one beside it."""
+    """Return a training run's folder; `runs/latest` is the one beside it that was trained last."""
     if named.name == LATEST and not named.exists():
         found = [path.parent for path in named.parent.glob("*/run.json")]
         if not found:
             raise ConfigError(
                 f"{named.parent} holds no training run yet; start one with: vitrine finetune DATA"
             )
-        return max(found, key=lambda path: path.stat().st_mtime)
+        return max(found, key=_last_trained)
     if not (named / "run.json").exists():
         others = sorted(str(path.parent) for path in named.parent.glob("*/run.json"))
         others += [str(named.parent / LATEST)] if others else []
         near = f"; did you mean {nearest(str(named), others)[0]}?" if others else ""
         raise ConfigError(f"{named} is not the folder of a training run{near}")
     return named
+
+
+def by_its_own_name(model: str) -> str:
+    """Return the folder that `runs/latest` means now, for what is still read when another run is the latest."""
+    path = Path(model)
+    if path.name != LATEST or path.exists() or not any(path.parent.glob("*/run.json")):
+        return model
+    return str(find_run(path))
+
+
+def _last_trained(run: Path) -> float:
+    # Not the folder's own time: a report that is written again makes no run a newer one.
+    return max(path.stat().st_mtime for path in (run / "run.json", run / "metrics.jsonl") if path.exists())
 
 
 def is_inside(path: Path, data: Path) -> bool:

@@ -2,6 +2,7 @@
 
 import json
 import math
+import time
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,13 @@ class LiveRun:
     def is_finished(self) -> bool:
         """Whether the run has saved its model."""
         return (self.folder / SAVED).exists()
+
+    def silent_seconds(self) -> float | None:
+        """Return how long ago the last record was written; None where there is none."""
+        try:
+            return max(time.time() - (self.folder / METRICS).stat().st_mtime, 0.0)
+        except FileNotFoundError:
+            return None
 
     def weights_stamp(self) -> tuple[tuple[str, int, int], ...]:
         """Return which files of weights there are, with size and time: it changes when there is something new."""
@@ -101,5 +109,5 @@ def load_unfinished(folder: Path) -> Loaded | None:
         raise CheckpointError(f"{state} does not fit its run: {str(error).splitlines()[0]}") from None
     classes = tuple(classes) if len(classes) == config.num_classes else None
     record = Record(config=config, preprocess=preprocess, classes=classes)
-    note = f"{folder} is still training: these are its weights in {state.name} as they were just now"
+    note = f"{folder} is not finished: these are its weights in {state.name} as they were just now"
     return Loaded(model=model.eval(), preprocess=preprocess, classes=classes, record=record, notes=(note,))

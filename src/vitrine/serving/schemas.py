@@ -136,6 +136,9 @@ class Run(BaseModel):
 
     name: str
     is_finished: bool
+    silent_seconds: float | None = Field(
+        description="Since its last record; a run that was stopped is silent for long."
+    )
     records: list[dict[str, float | int | str | None]]
     next: int = Field(description="What to send as `after` to hear of what comes next.")
 

@@ -54,6 +54,7 @@ def add_contents(app: FastAPI, service: Service) -> None:
             {
                 "name": service.run.name,
                 "is_finished": service.run.is_finished,
+                "silent_seconds": service.run.silent_seconds(),
                 "records": records,
                 "next": end,
             }

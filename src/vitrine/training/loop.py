@@ -15,6 +15,7 @@ from vitrine.models.kernels import use_kernels
 from vitrine.runtime.memory import peak_memory
 from vitrine.runtime.processes import Processes, anyone
 from vitrine.runtime.progress import announced, remark
+from vitrine.spelling import counted
 from vitrine.training.averaging import Averages
 from vitrine.training.config import TrainingConfig, is_bf16
 from vitrine.training.distribution import distributed
@@ -152,7 +153,7 @@ class Run:
         if self.is_patience_over and state.step < config.total_steps:
             remark(
                 f"Stopped early, after step {state.step:,} of {config.total_steps:,}: nothing better in "
-                f"{state.evaluations_since_best} evaluations"
+                f"{counted(state.evaluations_since_best, 'evaluation')}"
             )
         return self.finish(window, first)
 

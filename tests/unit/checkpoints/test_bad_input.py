@@ -279,6 +279,11 @@ def test_a_folder_without_weights_says_what_was_looked_for(tmp_path: Path) -> No
     refused(tmp_path, "holds no weights", "model.safetensors")
 
 
+def test_a_run_that_was_stopped_says_how_it_goes_on(tmp_path: Path) -> None:
+    (tmp_path / "run.json").write_text("{}")
+    refused(tmp_path, "is a run that is not finished", f"go on with: vitrine resume {tmp_path}")
+
+
 def test_a_folder_with_several_files_of_weights_lists_them(tmp_path: Path) -> None:
     for name in ("a.npz", "b.npz"):
         (tmp_path / name).write_bytes(b"x")

@@ -3,6 +3,7 @@
 import os
 import pty
 import re
+import select
 import sys
 import time
 
@@ -26,6 +27,34 @@ def test_the_time_left_is_reckoned_from_what_was_done_now_and_not_before(
     assert ", 44 s left" in said  # 16 steps at 4 in 11 seconds
 
 
+def everything_in(terminal: int) -> str:
+    """Read all that was written to a terminal, which hands it out in pieces."""
+    said = b""
+    while select.select([terminal], [], [], 0.2)[0]:
+        said += os.read(terminal, 100_000)
+    return said.decode()
+
+
+def test_something_stands_on_a_terminal_until_the_first_word_and_is_then_gone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ours, terminal = pty.openpty()
+    with open(terminal, "w") as stderr:  # noqa: PTH123 (a terminal has no path of its own)
+        monkeypatch.setattr(sys, "stderr", stderr)
+        with LiveLine("vitrine finetune ...") as line:
+            assert everything_in(ours) == "vitrine finetune ..."
+            line.remark("Plan: much")
+            assert everything_in(ours) == "\r\x1b[2KPlan: much\r\n"
+        assert everything_in(ours) == ""
+    os.close(ours)
+
+
+def test_nothing_stands_in_a_file_but_what_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+    with LiveLine("vitrine finetune ...") as line:
+        line.remark("Plan: " + "much " * 40)
+    assert capsys.readouterr().err == "Plan: " + "much " * 40 + "\n"
+
+
 def test_a_narrow_terminal_cuts_the_end_of_the_note_and_never_the_time_left(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -40,7 +69,7 @@ def test_a_narrow_terminal_cuts_the_end_of_the_note_and_never_the_time_left(
                 time.sleep(0.02)
                 advance(100, note)
         stderr.flush()
-        said = os.read(ours, 100_000).decode()
+        said = everything_in(ours)
     os.close(ours)
     shown = [re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", text) for text in re.split(r"[\r\n]+", said)]
     last = next(text for text in reversed(shown) if "300/3000" in text)

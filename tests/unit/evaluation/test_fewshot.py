@@ -70,7 +70,7 @@ def test_fewer_examples_than_shots_are_refused_with_the_class_by_name():
     features, labels = separable()
     keep = ~((labels == 2) & (np.arange(len(labels)) > 6))
     with pytest.raises(
-        DataError, match=r"cat has 2 training example\(s\), fewer than 5 shots; .*at most 2 shots"
+        DataError, match=r"cat has 2 training examples, fewer than 5 shots; .*at most 2 shots"
     ):
         fewshot_accuracy(
             features[keep], labels[keep], features, labels, shots=[1, 5], class_names=["a", "b", "cat", "d"]

@@ -35,8 +35,8 @@ def test_a_model_that_scores_all_classes_alike_is_right_for_the_first_class_only
 
 def test_top_5_is_left_out_where_there_are_five_classes_or_fewer():
     logits = np.eye(5)
-    assert score_single_label(logits, np.arange(5), classes="abcde", resamples=10).top5 is None
-    six = score_single_label(np.eye(6), np.arange(6), classes="abcdef", resamples=10)
+    assert score_single_label(logits, np.arange(5), classes="abcde").top5 is None
+    six = score_single_label(np.eye(6), np.arange(6), classes="abcdef")
     assert six.top5 is not None and six.top5.value == 1.0
 
 
@@ -46,7 +46,7 @@ def test_labels_outside_the_models_classes_are_refused():
 
 
 def test_macro_averages_count_only_classes_with_images_and_say_how_many():
-    figures = score_single_label(np.eye(3)[[0, 1]], np.array([0, 1]), classes="abc", resamples=10)
+    figures = score_single_label(np.eye(3)[[0, 1]], np.array([0, 1]), classes="abc")
     assert figures.macro_f1 == 1.0
     assert figures.num_classes_present == 2
     assert figures.per_class[2].recall is None
@@ -92,9 +92,7 @@ def test_real_leaves_out_empty_lists_and_accepts_any_label_of_the_list():
     assert counts.tolist() == [True, False, True, True]
     assert right.tolist() == [True, False, False, True]
     logits = np.eye(4)[[3, 1, 0, 2]]
-    figures = score_single_label(
-        logits, np.array([3, 1, 0, 2]), classes="abcd", real=[[1, 3], [], [2], [2]], resamples=10
-    )
+    figures = score_single_label(logits, np.array([3, 1, 0, 2]), classes="abcd", real=[[1, 3], [], [2], [2]])
     assert figures.num_real_images == 3
     assert figures.real is not None and figures.real.value == pytest.approx(2 / 3)
 

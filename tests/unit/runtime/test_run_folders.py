@@ -1,9 +1,11 @@
+import os
 import threading
+import time
 
 import pytest
 
 from vitrine.errors import CheckpointError, ConfigError
-from vitrine.runtime.run_folders import find_run, is_inside, new_run_folder
+from vitrine.runtime.run_folders import by_its_own_name, find_run, is_inside, new_run_folder
 
 
 def test_without_a_name_each_run_has_its_own_dated_folder(tmp_path, monkeypatch):
@@ -87,3 +89,31 @@ def test_latest_stands_for_the_newest_run_when_weights_are_loaded(tmp_path):
             vitrine.load(str(tmp_path / misspelt))
         with pytest.raises(ConfigError, match=r"did you mean .*/latest\?"):
             find_run(tmp_path / misspelt)
+
+
+def test_the_latest_run_is_the_one_trained_last_and_not_the_one_last_written_about(tmp_path):
+    for age, name in ((300, "old"), (200, "new")):
+        run = tmp_path / name
+        run.mkdir()
+        for file in ("run.json", "metrics.jsonl"):
+            (run / file).write_text("{}")
+            os.utime(run / file, (time.time() - age,) * 2)
+    (tmp_path / "old" / "report.html").write_text("again")
+    assert find_run(tmp_path / "latest") == tmp_path / "new"
+    (tmp_path / "old" / "metrics.jsonl").write_text("{}\n{}")  # it was resumed
+    assert find_run(tmp_path / "latest") == tmp_path / "old"
+
+
+def test_what_is_called_latest_now_is_kept_by_its_own_name(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert by_its_own_name("runs/latest") == "runs/latest"  # none yet: who opens it will say so
+    (tmp_path / "runs" / "first").mkdir(parents=True)
+    (tmp_path / "runs" / "first" / "run.json").write_text("{}")
+    assert by_its_own_name("runs/latest") == "runs/first"
+    assert [by_its_own_name(name) for name in ("box", "google/vit-base", "runs/first")] == [
+        "box",
+        "google/vit-base",
+        "runs/first",
+    ]
+    (tmp_path / "runs" / "latest").mkdir()
+    assert by_its_own_name("runs/latest") == "runs/latest"

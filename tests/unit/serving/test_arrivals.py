@@ -98,7 +98,7 @@ def test_a_run_that_finishes_between_two_looks_is_served_as_it_was_saved(tmp_pat
         saved_vit(folder / "model", seed=5)
         until(lambda: not running.service.awaited)
         [described] = ask(running.port, "/models").json["models"]
-        assert not any("still training" in note for note in described["notes"])
+        assert not any("is not finished" in note for note in described["notes"])
 
 
 def test_weights_that_cannot_be_read_are_said_once_and_tried_again_when_others_come(tmp_path, monkeypatch):

@@ -89,7 +89,7 @@ def test_the_newest_weights_are_those_that_the_run_would_save(tmp_path, averages
     factor = 1.0 if averages else 0.5
     for name, value in loaded.model.state_dict().items():
         torch.testing.assert_close(value, factor * model.state_dict()[name])
-    assert "still training" in loaded.notes[0]
+    assert "is not finished" in loaded.notes[0]
 
 
 def test_a_run_without_weights_is_served_as_curves_only(tmp_path):

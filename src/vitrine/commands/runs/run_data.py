@@ -51,6 +51,7 @@ def open_data(
     The first process looks at the files and writes the split; the others read what it found.
     """
     from vitrine.data.exclusions import leave_out, read_exclusions
+    from vitrine.data.file_list import photos_passed_over
     from vitrine.data.scan import ScanReport, conversions_in_words, scan, set_aside
     from vitrine.data.sources import check_classes, open_splits
     from vitrine.runtime.processes import by_the_first
@@ -107,6 +108,8 @@ def open_data(
         splits = set_aside(splits, report)
         if report.converted:
             remark(conversions_in_words(report.converted))
+        if photos := photos_passed_over(report.passed_over):
+            remark(photos)
     if exclude is not None:
         splits["train"] = leave_out(splits["train"], read_exclusions(exclude))
     issues = () if report is None else report.issues[:MOST_ISSUES]

@@ -31,7 +31,8 @@ def load_to_tune(model: str, recipe: "Recipe", *, num_classes: int) -> "Loaded":
     from vitrine.checkpoints import load
     from vitrine.models import build
 
-    loaded = load(model, num_classes=num_classes, image_size=recipe.size)
+    # As many classes may well be other ones: a head of theirs would begin with their answers.
+    loaded = load(model, num_classes=num_classes, image_size=recipe.size, new_head=True)
     if recipe.views.crop == "random":  # BiT-HyperRule squashes images to a square, those it is judged by, too
         squashed = dataclasses.replace(loaded.preprocess, rule="squash", crop_fraction=1.0)
         loaded = dataclasses.replace(loaded, preprocess=squashed)

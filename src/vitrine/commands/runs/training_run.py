@@ -76,7 +76,7 @@ class TrainingResult:
                 f"{self.num_validation:,} validation images, {self.when()}"
             )
         lines += worst_lines(self.worst, self.mistakes)
-        lines.append(f"Wrote {self.model} (weights, preprocessing, classes) and {self.folder}/metrics.jsonl")
+        lines.append(f"Wrote {self.model} (weights, preprocessing, classes)")
         if self.report is not None:
             lines.append(f"Wrote {self.report} (curves, mistakes, what the model looked at)")
         return "\n".join([*lines, *self.next()])
@@ -114,7 +114,7 @@ class TrainingResult:
         return [
             *collapsed,
             f"Learned by {self.objective} for {self.steps:,} steps{measured}",
-            f"Wrote {self.model} (weights, preprocessing, no head yet) and {self.folder}/metrics.jsonl",
+            f"Wrote {self.model} (weights, preprocessing, no head yet)",
             f"Next: vitrine finetune DATA --model {self.folder}, or vitrine fewshot {self.folder} DATA",
         ]
 
@@ -185,7 +185,8 @@ def carry_out(setting: Setting, *, resume_from: Path | None = None) -> TrainingR
         here = dataclasses.replace(setting, recipe=dataclasses.replace(setting.recipe, training=training))
         seconds = expected_seconds(here, processes, module, task, done=done)
         remark(plan_of(here, processes, seconds=seconds, done=done))
-        if setting.recipe.training.precision == "auto" and has_fast_bf16(processes.device):
+        is_new = resume_from is None
+        if is_new and setting.recipe.training.precision == "auto" and has_fast_bf16(processes.device):
             remark("This processor multiplies in bf16: --precision bf16 may take half the time")
         task = task or make_task(setting, processes)
         by_the_first(lambda: write_records(setting, is_resumed=resume_from is not None), processes)
@@ -257,6 +258,7 @@ def save_model(setting: Setting) -> None:
 
 def result_of(setting: Setting, outcome: "Outcome", report: "RunReport | None" = None) -> TrainingResult:
     """Say how the run ended: the accuracy is that of the weights that were saved."""
+    from vitrine.commands.runs.validation import unjudged
     from vitrine.data.source import printable
     from vitrine.evaluation.bootstrap import wilson_interval
 
@@ -265,6 +267,8 @@ def result_of(setting: Setting, outcome: "Outcome", report: "RunReport | None" =
     notes: tuple[str, ...] = ()
     if setting.set_aside:
         notes = (f"{len(setting.set_aside)} files could not be read and were set aside: {folder}/data.json",)
+    if accuracy is not None:
+        notes += unjudged(setting.splits)
     return TrainingResult(
         folder=folder,
         model=folder / "model",

@@ -11,6 +11,9 @@ if TYPE_CHECKING:
     from vitrine.recipes import Recipe
     from vitrine.runtime.processes import Processes
 
+# Of classes that cannot be judged.
+MOST_NAMED = 5
+
 
 def num_judged(splits: "Mapping[str, Source]", recipe: "Recipe") -> int:
     """Count the images that one evaluation reads: without labels some are looked at again, beside trained ones."""
@@ -52,3 +55,21 @@ def validation_passes(setting: "Setting", processes: "Processes") -> "Iterator[B
 def evaluation_batch(setting: "Setting", world_size: int) -> int:
     """Return a batch over all processes that is small enough to go with what training holds."""
     return min(setting.recipe.training.batch_size, 64 * world_size) // world_size * world_size or world_size
+
+
+def unjudged(splits: "Mapping[str, Source]") -> tuple[str, ...]:
+    """Name the classes that the accuracy says nothing about, as of so few images none is held out."""
+    from vitrine.data.source import printable
+
+    judged = splits["val"].counts()
+    names = [
+        printable(name)
+        for name, trained, held_out in zip(
+            splits["train"].classes, splits["train"].counts(), judged, strict=True
+        )
+        if trained and not held_out
+    ]
+    if not names:
+        return ()
+    others = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
+    return (f"Not judged, as no image is held out: {', '.join(names[:MOST_NAMED])}{others}",)

@@ -15,7 +15,7 @@ from vitrine.data.file_list import list_images, require_path, subfolders
 from vitrine.data.source import Source, Subset, match_classes, printable, some_of
 from vitrine.data.split import held_out_split, stored_split
 from vitrine.errors import DataError
-from vitrine.spelling import near_match
+from vitrine.spelling import near_match, num_cells
 
 ALL = "all"
 # The names that a split may have on disk, and what we call it.
@@ -173,11 +173,12 @@ def count_table(splits: Mapping[str, Source], *, most: int = 40) -> str:
     classes = next(iter(splits.values())).classes
     counts = np.stack([source.counts() for source in splits.values()], axis=1)  # (classes, splits)
     order = np.argsort(counts[:, 0], kind="stable")
-    width = max([len("class"), *(len(printable(name)) for name in classes)])
+    width = max([len("class"), *(num_cells(printable(name)) for name in classes)])
     lines = ["  " + "class".ljust(width) + "".join(name.rjust(9) for name in splits)]
     for index in order[:most]:
         cells = "".join(str(count).rjust(9) for count in counts[index])
-        lines.append("  " + printable(classes[index]).ljust(width) + cells)
+        name = printable(classes[index])
+        lines.append("  " + name + " " * (width - num_cells(name)) + cells)
     if len(order) > most:
         lines.append(f"  and {len(order) - most} more classes")
     return "\n".join(lines)

@@ -6,12 +6,16 @@ import { $, el } from "./dom.js";
 const EVERY = 2000;
 // Past this many points a curve is thinned out; nobody sees more on a screen.
 const MOST_POINTS = 600;
+// Whether a run was stopped is not written anywhere; after so long without a record the page no longer says that it trains.
+const SILENT_SECONDS = 120;
 const PLOTS = [
   { title: "Loss", names: { loss: "training", val_loss: "validation" } },
   { title: "Accuracy", names: { accuracy: "training", val_accuracy: "validation" } },
   { title: "Learning rate", names: { lr: "learning rate" } },
   { title: "Images a second", names: { images_per_second: "images a second" } },
   { title: "Gradient norm", names: { gradient_norm: "gradient norm" } },
+  { title: "Waiting for data", names: { waiting_for_data: "share of the time" } },
+  { title: "Memory", names: { memory_gib: "GiB" } },
 ];
 const KNOWN = new Set(["step", ...PLOTS.flatMap((plot) => Object.keys(plot.names))]);
 const records = [];
@@ -33,8 +37,8 @@ async function poll() {
     next = found.next;
     isFinished = found.is_finished;
     records.push(...found.records);
-    if (found.records.length || !$("#curves").children.length) drawCurves(isFinished);
-    else showState(isFinished);
+    if (found.records.length || !$("#curves").children.length) drawCurves(found);
+    else showState(found);
     if (found.records.length) setTimeout(poll, 50); // there may be more
     else if (!isFinished) setTimeout(poll, EVERY);
   } catch (error) {
@@ -43,15 +47,23 @@ async function poll() {
   }
 }
 
-function showState(isFinished) {
+function showState(run) {
   const last = records.at(-1);
   const state = $("#run-state");
   const step = last ? `step ${last.step.toLocaleString("en")}` : "no record yet";
-  state.replaceChildren(isFinished ? "Finished" : el("span", {}, el("i", { className: "live" }), "Training"), `, ${step}`);
+  const silent = run.silent_seconds ?? 0;
+  if (run.is_finished) state.replaceChildren(`Finished, ${step}`);
+  else if (silent > SILENT_SECONDS) state.replaceChildren(`Not finished, ${step}; nothing new for ${duration(silent)}`);
+  else state.replaceChildren(el("span", {}, el("i", { className: "live" }), "Training"), `, ${step}`);
 }
 
-function drawCurves(isFinished) {
-  showState(isFinished);
+function duration(seconds) {
+  const minutes = Math.floor(seconds / 60);
+  return minutes < 120 ? `${minutes} minutes` : minutes < 2880 ? `${Math.floor(minutes / 60)} hours` : `${Math.floor(minutes / 1440)} days`;
+}
+
+function drawCurves(run) {
+  showState(run);
   const others = new Set(records.flatMap((record) => Object.keys(record)).filter((name) => !KNOWN.has(name)));
   const plots = [...PLOTS, ...[...others].map((name) => ({ title: words(name), names: { [name]: words(name) } }))];
   $("#curves").replaceChildren(...plots.map(plot).filter(Boolean));
