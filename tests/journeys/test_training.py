@@ -92,6 +92,26 @@ def test_a_signal_saves_and_exits_with_130_and_resume_completes(
     same_run(tmp_path / "run", whole)
 
 
+def test_a_run_that_is_being_trained_belongs_to_that_process_alone(tmp_path: Path, whole: Path) -> None:
+    """Two that write to one folder would spoil it for both."""
+    run = tmp_path / "run"
+    process = started("pretrain", SHAPES, *SMALL, *ALL, "--steps", "40", "--out", run)
+    wait_for_records(run, 5)
+    process.send_signal(signal.SIGSTOP)
+    before = (run / "config.yaml").read_bytes(), (run / "log.txt").read_bytes()
+    for command in (
+        ("resume", run, "--set", "training.lr=1e-5"),
+        ("pretrain", SHAPES, *SMALL, "--out", run, "--overwrite"),
+    ):
+        assert_refused(inside(*command), "another process is at work on", "stop it first")
+    assert before == ((run / "config.yaml").read_bytes(), (run / "log.txt").read_bytes())
+    process.send_signal(signal.SIGCONT)
+    process.communicate(timeout=100)
+    assert process.returncode == 0
+    same_run(run, whole)
+    assert not list(tmp_path.glob(".*.lock"))
+
+
 def test_an_interruption_before_the_first_step_is_said_and_leaves_no_run(tmp_path: Path) -> None:
     def interrupted(*given: object, **options: object) -> None:
         raise KeyboardInterrupt

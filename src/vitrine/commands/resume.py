@@ -59,9 +59,9 @@ def resume(
         workers = int(began["workers"])
     exclude = None if began["exclude"] is None else Path(began["exclude"])
     with joined_processes(device or began["device"]) as processes:
-        state, done = None, 0
-        if not began["is_sweeping"]:
-            state, done = by_the_first(lambda: unfinished_state(folder, recipe.training), processes)
+        state, done = by_the_first(
+            lambda: unfinished_state(folder, recipe.training, is_sweeping=began["is_sweeping"]), processes
+        )
         opened = open_data(
             began["data"], folder=folder, seed=recipe.training.seed, hold_out=began["hold_out"], exclude=exclude,
             strict=False, allow_empty_class=True, workers=workers, processes=processes, is_resumed=True,
@@ -128,13 +128,22 @@ def with_weights(setting: "Setting") -> "Setting":
     return dataclasses.replace(setting, model=loaded.model)
 
 
-def unfinished_state(folder: Path, training: "TrainingConfig") -> tuple[Path, int]:
-    """Return the last state of a run and its step; refuse a run that has none, and one that is finished."""
+def unfinished_state(
+    folder: Path, training: "TrainingConfig", *, is_sweeping: bool
+) -> tuple[Path | None, int]:
+    """Return the last state of a run and its step; refuse a run that is under way, has none, or is finished.
+
+    A sweep keeps the states of its attempts elsewhere.
+    """
+    from vitrine.commands.runs.run_records import require_idle
     from vitrine.errors import ConfigError
     from vitrine.runtime.launch import launched
     from vitrine.training.loop import LAST
     from vitrine.training.saving import newest_state, numbers_of
 
+    require_idle(folder)
+    if is_sweeping:
+        return None, 0
     state = newest_state(folder / "checkpoints" / LAST)
     if state is None:
         raise ConfigError(

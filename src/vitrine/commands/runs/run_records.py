@@ -9,6 +9,8 @@ import platform
 import shlex
 import shutil
 import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +18,7 @@ if TYPE_CHECKING:
     from vitrine.commands.runs.training_run import Setting
     from vitrine.runtime.processes import Processes
 
+BUSY = "let it end or stop it first, or name another folder with --out"
 FILES = ("config.yaml", "metrics.jsonl", "checkpoints", "model")
 # Everything that a run writes into its folder, and so all that --overwrite takes away.
 WRITTEN = (
@@ -33,6 +36,8 @@ def start_folder(
 
     def make() -> Path:
         may_replace = overwrite or (named is not None and is_restarted(named))
+        if may_replace and named is not None and named.exists():
+            require_idle(named)
         folder = new_run_folder(
             named, verb=verb, files=FILES, never_in=data_folder(data), is_overwriting=may_replace
         )
@@ -42,6 +47,25 @@ def start_folder(
         return folder
 
     return by_the_first(make, processes)
+
+
+@contextmanager
+def at_work(folder: Path, processes: "Processes") -> Iterator[None]:
+    """Keep other commands off a run for the length of the block: two that write to it would spoil it for both."""
+    from vitrine.runtime.processes import by_the_first
+    from vitrine.runtime.turns import alone_at
+
+    with ExitStack() as held:
+        by_the_first(lambda: held.enter_context(alone_at(folder, advice=BUSY)), processes)
+        yield
+
+
+def require_idle(folder: Path) -> None:
+    """Refuse to touch a run that another process is training."""
+    from vitrine.runtime.turns import alone_at
+
+    with alone_at(folder, advice=BUSY):
+        pass
 
 
 def remove(path: Path) -> None:

@@ -156,7 +156,7 @@ def carry_out(setting: Setting, *, resume_from: Path | None = None) -> TrainingR
     from vitrine.commands.runs.expected_time import expected_seconds
     from vitrine.commands.runs.micro_batches import chosen_micro_batch
     from vitrine.commands.runs.run_plan import plan_of, require_room
-    from vitrine.commands.runs.run_records import optional_sinks, steps_done, write_records
+    from vitrine.commands.runs.run_records import at_work, optional_sinks, steps_done, write_records
     from vitrine.commands.runs.training_task import make_task, trained_module
     from vitrine.models.kernels import require_precision
     from vitrine.runtime.devices import has_fast_bf16
@@ -169,6 +169,7 @@ def carry_out(setting: Setting, *, resume_from: Path | None = None) -> TrainingR
     folder = setting.folder
     with (
         joined_processes(setting.device) as processes,
+        at_work(folder, processes),
         logged_to(folder / "log.txt", is_first=processes.is_first),
     ):
         require_precision(
