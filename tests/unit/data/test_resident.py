@@ -41,16 +41,16 @@ def test_views_that_resize_are_left_to_the_workers() -> None:
 def test_a_reader_that_stops_early_leaves_no_thread_waiting() -> None:
     import threading
 
-    before = threading.active_count()
+    before = set(threading.enumerate())  # other tests may have left some
     batches = ResidentLoader(
         small_set(), TrainView(size=(16, 24), crop="padded"), batch_size=4
     ).training_batches(stop_step=1000)
     next(batches)
     batches.close()  # type: ignore[attr-defined]
-    for thread in threading.enumerate():
-        if thread is not threading.main_thread() and thread.daemon:
-            thread.join(timeout=2)
-    assert threading.active_count() <= before
+    own = set(threading.enumerate()) - before
+    for thread in own:
+        thread.join(timeout=5)
+    assert not any(thread.is_alive() for thread in own)
 
 
 def test_an_error_while_drawing_ahead_arrives_instead_of_a_wait_without_end(
