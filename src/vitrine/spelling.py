@@ -2,7 +2,7 @@
 
 import difflib
 import unicodedata
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 
 
 def nearest(name: str, known: Iterable[str], count: int = 1) -> list[str]:
@@ -40,3 +40,14 @@ def num_cells(text: str) -> int:
         0 if unicodedata.combining(letter) else 1 + (unicodedata.east_asian_width(letter) in "WF")
         for letter in text
     )
+
+
+def padded(text: str, width: int) -> str:
+    """Fill text with spaces up to `width` columns of a terminal."""
+    return text + " " * (width - num_cells(text))
+
+
+def with_first(unreadable: Mapping[str, str], noun: str) -> str:
+    """Count what cannot be read, and say of the first why."""
+    name, why = next(iter(unreadable.items()))
+    return f"{counted(len(unreadable), noun)}; the first: {with_name(why, name)}"

@@ -109,7 +109,7 @@ def test_a_run_that_is_being_trained_belongs_to_that_process_alone(tmp_path: Pat
     process.communicate(timeout=100)
     assert process.returncode == 0
     same_run(run, whole)
-    assert not list(tmp_path.glob(".*.lock"))
+    assert not list(tmp_path.rglob(".*.lock"))
 
 
 def test_an_interruption_before_the_first_step_is_said_and_leaves_no_run(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from annotated_doc import Doc
 
-from vitrine.spelling import counted, num_cells
+from vitrine.spelling import counted, num_cells, padded
 
 if TYPE_CHECKING:
     from vitrine.data.scan import Issue
@@ -101,7 +101,7 @@ class CheckResult:
         lines = ["  " + "class".ljust(width) + "".join(split.rjust(9) for split in splits)]
         for name, shown in list(zip(classes, names, strict=True))[:MOST_CLASSES_SHOWN]:
             cells = "".join(f"{self.counts[split][name]:,}".rjust(9) for split in splits)
-            lines.append("  " + shown + " " * (width - num_cells(shown)) + cells)
+            lines.append("  " + padded(shown, width) + cells)
         if len(classes) > MOST_CLASSES_SHOWN:
             lines.append(f"  and {len(classes) - MOST_CLASSES_SHOWN} more classes")
         return lines

@@ -8,7 +8,7 @@ from annotated_doc import Doc
 
 from vitrine.commands import options
 from vitrine.commands.model_or_box import ModelOrBox, Pictures
-from vitrine.spelling import counted, with_name
+from vitrine.spelling import with_first
 
 FILE = "features.npy"
 
@@ -32,9 +32,7 @@ class EmbedResult:
     def __str__(self) -> str:
         lines = [f"{self.num_pictures - len(self.unreadable):,} pictures, {self.width} features each"]
         if self.unreadable:
-            name, why = next(iter(self.unreadable.items()))
-            count = counted(len(self.unreadable), "picture")
-            lines.append(f"Left out, as they cannot be read: {count}; the first: {with_name(why, name)}")
+            lines.append(f"Left out, as they cannot be read: {with_first(self.unreadable, 'picture')}")
         lines += [f"Wrote {path}" for path in self.wrote]
         file = self.wrote[0]
         reader = "pyarrow.parquet.read_table" if file.suffix == ".parquet" else "numpy.load"

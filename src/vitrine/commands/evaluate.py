@@ -8,7 +8,7 @@ from annotated_doc import Doc
 
 from vitrine.commands import options
 from vitrine.commands.model_or_box import Data, ModelOrBox, model_and_data
-from vitrine.spelling import counted, with_name
+from vitrine.spelling import with_first
 
 if TYPE_CHECKING:
     from vitrine.checkpoints import Loaded
@@ -68,9 +68,7 @@ class EvaluateResult:
         if named := [f"{name} {100 * value:.1f} %" for name, value in self.worst if value < 1]:
             lines.append("Worst: " + ", ".join(named))
         if self.unreadable:
-            name, why = next(iter(self.unreadable.items()))
-            count = counted(len(self.unreadable), "file")
-            lines.append(f"Not scored, as they cannot be read: {count}; the first: {with_name(why, name)}")
+            lines.append(f"Not scored, as they cannot be read: {with_first(self.unreadable, 'file')}")
         lines += [f"Wrote {path}" for path in self.wrote]
         if self.wrote:
             lines.append(f"Next: open {self.wrote[-1]} in a browser")

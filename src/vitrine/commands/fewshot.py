@@ -10,7 +10,7 @@ from annotated_doc import Doc
 
 from vitrine.commands import options
 from vitrine.commands.model_or_box import BOX, Data, ModelOrBox, model_and_data
-from vitrine.spelling import counted, with_name
+from vitrine.spelling import counted, with_first
 
 if TYPE_CHECKING:
     from vitrine.data.source import Source
@@ -39,9 +39,7 @@ class FewShotReport:
             str(self.result),
         ]
         if self.unreadable:
-            name, why = next(iter(self.unreadable.items()))
-            count = counted(len(self.unreadable), "file")
-            lines.append(f"Left out, as they cannot be read: {count}; the first: {with_name(why, name)}")
+            lines.append(f"Left out, as they cannot be read: {with_first(self.unreadable, 'file')}")
         model = "" if self.model == BOX else f" --model {shlex.quote(self.model)}"
         lines.append(f"Next: vitrine finetune {shlex.quote(self.data)}{model}")
         return "\n".join(lines)

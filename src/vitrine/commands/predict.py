@@ -10,7 +10,7 @@ from annotated_doc import Doc
 
 from vitrine.commands import options
 from vitrine.commands.model_or_box import ModelOrBox, Pictures
-from vitrine.spelling import num_cells, with_name
+from vitrine.spelling import num_cells, padded, with_name
 
 if TYPE_CHECKING:
     from vitrine.data.source import Source
@@ -59,7 +59,7 @@ class PredictResult:
             return [with_name(found.error, found.name)]
         width = max(num_cells(answer.label) for answer in found.answers)
         lines = [
-            f"{100 * answer.probability:6.1f} %  {answer.label}{' ' * (width - num_cells(answer.label))}  "
+            f"{100 * answer.probability:6.1f} %  {padded(answer.label, width)}  "
             f"{'█' * round(BAR_WIDTH * answer.probability)}".rstrip()
             for answer in found.answers
         ]

@@ -50,9 +50,8 @@ class RecipeList:
             own = sorted(
                 (line for line in self.recipes if line.verb == verb), key=lambda line: not line.is_default
             )
-            for claim, alike in itertools.groupby(
-                own, key=lambda line: line.claim
-            ):  # said once for all of them
+            # A claim is said once for all that share it.
+            for claim, alike in itertools.groupby(own, key=lambda line: line.claim):
                 lines += [*(f"  {line}" for line in alike), f"      {claim}"]
         return "\n".join(
             [*lines, "Next: vitrine recipes NAME   (all its settings; --set changes any of them)"]

@@ -110,6 +110,12 @@ def no_such(path: Path, *, kind: str) -> str:
     return f"{text}; did you mean {printable(str(parent / close))}?" if close else text
 
 
+def no_images(folder: Path) -> str:
+    """Say that a folder holds none, and which of its files are photos that are not read."""
+    photos = photos_passed_over(passed_over(folder))
+    return f"{printable(str(folder))} holds no images" + (f"; {photos}" if photos else "")
+
+
 def passed_over(root: Path) -> dict[str, int]:
     """Count the files below a folder that are not taken for images, by the ending of their names."""
     endings = Counter[str]()

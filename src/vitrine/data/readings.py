@@ -215,11 +215,8 @@ def _take_room(file: IO[bytes]) -> None:
         if hasattr(os, "posix_fallocate"):
             os.posix_fallocate(file.fileno(), 0, size)
     except OSError as error:
-        if error.errno in (
-            errno.ENOSPC,
-            errno.EDQUOT,
-            errno.EFBIG,
-        ):  # others: a file system that cannot promise
+        # Others: a file system that cannot promise.
+        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
             raise DataError(
                 f"there is no room for {size_in_words(size)} of thumbnails in {cache_folder()}: {error.strerror}; "
                 "make room, or name another place with VITRINE_CACHE"

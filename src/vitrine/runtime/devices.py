@@ -8,6 +8,7 @@ import torch
 
 from vitrine.errors import ConfigError
 from vitrine.runtime.progress import remark
+from vitrine.spelling import counted
 
 
 def choose_device(name: str, local_rank: int = 0) -> torch.device:
@@ -45,11 +46,14 @@ def same_threads(before: int | None) -> Iterator[None]:
         yield
         return
     if "OMP_NUM_THREADS" in os.environ:
-        remark(f"This run began with {before} thread(s) and goes on with {now}: last digits may differ")
+        remark(
+            f"This run began with {counted(before, 'thread')} and goes on with {now}: last digits may differ"
+        )
         yield
         return
     remark(
-        f"Computing with {before} thread(s), as the run began, for the same bits; OMP_NUM_THREADS decides otherwise"
+        f"Computing with {counted(before, 'thread')}, as the run began, for the same bits; "
+        "OMP_NUM_THREADS decides otherwise"
     )
     torch.set_num_threads(before)
     try:

@@ -3,6 +3,8 @@
 import math
 from typing import TYPE_CHECKING
 
+from vitrine.spelling import counted
+
 if TYPE_CHECKING:
     from torch import nn
 
@@ -46,8 +48,7 @@ def aim_of(setting: "Setting") -> str:
         if training.trains == "head":
             aim += " (the head alone is trained)"
         elif training.frozen_blocks:
-            blocks = "1 block" if training.frozen_blocks == 1 else f"{training.frozen_blocks} blocks"
-            aim += f" (the embedding and {blocks} stay as they are)"
+            aim += f" (the embedding and {counted(training.frozen_blocks, 'block')} stay as they are)"
     if setting.teacher is not None:
         seen = "x".join(map(str, setting.teacher.preprocess.size))
         aim += f", taught by {setting.teacher.name} at {seen} px"

@@ -10,7 +10,7 @@ import shlex
 import shutil
 import sys
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from vitrine.commands.runs.training_run import Setting
     from vitrine.runtime.processes import Processes
 
-BUSY = "let it end or stop it first, or name another folder with --out"
 FILES = ("config.yaml", "metrics.jsonl", "checkpoints", "model")
 # Everything that a run writes into its folder, and so all that --overwrite takes away.
 WRITTEN = (
@@ -53,19 +52,25 @@ def start_folder(
 def at_work(folder: Path, processes: "Processes") -> Iterator[None]:
     """Keep other commands off a run for the length of the block: two that write to it would spoil it for both."""
     from vitrine.runtime.processes import by_the_first
-    from vitrine.runtime.turns import alone_at
 
     with ExitStack() as held:
-        by_the_first(lambda: held.enter_context(alone_at(folder, advice=BUSY)), processes)
+        by_the_first(lambda: held.enter_context(claim(folder)), processes)
         yield
 
 
 def require_idle(folder: Path) -> None:
     """Refuse to touch a run that another process is training."""
+    with claim(folder):
+        pass
+
+
+def claim(folder: Path) -> AbstractContextManager[None]:
+    """Return the claim to a run; it is made inside, as a folder such as /out may lie where nothing can be written."""
     from vitrine.runtime.turns import alone_at
 
-    with alone_at(folder, advice=BUSY):
-        pass
+    return alone_at(
+        folder / "checkpoints", advice="let it end or stop it first, or name another folder with --out"
+    )
 
 
 def remove(path: Path) -> None:

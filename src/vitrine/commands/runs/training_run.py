@@ -172,9 +172,8 @@ def carry_out(setting: Setting, *, resume_from: Path | None = None) -> TrainingR
         at_work(folder, processes),
         logged_to(folder / "log.txt", is_first=processes.is_first),
     ):
-        require_precision(
-            setting.recipe.training.precision, device=processes.device
-        )  # before a time is promised
+        # Before a time is promised.
+        require_precision(setting.recipe.training.precision, device=processes.device)
         done = steps_done(resume_from)
         module = trained_module(setting)
         if resume_from is None:

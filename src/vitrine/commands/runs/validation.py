@@ -11,9 +11,6 @@ if TYPE_CHECKING:
     from vitrine.recipes import Recipe
     from vitrine.runtime.processes import Processes
 
-# Of classes that cannot be judged.
-MOST_NAMED = 5
-
 
 def num_judged(splits: "Mapping[str, Source]", recipe: "Recipe") -> int:
     """Count the images that one evaluation reads: without labels some are looked at again, beside trained ones."""
@@ -59,17 +56,12 @@ def evaluation_batch(setting: "Setting", world_size: int) -> int:
 
 def unjudged(splits: "Mapping[str, Source]") -> tuple[str, ...]:
     """Name the classes that the accuracy says nothing about, as of so few images none is held out."""
-    from vitrine.data.source import printable
+    from vitrine.data.source import some_of
 
-    judged = splits["val"].counts()
+    train, val = splits["train"], splits["val"]
     names = [
-        printable(name)
-        for name, trained, held_out in zip(
-            splits["train"].classes, splits["train"].counts(), judged, strict=True
-        )
+        name
+        for name, trained, held_out in zip(train.classes, train.counts(), val.counts(), strict=True)
         if trained and not held_out
     ]
-    if not names:
-        return ()
-    others = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
-    return (f"Not judged, as no image is held out: {', '.join(names[:MOST_NAMED])}{others}",)
+    return (f"Not judged, as no image is held out: {some_of(names)}",) if names else ()

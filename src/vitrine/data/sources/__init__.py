@@ -15,7 +15,7 @@ from vitrine.data.file_list import list_images, require_path, subfolders
 from vitrine.data.source import Source, Subset, match_classes, printable, some_of
 from vitrine.data.split import held_out_split, stored_split
 from vitrine.errors import DataError
-from vitrine.spelling import near_match, num_cells
+from vitrine.spelling import near_match, num_cells, padded
 
 ALL = "all"
 # The names that a split may have on disk, and what we call it.
@@ -177,8 +177,7 @@ def count_table(splits: Mapping[str, Source], *, most: int = 40) -> str:
     lines = ["  " + "class".ljust(width) + "".join(name.rjust(9) for name in splits)]
     for index in order[:most]:
         cells = "".join(str(count).rjust(9) for count in counts[index])
-        name = printable(classes[index])
-        lines.append("  " + name + " " * (width - num_cells(name)) + cells)
+        lines.append("  " + padded(printable(classes[index]), width) + cells)
     if len(order) > most:
         lines.append(f"  and {len(order) - most} more classes")
     return "\n".join(lines)

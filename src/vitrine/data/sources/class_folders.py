@@ -5,15 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
-from vitrine.data.file_list import (
-    FileList,
-    list_images,
-    no_such,
-    passed_over,
-    photos_passed_over,
-    require_path,
-    subfolders,
-)
+from vitrine.data.file_list import FileList, list_images, no_images, no_such, require_path, subfolders
 from vitrine.data.source import Labels, Source, Strings, printable
 from vitrine.data.sources import ALL, SPLIT_NAMES
 from vitrine.errors import DataError
@@ -88,5 +80,4 @@ def _nothing_in(folder: Path) -> str:
             f"{printable(str(folder))} holds {loose} images but no class folders; put the images of each "
             "class into a folder with the class's name, or give a .csv with path,label"
         )
-    photos = photos_passed_over(passed_over(folder))
-    return f"{printable(str(folder))} holds no images" + (f"; {photos}" if photos else "")
+    return no_images(folder)

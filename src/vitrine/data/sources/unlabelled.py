@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 
-from vitrine.data.file_list import FileList, list_images, passed_over, photos_passed_over, require_path
+from vitrine.data.file_list import FileList, list_images, no_images, require_path
 from vitrine.data.source import NO_LABEL, Source, Strings, printable
 from vitrine.errors import DataError
 
@@ -16,7 +16,6 @@ def open_folder(address: str) -> Source:
         raise DataError(f"{printable(address)} is not a folder; images without labels are read from a folder")
     paths = Strings(list_images(root))
     if len(paths) == 0:
-        photos = photos_passed_over(passed_over(root))
-        raise DataError(f"{printable(address)} holds no images" + (f"; {photos}" if photos else ""))
+        raise DataError(no_images(root))
     labels = np.full(len(paths), NO_LABEL, dtype=np.int32)
     return FileList(root, paths, labels=labels, classes=(), address=address)
