@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from vitrine.commands.runs.run_report import Mistake, worst_lines
 from vitrine.errors import VitrineError
+from vitrine.spelling import counted
 
 if TYPE_CHECKING:
     from vitrine.commands.runs.run_report import RunReport
@@ -266,7 +267,9 @@ def result_of(setting: Setting, outcome: "Outcome", report: "RunReport | None" =
     num_validation = len(setting.splits["val"]) if "val" in setting.splits else 0
     notes: tuple[str, ...] = ()
     if setting.set_aside:
-        notes = (f"{len(setting.set_aside)} files could not be read and were set aside: {folder}/data.json",)
+        were = "was" if len(setting.set_aside) == 1 else "were"
+        count = counted(len(setting.set_aside), "file")
+        notes = (f"{count} could not be read and {were} set aside: {folder}/data.json",)
     if accuracy is not None:
         notes += unjudged(setting.splits)
     return TrainingResult(
