@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from vitrine.data.source import some_of
 from vitrine.errors import CheckpointError, ConfigError, RepeatedError
 from vitrine.models.kernels import use_kernels
 from vitrine.runtime.memory import peak_memory
@@ -231,14 +232,13 @@ class Run:
     def stop_not_finite(self, window: Window) -> None:
         """Stop: weights are those of the last good step; say when, on which files, and what may help."""
         bad_step = window.first_bad_step(self.state.step)
-        names = list(self.task.names_of(bad_step))
-        some = ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
+        batch = some_of(self.task.names_of(bad_step)) or "not named"
         self.state.step, self.state.sums = bad_step, {}
         save_state(self.state, self.folder / LAST, processes=self.processes, shard=self.shard)
         is_rough = is_bf16(self.config.precision, device=self.processes.device.type)
         raise NotFiniteError(
             f"the loss or a gradient of step {bad_step + 1} is not finite; the weights of the step before are in "
-            f"{newest_state(self.folder / LAST)}; the batch was {some or 'not named'}; try a lower learning rate "
+            f"{newest_state(self.folder / LAST)}; the batch was {batch}; try a lower learning rate "
             f"(now {self.config.lr:g}){', --precision fp32' if is_rough else ''} or a longer warm-up, or go on from "
             f"there with: vitrine resume {self.folder.parent} --set training.lr={self.config.lr / 10:g}"
         )
