@@ -15,6 +15,7 @@ import json
 import os
 import re
 import sys
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, get_args, get_origin
@@ -53,6 +54,8 @@ def main() -> None:
     if isinstance(sys.stdout, io.TextIOWrapper):
         # As Python has it for errors: a name that the terminal has no letters for is escaped, and stops nothing.
         sys.stdout.reconfigure(errors="backslashreplace")
+    # The compiler advises GPUs to round fp32 products, in the midst of the live line; fp32 is exact here on purpose.
+    warnings.filterwarnings("ignore", message="TensorFloat32 tensor cores")
     code = exit_code_of(build())
     if launched().world_size > 1:
         # Threads of torch's process groups may still want Python's lock while it is taken down, and abort.

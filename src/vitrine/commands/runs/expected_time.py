@@ -27,8 +27,11 @@ SURE_RATE = {"cpu": 3e10, "cuda": 1e14}
 LONGEST_IMAGE_SECONDS, LONGEST_PASS_SECONDS = 1.0, 1.5
 # A training step reaches half of the matmul rate of an H200 (docs/experiments.md), two thirds of a CPU's (ViT-B/16).
 SHARE_OF_RATE = {"cpu": 0.65, "cuda": 0.5}
-# Compiled, a step takes 0.7 of its time (there), and compiling itself about a minute.
+# Compiled, a step takes 0.7 of the trial's time (there), and compiling itself about a minute.
 COMPILED_SHARE, COMPILING_SECONDS = 0.7, 60.0
+# The trial launches its kernels one by one, which for a small model takes longer than they run. Recorded, that is
+# gone: even a ViT of width 256 under heavy augmentation then reaches 0.22 of the rate (there, CIFAR-10).
+RECORDED_SHARE_OF_RATE = 0.2
 # Clipping and AdamW on two cores: 22 ms for 5.5 million weights. Accelerators do it beside the rest.
 UPDATE_SECONDS_A_WEIGHT = 4e-9
 # A pass forward is a third of one forward and backward.
@@ -80,7 +83,7 @@ def expected_seconds(
         seconds += steps * trained * UPDATE_SECONDS_A_WEIGHT
     forward = 1.0 if training.trains == "head" else FORWARD_SHARE
     if training.compiles_on(processes.device.type):
-        seconds = COMPILED_SHARE * seconds + COMPILING_SECONDS
+        seconds += COMPILING_SECONDS
     judged = num_judged(setting.splits, recipe) / processes.world_size
     times = evaluations_after(done, every=training.evaluate_every, total=training.total_steps)
     times += bool(setting.wants_report and recipe.needs_labels)
@@ -105,26 +108,38 @@ def pace_of(setting: "Setting", processes: "Processes", module: "nn.Module", tas
     batch, reading = few_images(setting, processes.device)
     if is_resident(setting, processes):
         reading = 0.0
-    learning = None
-    kind = processes.device.type
+    cores = available_cores()
+    return Pace(
+        learning=learning_seconds(setting, processes, module, task, batch),
+        reading=reading,
+        workers=min(setting.workers, cores),
+        threads=None if processes.device.type != "cpu" else min(torch.get_num_threads(), cores),
+    )
+
+
+def learning_seconds(
+    setting: "Setting", processes: "Processes", module: "nn.Module", task: "Task | None", batch: "Batch"
+) -> float:
+    """Return the seconds that learning from one image takes: by a trial, or else by its operations."""
+    from vitrine.runtime.rate import measured_matmul_rate
+    from vitrine.training.graphs import can_record
+
+    training, kind = setting.recipe.training, processes.device.type
     flops = operations_an_image(setting)
     is_cut = setting.shard and processes.world_size > 1
     is_short = flops <= LONGEST_IMAGE_SECONDS * SURE_RATE.get(kind, SURE_RATE["cpu"])
+    tried = None
     if task is not None and is_short and not is_cut:
-        learning = tried_out(module, task, batch, setting, processes)
-    if learning is None:
-        from vitrine.runtime.rate import measured_matmul_rate
-
-        is_bf16 = setting.recipe.training.precision != "fp32"
-        rate, _ = measured_matmul_rate("bf16" if is_bf16 else "fp32", device=kind)
-        learning = flops / (SHARE_OF_RATE.get(kind, 0.5) * rate)
-    cores = available_cores()
-    return Pace(
-        learning=learning,
-        reading=reading,
-        workers=min(setting.workers, cores),
-        threads=None if kind != "cpu" else min(torch.get_num_threads(), cores),
-    )
+        tried = tried_out(module, task, batch, setting, processes)
+    if tried is not None and training.compiles_on(kind):
+        tried *= COMPILED_SHARE
+    is_recorded = training.graphs and can_record(processes.device, world_size=processes.world_size)
+    if tried is not None and not is_recorded:
+        return tried
+    rate, _ = measured_matmul_rate("fp32" if training.precision == "fp32" else "bf16", device=kind)
+    if tried is None:
+        return flops / (SHARE_OF_RATE.get(kind, 0.5) * rate)
+    return min(tried, flops / (RECORDED_SHARE_OF_RATE * rate))
 
 
 def few_images(setting: "Setting", device: "torch.device") -> "tuple[Batch, float]":

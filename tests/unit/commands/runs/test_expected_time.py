@@ -9,7 +9,14 @@ import torch
 from torch import nn
 
 from vitrine.commands.runs import training_batches
-from vitrine.commands.runs.expected_time import Pace, about, evaluations_after, expected_seconds, pace_of
+from vitrine.commands.runs.expected_time import (
+    Pace,
+    about,
+    evaluations_after,
+    expected_seconds,
+    operations_an_image,
+    pace_of,
+)
 from vitrine.commands.runs.run_plan import plan_of
 from vitrine.commands.runs.training_run import Setting
 from vitrine.commands.runs.training_task import make_task, trained_module
@@ -18,7 +25,9 @@ from vitrine.data.preprocess import Preprocess
 from vitrine.models import create_model
 from vitrine.recipes import find_recipe
 from vitrine.recipes.recipe import Recipe
+from vitrine.runtime import rate
 from vitrine.runtime.processes import Processes
+from vitrine.training import graphs
 from vitrine.training.task import Task
 
 ALONE = Processes()
@@ -110,6 +119,21 @@ def test_a_set_that_the_device_holds_is_not_read_while_a_run_goes_on(monkeypatch
     assert pace_of(run, ALONE, run.model, task).reading > 0
     monkeypatch.setattr(training_batches, "is_resident", lambda setting, processes: True)
     assert pace_of(run, ALONE, run.model, task).reading == 0
+
+
+def test_recorded_steps_are_not_reckoned_with_the_time_of_their_launches(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    launched, recorded = (setting(graphs=wanted, compile=False) for wanted in (False, True))
+    task = slowed(make_task(launched, ALONE), 0.02)
+    monkeypatch.setattr(graphs, "can_record", lambda device, *, world_size: True)
+    monkeypatch.setattr(rate, "measured_matmul_rate", lambda precision, *, device: (1e12, ""))
+    assert pace_of(launched, ALONE, launched.model, task).learning > 0.02
+    found = pace_of(recorded, ALONE, recorded.model, task).learning
+    assert found == pytest.approx(operations_an_image(recorded) / (0.2 * 1e12))
+    # A step that is no longer than its kernels stays as it was seen.
+    monkeypatch.setattr(rate, "measured_matmul_rate", lambda precision, *, device: (1e3, ""))
+    assert 0.02 < pace_of(recorded, ALONE, recorded.model, task).learning < 0.1
 
 
 def test_readers_work_beside_an_accelerator_and_share_the_cores_with_a_cpu() -> None:
