@@ -286,15 +286,20 @@ def test_a_loss_that_is_not_finite_exits_with_3_names_the_files_and_suggests(tmp
     assert all(value.isfinite().all() for value in kept.values())
 
 
-@pytest.mark.parametrize("how", ["added", "removed", "changed"])
+@pytest.mark.parametrize("how", ["added", "removed", "changed", "changed in size too"])
 def test_changed_data_is_refused_unless_asked_for(tmp_path: Path, how: str) -> None:
     folders = class_folders(tmp_path / "photos", each=10)
+    save(folders / "cat" / "other.bmp", photo(98))
     run = interrupted(folders, *SMALL, "--steps", "8", "--out", tmp_path / "run")
     held_out = [line for line in (run / "split.csv").read_text().splitlines() if line.endswith(",val")]
     if how == "added":
         save(folders / "cat" / "new.png", photo(99))
     elif how == "removed":
         (folders / "cat" / "3.png").unlink()
+    elif how == "changed":
+        before = (folders / "cat" / "other.bmp").stat().st_size
+        save(folders / "cat" / "other.bmp", photo(99))
+        assert (folders / "cat" / "other.bmp").stat().st_size == before
     else:
         save(folders / "cat" / "3.png", photo(99, 100, 100))
     refused = inside("resume", run)
@@ -302,7 +307,7 @@ def test_changed_data_is_refused_unless_asked_for(tmp_path: Path, how: str) -> N
     before = json.loads((run / "data.json").read_text())
     done = inside("resume", run, "--allow-changed-data")
     assert done.returncode == 0, done.stderr
-    assert json.loads((run / "data.json").read_text())["fingerprints"] != before["fingerprints"]
+    assert json.loads((run / "data.json").read_text())["contents"] != before["contents"]
     assert len(losses(run)) == 8
     still = [line for line in (run / "split.csv").read_text().splitlines() if line.endswith(",val")]
     assert set(still) <= set(held_out)  # nothing that was trained on is now tested on

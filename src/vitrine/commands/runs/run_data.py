@@ -4,7 +4,7 @@ import json
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +29,8 @@ class RunData:
     """Names of the files that cannot be read."""
     issues: "tuple[Issue, ...]" = ()
     """What else is wrong with the files, the first few hundred."""
+    contents: "Mapping[str, str]" = field(default_factory=dict)
+    """By split, a hash of the bytes of all images; of generated ones none."""
 
 
 def open_data(
@@ -113,7 +115,8 @@ def open_data(
     if exclude is not None:
         splits["train"] = leave_out(splits["train"], read_exclusions(exclude))
     issues = () if report is None else report.issues[:MOST_ISSUES]
-    return RunData(splits=splits, set_aside=bad, issues=issues)
+    contents = {} if report is None else report.contents
+    return RunData(splits=splits, set_aside=bad, issues=issues, contents=contents)
 
 
 def require_two_classes(source: "Source", address: str) -> None:

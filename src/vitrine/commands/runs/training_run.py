@@ -138,6 +138,8 @@ class Setting:
     set_aside: tuple[str, ...] = ()
     issues: "tuple[Issue, ...]" = ()
     """What is wrong with the files of the data."""
+    contents: Mapping[str, str] = field(default_factory=dict)
+    """By split of the data, a hash of the bytes of all images."""
     trains_on_all: bool = False
     """Whether the held-out part is trained on too, as after a sweep."""
     is_sweeping: bool = False
