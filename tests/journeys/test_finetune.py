@@ -154,6 +154,27 @@ def test_a_sweep_tries_every_rate_and_then_trains_on_all_images(
     assert last.exists() and not last.with_name("best.safetensors").exists()
 
 
+def test_the_run_after_a_sweep_is_repeated_by_its_config_and_leaves_out_what_is_excluded(
+    photos: Path, pretrained: Path, tmp_path: Path
+) -> None:
+    with (tmp_path / "exclude.txt").open("w") as file:
+        file.writelines(f"cat/{number}.png\n" for number in range(4))
+    options = ("--sweep", "--set", "sweep=[0.001]", "--epochs", "1", "--exclude", str(tmp_path / "exclude.txt"))
+    # Half of the photos are held out, and some of those that are listed with them.
+    done = finetune(photos, pretrained, tmp_path / "run", *options, "--hold-out", "0.5")
+    assert done.returncode == 0, done.stderr
+    data = json.loads((tmp_path / "run" / "data.json").read_text())
+    assert data["images"] == {"train": 20}
+    assert len(losses(tmp_path / "run")) == 5  # an epoch of all images by four
+    again = inside(
+        "finetune", photos, "--recipe", tmp_path / "run" / "config.yaml", "--hold-out", "0", "--device", "cpu",
+        "--exclude", tmp_path / "exclude.txt", "--workers", "0", "--out", tmp_path / "again",
+    )  # fmt: skip
+    assert again.returncode == 0, again.stderr
+    one, other = (vitrine.load(tmp_path / name).model.state_dict() for name in ("run", "again"))
+    assert all(torch.equal(one[name], other[name]) for name in other)
+
+
 def test_a_rate_that_diverges_is_passed_over_and_of_equals_the_surer_one_is_taken(
     photos: Path, pretrained: Path, tmp_path: Path
 ) -> None:
