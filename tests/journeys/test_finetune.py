@@ -159,7 +159,15 @@ def test_the_run_after_a_sweep_is_repeated_by_its_config_and_leaves_out_what_is_
 ) -> None:
     with (tmp_path / "exclude.txt").open("w") as file:
         file.writelines(f"cat/{number}.png\n" for number in range(4))
-    options = ("--sweep", "--set", "sweep=[0.001]", "--epochs", "1", "--exclude", str(tmp_path / "exclude.txt"))
+    options = (
+        "--sweep",
+        "--set",
+        "sweep=[0.001]",
+        "--epochs",
+        "1",
+        "--exclude",
+        str(tmp_path / "exclude.txt"),
+    )
     # Half of the photos are held out, and some of those that are listed with them.
     done = finetune(photos, pretrained, tmp_path / "run", *options, "--hold-out", "0.5")
     assert done.returncode == 0, done.stderr
