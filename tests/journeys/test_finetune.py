@@ -12,6 +12,7 @@ from journeys.commandline import assert_refused, inside, losses
 from pictures import class_folders, photo, save
 
 import vitrine
+from vitrine.recipes.recipe import from_yaml
 from vitrine.training.loop import Run
 from vitrine.training.saving import numbers_of, weights_of
 
@@ -272,11 +273,16 @@ def test_images_with_several_labels_are_trained_with_the_sigmoid_loss(
             save(tmp_path / "data" / "images" / f"{number}.png", photo(number))
             labels = [name for bit, name in enumerate(("day", "sea", "sky")) if (number + 1) >> bit & 1]
             writer.writerow([f"images/{number}.png", ";".join(labels or ["day"])])
-    done = finetune(tmp_path / "data" / "labels.csv", pretrained, tmp_path / "run", "--steps", "3")
+    # Beside the list, as `runs` is for one in the working folder: a list of files is no folder of images.
+    run = tmp_path / "data" / "run"
+    done = finetune(tmp_path / "data" / "labels.csv", pretrained, run, "--steps", "3")
     assert done.returncode == 0, done.stderr
-    assert "Images have several labels: sigmoid loss" in done.stderr
+    assert (
+        "Images have several labels: sigmoid loss in the place of softmax, no label smoothing" in done.stderr
+    )
+    assert from_yaml((run / "config.yaml").read_text()).augment.label_smoothing == 0
     # Zero logits: log 2 for each of three classes.
-    assert losses(tmp_path / "run")[0] == pytest.approx(3 * math.log(2), rel=1e-6)
+    assert losses(run)[0] == pytest.approx(3 * math.log(2), rel=1e-6)
 
 
 def test_patience_stops_early_and_a_run_stopped_so_is_finished(
