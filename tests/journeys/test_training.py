@@ -287,8 +287,12 @@ def test_a_loss_that_is_not_finite_exits_with_3_names_the_files_and_suggests(tmp
     assert_refused(done, "is not finite", "try a lower learning rate (now 1e+30)", code=3)
     assert "cat/" in done.stderr or "dog/" in done.stderr
     assert "is not finite" in (tmp_path / "run" / "log.txt").read_text().splitlines()[-1]
-    kept = saving.weights_of(tmp_path / "run" / "checkpoints" / "last.safetensors")
+    kept = saving.weights_of(tmp_path / "run" / "checkpoints" / "stopped.safetensors")
     assert all(value.isfinite().all() for value in kept.values())
+    # What is suggested helps.
+    assert f"go on from step 0 with: vitrine resume {tmp_path / 'run'} --set training.lr=1e+29" in done.stderr
+    calmer = inside("resume", tmp_path / "run", "--set", "training.lr=1e-3")
+    assert calmer.returncode == 0, calmer.stderr
 
 
 @pytest.mark.parametrize("how", ["added", "removed", "changed", "changed in size too"])
@@ -345,12 +349,12 @@ def test_a_disk_without_room_for_a_checkpoint_is_found_before_the_first_step(tmp
 
 
 def test_a_full_disk_keeps_the_last_good_checkpoint_and_the_run_can_go_on(tmp_path: Path) -> None:
-    """The disk fills up after the first checkpoint: `fsync` fails from then on."""
+    """The disk fills up after the checkpoint of step 3: `fsync` fails from then on."""
     calls, fsync = [], os.fsync
     last = tmp_path / "run" / "checkpoints" / "last.safetensors"
 
     def full(handle: int) -> None:
-        if last.exists():
+        if last.exists() and saving.numbers_of(last)["step"] == 3:
             calls.append(handle)
             raise OSError(errno.ENOSPC, "No space left on device")
         fsync(handle)

@@ -30,7 +30,7 @@ from vitrine.runtime.progress import listening
 from vitrine.training import loop as loop_module
 from vitrine.training import room
 from vitrine.training.config import TrainingConfig
-from vitrine.training.loop import BEST, LAST, train
+from vitrine.training.loop import BEST, LAST, STOPPED, train
 from vitrine.training.saving import numbers_of, weights_of
 from vitrine.training.schedule import learning_rate
 from vitrine.training.state import TrainingState
@@ -174,8 +174,27 @@ def test_a_loss_that_is_not_finite_stops_at_that_step_and_keeps_the_last_good_we
     ) as caught:
         train(small_model(), Changed(task, loss_of=spoilt), config=config, folder=folder)
     assert caught.value.exit_code == 3
-    assert_equal(weights_of(folder / LAST), seen[5])  # as they were before the sixth step
-    assert numbers_of(folder / LAST)["step"] == 5
+    assert_equal(weights_of(folder / STOPPED), seen[5])  # as they were before the sixth step
+    assert numbers_of(folder / STOPPED)["step"] == 5
+    assert "then start again" in str(
+        caught.value
+    )  # the last checkpoint is of the fifth step: no rate helps there
+
+
+def test_a_run_whose_rate_was_too_high_goes_on_from_its_last_checkpoint_with_a_lower_one(
+    tmp_path: Path,
+) -> None:
+    """At the step that was not finite the same weights would fail on the same batch at any rate."""
+    wild = Changed(CONFIG, lr=1e30, warmup_steps=0, optimizer="sgd", clip_norm=None, checkpoint_every=10)
+    folder, calm, memory = fresh_folder(tmp_path), Changed(wild, lr=1e-3), Memory()
+    with pytest.raises(NotFiniteError, match=r"go on from step 0 with: vitrine resume .* training\.lr=1e"):
+        train(small_model(), small_task(wild), config=wild, folder=folder)
+    assert numbers_of(folder / STOPPED)["step"] > 0
+    train(
+        small_model(), small_task(calm), config=calm, folder=folder, sinks=[memory], resume_from=folder / LAST
+    )
+    _, expected = run(tmp_path / "calm", calm)
+    assert memory.losses == expected.losses
 
 
 @pytest.mark.parametrize("changes", [{"checkpoint_every": 7}, {"patience": 1, "evaluate_every": 3}])
@@ -194,7 +213,8 @@ def test_steps_after_one_that_is_not_finite_are_never_saved_as_done(
     folder = fresh_folder(tmp_path)
     with pytest.raises(NotFiniteError, match="step 5 is not finite"):
         train(small_model(), Changed(task, loss_of=spoilt), config=config, folder=folder)
-    assert numbers_of(folder / LAST)["step"] == 4
+    assert numbers_of(folder / STOPPED)["step"] == 4
+    assert numbers_of(folder / LAST)["step"] == 0
 
 
 @pytest.mark.parametrize("precision", ["bf16", "fp32"])
