@@ -218,6 +218,20 @@ def test_a_run_without_a_checkpoint_says_so(tmp_path: Path) -> None:
     run = interrupted(SHAPES, *SMALL, "--steps", "9", "--out", tmp_path / "run")
     (run / "checkpoints" / "last.safetensors").unlink()
     assert_refused(inside("resume", run), "has no checkpoint yet")
+    (run / "run.json").write_text("{")
+    assert_refused(inside("resume", run), "run.json is damaged")
+
+
+def test_a_run_goes_on_from_another_folder_than_the_one_it_began_in(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class_folders(tmp_path / "photos", each=8)
+    monkeypatch.chdir(tmp_path)
+    run = interrupted("photos", *SMALL, "--steps", "8", "--out", tmp_path / "run")
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    done = inside("resume", run)
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize(

@@ -49,7 +49,10 @@ def resume(
 
     folder = find_run(Path(run))
     before = from_yaml((folder / "config.yaml").read_text())
-    began = json.loads((folder / "run.json").read_text())
+    try:
+        began = json.loads((folder / "run.json").read_text())
+    except ValueError as error:
+        raise ConfigError(f"{folder / 'run.json'} is damaged, so the run cannot go on: {error}") from None
     recipe = changed_under_way(before, set or ())
     if set and began["is_sweeping"]:
         raise ConfigError(
