@@ -331,10 +331,13 @@ class Run:
             self.evaluate()
         self.state.sums = window.as_numbers()
         self.save(LAST, must=True)
+        # A run that went on otherwise than before may have kept something better from then than it has found since.
+        kept = newest_state(self.folder / BEST)
+        numbers = self.state.numbers() if kept is None else numbers_of(kept)
         return Outcome(
             steps=steps,
-            best=self.state.best,
-            best_step=self.state.best_step,
+            best=numbers["best"],
+            best_step=numbers["best_step"],
             last_evaluation=self.last_evaluation,
             images_per_second=window.overall_rate,
         )

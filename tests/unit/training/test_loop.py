@@ -197,6 +197,26 @@ def test_a_run_whose_rate_was_too_high_goes_on_from_its_last_checkpoint_with_a_l
     assert memory.losses == expected.losses
 
 
+def test_the_best_that_is_told_is_what_is_kept_where_a_run_goes_on_otherwise_than_before(
+    tmp_path: Path,
+) -> None:
+    config = Changed(CONFIG, total_steps=10, evaluate_every=2, checkpoint_every=4)
+    folder, results, seen = fresh_folder(tmp_path), iter([0.5, 0.4, 0.9, *[0.1] * 4]), []
+    task = Changed(small_task(config), evaluate=lambda model: {"accuracy": next(results)})
+
+    def spoilt(module: nn.Module, parts: tuple[Tensor, ...]) -> tuple[Tensor, dict[str, Tensor]]:
+        seen.append(1)
+        losses, stats = task.loss_of(module, parts)
+        return losses * (float("nan") if len(seen) == 7 else 1.0), stats
+
+    with pytest.raises(NotFiniteError, match="go on from step 4"):
+        train(small_model(), Changed(task, loss_of=spoilt), config=config, folder=folder)
+    calm = Changed(config, lr=1e-4)
+    outcome = train(small_model(), task, config=calm, folder=folder, resume_from=folder / LAST)
+    assert (outcome.best, outcome.best_step) == (0.9, 6)
+    assert numbers_of(folder / BEST)["best_step"] == 6
+
+
 @pytest.mark.parametrize("changes", [{"checkpoint_every": 7}, {"patience": 1, "evaluate_every": 3}])
 def test_steps_after_one_that_is_not_finite_are_never_saved_as_done(
     tmp_path: Path, changes: dict[str, object]
