@@ -5,6 +5,8 @@ from typing import Annotated, Literal
 
 from annotated_doc import Doc
 
+from vitrine.spelling import counted
+
 GIB = 1024**3
 
 
@@ -60,7 +62,7 @@ class Plan:
         return "\n".join(
             [
                 f"{self.model}: {self.params:,} parameters at {size} px{tokens}",
-                f"Batch {self.batch_size} on {self.devices} device(s) of {self.device_memory:g} GiB, "
+                f"Batch {self.batch_size} on {counted(self.devices, 'device')} of {self.device_memory:g} GiB, "
                 f"{self.steps:,} steps",
                 f"As asked, on each device: {line(self.as_asked)}",
                 f"{'Fits' if self.fits else 'Does not fit'}: {self.advice}",

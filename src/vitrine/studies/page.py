@@ -162,10 +162,11 @@ def facts_of(results: Results) -> list[tuple[str, str]]:
     if not results.all:
         return [("0", "finished runs")]
     first = results.all[-1]
+    num_seeds = len({result.seed for result in results.all})
     data = ", ".join(dict.fromkeys(result.data for result in results.all))
     return [
         (f"{len(results.all)}", "finished runs"),
-        (f"{len({result.seed for result in results.all})}", "seed(s)"),
+        (f"{num_seeds}", "seed" if num_seeds == 1 else "seeds"),
         (first.scale, "scale"),
         (data, "data"),
         (f"{sum(result.exaflops for result in results.all):.3g}", "exaFLOPs"),
