@@ -138,6 +138,8 @@ class Setting:
     set_aside: tuple[str, ...] = ()
     issues: "tuple[Issue, ...]" = ()
     """What is wrong with the files of the data."""
+    contents: Mapping[str, str] = field(default_factory=dict)
+    """By split of the data, a hash of the bytes of all images."""
     trains_on_all: bool = False
     """Whether the held-out part is trained on too, as after a sweep."""
     is_sweeping: bool = False
@@ -294,10 +296,14 @@ def result_of(setting: Setting, outcome: "Outcome", report: "RunReport | None" =
 
 
 def loss_for(source: "Source", recipe: "Recipe") -> "Recipe":
-    """Choose the sigmoid loss where images have several labels: a softmax has room for one."""
+    """Choose the sigmoid loss where images have several labels: a softmax has room for one; and smooth none."""
     from vitrine.runtime.progress import remark
 
-    if not source.is_multi_label or recipe.loss == "sigmoid" or not recipe.needs_labels:
+    if not source.is_multi_label or not recipe.needs_labels:
         return recipe
-    remark("Images have several labels: sigmoid loss in the place of softmax")
-    return dataclasses.replace(recipe, loss="sigmoid")
+    changes = ["sigmoid loss in the place of softmax"] if recipe.loss != "sigmoid" else []
+    changes += ["no label smoothing"] if recipe.augment.label_smoothing else []
+    if changes:
+        remark(f"Images have several labels: {', '.join(changes)}")
+    augment = dataclasses.replace(recipe.augment, label_smoothing=0.0)
+    return dataclasses.replace(recipe, loss="sigmoid", augment=augment)
