@@ -1,5 +1,6 @@
 """`vitrine dedup`: find training images that are copies of test images, and list them to be left out."""
 
+import shlex
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -32,13 +33,16 @@ class DedupResult:
         lines = [
             f"{self.num_train:,} training images against {tests}",
             f"{self.num_excluded:,} training images are copies of test images: {self.num_pairs:,} pairs"
-            + (f", {methods}" if methods else ""),
+            + (f", {methods}" if methods else "")
+            if self.num_pairs
+            else "No training image is a copy of a test image",
         ]
         if self.num_unreadable:
             lines.append(f"{self.num_unreadable:,} files cannot be read and were not compared")
         lines += [f"Wrote {path}" for path in self.wrote]
-        exclude = next(path for path in self.wrote if path.name == "exclude.txt")
-        lines.append(f"Next: look at the pairs, then train with --exclude {exclude}")
+        if self.num_excluded:
+            exclude = next(path for path in self.wrote if path.name == "exclude.txt")
+            lines.append(f"Next: look at the pairs, then train with --exclude {shlex.quote(str(exclude))}")
         return "\n".join(lines)
 
 

@@ -5,6 +5,8 @@ from typing import Annotated, Literal
 
 from annotated_doc import Doc
 
+from vitrine.spelling import counted
+
 GIB = 1024**3
 
 
@@ -56,17 +58,18 @@ class Plan:
             )
 
         size = "x".join(map(str, self.image_size))
+        tera = self.rate / 1e12
         tokens = "" if self.tokens is None else f", {self.tokens} tokens"
         return "\n".join(
             [
                 f"{self.model}: {self.params:,} parameters at {size} px{tokens}",
-                f"Batch {self.batch_size} on {self.devices} device(s) of {self.device_memory:g} GiB, "
+                f"Batch {self.batch_size} on {counted(self.devices, 'device')} of {self.device_memory:g} GiB, "
                 f"{self.steps:,} steps",
                 f"As asked, on each device: {line(self.as_asked)}",
                 f"{'Fits' if self.fits else 'Does not fit'}: {self.advice}",
                 f"Then, on each device: {line(self.memory)}",
-                f"{self.exaflops:.4g} exaFLOPs at {self.rate / 1e12:,.0f} TFLOP/s a device ({self.rate_source}): "
-                f"{self.hours:,.2f} hours",
+                f"{self.exaflops:.4g} exaFLOPs at {tera:,.{0 if tera >= 10 else 2}f} TFLOP/s a device "
+                f"({self.rate_source}): {_shown_hours(self.hours)}",
             ]
         )
 
@@ -137,6 +140,13 @@ def plan(
         rate_source=source,
         hours=exaflops * 1e18 / per_second / devices / 3600,
     )
+
+
+def _shown_hours(hours: float) -> str:
+    days = hours / 24
+    if days < 100:
+        return f"{hours:,.2f} hours" if hours < 100 else f"{days:,.1f} days"
+    return f"{days / 365.25:,.1f} years"
 
 
 def _require_above_zero(**values: float) -> None:
