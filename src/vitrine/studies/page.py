@@ -45,6 +45,7 @@ def write_page(file: Path, study: Study, results: Sequence[Result], *, notes: Se
         verdict=verdict,
         # Our own drawing: its text is escaped by matplotlib.
         figure=Markup(draw(panels)),
+        num_panels=len(panels),
         rows=rows_of(study, found),
         columns=columns_of(found),
         facts=facts_of(found),
