@@ -77,6 +77,7 @@ def test_figures_arrays_and_a_page_are_written_and_said(inspected):
 def test_the_page_holds_everything_and_its_drawings_follow_light_and_dark(inspected):
     page = (inspected[1] / "inspect.html").read_text()
     assert page.count("<svg") == 9
+    assert page.count('<figure class="wide">') == 3  # strips: a phone scrolls them, and shrinks the rest
     assert "prefers-color-scheme: dark" in page
     assert "currentColor" in page and "#1d1f23;" not in page.split("</style>", 2)[-1]
     for address in re.findall(r'(?:src|href)="([^"]*)"', page):

@@ -63,6 +63,15 @@ def test_plan_measures_this_machine_where_no_rate_is_stated() -> None:
     assert plan.rate > 1e8 and "measured" in plan.rate_source
 
 
+@pytest.mark.parametrize(
+    ("rate", "shown"), [(400, "400 TFLOP/s"), (0.05, "0.05 TFLOP/s"), (400, " hours"), (0.05, " days)")]
+)
+def test_a_plan_shows_slow_machines_and_long_times_in_figures_that_can_be_read(
+    rate: float, shown: str
+) -> None:
+    assert shown in str(vitrine.plan("ViT-B/16", images=1e6, epochs=10, rate=rate))
+
+
 def test_recipes_are_listed_with_their_claims_and_shown_so_that_they_can_be_run(tmp_path: Path) -> None:
     listed = json.loads(command("recipes", "--json").stdout)["recipes"]
     assert {line["name"] for line in listed} == set(RECIPES)

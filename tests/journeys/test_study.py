@@ -146,7 +146,7 @@ def test_changed_data_is_not_taken_for_the_old(tmp_path: Path) -> None:
     document = tmp_path / "studies.md"
     assert inside("study", "page", str(tmp_path), "--out", str(document)).returncode == 0
     # The document is about the last series alone.
-    assert "4 finished runs · 1 seed(s)" in document.read_text()
+    assert "4 finished runs · 1 seed " in document.read_text()
     assert "seed=1' --scale tiny --seeds 1" in document.read_text()
 
 

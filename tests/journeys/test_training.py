@@ -393,7 +393,7 @@ def test_broken_images_are_set_aside_and_counted_and_strict_refuses_them(tmp_pat
     record = json.loads((tmp_path / "run" / "data.json").read_text())
     assert sorted(record["set_aside"]) == ["cat/5.png", "dog/2.png"]
     strict = inside("pretrain", folders, *SMALL, "--steps", "3", "--out", tmp_path / "strict", "--strict")
-    assert_refused(strict, "2 files of", "cannot be read; see: vitrine check")
+    assert_refused(strict, "cannot be read: 2 files of", "see: vitrine check")
     assert not (tmp_path / "strict").exists()
 
 

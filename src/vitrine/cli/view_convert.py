@@ -1,6 +1,7 @@
 """How `vitrine convert` shows its parity report."""
 
 import re
+import shlex
 
 from vitrine.checkpoints.converting import Conversion
 from vitrine.checkpoints.report import TensorLine
@@ -29,7 +30,7 @@ def show(result: Conversion) -> None:
             f"(largest logit {check.scale:.3g}): {verdict}"
         )
     print(f"\nWrote {result.destination}")
-    print(as_typed(f"Next: vitrine evaluate {result.destination} ./test"))
+    print(as_typed(f"Next: vitrine evaluate {shlex.quote(str(result.destination))} ./test"))
 
 
 def rows(tensors: tuple[TensorLine, ...]) -> list[str]:

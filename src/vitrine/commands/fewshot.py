@@ -78,7 +78,7 @@ def fewshot(
     from vitrine.commands.runs.run_data import trained_on
     from vitrine.data.source import printable
     from vitrine.evaluation.features import extract_features
-    from vitrine.evaluation.fewshot import fewshot_accuracy, parse_shots
+    from vitrine.evaluation.fewshot import fewshot_accuracy, parse_shots, require_enough
     from vitrine.runtime.processes import joined_processes
     from vitrine.runtime.progress import remark
 
@@ -86,6 +86,7 @@ def fewshot(
     values, asked = _numbers(l2), None if shots is None else parse_shots(shots)
     names, (train, test) = _open(data, test_fraction)
     wanted = asked or _affordable(train)
+    require_enough(train.counts(), wanted, class_names=train.classes)  # before minutes of features
     if (run := trained_on(model, data)) is not None and "test" not in names:
         remark(
             f"{run} was trained on {data}, images that are tested on among them: this is better than on others"
@@ -167,7 +168,7 @@ def _affordable(train: "Source") -> tuple[int, ...]:
     wanted = tuple(number for number in SHOTS if number <= least) or SHOTS[:1]
     if len(wanted) < len(SHOTS):
         left = ", ".join(str(number) for number in SHOTS[len(wanted) :])
-        remark(f"No class may have fewer examples than shots, and one has {least}: {left} are left out")
+        remark(f"A class has {counted(least, 'example')} to draw from, so {left} shots are left out")
     return wanted
 
 

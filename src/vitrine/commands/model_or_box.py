@@ -1,5 +1,6 @@
 """MODEL may be left out: then it is the model in the box, and the words that are there mean something else."""
 
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeAlias
@@ -36,6 +37,7 @@ def model_and_data(verb: str, model: str | None, data: str | Path | None) -> tup
     from vitrine.errors import ConfigError
 
     if data is not None:
+        _require_model_first(verb, model, str(data))
         return by_its_own_name(model or BOX), str(data)
     if model is None:
         raise ConfigError(f"say what data: vitrine {verb} DATA, or with a model: vitrine {verb} MODEL DATA")
@@ -44,21 +46,39 @@ def model_and_data(verb: str, model: str | None, data: str | Path | None) -> tup
     return BOX, model
 
 
+def _require_model_first(verb: str, model: str | None, data: str) -> None:
+    """Refuse a folder without weights before a model; data may well hold what could be weights (CIFAR's .bin)."""
+    from vitrine.checkpoints.places import names_weights
+    from vitrine.errors import ConfigError
+
+    if model is not None and Path(model).is_dir() and not names_weights(model) and names_weights(data):
+        raise ConfigError(
+            f"{model} holds no weights, and {data} does; the model comes first: vitrine {verb} "
+            f"{shlex.quote(data)} {shlex.quote(model)}"
+        )
+
+
 def model_and_pictures(words: Sequence[str | Path]) -> tuple[str, list[str]]:
     """Return model and pictures; where the first word means pictures, the model is the one in the box.
 
-    A folder means pictures unless weights lie in it; a word that means neither is taken for a model.
+    A folder means pictures unless weights lie in it; a word that means neither is taken for a model. A model after
+    pictures is refused: it would be passed over, and the box asked in its place.
     """
     from vitrine.checkpoints.places import names_weights
+    from vitrine.data.file_list import list_images
     from vitrine.data.pictures import names_pictures
+    from vitrine.errors import ConfigError
 
     texts = [str(word) for word in words]
     if not texts:
         return BOX, []
     first = texts[0]
-    if not names_weights(first) and (names_pictures(first) or Path(first).is_dir()):
-        return BOX, texts
-    return by_its_own_name(first), texts[1:]
+    if names_weights(first) or not (names_pictures(first) or Path(first).is_dir()):
+        return by_its_own_name(first), texts[1:]
+    for word in texts[1:]:
+        if names_weights(word) and not (Path(word).is_dir() and any(list_images(Path(word)))):
+            raise ConfigError(f"{word} is a model; models come before pictures: {word} {first}")
+    return BOX, texts
 
 
 def opened_pictures(

@@ -5,7 +5,11 @@ from typing import Annotated, Literal
 
 from annotated_doc import Doc
 
+from vitrine.spelling import counted, duration
+
 GIB = 1024**3
+# From here on hours are also said in days.
+DAYS_FROM_HOURS = 72
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,16 +61,17 @@ class Plan:
 
         size = "x".join(map(str, self.image_size))
         tokens = "" if self.tokens is None else f", {self.tokens} tokens"
+        also = f" ({duration(3600 * self.hours)})" if self.hours > DAYS_FROM_HOURS else ""
         return "\n".join(
             [
                 f"{self.model}: {self.params:,} parameters at {size} px{tokens}",
-                f"Batch {self.batch_size} on {self.devices} device(s) of {self.device_memory:g} GiB, "
-                f"{self.steps:,} steps",
+                f"Batch {self.batch_size} on {counted(self.devices, 'device')} of {self.device_memory:g} GiB, "
+                f"{counted(self.steps, 'step')}",
                 f"As asked, on each device: {line(self.as_asked)}",
                 f"{'Fits' if self.fits else 'Does not fit'}: {self.advice}",
                 f"Then, on each device: {line(self.memory)}",
-                f"{self.exaflops:.4g} exaFLOPs at {self.rate / 1e12:,.0f} TFLOP/s a device ({self.rate_source}): "
-                f"{self.hours:,.2f} hours",
+                f"{self.exaflops:.4g} exaFLOPs at {self.rate / 1e12:,.3g} TFLOP/s a device ({self.rate_source}): "
+                f"{self.hours:,.2f} hours{also}",
             ]
         )
 

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from vitrine.serving.predictor import Prediction, Predictor
 
 BAR_WIDTH = 24
+TOP = 5
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,6 +32,8 @@ class PredictResult:
     """In the order of the pictures; empty where they were written to a file."""
     first: str
     """The first picture."""
+    num_listed: int = 1
+    """Classes that are shown of each of several pictures."""
     wrote: tuple[Path, ...] = ()
     is_strict: bool = False
 
@@ -43,7 +46,9 @@ class PredictResult:
         lines = []
         if len(self.predictions) == 1:
             lines += self.one()
-        lines += [_line(found) for found in self.predictions if len(self.predictions) > 1]
+        lines += [
+            _line(found, count=self.num_listed) for found in self.predictions if len(self.predictions) > 1
+        ]
         if self.num_pictures > 1:
             failed = f", {self.num_errors:,} of them could not be read" if self.num_errors else ""
             lines.append(f"{self.num_pictures:,} pictures{failed}")
@@ -81,7 +86,10 @@ def predict(
     pictures: Pictures = None,
     *,
     out: Annotated[Path | None, Doc("A .csv, .json or .jsonl file for the answers.")] = None,
-    top: Annotated[int, Doc("How many classes to name for each picture.")] = 5,
+    top: Annotated[
+        int | None,
+        Doc("How many classes to name for each picture; by default 5, and 1 where several are listed."),
+    ] = None,
     size: options.ModelSize = None,
     batch_size: Annotated[int, Doc("Pictures at a time.")] = 64,
     workers: options.Readers = 2,
@@ -98,7 +106,7 @@ def predict(
     from vitrine.serving.predictor import Predictor
     from vitrine.serving.writing import PREDICTION_KINDS, require_kind, write_predictions
 
-    if top < 1:
+    if top is not None and top < 1:
         raise ConfigError(f"--top must be at least 1, got {top}")
     name, source = opened_pictures("predict", model, pictures, out=out)
     if out is not None:
@@ -108,15 +116,15 @@ def predict(
     )
     predictor.require_head()
     assert predictor.num_classes is not None
-    top = min(top, predictor.num_classes)
+    count = min(TOP if top is None else top, predictor.num_classes)
     remark(plan_line(predictor, source, name))
-    answers = _answers(predictor, source, top=top)
+    answers = _answers(predictor, source, top=count)
     kept: tuple[Prediction, ...] = ()
     if out is None:
         kept = tuple(answers)
         counts = len(kept), sum(found.error is not None for found in kept)
     else:
-        counts = write_predictions(out, answers, top=top)
+        counts = write_predictions(out, answers, top=count)
     return PredictResult(
         model=name,
         num_classes=predictor.num_classes,
@@ -124,6 +132,7 @@ def predict(
         num_errors=counts[1],
         predictions=kept,
         first=printable(source.name(0)),
+        num_listed=1 if top is None else count,
         wrote=() if out is None else (out,),
         is_strict=strict,
     )
@@ -138,8 +147,9 @@ def _answers(predictor: "Predictor", source: "Source", *, top: int) -> "Iterator
             advance(len(rows.values), "")
 
 
-def _line(found: "Prediction") -> str:
+def _line(found: "Prediction", *, count: int) -> str:
     if found.error is not None:
         return f"  error  {with_name(found.error, found.name)}"
-    best = found.answers[0]
-    return f"{100 * best.probability:5.1f} %  {found.name}: {best.label}"
+    best, *others = found.answers[:count]
+    rest = "".join(f", {100 * answer.probability:.1f} % {answer.label}" for answer in others)
+    return f"{100 * best.probability:5.1f} %  {found.name}: {best.label}{rest}"

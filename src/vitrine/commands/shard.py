@@ -1,10 +1,13 @@
 """`vitrine shard`: a data set as indexed tar shards."""
 
+import shlex
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
 from annotated_doc import Doc
+
+from vitrine.spelling import counted
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -18,10 +21,11 @@ class ShardResult:
 
     def __str__(self) -> str:
         lines = [
-            f"{split}: {self.images[split]} images in {self.shards[split]} shards" for split in self.images
+            f"{split}: {counted(self.images[split], 'image')} in {counted(self.shards[split], 'shard')}"
+            for split in self.images
         ]
         lines.append(f"Wrote {self.out} ({self.bytes / 1e6:.1f} MB) with shards.json, checksums and indexes")
-        lines.append(f"Next: vitrine check {self.out}")
+        lines.append(f"Next: vitrine check {shlex.quote(str(self.out))}")
         return "\n".join(lines)
 
 

@@ -33,6 +33,8 @@ MAX_SIDE = 65_535
 # Largest difference of a sample between the two JPEG decoders (they may be built with different versions).
 DECODER_TOLERANCE = 2
 _MOST_SCRATCH_BYTES = 2**24
+HEIC_BRANDS = (b"heic", b"heix", b"heim", b"heis", b"hevc", b"mif1", b"msf1")
+OTHER_KINDS = {b"%PDF": "a PDF", b"PK\x03\x04": "a ZIP archive"}
 JPEG_MAGIC = b"\xff\xd8\xff"
 ORIENTATION_TAG = 0x0112
 _PILLOW = re.compile(r"PIL(\.|$)")
@@ -277,6 +279,11 @@ def _looks_like(data: bytes) -> str:
     start = data[:512]
     if not start.strip(b"\0"):
         return "only zero bytes"
+    if start[4:8] == b"ftyp":  # ISO's media files say in the next four bytes what they are
+        return "HEIC, as phones keep photos: save it as JPEG" if start[8:12] in HEIC_BRANDS else "a video"
+    for magic, kind in OTHER_KINDS.items():
+        if start.startswith(magic):
+            return kind
     if start.lstrip()[:1] == b"<":
         return "it looks like HTML or XML"
     try:

@@ -60,9 +60,12 @@ def find_duplicates(
                 copies.add((split, index))
                 found.append(_duplicate(splits, original, (split, index), is_exact=True, similarity=1.0))
     if is_near:
-        for first, second, similarity in _near(readings):
-            if first not in copies and second not in copies:
-                found.append(_duplicate(splits, first, second, is_exact=False, similarity=similarity))
+        near = [
+            _duplicate(splits, first, second, is_exact=False, similarity=similarity)
+            for first, second, similarity in _near(readings)
+            if first not in copies and second not in copies
+        ]
+        found += _without_implied(near)
     return tuple(found)
 
 
@@ -90,6 +93,31 @@ def _near(readings: Mapping[str, Readings]) -> Iterator[tuple[tuple[str, int], t
         pairs = near_pairs(later_reading.thumbnails, reading.thumbnails, is_shifted=is_shifted)
         for query, other, similarity in zip(pairs.queries, pairs.others, pairs.similarity, strict=True):
             yield (split, int(other)), (later, int(query)), float(similarity)
+
+
+def _without_implied(pairs: list[Duplicate]) -> list[Duplicate]:
+    """Leave out what the other pairs say already: ten photos of one series are nine pairs, the closest, not 45.
+
+    Leaks and different labels are kept, every one of them: each is a mistake of its own.
+    """
+    leader: dict[ImageRef, ImageRef] = {}
+
+    def group_of(image: ImageRef) -> ImageRef:
+        while (above := leader.get(image, image)) != image:
+            leader[image] = leader.get(above, above)  # halves the way for the next one who asks
+            image = above
+        return image
+
+    kept: set[int] = set()
+    for place in sorted(range(len(pairs)), key=lambda place: -pairs[place].similarity):
+        pair = pairs[place]
+        first, second = group_of(pair.first), group_of(pair.second)
+        if pair.is_leak or pair.has_conflict:
+            kept.add(place)
+        elif first != second:
+            kept.add(place)
+            leader[second] = first
+    return [pair for place, pair in enumerate(pairs) if place in kept]
 
 
 def _duplicate(

@@ -17,13 +17,25 @@ IMAGE_SUFFIXES = frozenset("." + name for name in _SUFFIXES.split())
 PHOTO_SUFFIXES = frozenset((".heic", ".heif", ".dng", ".cr2", ".cr3", ".nef", ".arw", ".orf", ".raf", ".rw2"))
 
 
+# Folders that computers leave among photos: macOS in archives, Synology for its thumbnails.
+LITTER = ("__MACOSX", "@eaDir")
+
+
 class FileList(Source):
-    """Files under `root` by relative path, with labels."""
+    """Files by path relative to `base`, which is `root` unless given, with labels."""
 
     def __init__(
-        self, root: Path, paths: Iterable[str], *, labels: Labels, classes: Sequence[str], address: str = ""
+        self,
+        root: Path,
+        paths: Iterable[str],
+        *,
+        labels: Labels,
+        classes: Sequence[str],
+        address: str = "",
+        base: Path | None = None,
     ) -> None:
         self.root = root
+        self.base = root if base is None else base
         self.paths = paths if isinstance(paths, Strings) else Strings(paths)
         self.labels = labels
         self.classes = tuple(classes)
@@ -31,14 +43,13 @@ class FileList(Source):
         assert len(self.paths) == len(self.labels)
 
     def name(self, index: int) -> str:
-        """Path of file `index` relative to the root."""
+        """Path of file `index` relative to the base."""
         name: str = self.paths[index]
         return name
 
     def path(self, index: int) -> Path:
         """Return the file that is example `index`."""
-        assert self.root is not None
-        return self.root / self.name(index)
+        return self.base / self.name(index)
 
     def read(self, index: int) -> Example:
         """Read the bytes of file `index`."""
@@ -48,7 +59,7 @@ class FileList(Source):
     def size(self, index: int) -> int:
         """Bytes of file `index`, 0 where it cannot be read."""
         try:
-            return os.stat(os.path.join(str(self.root), self.name(index))).st_size  # noqa: PTH116, PTH118
+            return os.stat(os.path.join(str(self.base), self.name(index))).st_size  # noqa: PTH116, PTH118
         except OSError:
             return 0
 
@@ -65,16 +76,16 @@ def read_file(path: str) -> bytes:
 def list_images(folder: Path) -> Iterator[str]:
     """Yield every image file below `folder` as a path relative to it, folders and names sorted.
 
-    Links to folders are followed, except those that lead back up to a folder they are in. Hidden files are
-    passed over.
+    Links to folders are followed, except those that lead back up to a folder they are in. Hidden files and
+    litter are passed over.
     """
     yield from _walk(str(folder), "", above=frozenset([_identity(str(folder))]))
 
 
 def subfolders(folder: Path) -> list[str]:
-    """Names of the folders directly in `folder`, sorted, without hidden ones."""
+    """Names of the folders directly in `folder`, sorted, without hidden ones and litter."""
     return sorted(
-        entry.name for entry in scan(str(folder)) if not entry.name.startswith(".") and entry.is_dir()
+        entry.name for entry in scan(str(folder)) if not _is_passed_over(entry.name) and entry.is_dir()
     )
 
 
@@ -120,7 +131,7 @@ def passed_over(root: Path) -> dict[str, int]:
     """Count the files below a folder that are not taken for images, by the ending of their names."""
     endings = Counter[str]()
     for _, folders, files in os.walk(root):
-        folders[:] = [name for name in folders if not name.startswith(".")]
+        folders[:] = [name for name in folders if not _is_passed_over(name)]
         for name in files:
             ending = os.path.splitext(name)[1].lower()  # noqa: PTH122 (called for every file)
             if not name.startswith(".") and ending not in IMAGE_SUFFIXES:
@@ -136,7 +147,7 @@ def photos_passed_over(endings: Mapping[str, int]) -> str:
 
 def _walk(folder: str, prefix: str, *, above: frozenset[tuple[int, int]]) -> Iterator[str]:
     for entry in sorted(scan(folder), key=lambda entry: entry.name):
-        if entry.name.startswith("."):
+        if _is_passed_over(entry.name):
             continue
         if _is_folder(entry):
             identity = _identity(entry.path)
@@ -148,6 +159,10 @@ def _walk(folder: str, prefix: str, *, above: frozenset[tuple[int, int]]) -> Ite
             yield from _walk(entry.path, f"{prefix}{entry.name}/", above=above | {identity})
         elif os.path.splitext(entry.name)[1].lower() in IMAGE_SUFFIXES:  # noqa: PTH122
             yield prefix + entry.name
+
+
+def _is_passed_over(name: str) -> bool:
+    return name.startswith(".") or name in LITTER
 
 
 def _is_folder(entry: os.DirEntry[str]) -> bool:

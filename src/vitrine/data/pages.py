@@ -24,6 +24,8 @@ MOST_PAIRS = 60
 MOST_SAMPLES = 240
 MOST_SAMPLES_A_CLASS = 6
 PICTURE_SIDE = 112
+# Problems that are neither a file's nor a pair's, so that no picture shows them.
+ELSEWHERE = ("damaged shard", "empty class", "missing class", "single class", "tiny class")
 _PAIR_KINDS = (
     ("leak", "Leaks between splits", "The same picture in two splits: the score on the second is too good."),
     ("conflict", "Copies with different labels", "The same picture under two names: one of them is wrong."),
@@ -57,7 +59,7 @@ def render_scan(report: ScanReport, splits: Mapping[str, Source]) -> str:
         issues=[
             {"path": printable(issue.path), "problem": issue.problem, "detail": issue.detail}
             for issue in report.issues
-            if issue.problem in ("empty class", "missing class", "tiny class")
+            if issue.problem in ELSEWHERE
         ],
     )
 

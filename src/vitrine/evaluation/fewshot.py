@@ -101,7 +101,7 @@ def fewshot_accuracy(
             "they must come from the same model"
         )
     num_classes = _count_classes(train_targets, test_targets, class_names)
-    _require_enough(train_targets, max(shots, default=0), min(shots, default=0), num_classes, class_names)
+    require_enough(np.bincount(train_targets.numpy(), minlength=num_classes), shots, class_names=class_names)
     found: dict[tuple[int, float | None], list[float]] = {
         (k, v): [] for k in sorted(set(shots)) for v in values
     }
@@ -140,6 +140,31 @@ def parse_shots(text: str) -> tuple[int, ...]:
     if not all(part.isdecimal() and int(part) > 0 for part in parts):
         raise ConfigError(f"shots must be whole numbers with commas between, got {text!r}; try 1,5,10,25")
     return tuple(int(part) for part in parts)
+
+
+def require_enough(
+    counts: NDArray[Any], shots: Sequence[int], *, class_names: Sequence[str] | None = None
+) -> None:
+    """Refuse shots that a class has too few examples for; `counts` is how many each class has."""
+    if min(shots, default=0) < 1:
+        raise ConfigError(
+            "shots must be at least one number, each 1 or more; the paper's are 1, 5, 10 and 25"
+        )
+    short = np.flatnonzero(counts < max(shots)).tolist()
+    if not short:
+        return
+    first = min(short, key=lambda index: int(counts[index]))
+    name = class_names[first] if class_names is not None else f"class {first}"
+    have = int(counts[first])
+    others = f", and {len(short) - 1} more classes have too few" if len(short) > 1 else ""
+    if have == 0:
+        raise DataError(
+            f"{name} has no training examples at all{others}; add some, or leave the class out of both sets"
+        )
+    raise DataError(
+        f"{name} has {counted(have, 'training example')}, fewer than {max(shots)} shots{others}; "
+        f"add examples or ask for at most {counted(have, 'shot')}"
+    )
 
 
 def _predict(
@@ -203,31 +228,6 @@ def _count_classes(train: Tensor, test: Tensor, class_names: Sequence[str] | Non
             f"labels go from 0 to {len(class_names) - 1}"
         )
     return len(class_names)
-
-
-def _require_enough(
-    labels: Tensor, most: int, fewest: int, num_classes: int, class_names: Sequence[str] | None
-) -> None:
-    if fewest < 1:
-        raise ConfigError(
-            "shots must be at least one number, each 1 or more; the paper's are 1, 5, 10 and 25"
-        )
-    counts = torch.bincount(labels, minlength=num_classes)
-    short = torch.nonzero(counts < most)[:, 0].tolist()
-    if not short:
-        return
-    first = min(short, key=lambda index: int(counts[index]))
-    name = class_names[first] if class_names is not None else f"class {first}"
-    have = int(counts[first])
-    others = f", and {len(short) - 1} more classes have too few" if len(short) > 1 else ""
-    if have == 0:
-        raise DataError(
-            f"{name} has no training examples at all{others}; add some, or leave the class out of both sets"
-        )
-    raise DataError(
-        f"{name} has {counted(have, 'training example')}, fewer than {most} shots{others}; "
-        f"add examples or ask for at most {have} shots"
-    )
 
 
 def _score(shots: int, l2: float | None, accuracies: list[float]) -> FewShotScore:

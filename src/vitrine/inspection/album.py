@@ -1,5 +1,6 @@
 """All figures of one inspection, drawn, written and put on one page."""
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -19,6 +20,7 @@ from vitrine.runtime.progress import track
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+LEAST_WIDE = 3
 POSITION_KINDS = {
     "learned_1d": "learned, one a patch",
     "learned_2d": "learned, rows and columns",
@@ -152,10 +154,22 @@ def render_page(drawn: list[tuple[Plate, str]], **values: Any) -> str:
 
     # The drawings are ours and matplotlib escapes the names in them; everything else is escaped here.
     plates = [
-        {"name": plate.name, "heading": plate.heading, "words": plate.words, "drawing": Markup(svg)}
+        {
+            "name": plate.name,
+            "heading": plate.heading,
+            "words": plate.words,
+            "drawing": Markup(svg),
+            "is_wide": is_wide(svg),
+        }
         for plate, svg in drawn
     ]
     return environment.get_template("inspect.html.j2").render(plates=plates, **values)
+
+
+def is_wide(svg: str) -> bool:
+    """Whether a drawing is a strip, of which nothing would be seen on a phone if it were shrunk to its width."""
+    found = re.search(r'viewBox="0 0 ([\d.]+) ([\d.]+)"', svg)
+    return found is not None and float(found[1]) >= LEAST_WIDE * float(found[2])
 
 
 def _model_plates(looks: Looks, model: Model) -> list[Plate]:

@@ -5,6 +5,8 @@ from collections.abc import Callable
 
 import torch
 
+from vitrine.spelling import counted
+
 SIDE = {"cuda": 8192, "cpu": 1024}
 # Several times what any cache holds.
 COPIED_BYTES = {"cuda": 2**29, "cpu": 2**28}
@@ -19,7 +21,11 @@ def measured_matmul_rate(precision: str, *, device: str | None = None) -> tuple[
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
     # CPUs without bf16 units emulate it slowly; training there is in fp32 in any case.
     dtype = torch.bfloat16 if precision == "bf16" and device == "cuda" else torch.float32
-    name = torch.cuda.get_device_name() if device == "cuda" else f"CPU ({torch.get_num_threads()} threads)"
+    name = (
+        torch.cuda.get_device_name()
+        if device == "cuda"
+        else f"CPU ({counted(torch.get_num_threads(), 'thread')})"
+    )
     return flops_per_second(dtype, device=device), name
 
 

@@ -6,7 +6,7 @@ from datetime import datetime
 from pathlib import Path
 
 from vitrine.errors import ConfigError
-from vitrine.spelling import nearest
+from vitrine.spelling import near_match
 
 LATEST = "latest"
 """Stands for the newest training run of a folder."""
@@ -57,10 +57,7 @@ def find_run(named: Path) -> Path:
             )
         return max(found, key=_last_trained)
     if not (named / "run.json").exists():
-        others = sorted(str(path.parent) for path in named.parent.glob("*/run.json"))
-        others += [str(named.parent / LATEST)] if others else []
-        near = f"; did you mean {nearest(str(named), others)[0]}?" if others else ""
-        raise ConfigError(f"{named} is not the folder of a training run{near}")
+        raise ConfigError(f"{named} is not the folder of a training run{_meant(named)}")
     return named
 
 
@@ -70,6 +67,21 @@ def by_its_own_name(model: str) -> str:
     if path.name != LATEST or path.exists() or not any(path.parent.glob("*/run.json")):
         return model
     return str(find_run(path))
+
+
+def _meant(named: Path) -> str:
+    """Say which run may have been meant: the one that holds `named`, the newest in it, or one spelt like it."""
+    if (named.parent / "run.json").exists():
+        return f"; did you mean {named.parent}?"
+    if any(named.glob("*/run.json")):
+        return f"; did you mean {named / LATEST}?"
+    beside = [path.parent.name for path in named.parent.glob("*/run.json")]
+    close = near_match(named.name, [*beside, LATEST] if beside else [])
+    if close is not None:
+        return f"; did you mean {named.parent / close}?"
+    if any(Path("runs").glob("*/run.json")):
+        return f"; the newest one is {Path('runs') / LATEST}"
+    return "" if not beside else f"; the newest one there is {named.parent / LATEST}"
 
 
 def _last_trained(run: Path) -> float:

@@ -45,6 +45,7 @@ def write_page(file: Path, study: Study, results: Sequence[Result], *, notes: Se
         verdict=verdict,
         # Our own drawing: its text is escaped by matplotlib.
         figure=Markup(draw(panels)),
+        num_panels=len(panels),
         rows=rows_of(study, found),
         columns=columns_of(found),
         facts=facts_of(found),
@@ -162,10 +163,11 @@ def facts_of(results: Results) -> list[tuple[str, str]]:
     if not results.all:
         return [("0", "finished runs")]
     first = results.all[-1]
+    num_seeds = len({result.seed for result in results.all})
     data = ", ".join(dict.fromkeys(result.data for result in results.all))
     return [
         (f"{len(results.all)}", "finished runs"),
-        (f"{len({result.seed for result in results.all})}", "seed(s)"),
+        (f"{num_seeds}", "seed" if num_seeds == 1 else "seeds"),
         (first.scale, "scale"),
         (data, "data"),
         (f"{sum(result.exaflops for result in results.all):.3g}", "exaFLOPs"),

@@ -17,6 +17,7 @@ from vitrine.errors import TrainingError
 from vitrine.models.chance import drawing_for
 from vitrine.runtime.processes import Processes, anyone, largest
 from vitrine.runtime.progress import remark
+from vitrine.spelling import counted
 from vitrine.training.config import is_bf16
 
 # What the loss reads of a batch; in a step each image's key comes last, which decides what dropout and its like draw.
@@ -70,9 +71,9 @@ def out_of_memory(micro_batch: int) -> TrainingError:
         f"--set training.micro_batch={micro_batch // 2}" if micro_batch > 1 else "a smaller model or --size"
     )
     return TrainingError(
-        f"out of memory with {micro_batch} image(s) at a time on each device; start again, or go on with vitrine "
-        f"resume, with {smaller} or --set model_options.activation_checkpointing=true; on several devices --shard "
-        "divides the weights; see: vitrine plan"
+        f"out of memory with {counted(micro_batch, 'image')} at a time on each device; start again, or go on with "
+        f"vitrine resume, with {smaller} or --set model_options.activation_checkpointing=true; on several devices "
+        "--shard divides the weights; see: vitrine plan"
     )
 
 

@@ -2,6 +2,7 @@ import pytest
 from pictures import photo, save
 
 from vitrine.commands.model_or_box import model_and_data, model_and_pictures
+from vitrine.errors import ConfigError
 
 
 @pytest.fixture(autouse=True)
@@ -38,6 +39,23 @@ def here(tmp_path, monkeypatch):
 )
 def test_words_are_told_apart_by_what_they_can_only_mean(words, model, pictures):
     assert model_and_pictures(words) == (model, pictures)
+
+
+@pytest.mark.parametrize("model", ["run", "weights", "runs/latest", "ViT-B/16"])
+def test_a_model_after_the_pictures_is_refused_and_not_passed_over(model):
+    with pytest.raises(ConfigError, match=f"models come before pictures: {model} inbox/a.png"):
+        model_and_pictures(["inbox/a.png", model])
+
+
+def test_a_folder_of_pictures_with_arrays_beside_them_is_still_pictures(here):
+    (here / "inbox" / "features.npz").touch()
+    assert model_and_pictures(["gone.jpg", "inbox"]) == ("box", ["gone.jpg", "inbox"])
+
+
+def test_data_before_the_model_is_refused_with_the_command_the_right_way_round():
+    with pytest.raises(ConfigError, match=r"the model comes first: vitrine evaluate run inbox"):
+        model_and_data("evaluate", "inbox", "run")
+    assert model_and_data("evaluate", "run", "weights") == ("run", "weights")
 
 
 def test_a_single_word_is_the_data():

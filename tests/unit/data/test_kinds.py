@@ -13,7 +13,8 @@ import pytest
 from unit.data.pictures import class_folders, encoded, save, smooth
 
 from vitrine.data.decode import decode
-from vitrine.data.sources import open_source, open_splits
+from vitrine.data.scan import scan
+from vitrine.data.sources import open_kind, open_source, open_splits
 from vitrine.data.sources.builtin import SETS
 from vitrine.errors import DataError
 
@@ -21,6 +22,17 @@ pyarrow = pytest.importorskip("pyarrow")
 
 
 # --- manifests
+
+
+def test_a_list_protects_itself_and_not_the_folder_that_it_lies_in(tmp_path):
+    save(tmp_path / "photos" / "0.png")
+    save(tmp_path / "photos" / "1.png", seed=1)
+    (tmp_path / "notes.txt").write_text("no image, and no part of the list")
+    (tmp_path / "list.csv").write_text("path,label\nphotos/0.png,a\nphotos/1.png,b\n")
+    splits = open_splits(tmp_path / "list.csv", split_file=tmp_path / "runs" / "split.csv", val_fraction=0.5)
+    assert splits["train"].path(0).is_file()
+    report = scan(open_kind(tmp_path / "list.csv"), is_cached=False)
+    assert report.passed_over == {} and report.num_images == 2
 
 
 def test_a_csv_manifest_gives_paths_labels_and_splits(tmp_path):

@@ -40,6 +40,14 @@ def test_the_page_shows_bad_files_pairs_classes_and_samples(splits):
     assert page.count("<img") >= 2 + 1 + 12  # the pair, what is left of the cut file, samples
 
 
+def test_every_kind_of_problem_is_shown_somewhere_on_the_page(tmp_path):
+    root = class_folders(tmp_path / "one", classes=("dog",))
+    splits = open_kind(str(root))
+    page = render_scan(report := scan(splits), splits)
+    assert report.problems == {"single class": 1}
+    assert "all images are of dog: there is nothing to tell apart" in page
+
+
 def test_names_from_the_data_set_cannot_inject_markup(splits):
     page = render_scan(scan(splits), splits)
     assert "<script>" not in page and "<b>cat</b>" not in page

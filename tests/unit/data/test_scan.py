@@ -156,6 +156,21 @@ def test_copies_are_told_apart_by_where_they_are_and_what_they_are_called(tmp_pa
     assert {near.path, near.detail.split()[-1]} == {"train/dog/near.jpg", "train/dog/1.png"}
 
 
+def test_near_copies_of_one_photo_are_one_group_and_leaks_are_told_one_by_one(tmp_path):
+    root = tmp_path / "set"
+    class_folders(root / "train")
+    class_folders(root / "val", first=5000)
+    for quality in (90, 70, 50):
+        save(root / "train" / "dog" / f"again-{quality}.jpg", photo(1001), quality=quality)
+    save(root / "val" / "dog" / "leak.jpg", photo(1001), quality=60)
+    report, _ = scan_folder(root)
+    assert report.problems == {"leak": 4, "near duplicate": 3}  # of four images: not all six pairs of them
+    linked = {pair.first.path for pair in report.duplicates} | {
+        pair.second.path for pair in report.duplicates
+    }
+    assert len(linked) == 5
+
+
 def test_without_near_duplicates_only_equal_files_are_found(tmp_path):
     root = class_folders(tmp_path / "set")
     save(root / "cat" / "near.jpg", altered(photo(1)))

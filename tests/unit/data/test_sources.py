@@ -34,6 +34,31 @@ def tree(folder: Path) -> dict[str, int]:
     return {str(path): path.stat().st_mtime_ns for path in folder.rglob("*")}
 
 
+def test_an_archive_unpacked_into_a_folder_of_its_own_is_read_one_folder_deeper(tmp_path):
+    class_folders(tmp_path / "photos" / "photos", {"cat": 3, "dog": 3})
+    save(tmp_path / "photos" / "__MACOSX" / "photos" / "cat.png")  # what macOS puts into archives is no class
+    heard = Heard()
+    with listening(heard):
+        assert list_splits(tmp_path / "photos") == ()
+        source = open_source(tmp_path / "photos")
+    assert source.classes == ("cat", "dog") and source.name(0) == "cat/00.png" and source.path(0).is_file()
+    assert source.root == tmp_path / "photos"  # nothing is written beside the inner folder either
+    [said] = heard.remarks
+    assert said.endswith("holds one folder, photos, whose folders are taken for the classes")
+
+
+def test_a_single_class_with_images_of_its_own_stays_a_class(tmp_path):
+    class_folders(tmp_path / "cat", {"2024": 2, "2025": 2})
+    save(tmp_path / "cat" / "now.png", seed=9)
+    assert open_source(tmp_path).classes == ("cat",)
+
+
+def test_an_archive_is_to_be_unpacked(tmp_path):
+    (tmp_path / "photos.zip").write_bytes(b"PK")
+    with pytest.raises(DataError, match=r"photos\.zip is an archive; unpack it"):
+        open_source(tmp_path / "photos.zip")
+
+
 @given(st.lists(st.text(max_size=20), max_size=30))
 @settings(deadline=None)
 def test_strings_keep_every_text(items):

@@ -1,6 +1,8 @@
 import os
+import re
 import threading
 import time
+from pathlib import Path
 
 import pytest
 
@@ -89,6 +91,23 @@ def test_latest_stands_for_the_newest_run_when_weights_are_loaded(tmp_path):
             vitrine.load(str(tmp_path / misspelt))
         with pytest.raises(ConfigError, match=r"did you mean .*/latest\?"):
             find_run(tmp_path / misspelt)
+
+
+def test_what_is_no_run_is_refused_with_the_run_that_was_meant(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "runs" / "first" / "model").mkdir(parents=True)
+    (tmp_path / "runs" / "first" / "run.json").write_text("{}")
+    meant = {
+        "runs": "did you mean runs/latest?",
+        "runs/first/model": "did you mean runs/first?",
+        "runs/fist": "did you mean runs/first?",
+        "photos": "the newest one is runs/latest",
+    }
+    for named, words in meant.items():
+        with pytest.raises(
+            ConfigError, match=re.escape(f"{named} is not the folder of a training run; {words}")
+        ):
+            find_run(Path(named))
 
 
 def test_the_latest_run_is_the_one_trained_last_and_not_the_one_last_written_about(tmp_path):

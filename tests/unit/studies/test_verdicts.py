@@ -140,6 +140,11 @@ def test_speed_alone_does_not_reproduce_a_claim_about_batches() -> None:
     assert judged(STUDIES["cost"], without)[1].word == "not reproduced at this scale"
 
 
+def test_kinds_of_positions_do_not_lie_within_half_of_a_gap_that_is_not_there() -> None:
+    equal = judged(STUDIES["positions"], made_results("positions", lambda run: 0.6))[1]
+    assert [finding.state for finding in equal.findings] == ["open", "open"]
+
+
 def test_the_spread_is_pooled_over_groups_and_falls_back_to_the_size_of_the_test_set() -> None:
     three = Results(made_results("head", lambda run: 0.5))
     assert three.spread() == pytest.approx(0.002)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vitrine.errors import DataError, VitrineError
+from vitrine.spelling import counted
 
 if TYPE_CHECKING:
     from vitrine.data.scan import Issue
@@ -95,7 +96,7 @@ def open_data(
         report = scan(own, num_workers=workers, is_near=False)
         if report.num_bad and strict:
             raise DataError(
-                f"{report.num_bad} files of {address} cannot be read; see: vitrine check {address}"
+                f"cannot be read: {counted(report.num_bad, 'file')} of {address}; see: vitrine check {address}"
             )
         if needs_labels and not is_resumed:  # a class may have had unreadable files alone
             with quiet():

@@ -68,13 +68,13 @@ class TrainingResult:
                 if self.trains_on_all
                 else "none held out to measure it on"
             )
-            lines.append(f"Trained on all images for {self.steps:,} steps, {why}")
+            lines.append(f"Trained on all images for {counted(self.steps, 'step')}, {why}")
         else:
             assert self.interval is not None
             low, high = self.interval
             lines.append(
                 f"Accuracy {100 * self.accuracy:.1f} % (95 % interval {100 * low:.1f} to {100 * high:.1f}) on "
-                f"{self.num_validation:,} validation images, {self.when()}"
+                f"{counted(self.num_validation, 'validation image')}, {self.when()}"
             )
         lines += worst_lines(self.worst, self.mistakes)
         lines.append(f"Wrote {self.model} (weights, preprocessing, classes)")
@@ -95,7 +95,7 @@ class TrainingResult:
     def when(self) -> str:
         """Say at which step the weights that were kept stood, and what became of them where that is not the last."""
         if self.best_step is None or self.best_step == self.steps:
-            return f"after {self.steps:,} steps"
+            return f"after {counted(self.steps, 'step')}"
         last = self.evaluation.get("accuracy")
         end = "" if last is None else f"; at the end {100 * last:.1f} %"
         return f"after step {self.best_step:,} of {self.steps:,}, the best of the evaluations{end}"
@@ -105,7 +105,7 @@ class TrainingResult:
         numbers = {name: value for name, value in self.evaluation.items() if name != "collapsed"}
         found = ", ".join(f"{name.replace('_', ' ')} {value:.4g}" for name, value in numbers.items())
         measured = (
-            f"; on {self.num_validation:,} validation images: {found}"
+            f"; on {counted(self.num_validation, 'validation image')}: {found}"
             if found
             else "; nothing was held out to measure it on"
         )
@@ -114,7 +114,7 @@ class TrainingResult:
         )
         return [
             *collapsed,
-            f"Learned by {self.objective} for {self.steps:,} steps{measured}",
+            f"Learned by {self.objective} for {counted(self.steps, 'step')}{measured}",
             f"Wrote {self.model} (weights, preprocessing, no head yet)",
             f"Next: vitrine finetune DATA --model {self.folder}, or vitrine fewshot {self.folder} DATA",
         ]

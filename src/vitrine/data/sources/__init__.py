@@ -15,6 +15,7 @@ from vitrine.data.file_list import list_images, require_path, subfolders
 from vitrine.data.source import Source, Subset, match_classes, printable, some_of
 from vitrine.data.split import held_out_split, stored_split
 from vitrine.errors import DataError
+from vitrine.runtime.progress import quiet
 from vitrine.spelling import near_match, num_cells, padded
 
 ALL = "all"
@@ -29,6 +30,8 @@ SPLIT_NAMES = {
     "test": "test",
     "testing": "test",
 }
+
+ARCHIVES = (".zip", ".gz", ".tgz", ".bz2", ".xz", ".7z", ".rar")
 
 
 class Kind(Protocol):
@@ -135,7 +138,8 @@ def open_loose(address: str | Path) -> Source:
 
 def list_splits(address: str | Path) -> tuple[str, ...]:
     """Names of the splits that the set itself has; empty if it is not split."""
-    return tuple(name for name in open_kind(address) if name != ALL)
+    with quiet():  # whoever opens it is told what there is to say
+        return tuple(name for name in open_kind(address) if name != ALL)
 
 
 def open_kind(address: str | Path) -> dict[str, Source]:
@@ -146,6 +150,8 @@ def open_kind(address: str | Path) -> dict[str, Source]:
         if kind.recognises(text):
             return kind.open_all(text)
     path = require_path(Path(text))
+    if path.suffix.lower() in ARCHIVES:
+        raise DataError(f"{printable(str(path))} is an archive; unpack it, and give the folder")
     raise DataError(
         f"{printable(str(path))} is not a data set that can be read; give a folder with one folder a class, "
         "a .csv, .jsonl, .parquet or .tar file, or a built-in name"

@@ -1,4 +1,7 @@
-"""Class folders: one folder a class, under `train`, `val`, `test` or directly under the root."""
+"""Class folders: one folder a class, under `train`, `val`, `test` or directly under the root.
+
+An archive unpacked into a folder of its own name (`photos/photos/cat`) is read one folder deeper.
+"""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,6 +12,7 @@ from vitrine.data.file_list import FileList, list_images, no_images, no_such, re
 from vitrine.data.source import Labels, Source, Strings, printable
 from vitrine.data.sources import ALL, SPLIT_NAMES
 from vitrine.errors import DataError
+from vitrine.runtime.progress import remark
 
 
 def recognises(address: str) -> bool:
@@ -19,23 +23,37 @@ def recognises(address: str) -> bool:
 def open_all(address: str) -> dict[str, Source]:
     """List the images of each split; classes are the folder names of all splits together, sorted."""
     root = require_path(Path(address))
-    names = subfolders(root)
+    base = _unwrapped(root)
+    names = subfolders(base)
     split_folders = find_splits(names)
-    if not split_folders:
-        if not names:
-            raise DataError(_nothing_in(root))
-        return {ALL: list_class_folders(root, classes=names, address=address)}
     extra = [name for name in names if name not in split_folders.values()]
-    if extra and "train" not in split_folders:
+    if not names:
+        raise DataError(_nothing_in(base))
+    if not split_folders or (extra and "train" not in split_folders):
         # A class may well be called `test`: without `train` these are no splits.
-        return {ALL: list_class_folders(root, classes=names, address=address)}
-    classes = sorted({name for folder in split_folders.values() for name in subfolders(root / folder)})
+        return {ALL: list_class_folders(base, classes=names, address=address, root=root)}
+    classes = sorted({name for folder in split_folders.values() for name in subfolders(base / folder)})
     if not classes:
-        raise DataError(_nothing_in(root))
+        raise DataError(_nothing_in(base))
     return {
-        split: list_class_folders(root, classes=classes, under=folder, address=address)
+        split: list_class_folders(base, classes=classes, under=folder, address=address, root=root)
         for split, folder in split_folders.items()
     }
+
+
+def _unwrapped(root: Path) -> Path:
+    """Return the only folder in `root` where it holds folders and no images itself, since one class is no set."""
+    names = subfolders(root)
+    if len(names) != 1 or find_splits(names):
+        return root
+    inner = root / names[0]
+    holds_images = any("/" not in path for path in list_images(inner))
+    if holds_images or len(subfolders(inner)) < 2:
+        return root
+    remark(
+        f"{printable(str(root))} holds one folder, {printable(names[0])}, whose folders are taken for the classes"
+    )
+    return inner
 
 
 def find_splits(names: list[str]) -> dict[str, str]:
@@ -51,13 +69,15 @@ def find_splits(names: list[str]) -> dict[str, str]:
     return {split: found[split] for split in ("train", "val", "test") if split in found}
 
 
-def list_class_folders(root: Path, *, classes: list[str], under: str = "", address: str = "") -> FileList:
-    """List `root/under/<class>/**` for every class that has a folder there."""
+def list_class_folders(
+    base: Path, *, classes: list[str], under: str = "", address: str = "", root: Path | None = None
+) -> FileList:
+    """List `base/under/<class>/**` for every class that has a folder there; `root` is the whole set's folder."""
     labels: list[Labels] = []
 
     def paths() -> Iterator[str]:
         for number, name in enumerate(classes):
-            folder = root / under / name
+            folder = base / under / name
             count = 0
             if folder.is_dir():
                 for path in list_images(folder):
@@ -67,8 +87,10 @@ def list_class_folders(root: Path, *, classes: list[str], under: str = "", addre
 
     listed = Strings(paths())
     if len(listed) == 0:
-        raise DataError(_nothing_in(root / under))
-    return FileList(root, listed, labels=np.concatenate(labels), classes=classes, address=address)
+        raise DataError(_nothing_in(base / under))
+    return FileList(
+        root or base, listed, labels=np.concatenate(labels), classes=classes, address=address, base=base
+    )
 
 
 def _nothing_in(folder: Path) -> str:

@@ -32,12 +32,12 @@ def open_all(address: str) -> dict[str, Source]:
     """Read the rows; splits are those of the `split` column or of the folders that hold metadata."""
     path = require_path(Path(address))
     if not path.is_dir():
-        return _sources(path.parent, list(_read(path, split=ALL, prefix="")), address=address, origin=path)
+        return _sources(path, list(_read(path, split=ALL, prefix="")), address=address, base=path.parent)
     rows: list[_Row] = []
     for split, file in _metadata_files(path).items():
         prefix = "" if file.parent == path else f"{file.parent.name}/"
         rows.extend(_read(file, split=split, prefix=prefix))
-    return _sources(path, rows, address=address, origin=path)
+    return _sources(path, rows, address=address, base=path)
 
 
 def rows_of(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -69,13 +69,13 @@ def _metadata_files(folder: Path) -> dict[str, Path]:
     return found
 
 
-def _sources(root: Path, rows: list[_Row], *, address: str, origin: Path) -> dict[str, Source]:
+def _sources(root: Path, rows: list[_Row], *, address: str, base: Path) -> dict[str, Source]:
     if not rows:
-        raise DataError(f"{printable(str(origin))} has no rows")
-    if not any((root / name).exists() for name, _, _ in rows[:5]):
+        raise DataError(f"{printable(str(root))} has no rows")
+    if not any((base / name).exists() for name, _, _ in rows[:5]):
         raise DataError(
-            f"{printable(str(origin))} names {printable(rows[0][0])}, which is not in "
-            f"{printable(str(root))}; paths must be relative to the folder of the manifest"
+            f"{printable(str(root))} names {printable(rows[0][0])}, which is not in "
+            f"{printable(str(base))}; paths must be relative to the folder of the manifest"
         )
     is_multi_label = any(len(labels) != 1 for _, labels, _ in rows)
     classes = sorted_classes(label for _, labels, _ in rows for label in labels)
@@ -88,7 +88,12 @@ def _sources(root: Path, rows: list[_Row], *, address: str, origin: Path) -> dic
             numbered if is_multi_label else [row[0] for row in numbered], is_multi_label=is_multi_label
         )
         splits[split] = FileList(
-            root, (name for name, _, _ in chosen), labels=labels, classes=classes, address=address
+            root,
+            (name for name, _, _ in chosen),
+            labels=labels,
+            classes=classes,
+            address=address,
+            base=base,
         )
     order = ("train", "val", "test")
     return {name: splits[name] for name in sorted(splits, key=lambda n: order.index(n) if n in order else 9)}
