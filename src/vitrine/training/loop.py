@@ -23,9 +23,10 @@ from vitrine.training.config import TrainingConfig, is_bf16
 from vitrine.training.distribution import distributed
 from vitrine.training.graphs import ReplayedStep, Taken, can_record, on_own_stream, put_rates_in_tensors
 from vitrine.training.metrics_log import Sink
-from vitrine.training.optimizer import freeze, make_optimizer
+from vitrine.training.optimizer import freeze, make_optimizer, set_rates
 from vitrine.training.saving import load_state, newest_state, numbers_of, save_state
 from vitrine.training.schedule import learning_rate
+from vitrine.training.sentences import evaluation_in_words, live_line, why_not_finite
 from vitrine.training.state import TrainingState
 from vitrine.training.step import (
     Parts,
@@ -205,11 +206,7 @@ class Run:
             end=c.end_lr,
             boundaries=c.boundaries,
         )
-        for group in self.state.optimizer.param_groups:
-            if isinstance(group["lr"], torch.Tensor):  # recorded steps read it where it is
-                group["lr"].fill_(rate * group["lr_scale"])
-            else:
-                group["lr"] = rate * group["lr_scale"]
+        set_rates(self.state.optimizer, rate)
         return rate
 
     def log(self, window: Window, rate: float, *, share_waited: float) -> str:
@@ -224,13 +221,7 @@ class Run:
         self.write(record)
         window.clear()
         self.state.sums = {}
-        shown = [f"loss {means['loss']:.4f}"]
-        if "accuracy" in means:
-            shown.append(f"accuracy {100 * means['accuracy']:.1f} %")
-        shown += [f"lr {rate:.2e}", f"{means['images_per_second']:,.0f} images/s", f"data {share_waited:.0%}"]
-        if "memory_gib" in record:
-            shown.append(f"{record['memory_gib']:.1f} GiB")
-        return ", ".join(shown)
+        return live_line(record)
 
     def write(self, record: dict[str, Any]) -> None:
         """Hand a record to every sink, once for all processes."""
@@ -247,19 +238,17 @@ class Run:
         batch = some_of(self.task.names_of(bad_step)) or "not named"
         self.state.step, self.state.sums = bad_step, {}
         self.save(STOPPED)
-        is_rough = is_bf16(self.config.precision, device=self.processes.device.type)
         last = newest_state(self.folder / LAST)
-        done = bad_step if last is None else int(numbers_of(last)["step"])
-        advice = (
-            f"go on from step {done} with: vitrine resume {self.folder.parent} --set "
-            f"training.lr={self.config.lr / 10:g}"
-            if done < bad_step
-            else "then start again: at no rate is there a way on from the last checkpoint"
-        )
         raise NotFiniteError(
-            f"the loss or a gradient of step {bad_step + 1} is not finite; the weights of the step before are in "
-            f"{newest_state(self.folder / STOPPED)}; the batch was {batch}; try a lower learning rate "
-            f"(now {self.config.lr:g}){', --precision fp32' if is_rough else ''} or a longer warm-up; {advice}"
+            why_not_finite(
+                step=bad_step,
+                batch=batch,
+                config=self.config,
+                is_rough=is_bf16(self.config.precision, device=self.processes.device.type),
+                weights=newest_state(self.folder / STOPPED),
+                run=self.folder.parent,
+                saved_step=bad_step if last is None else int(numbers_of(last)["step"]),
+            )
         )
 
     def evaluate(self) -> None:
@@ -276,7 +265,7 @@ class Run:
         self.last_evaluation = found
         self.state.evaluated_step = self.state.step
         self.write({"step": self.state.step, **{f"val_{name}": value for name, value in found.items()}})
-        remark(f"Step {self.state.step:,}: validation {in_words(found)}")
+        remark(f"Step {self.state.step:,}: validation {evaluation_in_words(found)}")
         if self.task.metric is None:
             return
         state, value = self.state, found.get(self.task.metric)
@@ -341,17 +330,6 @@ class Run:
             last_evaluation=self.last_evaluation,
             images_per_second=window.overall_rate,
         )
-
-
-def in_words(found: dict[str, float]) -> str:
-    """Write the numbers of an evaluation for people."""
-    return ", ".join(
-        f"{name.replace('_', ' ')} {100 * value:.1f} %"
-        if name.endswith("accuracy")
-        else f"{name.replace('_', ' ')} {value:.4g}"
-        for name, value in found.items()
-        if name != "collapsed"
-    )
 
 
 def seed_step(seed: int, step: int, rank: int) -> None:

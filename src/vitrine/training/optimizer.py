@@ -117,3 +117,12 @@ class DecoupledSGD(torch.optim.SGD):
                 for parameter in group["params"]:
                     parameter.mul_(kept)
         super().step(closure)
+
+
+def set_rates(optimizer: torch.optim.Optimizer, rate: float) -> None:
+    """Give every group its share of the schedule's rate."""
+    for group in optimizer.param_groups:
+        if isinstance(group["lr"], torch.Tensor):  # recorded steps read it where it is
+            group["lr"].fill_(rate * group["lr_scale"])
+        else:
+            group["lr"] = rate * group["lr_scale"]
