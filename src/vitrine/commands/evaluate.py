@@ -91,7 +91,7 @@ def evaluate(
     ] = None,
     by_order: Annotated[bool, Doc("Match classes by their order instead of by name.")] = False,
     size: options.ModelSize = None,
-    batch_size: options.BatchAtATime = 64,
+    batch_size: options.BatchAtATime = None,
     workers: options.Readers = 2,
     device: options.Device = "auto",
     precision: options.ModelPrecision = "fp32",
@@ -178,11 +178,12 @@ def _matched(loaded: "Loaded", source: "Source", *, by_order: bool) -> "Source":
     from vitrine.evaluation.classification import in_model_classes
     from vitrine.runtime.progress import remark
 
-    if loaded.classes is None and not by_order:
-        remark("The model carries no class names: its outputs are taken in the order of the data's classes")
-    return in_model_classes(
+    matched = in_model_classes(
         source, loaded.classes, num_outputs=loaded.model.config.num_classes, by_order=by_order
     )
+    if loaded.classes is None and not by_order:
+        remark("The model carries no class names: its outputs are taken in the order of the data's classes")
+    return matched
 
 
 def _real(file: Path | None, source: "Source", matched: "Source") -> list[list[int]] | None:

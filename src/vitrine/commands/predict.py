@@ -91,7 +91,7 @@ def predict(
         Doc("How many classes to name for each picture; by default 5, and 1 where several are listed."),
     ] = None,
     size: options.ModelSize = None,
-    batch_size: Annotated[int, Doc("Pictures at a time.")] = 64,
+    batch_size: options.BatchAtATime = None,
     workers: options.Readers = 2,
     device: options.Device = "auto",
     precision: options.ModelPrecision = "fp32",
