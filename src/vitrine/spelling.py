@@ -1,6 +1,7 @@
-"""The nearest known names to one that was misspelt, numbers before nouns, and how wide text is."""
+"""The nearest known names to one that was misspelt, numbers before nouns, times, and how wide text is."""
 
 import difflib
+import math
 import unicodedata
 from collections.abc import Collection, Iterable, Mapping
 
@@ -27,6 +28,15 @@ def near_match(name: str, known: Collection[str]) -> str | None:
 def counted(number: int, noun: str) -> str:
     """Return `1 file`, `2 files`, `1,000 files`."""
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
+def duration(seconds: float) -> str:
+    """Return `42 s`, `7.4 min`, `83 min`, `2.5 h`, `12 days`, `57 years`."""
+    for unit, length in (("years", 365.25 * 86_400), ("days", 86_400.0), ("h", 3600.0), ("min", 60.0)):
+        if seconds >= 1.5 * length:
+            number = seconds / length
+            return f"{number:.2g} {unit}" if number < 10 else f"{number:,.0f} {unit}"
+    return f"{max(math.ceil(seconds), 1)} s"
 
 
 def with_name(reason: str, name: str) -> str:

@@ -12,6 +12,7 @@ from journeys.commandline import assert_refused, inside, losses
 from pictures import class_folders, photo, save
 
 import vitrine
+from vitrine.recipes.recipe import from_yaml
 from vitrine.training.loop import Run
 from vitrine.training.saving import numbers_of, weights_of
 
@@ -154,6 +155,35 @@ def test_a_sweep_tries_every_rate_and_then_trains_on_all_images(
     assert last.exists() and not last.with_name("best.safetensors").exists()
 
 
+def test_the_run_after_a_sweep_is_repeated_by_its_config_and_leaves_out_what_is_excluded(
+    photos: Path, pretrained: Path, tmp_path: Path
+) -> None:
+    with (tmp_path / "exclude.txt").open("w") as file:
+        file.writelines(f"cat/{number}.png\n" for number in range(4))
+    options = (
+        "--sweep",
+        "--set",
+        "sweep=[0.001]",
+        "--epochs",
+        "1",
+        "--exclude",
+        str(tmp_path / "exclude.txt"),
+    )
+    # Half of the photos are held out, and some of those that are listed with them.
+    done = finetune(photos, pretrained, tmp_path / "run", *options, "--hold-out", "0.5")
+    assert done.returncode == 0, done.stderr
+    data = json.loads((tmp_path / "run" / "data.json").read_text())
+    assert data["images"] == {"train": 20}
+    assert len(losses(tmp_path / "run")) == 5  # an epoch of all images by four
+    again = inside(
+        "finetune", photos, "--recipe", tmp_path / "run" / "config.yaml", "--hold-out", "0", "--device", "cpu",
+        "--exclude", tmp_path / "exclude.txt", "--workers", "0", "--out", tmp_path / "again",
+    )  # fmt: skip
+    assert again.returncode == 0, again.stderr
+    one, other = (vitrine.load(tmp_path / name).model.state_dict() for name in ("run", "again"))
+    assert all(torch.equal(one[name], other[name]) for name in other)
+
+
 def test_a_rate_that_diverges_is_passed_over_and_of_equals_the_surer_one_is_taken(
     photos: Path, pretrained: Path, tmp_path: Path
 ) -> None:
@@ -243,11 +273,16 @@ def test_images_with_several_labels_are_trained_with_the_sigmoid_loss(
             save(tmp_path / "data" / "images" / f"{number}.png", photo(number))
             labels = [name for bit, name in enumerate(("day", "sea", "sky")) if (number + 1) >> bit & 1]
             writer.writerow([f"images/{number}.png", ";".join(labels or ["day"])])
-    done = finetune(tmp_path / "data" / "labels.csv", pretrained, tmp_path / "run", "--steps", "3")
+    # Beside the list, as `runs` is for one in the working folder: a list of files is no folder of images.
+    run = tmp_path / "data" / "run"
+    done = finetune(tmp_path / "data" / "labels.csv", pretrained, run, "--steps", "3")
     assert done.returncode == 0, done.stderr
-    assert "Images have several labels: sigmoid loss" in done.stderr
+    assert (
+        "Images have several labels: sigmoid loss in the place of softmax, no label smoothing" in done.stderr
+    )
+    assert from_yaml((run / "config.yaml").read_text()).augment.label_smoothing == 0
     # Zero logits: log 2 for each of three classes.
-    assert losses(tmp_path / "run")[0] == pytest.approx(3 * math.log(2), rel=1e-6)
+    assert losses(run)[0] == pytest.approx(3 * math.log(2), rel=1e-6)
 
 
 def test_patience_stops_early_and_a_run_stopped_so_is_finished(

@@ -23,7 +23,7 @@ import vitrine as library
 DATA = "generated:shapes?count=96&size=32&label=colour"
 SETTINGS = [
     "training.average_decay=0.9", "augment.mixup=0.2", "model_options.width=32", "model_options.depth=2",
-    "model_options.mlp_width=64",
+    "model_options.mlp_width=64", "model_options.dropout=0.1", "model_options.stochastic_depth=0.3",
 ]  # fmt: skip
 # Compiled, in micro-batches of three (of eight or four), activations computed again in the backward pass.
 COSTLY = ["training.compile=true", "training.micro_batch=3", "model_options.activation_checkpointing=true"]

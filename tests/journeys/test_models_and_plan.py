@@ -64,7 +64,7 @@ def test_plan_measures_this_machine_where_no_rate_is_stated() -> None:
 
 
 @pytest.mark.parametrize(
-    ("rate", "shown"), [(400, "400 TFLOP/s"), (0.05, "0.05 TFLOP/s"), (400, " hours"), (0.05, " years")]
+    ("rate", "shown"), [(400, "400 TFLOP/s"), (0.05, "0.05 TFLOP/s"), (400, " hours"), (0.05, " days)")]
 )
 def test_a_plan_shows_slow_machines_and_long_times_in_figures_that_can_be_read(
     rate: float, shown: str

@@ -232,7 +232,12 @@ def test_a_run_without_a_checkpoint_says_so(tmp_path: Path) -> None:
         (("--epochs", "2", "--steps", "5"), "give epochs or steps, not both, got 2.0 and 5"),
         (("--recipe", "demos"), "no recipe is called 'demos'; nearest: demo"),
         (("--model", "VitS-16"), "ViT-S/16"),
-        (("--lr", "-1"), "lr must be above 0, got -1.0"),
+        (("--lr", "-1"), "lr must be above 0 and finite, got -1.0"),
+        (("--lr", "inf"), "lr must be above 0 and finite, got inf"),
+        (("--set", "training.betas=[0.9]"), "training.betas must be 2 values, got [0.9]"),
+        (("--set", "training.betas=[2, 3]"), "betas must be two numbers from 0 to 1, without 1, got (2.0, 3.0)"),
+        (("--set", "sweep=[0, 1]"), "sweep must be learning rates above 0 and finite, got [0.0, 1.0]"),
+        (("--set", "augment.mixup=0.2", "--batch-size", "15"), "must be even, got 15; nearest that fit: 14 and 16"),
         (("--batch-size", "0"), "batch_size must be at least 1, got 0"),
         (("--device", "cuda"), "this torch sees no GPU; use --device cpu"),
         (("--device", "quantum"), "no device is called 'quantum'"),
@@ -286,15 +291,20 @@ def test_a_loss_that_is_not_finite_exits_with_3_names_the_files_and_suggests(tmp
     assert all(value.isfinite().all() for value in kept.values())
 
 
-@pytest.mark.parametrize("how", ["added", "removed", "changed"])
+@pytest.mark.parametrize("how", ["added", "removed", "changed", "changed in size too"])
 def test_changed_data_is_refused_unless_asked_for(tmp_path: Path, how: str) -> None:
     folders = class_folders(tmp_path / "photos", each=10)
+    save(folders / "cat" / "other.bmp", photo(98))
     run = interrupted(folders, *SMALL, "--steps", "8", "--out", tmp_path / "run")
     held_out = [line for line in (run / "split.csv").read_text().splitlines() if line.endswith(",val")]
     if how == "added":
         save(folders / "cat" / "new.png", photo(99))
     elif how == "removed":
         (folders / "cat" / "3.png").unlink()
+    elif how == "changed":
+        before = (folders / "cat" / "other.bmp").stat().st_size
+        save(folders / "cat" / "other.bmp", photo(99))
+        assert (folders / "cat" / "other.bmp").stat().st_size == before
     else:
         save(folders / "cat" / "3.png", photo(99, 100, 100))
     refused = inside("resume", run)
@@ -302,7 +312,7 @@ def test_changed_data_is_refused_unless_asked_for(tmp_path: Path, how: str) -> N
     before = json.loads((run / "data.json").read_text())
     done = inside("resume", run, "--allow-changed-data")
     assert done.returncode == 0, done.stderr
-    assert json.loads((run / "data.json").read_text())["fingerprints"] != before["fingerprints"]
+    assert json.loads((run / "data.json").read_text())["contents"] != before["contents"]
     assert len(losses(run)) == 8
     still = [line for line in (run / "split.csv").read_text().splitlines() if line.endswith(",val")]
     assert set(still) <= set(held_out)  # nothing that was trained on is now tested on
@@ -365,7 +375,7 @@ def test_broken_images_are_set_aside_and_counted_and_strict_refuses_them(tmp_pat
     record = json.loads((tmp_path / "run" / "data.json").read_text())
     assert sorted(record["set_aside"]) == ["cat/5.png", "dog/2.png"]
     strict = inside("pretrain", folders, *SMALL, "--steps", "3", "--out", tmp_path / "strict", "--strict")
-    assert_refused(strict, "2 files of", "cannot be read; see: vitrine check")
+    assert_refused(strict, "cannot be read: 2 files of", "see: vitrine check")
     assert not (tmp_path / "strict").exists()
 
 

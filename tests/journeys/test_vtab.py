@@ -8,6 +8,7 @@ import torch
 from PIL import Image
 
 import vitrine
+from vitrine.commands.runs.run_records import claim
 from vitrine.data.preprocess import Preprocess
 from vitrine.errors import ConfigError, DataError
 from vitrine.models import create_model
@@ -73,6 +74,15 @@ def test_vtab_trains_scores_writes_and_goes_on(root, weights, tmp_path):
     again = vitrine.vtab(weights, root, **options)
     assert again.scores == result.scores
     assert (tmp_path / "out" / "tasks" / "SVHN.json").stat().st_mtime_ns == stamp
+
+
+def test_two_vtab_in_one_folder_do_not_mix(root, weights, tmp_path):
+    (tmp_path / "out").mkdir()
+    with (
+        claim(tmp_path / "out"),
+        pytest.raises(ConfigError, match=r"another process is at work on .*name another folder with --out"),
+    ):
+        vitrine.vtab(weights, root, steps=1, device="cpu", workers=0, out=tmp_path / "out")
 
 
 def test_vtab_refuses_a_root_that_is_none_and_unknown_tasks(root, weights, tmp_path):

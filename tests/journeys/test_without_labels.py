@@ -158,13 +158,12 @@ def test_what_does_not_go_together_is_refused_in_one_sentence(tmp_path: Path) ->
     )
 
 
-def test_two_processes_whole_or_sharded_stopped_or_not_learn_the_same(tmp_path: Path) -> None:
-    """Masks are drawn by each process for its own images, so two processes are compared with two."""
+def test_two_processes_whole_or_sharded_stopped_or_not_learn_what_one_does(tmp_path: Path) -> None:
     settings = [
         "model_options.width=32", "model_options.depth=2", "model_options.mlp_width=64", *DECODER[1::2],
         "training.average_decay=0.9",
     ]  # fmt: skip
-    jobs = []
+    jobs, alone = [], []
     for objective in ("masked-patches", "autoencoder"):
         place, given = tmp_path / objective, {"objective": objective, "set": settings}
         jobs += [
@@ -174,12 +173,21 @@ def test_two_processes_whole_or_sharded_stopped_or_not_learn_the_same(tmp_path: 
             pretrain(place / "sharded", shard=True, stop_after=3, **given),
             resume(place / "sharded"),
         ]
+        alone.append(pretrain(place / "one", **given))
+    assert on_processes(1, alone) == ["0", "0"]
     assert [end.split()[0] for end in on_processes(2, jobs)] == ["0", "130", "0", "130", "0"] * 2
     for objective in ("masked-patches", "autoencoder"):
-        whole, stopped, sharded = (tmp_path / objective / name for name in ("whole", "stopped", "sharded"))
+        one, whole, stopped, sharded = (
+            tmp_path / objective / name for name in ("one", "whole", "stopped", "sharded")
+        )
         same_run(whole, stopped)
-        # The same masks, but sums over the batch in another order: see test_many_processes.py.
-        assert losses(sharded) == pytest.approx(losses(whole), rel=1e-5)
-        expected = load_file(whole / "model" / "model.safetensors")
-        for name, value in load_file(sharded / "model" / "model.safetensors").items():
-            assert torch.allclose(value, expected[name], atol=1e-4), name
+        expected = load_file(one / "model" / "model.safetensors")
+        for other in (whole, sharded):
+            # The same masks, but sums over the batch in another order: see test_many_processes.py.
+            assert losses(other) == pytest.approx(losses(one), rel=1e-5)
+            judged, wanted = (
+                [r["val_loss"] for r in records(run) if "val_loss" in r] for run in (other, one)
+            )
+            assert judged == pytest.approx(wanted, rel=1e-5)
+            for name, value in load_file(other / "model" / "model.safetensors").items():
+                assert torch.allclose(value, expected[name], atol=1e-4), name

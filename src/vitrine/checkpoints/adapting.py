@@ -19,6 +19,7 @@ from vitrine.models import BiTConfig, ModelConfig, ViTConfig
 from vitrine.models.config import require_tiling
 from vitrine.models.positions import Learned1D, Learned2D, SinCos2D, resample_grid
 from vitrine.models.vit import position_tables
+from vitrine.spelling import counted
 
 Changed = tuple[Weights, str]
 Made = tuple[Spec, Callable[[], Tensor]]
@@ -77,7 +78,7 @@ def with_channels(weights: Weights, channels: int) -> Changed:
     changed = dataclasses.replace(config, channels=channels)
     return ChangedWeights(
         weights, changed, makers, "adapted"
-    ), f"patch kernel {what} from {old} to {channels} channel(s)"
+    ), f"patch kernel {what} from {old} to {counted(channels, 'channel')}"
 
 
 def with_num_classes(weights: Weights, num_classes: int | None) -> Changed:
@@ -122,14 +123,14 @@ def with_slots(weights: Weights, has_slots: bool) -> Changed:
         makers = {table: remade(weights, table, padded)}
         return ChangedWeights(
             weights, changed, makers, "slot added"
-        ), f"{count} position slot(s) of zero added"
+        ), f"{counted(count, 'position slot')} of zero added"
     makers = {table: remade(weights, table, lambda full: full[:, count:].contiguous())}
     tokens = [name for name in ("class_token", "distillation_token") if name in weights.index]
     for slot, name in enumerate(tokens):
         makers[name] = (weights.index[name], partial(merged_token, weights, name, slot))
     return ChangedWeights(
         weights, changed, makers, "slot merged"
-    ), f"{count} position slot(s) merged into the token(s)"
+    ), f"{counted(count, 'position slot')} merged into the token{'s' * (count != 1)}"
 
 
 def merged_token(weights: Weights, name: str, slot: int) -> Tensor:

@@ -1,5 +1,8 @@
 """The Hugging Face hub, through huggingface-hub: its cache, its resume, its offline mode; our progress line."""
 
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -7,7 +10,7 @@ from vitrine.checkpoints.places import NAMES
 from vitrine.checkpoints.reading.safetensors_file import read_weight_map
 from vitrine.errors import CheckpointError, MissingExtraError
 from vitrine.runtime.cache import is_offline
-from vitrine.runtime.progress import current_listener
+from vitrine.runtime.progress import current_listener, remark
 
 SMALL_FILES = ("config.json", "preprocessor_config.json")
 
@@ -46,15 +49,35 @@ def fetch(repository: str, *, revision: str | None = None) -> Path:
             raise CheckpointError(f"{repository}/{name} did not come from the hub: {error}") from None
         return Path(path)
 
-    for name in SMALL_FILES:
-        get(name)
-    for name in NAMES:
-        weights = get(name)
-        if weights is not None:
-            if name.endswith(".index.json"):
-                fetch_shards(weights, get)
-            return weights.parent
+    with quiet_retries(repository):
+        for name in SMALL_FILES:
+            get(name)
+        for name in NAMES:
+            weights = get(name)
+            if weights is not None:
+                if name.endswith(".index.json"):
+                    fetch_shards(weights, get)
+                return weights.parent
     raise CheckpointError(f"{repository} on the hub holds no weights: there is no {', '.join(NAMES)}")
+
+
+@contextmanager
+def quiet_retries(repository: str) -> Iterator[None]:
+    """Say once that the hub is slow to answer, where huggingface-hub would warn two lines at every attempt."""
+    said: list[str] = []
+
+    def tell(record: logging.LogRecord) -> bool:
+        if not said:
+            said.append(record.getMessage())
+            remark(f"The hub does not answer for {repository}; trying again for half a minute")
+        return False
+
+    logger = logging.getLogger("huggingface_hub.utils._http")
+    logger.addFilter(tell)
+    try:
+        yield
+    finally:
+        logger.removeFilter(tell)
 
 
 def fetch_shards(index: Path, get: Any) -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 from annotated_doc import Doc
 
 from vitrine.commands import options
+from vitrine.spelling import counted
 
 if TYPE_CHECKING:
     from vitrine.data.overlap import Features
@@ -31,14 +32,14 @@ class DedupResult:
         tests = ", ".join(f"{name} ({count:,})" for name, count in self.num_test.items())
         methods = ", ".join(f"{count:,} by {method}" for method, count in self.by_method.items())
         lines = [
-            f"{self.num_train:,} training images against {tests}",
-            f"{self.num_excluded:,} training images are copies of test images: {self.num_pairs:,} pairs"
-            + (f", {methods}" if methods else "")
+            f"{counted(self.num_train, 'training image')} against {tests}",
+            f"Copies of test images: {counted(self.num_excluded, 'training image')}, "
+            f"{counted(self.num_pairs, 'pair')}" + (f", {methods}" if methods else "")
             if self.num_pairs
             else "No training image is a copy of a test image",
         ]
         if self.num_unreadable:
-            lines.append(f"{self.num_unreadable:,} files cannot be read and were not compared")
+            lines.append(f"Not compared, as they cannot be read: {counted(self.num_unreadable, 'file')}")
         lines += [f"Wrote {path}" for path in self.wrote]
         if self.num_excluded:
             exclude = next(path for path in self.wrote if path.name == "exclude.txt")

@@ -8,7 +8,7 @@ from annotated_doc import Doc
 
 from vitrine.commands import options
 from vitrine.commands.model_or_box import ModelOrBox, Pictures
-from vitrine.spelling import with_first
+from vitrine.spelling import counted, with_first
 
 FILE = "features.npy"
 
@@ -30,7 +30,9 @@ class EmbedResult:
         return int(self.is_strict and bool(self.unreadable))
 
     def __str__(self) -> str:
-        lines = [f"{self.num_pictures - len(self.unreadable):,} pictures, {self.width} features each"]
+        lines = [
+            f"{counted(self.num_pictures - len(self.unreadable), 'picture')}, {self.width} features each"
+        ]
         if self.unreadable:
             lines.append(f"Left out, as they cannot be read: {with_first(self.unreadable, 'picture')}")
         lines += [f"Wrote {path}" for path in self.wrote]

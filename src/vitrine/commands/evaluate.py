@@ -167,7 +167,7 @@ def open_test_split(data: str, split: str | None) -> "tuple[str, Source]":
             from vitrine.errors import DataError
 
             raise DataError(
-                f"{data} has only the split(s) {', '.join(own)}, which the model may have been trained on; "
+                f"{data} has only {' and '.join(own)}, which the model may have been trained on; "
                 "name one with --split"
             )
     # A test set may well lack classes that the model knows; they are counted, not refused.

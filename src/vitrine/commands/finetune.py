@@ -113,8 +113,8 @@ def finetune(
             freeze_weights(loaded.model, chosen.training)
         setting = Setting(
             model=loaded.model, preprocess=loaded.preprocess, splits=opened.splits, set_aside=opened.set_aside,
-            issues=opened.issues, recipe=dataclasses.replace(chosen, model=model), folder=folder, verb="finetune",
-            data=data, device=device, workers=workers, hold_out=hold_out, exclude=exclude, shard=shard,
-            tensorboard=tensorboard, wandb=wandb,
+            issues=opened.issues, contents=opened.contents, recipe=dataclasses.replace(chosen, model=model),
+            folder=folder, verb="finetune", data=data, device=device, workers=workers, hold_out=hold_out,
+            exclude=exclude, shard=shard, tensorboard=tensorboard, wandb=wandb,
         )  # fmt: skip
         return carry_out(swept(setting) if sweep else setting)

@@ -5,9 +5,11 @@ from typing import Annotated, Literal
 
 from annotated_doc import Doc
 
-from vitrine.spelling import counted
+from vitrine.spelling import counted, duration
 
 GIB = 1024**3
+# From here on hours are also said in days.
+DAYS_FROM_HOURS = 72
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,18 +60,18 @@ class Plan:
             )
 
         size = "x".join(map(str, self.image_size))
-        tera = self.rate / 1e12
         tokens = "" if self.tokens is None else f", {self.tokens} tokens"
+        also = f" ({duration(3600 * self.hours)})" if self.hours > DAYS_FROM_HOURS else ""
         return "\n".join(
             [
                 f"{self.model}: {self.params:,} parameters at {size} px{tokens}",
                 f"Batch {self.batch_size} on {counted(self.devices, 'device')} of {self.device_memory:g} GiB, "
-                f"{self.steps:,} steps",
+                f"{counted(self.steps, 'step')}",
                 f"As asked, on each device: {line(self.as_asked)}",
                 f"{'Fits' if self.fits else 'Does not fit'}: {self.advice}",
                 f"Then, on each device: {line(self.memory)}",
-                f"{self.exaflops:.4g} exaFLOPs at {tera:,.{0 if tera >= 10 else 2}f} TFLOP/s a device "
-                f"({self.rate_source}): {_shown_hours(self.hours)}",
+                f"{self.exaflops:.4g} exaFLOPs at {self.rate / 1e12:,.3g} TFLOP/s a device ({self.rate_source}): "
+                f"{self.hours:,.2f} hours{also}",
             ]
         )
 
@@ -140,13 +142,6 @@ def plan(
         rate_source=source,
         hours=exaflops * 1e18 / per_second / devices / 3600,
     )
-
-
-def _shown_hours(hours: float) -> str:
-    days = hours / 24
-    if days < 100:
-        return f"{hours:,.2f} hours" if hours < 100 else f"{days:,.1f} days"
-    return f"{days / 365.25:,.1f} years"
 
 
 def _require_above_zero(**values: float) -> None:

@@ -109,9 +109,9 @@ def pretrain(
         return carry_out(
             Setting(
                 model=fresh, preprocess=preprocess, splits=opened.splits, set_aside=opened.set_aside,
-                issues=opened.issues, recipe=chosen, teacher=taught_by, folder=folder, verb="pretrain", data=data,
-                device=device, workers=workers, hold_out=hold_out, exclude=exclude, shard=shard,
-                tensorboard=tensorboard, wandb=wandb,
+                issues=opened.issues, contents=opened.contents, recipe=chosen, teacher=taught_by, folder=folder,
+                verb="pretrain", data=data, device=device, workers=workers, hold_out=hold_out, exclude=exclude,
+                shard=shard, tensorboard=tensorboard, wandb=wandb,
             )
         )  # fmt: skip
 

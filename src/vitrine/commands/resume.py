@@ -87,6 +87,7 @@ def resume(
             splits=splits,
             set_aside=opened.set_aside,
             issues=opened.issues,
+            contents=opened.contents,
             recipe=recipe,
             folder=folder,
             device=device or began["device"],

@@ -60,6 +60,7 @@ def vtab(
 ) -> VtabResult:
     """Fine-tune on each of VTAB's 19 tasks and score the whole test sets; what is missing is named."""
     from vitrine.checkpoints import load
+    from vitrine.commands.runs.run_records import at_work
     from vitrine.evaluation.features import weights_hash
     from vitrine.evaluation.vtab.protocol import run_vtab
     from vitrine.evaluation.vtab.tasks import GROUPS, TASKS, find_task
@@ -74,25 +75,26 @@ def vtab(
     with joined_processes(device) as processes:
         # A dated name must be the same for all.
         folder = by_the_first(lambda: new_run_folder(out, verb="vtab", files=(), never_in=[root]), processes)
-        scores = run_vtab(
-            root,
-            fine_tune=_fine_tuner(
-                model,
-                processes=processes,
-                device=device,
-                precision=precision,
-                workers=workers,
-                keep=keep_models,
-            ),
-            measure=_measurer(processes.device, workers=workers),
-            protocol=how,
-            folder=folder,
-            identity=identity,
-            model=model,
-            tasks=chosen,
-            is_first=processes.is_first,
-        )
-        wrote = _write(folder, scores) if processes.is_first else ()
+        with at_work(folder, processes):
+            scores = run_vtab(
+                root,
+                fine_tune=_fine_tuner(
+                    model,
+                    processes=processes,
+                    device=device,
+                    precision=precision,
+                    workers=workers,
+                    keep=keep_models,
+                ),
+                measure=_measurer(processes.device, workers=workers),
+                protocol=how,
+                folder=folder,
+                identity=identity,
+                model=model,
+                tasks=chosen,
+                is_first=processes.is_first,
+            )
+            wrote = _write(folder, scores) if processes.is_first else ()
     return VtabResult(
         scores=scores,
         count=scores.count,
@@ -210,8 +212,8 @@ def _measurer(place: "torch.device", *, workers: int) -> Any:
         )
         if outputs.failures:
             raise DataError(
-                f"{len(outputs.failures)} image(s) of {source.address} cannot be read, and VTAB tests on all of "
-                f"them; the first: {next(iter(outputs.failures.values()))}"
+                f"VTAB tests on all images of {source.address}, of which {len(outputs.failures)} cannot be read; the "
+                f"first: {next(iter(outputs.failures.values()))}"
             )
         return interval_of_share(top_k_correct(outputs.rows.numpy(), source.labels, k=1))
 

@@ -1,26 +1,30 @@
 """Bring a data set from the Hugging Face hub, with progress, checksums and resume.
 
 The hub's own client finds the files; they are brought here, because it starts a file anew after an
-interruption. A file goes on where it stopped, and takes its name only once its SHA-256 is the hub's.
+interruption. A file goes on where it stopped, and takes its name only once its SHA-256 is the hub's. What was
+brought is noted beside it, so that a set can be opened again where the hub cannot be reached.
 """
 
+import json
 import os
 import time
 import urllib.error
 import urllib.request
-from pathlib import Path
+from collections.abc import Iterable
+from pathlib import Path, PurePosixPath
 from typing import Any
 from urllib.parse import urlsplit
 
 from vitrine.errors import DataError, MissingExtraError
 from vitrine.runtime.cache import cache_folder
-from vitrine.runtime.files import sha256_of
-from vitrine.runtime.progress import track
+from vitrine.runtime.files import sha256_of, write_atomically
+from vitrine.runtime.progress import remark, track
 from vitrine.runtime.turns import taking_turns
 
 _PIECE = 2**20
 _ATTEMPTS = 4
 _PATIENCE_SECONDS = 30
+_NOTE = "brought.json"
 
 
 def fetch_dataset(
@@ -40,30 +44,66 @@ def fetch_dataset(
     if repository.count("/") != 1:
         raise DataError(f"a set on the hub is named owner/name, got {repository!r}")
     endpoint = endpoint or os.environ.get("HF_ENDPOINT") or None
+    own = (cache or cache_folder() / "hub") / repository.replace("/", "--")
     try:
         facts = client.HfApi(endpoint=endpoint).dataset_info(
             repository, revision=revision, files_metadata=True
         )
     except Exception as error:  # the client's errors are many; each says what happened in its first line
-        raise DataError(f"cannot reach the set {repository} on the hub: {_first_line(error)}") from error
+        # A server that answers has the last word; only where none does, a copy of earlier will do.
+        kept = None
+        if not isinstance(error, client.errors.HfHubHTTPError):
+            kept = _kept_copy(own, revision=revision, config=config)
+        if kept is None:
+            raise DataError(f"cannot reach the set {repository} on the hub: {_first_line(error)}") from error
+        remark(f"The hub cannot be reached: {repository} as it was brought earlier ({kept.name[:12]})")
+        return _common_folder(kept, _noted(kept)["files"])
     files = [file for file in facts.siblings or () if _is_wanted(file.rfilename, config)]
     if not files:
         raise DataError(f"the set {repository} has no Parquet files; only such sets can be read from the hub")
     commit = facts.sha or revision
-    folder = (cache or cache_folder() / "hub") / repository.replace("/", "--") / commit
     for file in files:
+        if not _stays_inside(file.rfilename):
+            raise DataError(f"the set {repository} names a file outside its folder: {file.rfilename!r}")
         address = client.hf_hub_url(
             repository, file.rfilename, repo_type="dataset", revision=commit, endpoint=endpoint
         )
         bring(
             address,
-            folder / file.rfilename,
+            own / commit / file.rfilename,
             size=file.size,
             sha256=file.lfs.sha256 if file.lfs else None,
             headers=client.utils.build_hf_headers(),
         )
-    parents = {(folder / file.rfilename).parent for file in files}
+    sizes = {file.rfilename: file.size for file in files}
+    with write_atomically(own / commit / _NOTE, mode="w") as note:
+        json.dump({"revision": revision, "config": config, "files": sizes}, note)
+    return _common_folder(own / commit, sizes)
+
+
+def _common_folder(folder: Path, names: Iterable[str]) -> Path:
+    parents = {(folder / name).parent for name in names}
     return parents.pop() if len(parents) == 1 else folder
+
+
+def _kept_copy(own: Path, *, revision: str, config: str | None) -> Path | None:
+    """Return the folder of what was last brought under these words, if all of it is still there."""
+
+    def fits(folder: Path) -> bool:
+        noted = _noted(folder)
+        return (
+            revision in (noted["revision"], folder.name)
+            and noted["config"] == config
+            and all(_is_whole(folder / name, size) for name, size in noted["files"].items())
+        )
+
+    found = sorted(own.glob(f"*/{_NOTE}"), key=lambda note: note.stat().st_mtime, reverse=True)
+    return next((note.parent for note in found if fits(note.parent)), None)
+
+
+def _noted(folder: Path) -> dict[str, Any]:
+    noted: dict[str, Any] = json.loads((folder / _NOTE).read_text())
+    return noted
 
 
 def bring(
@@ -148,6 +188,12 @@ def _client() -> Any:
 def _is_wanted(name: str, config: str | None) -> bool:
     folder = name.rpartition("/")[0]
     return name.endswith(".parquet") and (config is None or folder in (config, f"data/{config}"))
+
+
+def _stays_inside(name: str) -> bool:
+    """Whether a name that a server gave lies in the folder that it is put into."""
+    path = PurePosixPath(name)
+    return not path.is_absolute() and ".." not in path.parts and "\\" not in name and ":" not in name
 
 
 def _first_line(error: BaseException) -> str:

@@ -156,7 +156,7 @@ def _key(source: Source) -> str:
     for path in _files(source):
         with contextlib.suppress(OSError):
             facts = path.stat()
-            digest.update(f"{facts.st_mtime_ns} {facts.st_size} ".encode())
+            digest.update(f"{facts.st_mtime_ns} {facts.st_ctime_ns} {facts.st_size} ".encode())
     return digest.hexdigest()
 
 

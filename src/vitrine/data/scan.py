@@ -14,6 +14,7 @@ import numpy as np
 from vitrine.data.decode import ImageFacts
 from vitrine.data.duplicates import Duplicate, find_duplicates
 from vitrine.data.file_list import FileList, passed_over
+from vitrine.data.fingerprints import content_hash
 from vitrine.data.readings import Readings, read_all
 from vitrine.data.shard import verify_shards
 from vitrine.data.source import Source, Subset, printable
@@ -82,6 +83,7 @@ class ScanReport:
     bad: dict[str, tuple[int, ...]]  # by split, numbers of the images that cannot be decoded
     duplicates: tuple[Duplicate, ...]
     issues: tuple[Issue, ...]
+    contents: dict[str, str]  # by split, a hash of the bytes of all its images
 
     @property
     def num_bad(self) -> int:
@@ -132,6 +134,7 @@ def scan(
         bad={split: tuple(sorted(reading.reasons)) for split, reading in readings.items()},
         duplicates=duplicates,
         issues=tuple(sorted(issues, key=lambda issue: PROBLEMS.index(issue.problem))),
+        contents={split: content_hash(reading.hashes).hex() for split, reading in readings.items()},
     )
 
 

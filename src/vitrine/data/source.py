@@ -64,6 +64,12 @@ class Source(ABC):
     def size(self, index: int) -> int:
         """Bytes of example `index` as it is stored."""
 
+    @property
+    def place(self) -> Path | None:
+        """Where nothing may be written: the root, or a list of files alone, as it may lie in anybody's folder."""
+        listed = Path(self.address)
+        return listed if self.root is not None and listed.is_file() else self.root
+
     def path(self, index: int) -> Path | None:
         """Return the file that is example `index`, or None where an example is not a file of its own."""
         return None

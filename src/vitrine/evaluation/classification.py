@@ -20,6 +20,7 @@ from vitrine.evaluation.metrics import (
 )
 from vitrine.evaluation.multilabel import average_precisions, mean_average_precision, presence
 from vitrine.evaluation.real import RealLabels, real_correct
+from vitrine.spelling import counted
 
 TOP = 5
 # A resample of average precision sorts every class anew, so fewer are drawn.
@@ -151,7 +152,9 @@ def in_model_classes(
         )
     if not source.is_multi_label and bool((source.labels == NO_LABEL).any()):
         count = int((source.labels == NO_LABEL).sum())
-        raise DataError(f"{count} image(s) of {source.address} have no label; leave them out or label them")
+        raise DataError(
+            f"without a label: {counted(count, 'image')} of {source.address}; leave it out or label it"
+        )
     return source
 
 

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vitrine.errors import DataError
+from vitrine.spelling import counted
 
 Scores = NDArray[Any]  # (N, K)
 Classes = NDArray[Any]  # (N,)
@@ -77,7 +78,7 @@ def check_labels(labels: Classes, *, num_classes: int) -> None:
     if len(labels) and (labels.min() < 0 or labels.max() >= num_classes):
         wrong = labels[(labels < 0) | (labels >= num_classes)]
         raise DataError(
-            f"{len(wrong)} label(s) lie outside the model's {num_classes} classes, the first is {wrong[0]}; "
+            f"outside the model's {num_classes} classes: {counted(len(wrong), 'label')}, the first is {wrong[0]}; "
             f"labels go from 0 to {num_classes - 1}"
         )
 

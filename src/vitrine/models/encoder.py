@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vitrine.models.attention import SelfAttention
+from vitrine.models.chance import Dropout, StochasticDepth
 from vitrine.models.config import Gelu, ViTConfig
 
 
@@ -18,12 +19,12 @@ class Mlp(nn.Module):
         super().__init__()
         self.expand = nn.Linear(width, hidden_width)
         self.contract = nn.Linear(hidden_width, width)
-        self.dropout = nn.Dropout(dropout)
+        self.hidden_dropout, self.dropout = Dropout(dropout), Dropout(dropout)
         self.approximate = "tanh" if gelu == "tanh" else "none"
 
     def forward(self, tokens: Tensor) -> Tensor:
         """Map tokens (..., D) to (..., D)."""
-        hidden = self.dropout(F.gelu(self.expand(tokens), approximate=self.approximate))
+        hidden = self.hidden_dropout(F.gelu(self.expand(tokens), approximate=self.approximate))
         return self.dropout(self.contract(hidden))
 
 
@@ -38,21 +39,6 @@ class LayerScale(nn.Module):
     def forward(self, branch: Tensor) -> Tensor:
         """Scale a branch (B, N, D)."""
         return branch * self.gain.to(branch.dtype)
-
-
-class StochasticDepth(nn.Module):
-    """Leave a residual branch out for a random part of the images while training."""
-
-    def __init__(self, rate: float) -> None:
-        super().__init__()
-        self.rate = rate
-
-    def forward(self, branch: Tensor) -> Tensor:
-        """Zero the branch of dropped images, scale the others so that the mean stays."""
-        if not self.training or self.rate == 0:
-            return branch
-        kept = torch.rand(branch.shape[0], 1, 1, device=branch.device) >= self.rate
-        return branch * kept.to(branch.dtype) / (1 - self.rate)
 
 
 class Block(nn.Module):
@@ -77,8 +63,9 @@ class Block(nn.Module):
         self.norm_2 = nn.LayerNorm(D, eps=config.norm_eps)
         self.mlp = Mlp(D, hidden_width=config.mlp_width, gelu=config.gelu, dropout=config.dropout)
         self.scale_2 = scale()
-        self.dropout = nn.Dropout(config.dropout)
-        self.stochastic_depth = StochasticDepth(drop_rate)
+        self.dropout = Dropout(config.dropout)
+        self.stochastic_depth_1 = StochasticDepth(drop_rate)
+        self.stochastic_depth_2 = StochasticDepth(drop_rate)
 
     def forward(
         self, tokens: Tensor, relative_keys: Tensor | None = None, num_read: int | None = None
@@ -86,8 +73,8 @@ class Block(nn.Module):
         """Map tokens (B, N, D) to (B, N, D); with `num_read`, only the first so many of them."""
         mixed = self.dropout(self.attention(self.norm_1(tokens), relative_keys, num_read))
         tokens = tokens if num_read is None else tokens[:, :num_read]
-        tokens = tokens + self.stochastic_depth(self.scale_1(mixed))  # eq. 2
-        return tokens + self.stochastic_depth(self.scale_2(self.mlp(self.norm_2(tokens))))  # eq. 3
+        tokens = tokens + self.stochastic_depth_1(self.scale_1(mixed))  # eq. 2
+        return tokens + self.stochastic_depth_2(self.scale_2(self.mlp(self.norm_2(tokens))))  # eq. 3
 
     def attention_weights(self, tokens: Tensor, relative_keys: Tensor | None = None) -> Tensor:
         """Return the attention matrix (B, H, N, N) that `forward` uses on the same tokens."""

@@ -13,6 +13,7 @@ from torch.utils.checkpoint import checkpoint
 
 from vitrine.errors import ConfigError
 from vitrine.models.attention import AttentionPooling
+from vitrine.models.chance import Dropout
 from vitrine.models.config import ViTConfig, require_tiling
 from vitrine.models.encoder import Block, Mlp
 from vitrine.models.initialisation import initialise_vit
@@ -42,7 +43,7 @@ class ViT(nn.Module):
             nn.Parameter(torch.empty(1, config.num_registers, D)) if config.num_registers else None
         )
         self.positions = nn.ModuleList(position_tables(config))
-        self.dropout = nn.Dropout(config.dropout)
+        self.dropout = Dropout(config.dropout)
         steps = max(config.depth - 1, 1)
         self.blocks = nn.ModuleList(
             Block(config, drop_rate=config.stochastic_depth * i / steps) for i in range(config.depth)

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from vitrine.errors import ConfigError
 from vitrine.models import ViT, ViTConfig
+from vitrine.models.chance import Drawing
 from vitrine.models.encoder import Block
 from vitrine.models.initialisation import initialise_layer
 from vitrine.models.positions import Grid, SinCos2D
@@ -85,7 +86,7 @@ class Decoder(nn.Module):
         return self.to_pixels(self.norm(tokens[:, self.num_leading_tokens :]))
 
 
-class MaskedAutoencoder(nn.Module):
+class MaskedAutoencoder(Drawing):
     """A ViT that sees a quarter of the patches, and the decoder that makes it tell the others."""
 
     def __init__(self, vit: ViT, config: AutoencoderConfig) -> None:
@@ -114,7 +115,7 @@ class MaskedAutoencoder(nn.Module):
         """Hide and predict: every patch (B, N, C x P x Q), and the order (B, N) whose first V were visible."""
         patches, grid = self.vit.embed_patches(images)
         B, N, _ = patches.shape
-        order = torch.rand(B, N, device=patches.device).argsort(dim=1)
+        order = self.draw(B, N, device=patches.device).argsort(dim=1)
         return self.decoder(self.encode_visible(patches, order, grid), order, grid), order
 
     def encode_visible(self, patches: Tensor, order: Tensor, grid: Grid) -> Tensor:

@@ -8,6 +8,7 @@ encoder's output at corrupted positions alone.
 Shapes: B images, N patches, M of them corrupted, T tokens, D width, O numbers predicted for a patch.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -16,6 +17,7 @@ from torch import Tensor, nn
 
 from vitrine.errors import ConfigError
 from vitrine.models import ViT
+from vitrine.models.chance import Drawing
 from vitrine.objectives.patch_targets import DOWNSIZED, TARGETS, Target, num_outputs
 from vitrine.spelling import nearest
 
@@ -61,7 +63,7 @@ class Corruption:
     is_replaced: Tensor
 
 
-class MaskedPatches(nn.Module):
+class MaskedPatches(Drawing):
     """A ViT with a [mask] embedding and a head that tells hidden patches from what is round them."""
 
     def __init__(self, vit: ViT, config: MaskedPatchesConfig) -> None:
@@ -91,7 +93,7 @@ class MaskedPatches(nn.Module):
         """Corrupt and predict: what the head says of the corrupted patches (B, M, O), and which they are."""
         patches, grid = self.vit.embed_patches(images)
         B, N, _ = patches.shape
-        corruption = draw_corruption(B, N, config=self.config, device=patches.device)
+        corruption = draw_corruption(B, N, config=self.config, device=patches.device, draw=self.draw)
         patches = corrupt(patches, corruption, mask_embedding=self.mask_embedding)
         tokens = encoded(self.vit, self.vit.assemble(patches, grid), grid)
         outputs = take(tokens[:, self.vit.num_leading_tokens :], corruption.positions)  # (B, M, D)
@@ -99,17 +101,22 @@ class MaskedPatches(nn.Module):
 
 
 def draw_corruption(
-    num_images: int, num_patches: int, *, config: MaskedPatchesConfig, device: torch.device | str = "cpu"
+    num_images: int,
+    num_patches: int,
+    *,
+    config: MaskedPatchesConfig,
+    device: torch.device | str = "cpu",
+    draw: Callable[..., Tensor] = torch.rand,
 ) -> Corruption:
-    """Draw from torch's generator, which the loop seeds for every step, which patches are corrupted and how."""
+    """Draw which patches are corrupted and how."""
     B, N = num_images, num_patches
     if N < 2:
         raise ConfigError("masked patch prediction needs two patches or more in an image, got 1")
     M = max(round(config.corrupted * N), 1)
-    positions = torch.rand(B, N, device=device).argsort(dim=1)[:, :M]
+    order, step, chance = torch.split(draw(B, N + 2 * M, device=device), [N, M, M], dim=1)
+    positions = order.argsort(dim=1)[:, :M]
     # A step of 1 to N - 1 round the circle of positions leads to every other one with equal chance.
-    others = (positions + torch.randint(1, N, (B, M), device=device)) % N
-    chance = torch.rand(B, M, device=device)
+    others = (positions + 1 + (step * (N - 1)).long()) % N
     is_masked = chance < config.masked
     is_replaced = ~is_masked & (chance < config.masked + config.replaced)
     return Corruption(positions, others, is_masked, is_replaced)

@@ -66,6 +66,8 @@ def convert(kind: Any, value: Any, *, where: str) -> Any:
             return None
         return convert(next(option for option in options if option is not type(None)), value, where=where)
     if get_origin(kind) is tuple and isinstance(value, (list, tuple)):
+        if Ellipsis not in options and len(value) != len(options):
+            raise ConfigError(f"{where} must be {len(options)} values, got {list(value)}")
         return tuple(convert(options[0], item, where=where) for item in value)
     if kind in (int, float) and isinstance(value, str) and POWER_OF_TEN.fullmatch(value):
         value = float(value)

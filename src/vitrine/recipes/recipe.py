@@ -98,8 +98,16 @@ class Recipe:
             require_without_labels(self)
         if self.objective == "distillation" and self.distillation.caches:
             require_fixed_views(self)
-        if self.epochs is not None and self.epochs <= 0:
-            raise ConfigError(f"epochs must be above 0, got {self.epochs:g}")
+        batch_size = self.training.batch_size
+        if self.augment.mixes and batch_size % 2:
+            raise ConfigError(
+                f"mixup and cutmix mix images in pairs, so batch_size must be even, got {batch_size}; nearest that "
+                f"fit: {max(batch_size - 1, 2)} and {batch_size + 1}"
+            )
+        if self.epochs is not None and not 0 < self.epochs < math.inf:
+            raise ConfigError(f"epochs must be above 0 and finite, got {self.epochs:g}")
+        if not all(0 < rate < math.inf for rate in self.sweep):
+            raise ConfigError(f"sweep must be learning rates above 0 and finite, got {list(self.sweep)}")
 
     @property
     def needs_labels(self) -> bool:

@@ -107,11 +107,3 @@ def views_of(run: Run) -> float:
     small = (side / run.model.image_size[0]) ** 2
     # The student reads two large views and the small ones; the teacher the large ones, forward alone.
     return 2 + run.recipe.multi_crop.num_local * small + 2 / 3
-
-
-def shown_seconds(seconds: float) -> str:
-    """Write a time for people."""
-    for unit, length in (("days", 86_400.0), ("hours", 3600.0), ("minutes", 60.0)):
-        if seconds >= 2 * length:
-            return f"{seconds / length:,.1f} {unit}"
-    return f"{seconds:.0f} s"

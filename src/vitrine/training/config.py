@@ -1,5 +1,6 @@
 """All numbers of a training run, in one frozen record that refuses nonsense."""
 
+import math
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
@@ -100,10 +101,11 @@ class TrainingConfig:
         if self.evaluate_every is not None and self.evaluate_every < 1:
             raise ConfigError(f"evaluate_every must be at least 1, got {self.evaluate_every}")
         for name, holds, rule in (
-            ("lr", self.lr > 0, "above 0"),
-            ("end_lr", self.end_lr >= 0, "at least 0"),
+            ("lr", 0 < self.lr < math.inf, "above 0 and finite"),
+            ("end_lr", 0 <= self.end_lr < math.inf, "at least 0 and finite"),
             ("warmup_steps", self.warmup_steps >= 0, "at least 0"),
-            ("weight_decay", self.weight_decay >= 0, "at least 0"),
+            ("weight_decay", 0 <= self.weight_decay < math.inf, "at least 0 and finite"),
+            ("betas", all(0 <= beta < 1 for beta in self.betas), "two numbers from 0 to 1, without 1"),
             ("frozen_blocks", self.frozen_blocks >= 0, "at least 0"),
             ("layer_decay", 0 < self.layer_decay <= 1, "above 0 and at most 1"),
             ("momentum", 0 <= self.momentum < 1, "at least 0 and below 1"),

@@ -12,6 +12,7 @@ from torch import nn
 
 from vitrine.data.source import some_of
 from vitrine.errors import CheckpointError, ConfigError, RepeatedError
+from vitrine.models.chance import image_keys, number_draws
 from vitrine.models.kernels import use_kernels
 from vitrine.runtime.memory import peak_memory
 from vitrine.runtime.processes import Processes, anyone
@@ -84,6 +85,7 @@ class Run:
                 "muon needs whole matrices, which --shard cuts; use adamw or sgd, or no --shard"
             )
         freeze(self.model, config)
+        number_draws(self.model)
         use_kernels(self.model, device=processes.device, precision=config.precision)
         self.module = distributed(self.model, processes, shard=shard)
         if config.compiles_on(processes.device.type):
@@ -123,7 +125,7 @@ class Run:
                 batch = next(batches)
                 waited += time.monotonic() - waiting
                 seed_step(config.seed, state.step, self.processes.rank)
-                parts = task.prepare(batch)
+                parts = (*task.prepare(batch), self.keys(local_batch))
                 if state.step == first:
                     fit_micro_batch(
                         self.module, parts, loss_of=task.loss_of, state=step_state, autocast=self.autocast,
@@ -169,6 +171,11 @@ class Run:
             processes=self.processes,
         )  # fmt: skip
         return loss, stats, norm
+
+    def keys(self, local_batch: int) -> torch.Tensor:
+        """Return the keys of this process's images of the next step, by their place in the run."""
+        first = self.state.step * self.config.batch_size + self.processes.rank * local_batch
+        return image_keys(self.config.seed, first=first, count=local_batch, device=self.processes.device)
 
     def is_due(self, every: int) -> bool:
         """Whether this many steps are complete, or all of them."""
@@ -333,5 +340,5 @@ def in_words(found: dict[str, float]) -> str:
 
 
 def seed_step(seed: int, step: int, rank: int) -> None:
-    """Make dropout and its like a pure function of run, step and process; nothing to save, nothing to lose."""
+    """Make what a task draws beside the model a pure function of run, step and process; nothing to save."""
     torch.manual_seed((seed * 1_000_003 + step) * 4099 + rank)

@@ -14,10 +14,13 @@ from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 
 from vitrine.errors import TrainingError
+from vitrine.models.chance import drawing_for
 from vitrine.runtime.processes import Processes, anyone, largest
 from vitrine.runtime.progress import remark
+from vitrine.spelling import counted
 from vitrine.training.config import is_bf16
 
+# What the loss reads of a batch; in a step each image's key comes last, which decides what dropout and its like draw.
 Parts = tuple[Tensor, ...]
 # Maps the trained module and (a slice of) the prepared batch to one loss an image and sums worth logging.
 LossOf = Callable[[nn.Module, Parts], tuple[Tensor, dict[str, Tensor]]]
@@ -68,9 +71,9 @@ def out_of_memory(micro_batch: int) -> TrainingError:
         f"--set training.micro_batch={micro_batch // 2}" if micro_batch > 1 else "a smaller model or --size"
     )
     return TrainingError(
-        f"out of memory with {micro_batch} image(s) at a time on each device; start again, or go on with vitrine "
-        f"resume, with {smaller} or --set model_options.activation_checkpointing=true; on several devices --shard "
-        "divides the weights; see: vitrine plan"
+        f"out of memory with {counted(micro_batch, 'image')} at a time on each device; start again, or go on with "
+        f"vitrine resume, with {smaller} or --set model_options.activation_checkpointing=true; on several devices "
+        "--shard divides the weights; see: vitrine plan"
     )
 
 
@@ -88,10 +91,11 @@ def accumulate(
     sums: dict[str, Tensor] = {}
     starts = range(0, count, size)
     for start in starts:
-        piece = tuple(part[start : start + size] for part in parts)
-        with exchange(module, now=start == starts[-1]):
+        *piece, keys = (part[start : start + size] for part in parts)
+        # The backward pass may compute layers again, which must draw as before.
+        with exchange(module, now=start == starts[-1]), drawing_for(keys):
             with autocast():
-                losses, stats = loss_of(module, piece)
+                losses, stats = loss_of(module, tuple(piece))
             torch.autograd.backward(losses.sum() / count)
         total += losses.detach().sum()
         for name, value in stats.items():
@@ -137,7 +141,7 @@ def fit_micro_batch(
         failed = False
         try:
             with autocast():
-                losses, _ = loss_of(inner, tuple(part[: state.micro_batch] for part in parts))
+                losses, _ = loss_of(inner, tuple(part[: state.micro_batch] for part in parts[:-1]))
             torch.autograd.backward(losses.sum())
         except torch.OutOfMemoryError:
             failed = True

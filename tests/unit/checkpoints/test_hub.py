@@ -113,6 +113,7 @@ class Heard:
     def __init__(self) -> None:
         self.started: list[tuple[str, int | None]] = []
         self.steps = 0
+        self.remarks: list[str] = []
 
     def start(self, what: str, total: int | None) -> None:
         self.started.append((what, total))
@@ -124,7 +125,7 @@ class Heard:
         pass
 
     def remark(self, text: str) -> None:
-        pass
+        self.remarks.append(text)
 
 
 @pytest.mark.parametrize("name", ["owner/model", "hf-hub:owner/model"])
@@ -171,11 +172,19 @@ def test_offline_without_a_copy_says_so(server: Any, monkeypatch: pytest.MonkeyP
         load("owner/model")
 
 
-def test_no_network_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_network_says_so_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     point_hub_at(monkeypatch, "http://127.0.0.1:9", cache=tmp_path)
     monkeypatch.setattr("time.sleep", lambda seconds: None)  # it tries five times, ever more slowly
-    with pytest.raises(CheckpointError, match=r"owner/model.*(cannot be reached|did not come)"):
+    heard = Heard()
+    with (
+        listening(heard),
+        pytest.raises(CheckpointError, match=r"owner/model.*(cannot be reached|did not come)"),
+    ):
         load("owner/model")
+    assert heard.remarks == ["The hub does not answer for owner/model; trying again for half a minute"]
+    assert capsys.readouterr().err == ""
     with pytest.raises(
         CheckpointError, match=r"http://127.0.0.1:9/x.npz cannot be reached .*check the network"
     ):
@@ -204,6 +213,15 @@ def test_a_path_that_is_not_there_never_tries_the_network(
     for name in ("runs/other", "./model.npz", "weights/model.npz"):
         with pytest.raises(CheckpointError, match=r"no such file or folder"):
             load(name)
+    assert server.seen == []
+
+
+@pytest.mark.parametrize("name", ["ViT-Q/16", "ViTB/32", "ViT-Q/16x8"])
+def test_a_misspelt_variant_is_refused_with_the_nearest_and_never_tries_the_network(
+    server: Any, name: str
+) -> None:
+    with pytest.raises(ConfigError, match=r"no model is called .*nearest: ViT-"):
+        load(name)
     assert server.seen == []
 
 

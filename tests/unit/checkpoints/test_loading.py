@@ -48,7 +48,7 @@ def test_one_channel_answers_to_grey_as_three_do_to_equal_colours(folder: Path) 
     batch = torch.randn(2, 1, 32, 32)
     expected = logits(colour.model, batch.expand(-1, 3, -1, -1))
     torch.testing.assert_close(logits(grey.model, batch), expected, rtol=0, atol=1e-5)
-    assert grey.notes == ("patch kernel summed from 3 to 1 channel(s)",)
+    assert grey.notes == ("patch kernel summed from 3 to 1 channel",)
     assert grey.preprocess.channels == 1
 
 

@@ -14,8 +14,17 @@ pyarrow = pytest.importorskip("pyarrow")
 from vitrine.data.hub import _KeepSecrets, bring, fetch_dataset  # noqa: E402
 from vitrine.data.sources import open_splits  # noqa: E402
 from vitrine.errors import DataError  # noqa: E402
+from vitrine.runtime.progress import listening  # noqa: E402
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
+
+
+class Heard:
+    def __init__(self):
+        self.remarks = []
+
+    def remark(self, text):
+        self.remarks.append(text)
 
 
 def parquet_bytes(count: int) -> bytes:
@@ -89,6 +98,43 @@ def test_the_address_hub_brings_and_opens_in_one_go(tmp_path, monkeypatch):
         monkeypatch.setenv("HF_ENDPOINT", address)
         splits = open_splits("hub:owner/pets", val_fraction=0)
     assert splits["test"].address == "hub:owner/pets" and len(splits["train"]) == 6
+
+
+def test_a_set_that_was_brought_is_opened_without_the_hub(tmp_path):
+    with hub(FILES) as (address, _):
+        folder = fetch_dataset("owner/pets", endpoint=address, cache=tmp_path)
+    nobody = "http://127.0.0.1:9"
+    heard = Heard()
+    with listening(heard):
+        assert fetch_dataset("owner/pets", endpoint=nobody, cache=tmp_path) == folder
+    assert heard.remarks == ["The hub cannot be reached: owner/pets as it was brought earlier (0123456789ab)"]
+    assert fetch_dataset("owner/pets", endpoint=nobody, cache=tmp_path, revision=COMMIT) == folder
+    for other in ({"revision": "v2"}, {"config": "small"}):
+        with pytest.raises(DataError, match="cannot reach the set owner/pets"):
+            fetch_dataset("owner/pets", endpoint=nobody, cache=tmp_path, **other)
+    next(folder.glob("train*")).unlink()
+    with pytest.raises(DataError, match="cannot reach the set owner/pets"):
+        fetch_dataset("owner/pets", endpoint=nobody, cache=tmp_path)
+
+
+def test_a_server_that_answers_has_the_last_word_on_a_set(tmp_path):
+    with hub(FILES) as (address, _):
+        fetch_dataset("owner/pets", endpoint=address, cache=tmp_path)
+    with (
+        answering(lambda request: (404, {"X-Error-Code": "RepoNotFound"}, b"")) as (address, _),
+        pytest.raises(DataError, match="cannot reach the set owner/pets"),
+    ):
+        fetch_dataset("owner/pets", endpoint=address, cache=tmp_path)
+
+
+@pytest.mark.parametrize("name", ["../../above.parquet", "/tmp/above.parquet", "data/../../../above.parquet"])
+def test_a_set_writes_nothing_outside_its_folder(tmp_path, name):
+    with (
+        hub({name: parquet_bytes(2)}) as (address, requests),
+        pytest.raises(DataError, match="names a file outside its folder"),
+    ):
+        fetch_dataset("owner/pets", endpoint=address, cache=tmp_path / "cache")
+    assert len(requests) == 1 and not list(tmp_path.rglob("*.parquet"))
 
 
 def test_an_interrupted_file_goes_on_where_it_stopped(tmp_path):

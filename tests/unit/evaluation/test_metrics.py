@@ -41,7 +41,7 @@ def test_top_5_is_left_out_where_there_are_five_classes_or_fewer():
 
 
 def test_labels_outside_the_models_classes_are_refused():
-    with pytest.raises(DataError, match=r"1 label\(s\) lie outside the model's 3 classes, the first is 3"):
+    with pytest.raises(DataError, match=r"outside the model's 3 classes: 1 label, the first is 3"):
         score_single_label(np.eye(4)[:, :3], np.array([0, 1, 2, 3]), classes="abc")
 
 
@@ -83,7 +83,7 @@ def test_a_model_without_names_needs_as_many_outputs_as_there_are_classes():
 
 
 def test_images_without_a_label_are_refused_not_dropped():
-    with pytest.raises(DataError, match=r"1 image\(s\) of data have no label"):
+    with pytest.raises(DataError, match=r"without a label: 1 image of data"):
         in_model_classes(source([0, -1], ["ant"]), None, num_outputs=1)
 
 

@@ -95,7 +95,7 @@ def test_stochastic_depth_drops_whole_images_at_the_rate_given() -> None:
 
 def test_stochastic_depth_grows_in_a_line_from_zero() -> None:
     model = small_vit(stochastic_depth=0.2)
-    assert [block.stochastic_depth.rate for block in model.blocks] == [0, 0.1, 0.2]
+    assert [block.stochastic_depth_1.rate for block in model.blocks] == [0, 0.1, 0.2]
 
 
 def test_activation_checkpointing_changes_neither_logits_nor_gradients() -> None:

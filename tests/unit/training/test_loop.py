@@ -76,10 +76,23 @@ def test_logged_learning_rates_equal_the_schedule(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("micro_batch", [1, 5, 8])
-def test_micro_batches_do_not_change_the_result(tmp_path: Path, micro_batch: int) -> None:
-    config = Changed(CONFIG, total_steps=6)
-    _, whole = run(tmp_path / "a", config)
-    _, pieces = run(tmp_path / "b", Changed(config, micro_batch=micro_batch))
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"dropout": 0.2},
+        {"stochastic_depth": 0.5},
+        {"dropout": 0.2, "stochastic_depth": 0.5, "activation_checkpointing": True},
+    ],
+    ids=["plain", "dropout", "stochastic depth", "computed again"],
+)
+def test_micro_batches_do_not_change_the_result(
+    tmp_path: Path, micro_batch: int, options: dict[str, object]
+) -> None:
+    config = Changed(CONFIG, total_steps=6, average_decay=0.9)
+    # What is computed again in the backward pass must draw as in the forward pass.
+    _, whole = run(tmp_path / "a", config, **{**options, "activation_checkpointing": False})
+    _, pieces = run(tmp_path / "b", Changed(config, micro_batch=micro_batch), **options)
     assert pieces.losses == pytest.approx(whole.losses, rel=1e-5)  # sums in another order
 
 

@@ -20,6 +20,7 @@ from vitrine.data.preprocess import Preprocess
 from vitrine.errors import CheckpointError
 from vitrine.models import ModelConfig, ViTConfig
 from vitrine.models.config import ResNetStemConfig
+from vitrine.spelling import counted
 
 STEM = "patch_embed.backbone."
 # timm's group norm and weight standardisation (which adds to the variance).
@@ -279,8 +280,8 @@ def position_slots(index: Index, *, prefix: int, kernel: tuple[int, ...], stride
         if rows in (patches, patches + prefix):
             return rows - patches
     raise CheckpointError(
-        f"{hints.path} holds pos_embed with {rows} rows, which is no square grid with or without {prefix} "
-        "slot(s) before it; give the image size that it was made for"
+        f"{hints.path} holds pos_embed with {rows} rows, which is no square grid with or without "
+        f"{counted(prefix, 'slot')} before it; give the image size that it was made for"
     )
 
 

@@ -4,7 +4,6 @@ Nothing that the run depends on is changed by that: weights keep their values, g
 numbers are put back. Models of which a single image takes a second are reckoned by their operations instead.
 """
 
-import math
 import statistics
 import time
 from dataclasses import dataclass
@@ -264,12 +263,3 @@ def operations_an_image(setting: "Setting") -> float:
             times = min(len(setting.splits["train"]) / seen, 1.0)
         flops += times * FORWARD_FLOPS_PER_MAC * cost_of(setting.teacher.model.config).macs
     return flops
-
-
-def about(seconds: float) -> str:
-    """Say a time that is not known exactly."""
-    for unit, length in (("days", 86_400.0), ("h", 3600.0), ("min", 60.0)):
-        if seconds >= 1.5 * length:
-            number = seconds / length
-            return f"about {number:.0f} {unit}" if number >= 3 else f"about {number:.1f} {unit}"
-    return f"about {max(math.ceil(seconds), 1)} s"

@@ -2,17 +2,18 @@
 
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vitrine.errors import DataError, VitrineError
+from vitrine.spelling import counted
 
 if TYPE_CHECKING:
     from vitrine.data.scan import Issue
-    from vitrine.data.source import Source
+    from vitrine.data.source import Source, Subset
     from vitrine.runtime.processes import Processes
 
 SPLIT = "split.csv"
@@ -29,6 +30,8 @@ class RunData:
     """Names of the files that cannot be read."""
     issues: "tuple[Issue, ...]" = ()
     """What else is wrong with the files, the first few hundred."""
+    contents: "Mapping[str, str]" = field(default_factory=dict)
+    """By split, a hash of the bytes of all images; of generated ones none."""
 
 
 def open_data(
@@ -50,7 +53,7 @@ def open_data(
 
     The first process looks at the files and writes the split; the others read what it found.
     """
-    from vitrine.data.exclusions import leave_out, read_exclusions
+    from vitrine.data.exclusions import read_exclusions
     from vitrine.data.file_list import photos_passed_over
     from vitrine.data.scan import ScanReport, conversions_in_words, scan, set_aside
     from vitrine.data.sources import check_classes, open_splits
@@ -93,7 +96,7 @@ def open_data(
         report = scan(own, num_workers=workers, is_near=False)
         if report.num_bad and strict:
             raise DataError(
-                f"{report.num_bad} files of {address} cannot be read; see: vitrine check {address}"
+                f"cannot be read: {counted(report.num_bad, 'file')} of {address}; see: vitrine check {address}"
             )
         if needs_labels and not is_resumed:  # a class may have had unreadable files alone
             with quiet():
@@ -111,9 +114,10 @@ def open_data(
         if photos := photos_passed_over(report.passed_over):
             remark(photos)
     if exclude is not None:
-        splits["train"] = leave_out(splits["train"], read_exclusions(exclude))
+        splits |= without(splits, read_exclusions(exclude))
     issues = () if report is None else report.issues[:MOST_ISSUES]
-    return RunData(splits=splits, set_aside=bad, issues=issues)
+    contents = {} if report is None else report.contents
+    return RunData(splits=splits, set_aside=bad, issues=issues, contents=contents)
 
 
 def require_two_classes(source: "Source", address: str) -> None:
@@ -215,5 +219,34 @@ def everything(splits: "Mapping[str, Source]") -> "dict[str, Source]":
     """Join the held-out part to the rest, for a run on all images."""
     from vitrine.data.joined import Joined
 
-    joined: dict[str, Source] = {"train": Joined([splits["train"], splits["val"]])}
-    return joined | {name: source for name, source in splits.items() if name == "test"}
+    whole = uncut(splits) or Joined([splits["train"], splits["val"]])
+    return {"train": whole} | {name: source for name, source in splits.items() if name == "test"}
+
+
+def uncut(splits: "Mapping[str, Source]") -> "Subset | None":
+    """Put the part that we held out of train back to its places, as with --hold-out 0; None for a val of its own."""
+    import numpy as np
+
+    from vitrine.data.source import Subset
+
+    train, val = splits["train"], splits.get("val")
+    if not isinstance(train, Subset) or not isinstance(val, Subset) or train.source is not val.source:
+        return None
+    return Subset(train.source, np.sort(np.concatenate([train.indices, val.indices])))
+
+
+def without(splits: "Mapping[str, Source]", names: "Iterable[str]") -> "dict[str, Source]":
+    """Leave listed images out of train, and of what was held out of it: a sweep trains on that in the end."""
+    import numpy as np
+
+    from vitrine.data.exclusions import leave_out
+    from vitrine.data.source import Subset
+
+    whole = uncut(splits)
+    if whole is None:
+        return {"train": leave_out(splits["train"], names)}
+    kept = leave_out(whole, names)
+    assert isinstance(kept, Subset)
+    parts = [part for part in (splits["train"], splits["val"]) if isinstance(part, Subset)]
+    train, val = (Subset(part, np.flatnonzero(np.isin(part.indices, kept.indices))) for part in parts)
+    return {"train": train, "val": val}

@@ -3,7 +3,7 @@
 import math
 from typing import TYPE_CHECKING
 
-from vitrine.spelling import counted
+from vitrine.spelling import counted, duration
 
 if TYPE_CHECKING:
     from torch import nn
@@ -17,22 +17,20 @@ FP32 = 4  # bytes
 
 def plan_of(setting: "Setting", processes: "Processes", *, seconds: float, done: int = 0) -> str:
     """Say what will be done, on what, and what that takes."""
-    from vitrine.commands.runs.expected_time import about
-
     t, config = setting.recipe.training, setting.model.config
     counts = ", ".join(f"{len(source):,} {name}" for name, source in setting.splits.items())
     epochs = t.total_steps * t.batch_size / len(setting.splits["train"])
     judged = f", judged every {t.evaluate_every:,}" if t.evaluate_every and "val" in setting.splits else ""
-    left = f"; {t.total_steps - done:,} steps left" if done else ""
+    left = f"; {counted(t.total_steps - done, 'step')} left" if done else ""
     return "\n".join(
         [
             f"Plan: {setting.recipe.model or 'the model'}, "
             f"{sum(p.numel() for p in setting.model.parameters()):,} parameters, {aim_of(setting)}, "
             f"{'x'.join(map(str, config.image_size))} px",
-            f"  {counts} images; {t.total_steps:,} steps of {t.batch_size} ({epochs:.3g} epochs){judged}; "
+            f"  {counts} images; {counted(t.total_steps, 'step')} of {t.batch_size} ({epochs:.3g} epochs){judged}; "
             f"{t.optimizer} at {t.lr:g}, warm-up {t.warmup_steps:,}, {t.decay} decay",
             f"  on {device_in_words(setting, processes)}, {memory_in_words(setting, processes)}; "
-            f"{about(seconds)}{left}; to {setting.folder}",
+            f"about {duration(seconds)}{left}; to {setting.folder}",
         ]
     )
 
@@ -77,7 +75,7 @@ def memory_in_words(setting: "Setting", processes: "Processes") -> str:
     needed = memory_of_step(setting, processes, micro_batch=batch)
     where = " on each" if processes.world_size > 1 else ""
     times = f", {math.ceil(share / batch)} times a step" if batch < share else ""
-    words = f"about {gib(needed)} for {batch} images at a time{where}{times}"
+    words = f"about {gib(needed)} for {counted(batch, 'image')} at a time{where}{times}"
     there = memory_of(processes.device)
     if processes.device.type == "cuda" and there is not None and needed > there:
         words += f" (more than the {gib(there)} there are: the images at a time are halved until they fit)"

@@ -129,12 +129,17 @@ def write_records(setting: "Setting", *, is_resumed: bool) -> None:
         "address": setting.data,
         "images": {name: len(source) for name, source in setting.splits.items()},
         "fingerprints": fingerprints,
+        "contents": dict(setting.contents),
         "set_aside": list(setting.set_aside),
         "issues": [dataclasses.asdict(issue) for issue in setting.issues],
     }
     if is_resumed and (folder / "data.json").exists():
-        before = json.loads((folder / "data.json").read_text())["fingerprints"]
-        others = [name for name in fingerprints if before.get(name) != fingerprints[name]]
+        before = json.loads((folder / "data.json").read_text())
+        names_and_bytes = (
+            (fingerprints, before["fingerprints"]),
+            (setting.contents, before.get("contents", setting.contents)),
+        )
+        others = [name for now, then in names_and_bytes for name in now if then.get(name) != now[name]]
         if others and not setting.allow_changed_data:
             raise changed(f"the {others[0]} split of {setting.data}")
         if others:

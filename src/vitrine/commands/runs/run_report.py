@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from vitrine.spelling import counted, duration
+
 if TYPE_CHECKING:
     import numpy as np
     import torch
@@ -48,12 +50,12 @@ class RunReport:
     notes: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        lines = [f"{self.folder}: {self.steps:,} steps"]
+        lines = [f"{self.folder}: {counted(self.steps, 'step')}"]
         if self.accuracy is not None and self.interval is not None:
             low, high = self.interval
             lines[0] += (
                 f", accuracy {100 * self.accuracy:.1f} % (95 % interval {100 * low:.1f} to {100 * high:.1f}) on "
-                f"{self.num_images:,} validation images"
+                f"{counted(self.num_images, 'validation image')}"
             )
         lines += worst_lines(self.worst, self.mistakes)
         lines += self.notes
@@ -246,11 +248,3 @@ def _facts(account: "RunAccount") -> list[tuple[str, str]]:
     ]
     facts.append(large[teraflops < 1e3])
     return facts
-
-
-def duration(seconds: float) -> str:
-    """Say a time in the unit that fits it."""
-    for unit, length in (("h", 3600.0), ("min", 60.0)):
-        if seconds >= 2 * length:
-            return f"{seconds / length:.1f} {unit}"
-    return f"{seconds:.0f} s"

@@ -45,9 +45,9 @@ def swept(setting: "Setting") -> "Setting":
             "lower ones with --set sweep=[...], or a longer warm-up"
         )
     remark(f"Training on all of it with learning rate {best:g}")
-    return dataclasses.replace(
-        with_rate(best, setting), splits=everything(setting.splits), trains_on_all=True, is_sweeping=False
-    )
+    chosen, splits = with_rate(best, setting), everything(setting.splits)
+    recipe = chosen.recipe.with_steps_for(len(splits["train"]))  # epochs are passes over all of it now
+    return dataclasses.replace(chosen, recipe=recipe, splits=splits, trains_on_all=True, is_sweeping=False)
 
 
 def require_sweep(recipe: "Recipe", splits: "Mapping[str, Source]") -> None:

@@ -68,13 +68,13 @@ class TrainingResult:
                 if self.trains_on_all
                 else "none held out to measure it on"
             )
-            lines.append(f"Trained on all images for {self.steps:,} steps, {why}")
+            lines.append(f"Trained on all images for {counted(self.steps, 'step')}, {why}")
         else:
             assert self.interval is not None
             low, high = self.interval
             lines.append(
                 f"Accuracy {100 * self.accuracy:.1f} % (95 % interval {100 * low:.1f} to {100 * high:.1f}) on "
-                f"{self.num_validation:,} validation images, {self.when()}"
+                f"{counted(self.num_validation, 'validation image')}, {self.when()}"
             )
         lines += worst_lines(self.worst, self.mistakes)
         lines.append(f"Wrote {self.model} (weights, preprocessing, classes)")
@@ -95,7 +95,7 @@ class TrainingResult:
     def when(self) -> str:
         """Say at which step the weights that were kept stood, and what became of them where that is not the last."""
         if self.best_step is None or self.best_step == self.steps:
-            return f"after {self.steps:,} steps"
+            return f"after {counted(self.steps, 'step')}"
         last = self.evaluation.get("accuracy")
         end = "" if last is None else f"; at the end {100 * last:.1f} %"
         return f"after step {self.best_step:,} of {self.steps:,}, the best of the evaluations{end}"
@@ -105,7 +105,7 @@ class TrainingResult:
         numbers = {name: value for name, value in self.evaluation.items() if name != "collapsed"}
         found = ", ".join(f"{name.replace('_', ' ')} {value:.4g}" for name, value in numbers.items())
         measured = (
-            f"; on {self.num_validation:,} validation images: {found}"
+            f"; on {counted(self.num_validation, 'validation image')}: {found}"
             if found
             else "; nothing was held out to measure it on"
         )
@@ -114,7 +114,7 @@ class TrainingResult:
         )
         return [
             *collapsed,
-            f"Learned by {self.objective} for {self.steps:,} steps{measured}",
+            f"Learned by {self.objective} for {counted(self.steps, 'step')}{measured}",
             f"Wrote {self.model} (weights, preprocessing, no head yet)",
             f"Next: vitrine finetune DATA --model {self.folder}, or vitrine fewshot {self.folder} DATA",
         ]
@@ -138,6 +138,8 @@ class Setting:
     set_aside: tuple[str, ...] = ()
     issues: "tuple[Issue, ...]" = ()
     """What is wrong with the files of the data."""
+    contents: Mapping[str, str] = field(default_factory=dict)
+    """By split of the data, a hash of the bytes of all images."""
     trains_on_all: bool = False
     """Whether the held-out part is trained on too, as after a sweep."""
     is_sweeping: bool = False
@@ -294,10 +296,14 @@ def result_of(setting: Setting, outcome: "Outcome", report: "RunReport | None" =
 
 
 def loss_for(source: "Source", recipe: "Recipe") -> "Recipe":
-    """Choose the sigmoid loss where images have several labels: a softmax has room for one."""
+    """Choose the sigmoid loss where images have several labels: a softmax has room for one; and smooth none."""
     from vitrine.runtime.progress import remark
 
-    if not source.is_multi_label or recipe.loss == "sigmoid" or not recipe.needs_labels:
+    if not source.is_multi_label or not recipe.needs_labels:
         return recipe
-    remark("Images have several labels: sigmoid loss in the place of softmax")
-    return dataclasses.replace(recipe, loss="sigmoid")
+    changes = ["sigmoid loss in the place of softmax"] if recipe.loss != "sigmoid" else []
+    changes += ["no label smoothing"] if recipe.augment.label_smoothing else []
+    if changes:
+        remark(f"Images have several labels: {', '.join(changes)}")
+    augment = dataclasses.replace(recipe.augment, label_smoothing=0.0)
+    return dataclasses.replace(recipe, loss="sigmoid", augment=augment)

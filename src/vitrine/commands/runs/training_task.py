@@ -89,8 +89,15 @@ def labelled_task(
 ) -> "Task":
     """Put together what all tasks that read labels share: batches, judging by accuracy, names of images."""
     from vitrine.commands.runs.training_batches import make_batches, make_names
+    from vitrine.errors import ConfigError
     from vitrine.training.task import Task
 
+    batch_size, count = setting.recipe.training.batch_size, processes.world_size
+    if setting.recipe.augment.mixes and batch_size // count % 2:
+        raise ConfigError(
+            f"mixup and cutmix mix images in pairs, so each of {count} processes must have an even number of the "
+            f"{batch_size} images of a batch; give a --batch-size that is a multiple of {2 * count}"
+        )
     return Task(
         batches=make_batches(setting, processes),
         prepare=prepare,

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
 
     from vitrine.commands.runs.training_run import Setting
     from vitrine.commands.runs.unlabelled_task import PartsOf
+    from vitrine.data.order import Rows
     from vitrine.data.source import Source
     from vitrine.runtime.processes import Processes
     from vitrine.training.task import Evaluate
@@ -23,7 +24,6 @@ EVALUATION_SEED = 0
 
 def make_unlabelled_evaluation(setting: "Setting", processes: "Processes", parts_of: "PartsOf") -> "Evaluate":
     """Return the function that judges on the validation split: loss, feature statistics, nearest neighbours."""
-    import torch
     from torch import nn
 
     from vitrine.evaluation.feature_statistics import collapse_warning, effective_rank, spread
@@ -32,7 +32,6 @@ def make_unlabelled_evaluation(setting: "Setting", processes: "Processes", parts
     train_split, source = setting.splits["train"], setting.splits["val"]
 
     def evaluate(model: nn.Module) -> dict[str, float]:
-        torch.manual_seed(EVALUATION_SEED)
         means = mean_sums(model, setting, processes, parts_of)
         found = {"loss": float(means["loss"])}
         rows, labels = probed(model, source, setting, processes)
@@ -84,13 +83,17 @@ def mean_sums(
 
     from vitrine.commands.runs.validation import validation_passes
     from vitrine.data.order import evaluation_rows
+    from vitrine.models.chance import drawing_for, image_keys
     from vitrine.runtime.processes import mean_over
 
     preprocess = setting.preprocess
     totals: dict[str, torch.Tensor] = {}
 
-    def add(pixels: "Tensor", rows: "object", weight: float) -> None:
-        losses, sums = model(*parts_of(pixels.float(), rows, EVALUATION_SEED))  # type: ignore[arg-type]
+    def add(pixels: "Tensor", rows: "Rows", weight: float) -> None:
+        first = int(rows.indices[0])
+        keys = image_keys(EVALUATION_SEED, first=first, count=len(pixels), device=pixels.device)
+        with drawing_for(keys):
+            losses, sums = model(*parts_of(pixels.float(), rows, EVALUATION_SEED))
         for name, value in {"loss": losses.sum(), **sums, "count": losses.new_tensor(len(pixels))}.items():
             totals[name] = totals.get(name, 0) + weight * value.double()
 

@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from pathlib import Path
 
+from vitrine.spelling import duration
+
 
 @dataclass(frozen=True, kw_only=True)
 class StudyLine:
@@ -36,7 +38,6 @@ class StudyResult:
         return int(bool(self.failed))
 
     def __str__(self) -> str:
-        from vitrine.studies.estimate import shown_seconds
 
         shown: list[str] = [*self.notes]
         for line in self.lines:
@@ -45,7 +46,7 @@ class StudyResult:
                     f"{line.name} ({line.where})",
                     f"  {line.claim}",
                     f"  scale {self.scale}: {line.runs} runs, {line.exaflops:.3g} exaFLOPs, about "
-                    f"{shown_seconds(line.estimated_seconds)}",
+                    f"{duration(line.estimated_seconds)}",
                 ]
                 continue
             shown.append(f"{line.name}: {line.verdict} ({line.finished} of {line.runs} runs)")

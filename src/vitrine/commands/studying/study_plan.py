@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vitrine.commands.studying.study_outcome import StudyLine, StudyResult
+from vitrine.spelling import duration
 
 if TYPE_CHECKING:
     from vitrine.commands.studying.study_data import StudyData
@@ -211,7 +212,7 @@ def run_all(
 
 def plan_sentence(plans: Sequence[Plan], todo: "Sequence[Run]", *, jobs: int, rate: float | None) -> str:
     """Say before the first run what will be done."""
-    from vitrine.studies.estimate import estimate, shown_seconds
+    from vitrine.studies.estimate import estimate
 
     total = sum(len(plan.runs) for plan in plans)
     if not todo:
@@ -221,7 +222,7 @@ def plan_sentence(plans: Sequence[Plan], todo: "Sequence[Run]", *, jobs: int, ra
     cost = estimate(todo, rate=speed, num_test=data.counts[data.test_split])
     return (
         f"Plan: {len(todo)} of {total} runs are to be done, {cost.exaflops:.3g} exaFLOPs, about "
-        f"{shown_seconds(cost.seconds(jobs))} with {jobs} side by side. {source}"
+        f"{duration(cost.seconds(jobs))} with {jobs} side by side. {source}"
     )
 
 

@@ -69,7 +69,7 @@ def speed_up(model: nn.Module, *, in_fp8: bool = False) -> nn.Module:
     """Let every layer of a model that can use the kernels do so; return the model."""
     for module in model.modules():
         # The class alone changes, so that parameters, their names and whoever holds them stay.
-        if type(module) is Mlp and module.dropout.p == 0:
+        if type(module) is Mlp and module.dropout.rate == 0:
             module.__class__ = FastMlp
         elif type(module) is SelfAttention and isinstance(module.q_norm, nn.Identity):
             module.__class__ = FastSelfAttention

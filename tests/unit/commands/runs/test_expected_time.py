@@ -11,7 +11,6 @@ from torch import nn
 from vitrine.commands.runs import training_batches
 from vitrine.commands.runs.expected_time import (
     Pace,
-    about,
     evaluations_after,
     expected_seconds,
     operations_an_image,
@@ -151,17 +150,6 @@ def test_readers_work_beside_an_accelerator_and_share_the_cores_with_a_cpu() -> 
 )
 def test_evaluations_to_come_are_counted(done: int, every: int | None, count: int) -> None:
     assert evaluations_after(done, every=every, total=100) == count
-
-
-@pytest.mark.parametrize(
-    ("seconds", "words"),
-    [
-        (0.2, "about 1 s"), (41.3, "about 42 s"), (100, "about 1.7 min"), (360, "about 6 min"),
-        (5000, "about 83 min"), (9000, "about 2.5 h"), (200_000, "about 2.3 days"),
-    ],
-)  # fmt: skip
-def test_a_time_is_said_as_roughly_as_it_is_known(seconds: float, words: str) -> None:
-    assert about(seconds) == words
 
 
 def test_the_plan_names_all_that_is_known_before_the_first_step() -> None:
