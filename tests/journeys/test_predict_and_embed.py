@@ -56,6 +56,11 @@ def test_one_photo_and_nothing_else_is_answered_by_the_model_in_the_box(command_
     assert "Next: vitrine inspect box inbox/0.png" in out
 
 
+def test_what_comes_next_is_about_a_picture_that_can_be_read(command_line, inbox):
+    out = command_line("predict")("predict", "inbox/bad.jpg", "inbox/1.png", "--out", "preds.csv")[1]
+    assert "Next: vitrine inspect box inbox/1.png" in out
+
+
 def test_a_list_of_pictures_names_one_class_each_and_as_many_as_are_asked_for(command_line, inbox):
     said = command_line("predict")("predict", "inbox/0.png", "inbox/1.png")[1].splitlines()
     assert [line.count(" %") for line in said[:2]] == [1, 1]
