@@ -104,6 +104,7 @@ def evaluate(
     from vitrine.evaluation.outputs import run_model
     from vitrine.runtime.processes import by_the_first, joined_processes
     from vitrine.runtime.progress import remark
+    from vitrine.runtime.run_folders import leaving_nothing
 
     model, data = model_and_data("evaluate", model, data)
     held_out = held_out_by(model, data) if split is None else None
@@ -119,15 +120,16 @@ def evaluate(
             f"Plan: {model} on {len(matched):,} images of {data} ({chosen}), {len(matched.classes)} classes, "
             f"{'x'.join(map(str, loaded.preprocess.size))} px, on {place} in {precision}; to {folder}"
         )
-        outputs = run_model(
-            loaded.model.to(place),
-            matched,
-            preprocess=loaded.preprocess,
-            batch_size=batch_size,
-            num_workers=workers,
-            device=place,
-            precision=precision,
-        )
+        with leaving_nothing(folder):
+            outputs = run_model(
+                loaded.model.to(place),
+                matched,
+                preprocess=loaded.preprocess,
+                batch_size=batch_size,
+                num_workers=workers,
+                device=place,
+                precision=precision,
+            )
     figures = _score(outputs, matched, lists, seed=seed)
     wrote = _write(folder, figures, outputs, matched, model=model, split=chosen) if is_first else ()
     return _result(figures, outputs, matched, model=model, split=chosen, wrote=wrote, is_strict=strict)
