@@ -161,7 +161,7 @@ def test_an_error_of_the_first_process_ends_all_of_them(runs: Path) -> None:
 def test_the_weights_of_a_sharded_run_that_stopped_are_the_last_good_ones(runs: Path) -> None:
     from vitrine.training.saving import weights_of
 
-    kept = weights_of(runs / "not-finite" / "checkpoints" / "last")
+    kept = weights_of(runs / "not-finite" / "checkpoints" / "stopped")
     assert kept and all(value.isfinite().all() for value in kept.values())
 
 

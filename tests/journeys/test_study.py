@@ -14,6 +14,7 @@ from tests.journeys.commandline import assert_refused, inside, started, vitrine
 from tests.unit.studies.test_pool import wait_until
 from vitrine.runtime.turns import alone_at
 from vitrine.studies.results import FILE
+from vitrine.training.saving import numbers_of
 
 DATA = "generated:shapes?size=16&count=120&label=colour&noise=0"
 
@@ -75,7 +76,9 @@ def test_a_study_that_is_killed_goes_on_where_it_was(tmp_path: Path) -> None:
     def is_half_way() -> bool:
         assert process.poll() is None, process.communicate()
         others = [
-            path for path in runs.glob("*/checkpoints/last.safetensors") if "pre-training" not in str(path)
+            path
+            for path in runs.glob("*/checkpoints/last.safetensors")
+            if "pre-training" not in str(path) and numbers_of(path)["step"]
         ]
         return results.exists() and bool(others)
 

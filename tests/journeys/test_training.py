@@ -67,7 +67,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_a_run_killed_at_a_random_step_goes_on_to_the_same_bits(tmp_path: Path, whole: Path) -> None:
-    step = random.randrange(4, 30)
+    step = random.randrange(1, 30)
     process = started("pretrain", SHAPES, *SMALL, *ALL, "--steps", "40", "--out", tmp_path / "run")
     wait_for_records(tmp_path / "run", step)
     process.send_signal(signal.SIGKILL)
@@ -218,6 +218,20 @@ def test_a_run_without_a_checkpoint_says_so(tmp_path: Path) -> None:
     run = interrupted(SHAPES, *SMALL, "--steps", "9", "--out", tmp_path / "run")
     (run / "checkpoints" / "last.safetensors").unlink()
     assert_refused(inside("resume", run), "has no checkpoint yet")
+    (run / "run.json").write_text("{")
+    assert_refused(inside("resume", run), "run.json is damaged")
+
+
+def test_a_run_goes_on_from_another_folder_than_the_one_it_began_in(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class_folders(tmp_path / "photos", each=8)
+    monkeypatch.chdir(tmp_path)
+    run = interrupted("photos", *SMALL, "--steps", "8", "--out", tmp_path / "run")
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    done = inside("resume", run)
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize(
@@ -287,8 +301,12 @@ def test_a_loss_that_is_not_finite_exits_with_3_names_the_files_and_suggests(tmp
     assert_refused(done, "is not finite", "try a lower learning rate (now 1e+30)", code=3)
     assert "cat/" in done.stderr or "dog/" in done.stderr
     assert "is not finite" in (tmp_path / "run" / "log.txt").read_text().splitlines()[-1]
-    kept = saving.weights_of(tmp_path / "run" / "checkpoints" / "last.safetensors")
+    kept = saving.weights_of(tmp_path / "run" / "checkpoints" / "stopped.safetensors")
     assert all(value.isfinite().all() for value in kept.values())
+    # What is suggested helps.
+    assert f"go on from step 0 with: vitrine resume {tmp_path / 'run'} --set training.lr=1e+29" in done.stderr
+    calmer = inside("resume", tmp_path / "run", "--set", "training.lr=1e-3")
+    assert calmer.returncode == 0, calmer.stderr
 
 
 @pytest.mark.parametrize("how", ["added", "removed", "changed", "changed in size too"])
@@ -345,12 +363,12 @@ def test_a_disk_without_room_for_a_checkpoint_is_found_before_the_first_step(tmp
 
 
 def test_a_full_disk_keeps_the_last_good_checkpoint_and_the_run_can_go_on(tmp_path: Path) -> None:
-    """The disk fills up after the first checkpoint: `fsync` fails from then on."""
+    """The disk fills up after the checkpoint of step 3: `fsync` fails from then on."""
     calls, fsync = [], os.fsync
     last = tmp_path / "run" / "checkpoints" / "last.safetensors"
 
     def full(handle: int) -> None:
-        if last.exists():
+        if last.exists() and saving.numbers_of(last)["step"] == 3:
             calls.append(handle)
             raise OSError(errno.ENOSPC, "No space left on device")
         fsync(handle)

@@ -2,7 +2,7 @@
 
 import dataclasses
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from annotated_doc import Doc
 
@@ -28,8 +28,6 @@ def resume(
     allow_changed_data: Annotated[bool, Doc("Go on although files were added, removed or changed.")] = False,
 ) -> "TrainingResult":
     """Go on with a run where it was stopped: data order, random numbers, averages and best result are kept."""
-    import json
-
     import torch
 
     from vitrine.checkpoints.record import config_from_json
@@ -49,7 +47,7 @@ def resume(
 
     folder = find_run(Path(run))
     before = from_yaml((folder / "config.yaml").read_text())
-    began = json.loads((folder / "run.json").read_text())
+    began = read_beginning(folder)
     recipe = changed_under_way(before, set or ())
     if set and began["is_sweeping"]:
         raise ConfigError(
@@ -105,6 +103,18 @@ def resume(
             by_the_first(lambda: write_change(folder, recipe, settings=set or [], done=done), processes)
         with same_threads(threads):
             return carry_out(setting, resume_from=state)
+
+
+def read_beginning(folder: Path) -> dict[str, Any]:
+    """Read how a run began."""
+    import json
+
+    from vitrine.errors import ConfigError
+
+    try:
+        return dict(json.loads((folder / "run.json").read_text()))
+    except ValueError as error:
+        raise ConfigError(f"{folder / 'run.json'} is damaged, so the run cannot go on: {error}") from None
 
 
 def write_change(folder: Path, recipe: "Recipe", *, settings: list[str], done: int) -> None:

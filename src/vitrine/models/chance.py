@@ -7,6 +7,7 @@ Where no keys are given, numbers come from torch's generator.
 Shapes: B rows of a batch, which are K images in one or more views each, the views of an image side by side.
 """
 
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -16,7 +17,6 @@ from torch import Tensor, nn
 
 # The finaliser of a 32-bit hash with little bias (Wellons, "hash-prospector", 2018), as signed numbers.
 _FIRST, _SECOND = 0x7FEB352D, 0x846CA68B - 2**32
-_GOLDEN = 0x9E3779B9 - 2**32
 _BITS = 24  # that a float holds
 
 
@@ -55,8 +55,7 @@ class Dropout(Drawing):
             return values
         if _batch.keys is None:
             return F.dropout(values, self.rate)
-        # Among signed words so many lie below this one.
-        kept = hashed(_batch.keys, values.shape, number=self.number) >= int((self.rate - 0.5) * 2**32)
+        kept = hashed(_batch.keys, values.shape, number=self.number) >= threshold(self.rate)
         return values * kept * (1 / (1 - self.rate))
 
 
@@ -71,7 +70,11 @@ class StochasticDepth(Drawing):
         """Zero the branch of dropped images, scale the others so that the mean stays."""
         if not self.training or self.rate == 0:
             return branch
-        kept = self.draw(branch.shape[0], 1, 1, device=branch.device) >= self.rate
+        shape = (branch.shape[0], 1, 1)
+        if _batch.keys is None:
+            kept = torch.rand(shape, device=branch.device) >= self.rate
+        else:
+            kept = hashed(_batch.keys, shape, number=self.number) >= threshold(self.rate)
         return branch * kept.to(branch.dtype) / (1 - self.rate)
 
 
@@ -101,11 +104,12 @@ def image_keys(seed: int, *, first: int, count: int, device: torch.device) -> Te
 
 def hashed(keys: Tensor, shape: tuple[int, ...], *, number: int) -> Tensor:
     """Return a random word for every place of rows (B, ...) with these keys (K,)."""
-    rows_an_image = shape[0] // len(keys)
-    size = rows_an_image * torch.Size(shape[1:]).numel()
-    # Layers that see other shapes, as those of large and small views do, draw other numbers.
-    places = torch.arange(size, device=keys.device, dtype=torch.int32) * _GOLDEN + signed(size * 0x85EBCA6B)
-    own = mixed(keys + signed(number * 0xC2B2AE35))
+    size = math.prod(shape) // len(keys)
+    # A layer that sees other shapes, as with large and small views, draws other numbers for them.
+    own = keys ^ signed((number + 1) * 0x9E3779B1 + size * 0x85EBCA6B)
+    if size == 1:
+        return mixed(own).view(shape)
+    places = torch.arange(size, device=keys.device, dtype=torch.int32)
     return mixed(mixed(places)[None, :] ^ own[:, None]).view(shape)
 
 
@@ -117,6 +121,11 @@ def mixed(words: Tensor) -> Tensor:
     words *= _SECOND
     words ^= (words >> 16) & 0xFFFF
     return words
+
+
+def threshold(rate: float) -> int:
+    """Return the word below which this share of all signed words lies."""
+    return int((rate - 0.5) * 2**32)
 
 
 def signed(number: int) -> int:

@@ -24,7 +24,7 @@ from vitrine.training.distribution import distributed
 from vitrine.training.graphs import ReplayedStep, Taken, can_record, on_own_stream, put_rates_in_tensors
 from vitrine.training.metrics_log import Sink
 from vitrine.training.optimizer import freeze, make_optimizer
-from vitrine.training.saving import load_state, newest_state, save_state
+from vitrine.training.saving import load_state, newest_state, numbers_of, save_state
 from vitrine.training.schedule import learning_rate
 from vitrine.training.state import TrainingState
 from vitrine.training.step import (
@@ -39,7 +39,7 @@ from vitrine.training.stopping import NotFiniteError, StoppedError, saving_on_si
 from vitrine.training.task import Outcome, Task
 from vitrine.training.window import Window
 
-LAST, BEST = "last.safetensors", "best.safetensors"
+LAST, BEST, STOPPED = "last.safetensors", "best.safetensors", "stopped.safetensors"
 
 
 def train(
@@ -117,6 +117,8 @@ class Run:
             take_step = ReplayedStep(take_step, state=step_state)
         window = Window(self.processes, sums=state.sums)
         began, first, waited = time.monotonic(), state.step, 0.0
+        if first == 0:
+            self.save(LAST)  # whatever happens before the first checkpoint, there is one to go on from
         batches = iter(task.batches(state.step, config.total_steps))
         self.model.train()
         with announced("Training", total=config.total_steps, done=state.step) as advance:
@@ -237,17 +239,27 @@ class Run:
                 sink.write(record)
 
     def stop_not_finite(self, window: Window) -> None:
-        """Stop: weights are those of the last good step; say when, on which files, and what may help."""
+        """Stop: weights are those of the last good step; say when, on which files, and what may help.
+
+        The same weights on the same batch are not finite at any rate, so the last checkpoint stays to go on from.
+        """
         bad_step = window.first_bad_step(self.state.step)
         batch = some_of(self.task.names_of(bad_step)) or "not named"
         self.state.step, self.state.sums = bad_step, {}
-        save_state(self.state, self.folder / LAST, processes=self.processes, shard=self.shard)
+        self.save(STOPPED)
         is_rough = is_bf16(self.config.precision, device=self.processes.device.type)
+        last = newest_state(self.folder / LAST)
+        done = bad_step if last is None else int(numbers_of(last)["step"])
+        advice = (
+            f"go on from step {done} with: vitrine resume {self.folder.parent} --set "
+            f"training.lr={self.config.lr / 10:g}"
+            if done < bad_step
+            else "then start again: at no rate is there a way on from the last checkpoint"
+        )
         raise NotFiniteError(
             f"the loss or a gradient of step {bad_step + 1} is not finite; the weights of the step before are in "
-            f"{newest_state(self.folder / LAST)}; the batch was {batch}; try a lower learning rate "
-            f"(now {self.config.lr:g}){', --precision fp32' if is_rough else ''} or a longer warm-up, or go on from "
-            f"there with: vitrine resume {self.folder.parent} --set training.lr={self.config.lr / 10:g}"
+            f"{newest_state(self.folder / STOPPED)}; the batch was {batch}; try a lower learning rate "
+            f"(now {self.config.lr:g}){', --precision fp32' if is_rough else ''} or a longer warm-up; {advice}"
         )
 
     def evaluate(self) -> None:
@@ -319,10 +331,13 @@ class Run:
             self.evaluate()
         self.state.sums = window.as_numbers()
         self.save(LAST, must=True)
+        # A run that went on otherwise than before may have kept something better from then than it has found since.
+        kept = newest_state(self.folder / BEST)
+        numbers = self.state.numbers() if kept is None else numbers_of(kept)
         return Outcome(
             steps=steps,
-            best=self.state.best,
-            best_step=self.state.best_step,
+            best=numbers["best"],
+            best_step=numbers["best_step"],
             last_evaluation=self.last_evaluation,
             images_per_second=window.overall_rate,
         )

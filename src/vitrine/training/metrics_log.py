@@ -76,7 +76,7 @@ class TensorBoard:
             from torch.utils.tensorboard import SummaryWriter
         except ImportError:
             raise MissingExtraError("tensorboard", extra="tensorboard", purpose="--tensorboard") from None
-        self._writer = SummaryWriter(str(folder), purge_step=done_steps + 1 if done_steps else None)
+        self._writer = SummaryWriter(str(folder), purge_step=done_steps + 1)
 
     def write(self, record: dict[str, Any]) -> None:
         """Write every number of the record."""

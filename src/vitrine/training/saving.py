@@ -80,7 +80,8 @@ def load_state(state: TrainingState, path: Path, *, processes: Processes) -> Non
     except Exception as error:
         raise unreadable(path, error) from error
     if any(isinstance(value, DTensor) for value in state.model.state_dict().values()):
-        fill_optimizer(state)
+        if numbers["step"]:  # before the first one an optimizer keeps nothing
+            fill_optimizer(state)
         tensors = shared_like(state.tensors(), tensors)
     put_back(state, tensors, numbers)
 

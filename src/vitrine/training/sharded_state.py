@@ -91,8 +91,10 @@ def load_sharded(state: TrainingState, path: Path) -> None:
     from torch.distributed.checkpoint.state_dict_loader import load
 
     require_plain(path)
-    fill_optimizer(state)
-    tensors, numbers = state.tensors(), sharded_numbers(path)
+    numbers = sharded_numbers(path)
+    if numbers["step"]:  # before the first one an optimizer keeps nothing
+        fill_optimizer(state)
+    tensors = state.tensors()
     try:
         with quiet():
             load(tensors, checkpoint_id=path, no_dist=not dist.is_initialized())

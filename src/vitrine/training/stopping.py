@@ -15,7 +15,7 @@ class StoppedError(VitrineError):
 
 
 class NotFiniteError(TrainingError):
-    """The loss or a gradient is no longer a number; the last good weights are saved."""
+    """The loss or a gradient is no longer a number; the last good weights are saved, beside the last checkpoint."""
 
 
 class Stoppable(Protocol):

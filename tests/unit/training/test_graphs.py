@@ -15,7 +15,7 @@ from vitrine.training import graphs
 from vitrine.training import loop as loop_module
 from vitrine.training.config import TrainingConfig
 from vitrine.training.graphs import WARM_UP_STEPS, ReplayedStep, Taken, put_rates_in_tensors
-from vitrine.training.loop import LAST, Run, train
+from vitrine.training.loop import STOPPED, Run, train
 from vitrine.training.optimizer import make_optimizer
 from vitrine.training.saving import numbers_of, weights_of
 from vitrine.training.step import Parts, StepState
@@ -87,7 +87,7 @@ def test_a_replayed_step_that_is_not_finite_stops_at_that_step_with_the_weights_
 
     with pytest.raises(TrainingError, match=f"step {bad_step + 1} is not finite"):
         run(tmp_path, config, task=Changed(task, prepare=spoilt))
-    saved = fresh_folder(tmp_path) / LAST
+    saved = fresh_folder(tmp_path) / STOPPED
     assert numbers_of(saved)["step"] == bad_step
     assert all(value.isfinite().all() for value in weights_of(saved).values())
 

@@ -30,7 +30,7 @@ from vitrine.runtime.progress import listening
 from vitrine.training import loop as loop_module
 from vitrine.training import room
 from vitrine.training.config import TrainingConfig
-from vitrine.training.loop import BEST, LAST, train
+from vitrine.training.loop import BEST, LAST, STOPPED, train
 from vitrine.training.saving import numbers_of, weights_of
 from vitrine.training.schedule import learning_rate
 from vitrine.training.state import TrainingState
@@ -174,8 +174,47 @@ def test_a_loss_that_is_not_finite_stops_at_that_step_and_keeps_the_last_good_we
     ) as caught:
         train(small_model(), Changed(task, loss_of=spoilt), config=config, folder=folder)
     assert caught.value.exit_code == 3
-    assert_equal(weights_of(folder / LAST), seen[5])  # as they were before the sixth step
-    assert numbers_of(folder / LAST)["step"] == 5
+    assert_equal(weights_of(folder / STOPPED), seen[5])  # as they were before the sixth step
+    assert numbers_of(folder / STOPPED)["step"] == 5
+    assert "then start again" in str(
+        caught.value
+    )  # the last checkpoint is of the fifth step: no rate helps there
+
+
+def test_a_run_whose_rate_was_too_high_goes_on_from_its_last_checkpoint_with_a_lower_one(
+    tmp_path: Path,
+) -> None:
+    """At the step that was not finite the same weights would fail on the same batch at any rate."""
+    wild = Changed(CONFIG, lr=1e30, warmup_steps=0, optimizer="sgd", clip_norm=None, checkpoint_every=10)
+    folder, calm, memory = fresh_folder(tmp_path), Changed(wild, lr=1e-3), Memory()
+    with pytest.raises(NotFiniteError, match=r"go on from step 0 with: vitrine resume .* training\.lr=1e"):
+        train(small_model(), small_task(wild), config=wild, folder=folder)
+    assert numbers_of(folder / STOPPED)["step"] > 0
+    train(
+        small_model(), small_task(calm), config=calm, folder=folder, sinks=[memory], resume_from=folder / LAST
+    )
+    _, expected = run(tmp_path / "calm", calm)
+    assert memory.losses == expected.losses
+
+
+def test_the_best_that_is_told_is_what_is_kept_where_a_run_goes_on_otherwise_than_before(
+    tmp_path: Path,
+) -> None:
+    config = Changed(CONFIG, total_steps=10, evaluate_every=2, checkpoint_every=4)
+    folder, results, seen = fresh_folder(tmp_path), iter([0.5, 0.4, 0.9, *[0.1] * 4]), []
+    task = Changed(small_task(config), evaluate=lambda model: {"accuracy": next(results)})
+
+    def spoilt(module: nn.Module, parts: tuple[Tensor, ...]) -> tuple[Tensor, dict[str, Tensor]]:
+        seen.append(1)
+        losses, stats = task.loss_of(module, parts)
+        return losses * (float("nan") if len(seen) == 7 else 1.0), stats
+
+    with pytest.raises(NotFiniteError, match="go on from step 4"):
+        train(small_model(), Changed(task, loss_of=spoilt), config=config, folder=folder)
+    calm = Changed(config, lr=1e-4)
+    outcome = train(small_model(), task, config=calm, folder=folder, resume_from=folder / LAST)
+    assert (outcome.best, outcome.best_step) == (0.9, 6)
+    assert numbers_of(folder / BEST)["best_step"] == 6
 
 
 @pytest.mark.parametrize("changes", [{"checkpoint_every": 7}, {"patience": 1, "evaluate_every": 3}])
@@ -194,7 +233,8 @@ def test_steps_after_one_that_is_not_finite_are_never_saved_as_done(
     folder = fresh_folder(tmp_path)
     with pytest.raises(NotFiniteError, match="step 5 is not finite"):
         train(small_model(), Changed(task, loss_of=spoilt), config=config, folder=folder)
-    assert numbers_of(folder / LAST)["step"] == 4
+    assert numbers_of(folder / STOPPED)["step"] == 4
+    assert numbers_of(folder / LAST)["step"] == 0
 
 
 @pytest.mark.parametrize("precision", ["bf16", "fp32"])

@@ -146,13 +146,15 @@ def write_records(setting: "Setting", *, is_resumed: bool) -> None:
             write_json(folder / "data.json", data)
         return
     kept = (
-        "verb", "data", "device", "workers", "shard", "hold_out", "trains_on_all", "is_sweeping", "tensorboard",
+        "verb", "device", "workers", "shard", "hold_out", "trains_on_all", "is_sweeping", "tensorboard",
         "wandb",
     )  # fmt: skip
     write_json(
         folder / "run.json",
         {
             **{name: getattr(setting, name) for name in kept},
+            # A run may be gone on with from another folder.
+            "data": str(Path(setting.data).absolute()) if data_folder(setting.data) else setting.data,
             "exclude": None if setting.exclude is None else str(setting.exclude.absolute()),
             "objective": setting.recipe.objective,
             "launch": launched().identity,
