@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from journeys.commandline import assert_refused, vitrine
+from journeys.commandline import assert_refused, inside, vitrine
 from PIL import Image
 from unit.checkpoints.made import small_vit
 
@@ -28,6 +28,13 @@ def test_convert_reports_each_tensor_and_the_agreement_and_says_what_is_next(tmp
         "Next: vitrine evaluate",
     ):
         assert words in done.stdout, words
+
+
+def test_a_model_without_a_head_goes_on_to_what_needs_none(tmp_path: Path) -> None:
+    save(small_vit(num_classes=None), tmp_path / "model")
+    done = inside("convert", tmp_path / "model", tmp_path / "my model", "--to", "timm", "--no-check")
+    assert done.returncode == 0, done.stderr
+    assert f"Next: vitrine fewshot '{tmp_path / 'my model'}' ./photos" in done.stdout
 
 
 def test_convert_speaks_json(tmp_path: Path) -> None:

@@ -484,6 +484,15 @@ def test_every_view_fits_and_every_control_has_a_name(server, open_page, width, 
     assert page.evaluate("getComputedStyle(document.body).backgroundColor") != background
 
 
+def test_on_a_phone_the_answer_comes_right_after_the_picture(server, open_page):
+    page = open_page(server.address, viewport={"width": 390, "height": 800})
+    choose(page, "#hero [data-choose]", jpeg(6, 200, 90))
+    shown(page)
+    parts = (".glass", ".bars", "#controls", ".atlas-box")
+    places = [page.locator(part).first.bounding_box()["y"] for part in parts]
+    assert places == sorted(places)
+
+
 def test_the_whole_page_works_by_keyboard(server, open_page):
     page = open_page(server.address)
     # Playwright begins to listen for choosers when it is first asked to, and a key is faster than that.

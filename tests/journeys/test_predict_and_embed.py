@@ -56,6 +56,11 @@ def test_one_photo_and_nothing_else_is_answered_by_the_model_in_the_box(command_
     assert "Next: vitrine inspect box inbox/0.png" in out
 
 
+def test_what_comes_next_is_about_a_picture_that_can_be_read(command_line, inbox):
+    out = command_line("predict")("predict", "inbox/bad.jpg", "inbox/1.png", "--out", "preds.csv")[1]
+    assert "Next: vitrine inspect box inbox/1.png" in out
+
+
 def test_a_list_of_pictures_names_one_class_each_and_as_many_as_are_asked_for(command_line, inbox):
     said = command_line("predict")("predict", "inbox/0.png", "inbox/1.png")[1].splitlines()
     assert [line.count(" %") for line in said[:2]] == [1, 1]
@@ -196,7 +201,7 @@ def test_few_shots_are_those_that_there_are_examples_for(command_line, here):
     class_folders(here / "photos", each=12)
     code, out, err = command_line("fewshot")("fewshot", "photos", "--no-cache", "--seeds", "1")
     assert code == 0, err
-    assert "one has 6: 10, 25 are left out" in err
+    assert "A class has 6 examples to draw from, so 10, 25 shots are left out" in err
     assert "5-shot" in out and "10-shot" not in out
     with pytest.raises(DataError, match="fewer than 10 shots"):
         vitrine.fewshot("photos", shots="10", cache=False)

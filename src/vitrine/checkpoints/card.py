@@ -48,5 +48,7 @@ def card(record: Record, *, layout: Layout) -> str:
         lines += ["", "Hugging Face transformers reads this folder as it is (`from_pretrained`)."]
     lines += ["", f"Weights: first from {record.layout}; saved by Vitrine {record.version}."]
     if record.recipe:
-        lines += ["", "## Recipe", "", "```json", json.dumps(dict(record.recipe), indent=2), "```"]
+        # What the recipe reached elsewhere is nothing that this model has shown.
+        recipe = {name: value for name, value in record.recipe.items() if name != "claim"}
+        lines += ["", "## Recipe", "", "```json", json.dumps(recipe, indent=2), "```"]
     return "\n".join(lines) + "\n"

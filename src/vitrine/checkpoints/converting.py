@@ -44,6 +44,7 @@ class Conversion:
     num_identical: int
     """Tensors that are equal bit for bit when the written file is read back."""
     parity: tuple[Parity, ...]
+    has_head: bool = True
 
     @property
     def exit_code(self) -> int:
@@ -91,6 +92,7 @@ def convert(
         notes=notes,
         num_identical=count_identical(prepared, path),
         parity=compare(opened, prepared, path, inputs=inputs) if check_logits else (),
+        has_head=bool(opened.record.config.num_classes),
     )
 
 

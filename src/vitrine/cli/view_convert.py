@@ -30,7 +30,8 @@ def show(result: Conversion) -> None:
             f"(largest logit {check.scale:.3g}): {verdict}"
         )
     print(f"\nWrote {result.destination}")
-    print(as_typed(f"Next: vitrine evaluate {shlex.quote(str(result.destination))} ./test"))
+    verb, data = ("evaluate", "./test") if result.has_head else ("fewshot", "./photos")
+    print(as_typed(f"Next: vitrine {verb} {shlex.quote(str(result.destination))} {data}"))
 
 
 def rows(tensors: tuple[TensorLine, ...]) -> list[str]:

@@ -125,7 +125,7 @@ def check(
     from vitrine.data.scan import scan, write_issues
     from vitrine.data.source import printable
     from vitrine.runtime.progress import remark
-    from vitrine.runtime.run_folders import new_run_folder
+    from vitrine.runtime.run_folders import leaving_nothing, new_run_folder
 
     splits = _open(data)
     roots = [source.root for source in splits.values() if source.root is not None]
@@ -138,7 +138,8 @@ def check(
     )
     num_images = counted(sum(map(len, splits.values())), "image")
     remark(f"Plan: reading {num_images} of {printable(data)}; to {folder}")
-    report = scan(splits, num_workers=workers, is_cached=cache, is_near=near_duplicates)
+    with leaving_nothing(folder):
+        report = scan(splits, num_workers=workers, is_cached=cache, is_near=near_duplicates)
     wrote = [folder / "issues.csv"]
     write_issues(report.issues, wrote[0])
     page = _page(report, splits, folder / "report.html")

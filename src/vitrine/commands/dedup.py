@@ -75,7 +75,7 @@ def dedup(
     """Find the training images that are copies of test images, and write a list to leave them out by."""
     from vitrine.data.exclusions import write_exclusions
     from vitrine.data.overlap import TRAIN, check_methods, find_overlap, write_pairs
-    from vitrine.runtime.run_folders import new_run_folder
+    from vitrine.runtime.run_folders import leaving_nothing, new_run_folder
 
     methods = tuple(part.strip() for part in by.split(",") if part.strip())
     if model is not None and "features" not in methods:
@@ -86,19 +86,22 @@ def dedup(
     roots = [source.root for source in (training, *tests.values()) if source.root is not None]
     files = ("pairs.html", "pairs.csv", "exclude.txt")
     folder = new_run_folder(out, verb="dedup", files=files, never_in=roots, is_overwriting=overwrite)
-    features = None
-    if model is not None:
-        features = _features(model, {TRAIN: training, **tests}, device=device, workers=workers, cache=cache)
-    overlap = find_overlap(
-        training,
-        tests,
-        by=methods,
-        features=features,
-        least_cosine=least_cosine,
-        is_mirrored=mirrored,
-        num_workers=workers,
-        is_cached=cache,
-    )
+    with leaving_nothing(folder):
+        features = None
+        if model is not None:
+            features = _features(
+                model, {TRAIN: training, **tests}, device=device, workers=workers, cache=cache
+            )
+        overlap = find_overlap(
+            training,
+            tests,
+            by=methods,
+            features=features,
+            least_cosine=least_cosine,
+            is_mirrored=mirrored,
+            num_workers=workers,
+            is_cached=cache,
+        )
     write_pairs(overlap, folder / "pairs.csv")
     write_exclusions(overlap.excluded, folder / "exclude.txt")
     page = _page(overlap, training, tests, folder / "pairs.html")

@@ -52,7 +52,7 @@ def embed(
         ),
     ] = None,
     size: options.ModelSize = None,
-    batch_size: Annotated[int, Doc("Pictures at a time.")] = 64,
+    batch_size: options.BatchAtATime = None,
     workers: options.Readers = 2,
     device: options.Device = "auto",
     precision: options.ModelPrecision = "fp32",

@@ -91,7 +91,7 @@ def evaluate(
     ] = None,
     by_order: Annotated[bool, Doc("Match classes by their order instead of by name.")] = False,
     size: options.ModelSize = None,
-    batch_size: options.BatchAtATime = 64,
+    batch_size: options.BatchAtATime = None,
     workers: options.Readers = 2,
     device: options.Device = "auto",
     precision: options.ModelPrecision = "fp32",
@@ -104,6 +104,7 @@ def evaluate(
     from vitrine.evaluation.outputs import run_model
     from vitrine.runtime.processes import by_the_first, joined_processes
     from vitrine.runtime.progress import remark
+    from vitrine.runtime.run_folders import leaving_nothing
 
     model, data = model_and_data("evaluate", model, data)
     held_out = held_out_by(model, data) if split is None else None
@@ -119,15 +120,16 @@ def evaluate(
             f"Plan: {model} on {len(matched):,} images of {data} ({chosen}), {len(matched.classes)} classes, "
             f"{'x'.join(map(str, loaded.preprocess.size))} px, on {place} in {precision}; to {folder}"
         )
-        outputs = run_model(
-            loaded.model.to(place),
-            matched,
-            preprocess=loaded.preprocess,
-            batch_size=batch_size,
-            num_workers=workers,
-            device=place,
-            precision=precision,
-        )
+        with leaving_nothing(folder):
+            outputs = run_model(
+                loaded.model.to(place),
+                matched,
+                preprocess=loaded.preprocess,
+                batch_size=batch_size,
+                num_workers=workers,
+                device=place,
+                precision=precision,
+            )
     figures = _score(outputs, matched, lists, seed=seed)
     wrote = _write(folder, figures, outputs, matched, model=model, split=chosen) if is_first else ()
     return _result(figures, outputs, matched, model=model, split=chosen, wrote=wrote, is_strict=strict)
@@ -178,11 +180,12 @@ def _matched(loaded: "Loaded", source: "Source", *, by_order: bool) -> "Source":
     from vitrine.evaluation.classification import in_model_classes
     from vitrine.runtime.progress import remark
 
-    if loaded.classes is None and not by_order:
-        remark("The model carries no class names: its outputs are taken in the order of the data's classes")
-    return in_model_classes(
+    matched = in_model_classes(
         source, loaded.classes, num_outputs=loaded.model.config.num_classes, by_order=by_order
     )
+    if loaded.classes is None and not by_order:
+        remark("The model carries no class names: its outputs are taken in the order of the data's classes")
+    return matched
 
 
 def _real(file: Path | None, source: "Source", matched: "Source") -> list[list[int]] | None:

@@ -66,7 +66,7 @@ def fewshot(
     neighbours: Annotated[int, Doc("Neighbours that vote, for knn.")] = 20,
     test_fraction: Annotated[float, Doc("Part held out for the test where the set is not split.")] = 0.5,
     size: options.ModelSize = None,
-    batch_size: options.BatchAtATime = 64,
+    batch_size: options.BatchAtATime = None,
     workers: options.Readers = 2,
     device: options.Device = "auto",
     precision: options.ModelPrecision = "fp32",

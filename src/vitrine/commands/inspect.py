@@ -99,7 +99,7 @@ def inspect(
     from vitrine.inspection.question import Question, check_question, find_class, parse_patch
     from vitrine.runtime.processes import joined_processes
     from vitrine.runtime.progress import remark
-    from vitrine.runtime.run_folders import new_run_folder
+    from vitrine.runtime.run_folders import leaving_nothing, new_run_folder
 
     _require_counts(count=count, show=show, components=components)
     model, images = model_and_pictures([model, *(images or ())])
@@ -114,7 +114,7 @@ def inspect(
     check_question(loaded.model, question, image_size=loaded.preprocess.size)
     folder = new_run_folder(out, verb="inspect", files=FILES, never_in=folders, is_overwriting=overwrite)
     notes = [] if source is not None else [_no_images(images)]
-    with joined_processes(device) as processes:
+    with leaving_nothing(folder), joined_processes(device) as processes:
         place = processes.device
         loaded.model.to(place)
         shown = "no images"

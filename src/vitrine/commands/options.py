@@ -13,7 +13,9 @@ PeakRate: TypeAlias = Annotated[float | None, Doc("Peak learning rate.")]
 Settings: TypeAlias = Annotated[list[str] | None, Doc("Any setting of the recipe, such as training.lr=3e-4.")]
 Device: TypeAlias = Annotated[str, Doc("auto, cpu or cuda.")]
 ModelSize: TypeAlias = Annotated[int | None, Doc("Image height and width; by default the model's own.")]
-BatchAtATime: TypeAlias = Annotated[int, Doc("Images at a time on each device.")]
+BatchAtATime: TypeAlias = Annotated[
+    int | None, Doc("Images at a time on each device; by default 64, on a CPU 8 of 224 px.")
+]
 Readers: TypeAlias = Annotated[int, Doc("Threads that read images.")]
 ModelPrecision: TypeAlias = Annotated[Literal["fp32", "bf16"], Doc("What the model computes in.")]
 Precision: TypeAlias = Annotated[

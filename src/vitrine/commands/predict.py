@@ -31,7 +31,7 @@ class PredictResult:
     predictions: tuple["Prediction", ...]
     """In the order of the pictures; empty where they were written to a file."""
     first: str
-    """The first picture."""
+    """The first picture that can be read, or else the first."""
     num_listed: int = 1
     """Classes that are shown of each of several pictures."""
     wrote: tuple[Path, ...] = ()
@@ -91,7 +91,7 @@ def predict(
         Doc("How many classes to name for each picture; by default 5, and 1 where several are listed."),
     ] = None,
     size: options.ModelSize = None,
-    batch_size: Annotated[int, Doc("Pictures at a time.")] = 64,
+    batch_size: options.BatchAtATime = None,
     workers: options.Readers = 2,
     device: options.Device = "auto",
     precision: options.ModelPrecision = "fp32",
@@ -118,7 +118,8 @@ def predict(
     assert predictor.num_classes is not None
     count = min(TOP if top is None else top, predictor.num_classes)
     remark(plan_line(predictor, source, name))
-    answers = _answers(predictor, source, top=count)
+    readable: list[str] = []
+    answers = _answers(predictor, source, top=count, readable=readable)
     kept: tuple[Prediction, ...] = ()
     if out is None:
         kept = tuple(answers)
@@ -131,19 +132,25 @@ def predict(
         num_pictures=counts[0],
         num_errors=counts[1],
         predictions=kept,
-        first=printable(source.name(0)),
+        first=printable(readable[0] if readable else source.name(0)),
         num_listed=1 if top is None else count,
         wrote=() if out is None else (out,),
         is_strict=strict,
     )
 
 
-def _answers(predictor: "Predictor", source: "Source", *, top: int) -> "Iterator[Prediction]":
+def _answers(
+    predictor: "Predictor", source: "Source", *, top: int, readable: list[str]
+) -> "Iterator[Prediction]":
+    """Answer picture by picture, and put the name of the first that can be read into `readable`."""
     from vitrine.runtime.progress import announced
 
     with announced("Predicting", total=len(source)) as advance:
         for rows in predictor.stream(source, wanted="logits"):
-            yield from predictor.answers(rows, source, top=top)
+            for found in predictor.answers(rows, source, top=top):
+                if found.error is None and not readable:
+                    readable.append(found.name)
+                yield found
             advance(len(rows.values), "")
 
 

@@ -64,9 +64,9 @@ def write_shards(
         raise ConfigError(f"shard_bytes must be above 0, got {shard_bytes}")
     first = next(iter(splits.values()))
     for source in splits.values():
-        if source.place is not None and is_inside(out, source.place):
+        if source.root is not None and is_inside(out, source.root):
             raise ConfigError(
-                f"{out} lies in the data set {source.place}, where nothing is ever written; "
+                f"{out} lies in the data set {source.root}, where nothing is ever written; "
                 "name another folder"
             )
     plan = {split: _plan(source, shard_bytes) for split, source in splits.items()}

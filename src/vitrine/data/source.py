@@ -37,7 +37,8 @@ class Source(ABC):
     """A numbered list of examples with one class map.
 
     `labels` is (N,) with one class index an image, or (N, M) for multi-label sets, rows filled with -1.
-    `root` is the folder (or file) that the set lives in, where nothing may be written; None if it has none.
+    `root` is the folder that the set lives in, where nothing may be written, or the file: a list of images may lie in
+    anybody's folder. None if it has none.
     """
 
     classes: tuple[str, ...]
@@ -63,12 +64,6 @@ class Source(ABC):
     @abstractmethod
     def size(self, index: int) -> int:
         """Bytes of example `index` as it is stored."""
-
-    @property
-    def place(self) -> Path | None:
-        """Where nothing may be written: the root, or a list of files alone, as it may lie in anybody's folder."""
-        listed = Path(self.address)
-        return listed if self.root is not None and listed.is_file() else self.root
 
     def path(self, index: int) -> Path | None:
         """Return the file that is example `index`, or None where an example is not a file of its own."""

@@ -58,9 +58,9 @@ def stored_split(
 
 def write_split(source: Source, split_file: Path, split: dict[str, Indices]) -> None:
     """Write `path,label,split`, one row an image, in the order of the source."""
-    if source.place is not None and is_inside(split_file, source.place):
+    if source.root is not None and is_inside(split_file, source.root):
         raise ConfigError(
-            f"{split_file} lies in the data set {source.place}, where nothing is ever written; "
+            f"{split_file} lies in the data set {source.root}, where nothing is ever written; "
             "name a place outside it"
         )
     names = np.empty(len(source), dtype=object)

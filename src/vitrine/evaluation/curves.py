@@ -7,7 +7,7 @@ from typing import Any
 
 WIDTH, HEIGHT = 480, 210
 MOST_POINTS = 400
-NUM_TICKS = 4
+NUM_TICKS = 5
 # Title, unit, what a value is multiplied with, and the records' names with the words for them.
 CHARTS = (
     ("Loss", "", 1, {"loss": "training", "val_loss": "validation"}),

@@ -21,7 +21,7 @@ from vitrine.checkpoints.writing import write_safetensors
 from vitrine.data.preprocess import Preprocess
 from vitrine.data.source import Source
 from vitrine.errors import CheckpointError, DataError
-from vitrine.evaluation.outputs import DEFAULT_BATCH, Outputs, Precision, run_model
+from vitrine.evaluation.outputs import Outputs, Precision, run_model
 from vitrine.evaluation.ranks import on_every_rank, this_rank
 from vitrine.models import Model, ViT
 from vitrine.runtime.cache import cache_folder
@@ -47,7 +47,7 @@ def extract_features(
     *,
     preprocess: Preprocess,
     cache: Path | bool = True,
-    batch_size: int = DEFAULT_BATCH,
+    batch_size: int | None = None,
     num_workers: int = 2,
     device: torch.device | str = "cpu",
     precision: Precision = "fp32",

@@ -4,7 +4,7 @@ Shapes: N images, K numbers an image (logits or the representation).
 """
 
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Literal
 
@@ -18,10 +18,13 @@ from vitrine.data.preprocess import Preprocess
 from vitrine.data.source import Source
 from vitrine.errors import DataError
 from vitrine.evaluation.ranks import gather_mappings, gather_rows, this_rank
-from vitrine.runtime.progress import track
+from vitrine.runtime.progress import announced
 
 Precision = Literal["fp32", "bf16"]
-DEFAULT_BATCH = 64
+MOST_AT_A_TIME = 64
+# On a CPU more pixels at a time than those of eight images of 224 px gain nothing (docs/experiments.md), take their
+# memory, and leave the user without a sign of progress.
+CPU_PIXELS = 8 * 224 * 224
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,7 +48,7 @@ def run_model(
     *,
     preprocess: Preprocess,
     function: Callable[[Tensor], Tensor] | None = None,
-    batch_size: int = DEFAULT_BATCH,
+    batch_size: int | None = None,
     num_workers: int = 2,
     device: torch.device | str = "cpu",
     precision: Precision = "fp32",
@@ -53,6 +56,7 @@ def run_model(
 ) -> Outputs:
     """Apply `function` (the model itself by default) to every image, `batch_size` at a time on each process."""
     device = torch.device(device)
+    batch_size = batch_size or at_a_time(device, preprocess.size)
     apply = model if function is None else function
     rank, world_size = this_rank()
     if len(source) < world_size:
@@ -71,13 +75,16 @@ def run_model(
             keep_going=True,
         ) as loader,
         evaluating(model),
+        ExitStack() as stack,
     ):
         share = (rank + 1) * len(source) // world_size - rank * len(source) // world_size
-        for batch in track(loader.evaluation_batches(), what, total=-(-share // batch_size)):
+        advance = stack.enter_context(announced(what, total=share))
+        for batch in loader.evaluation_batches():
             # Not round the loop: the workers write into batches that are made there.
             with torch.inference_mode(), casting(device, precision):
                 parts.append(apply(preprocess.normalise(batch.images)).float().cpu())
             failures |= {int(batch.rows.indices[row]): why for row, why in batch.failures.items()}
+            advance(len(batch), "")
     rows = gather_rows(torch.cat(parts), length=len(source))
     failures = gather_mappings(failures)
     if len(failures) == len(source):
@@ -87,6 +94,13 @@ def run_model(
     rows[list(failures)] = 0
     require_finite(rows, source, precision=precision)
     return Outputs(rows=rows, failures=failures)
+
+
+def at_a_time(device: torch.device, size: tuple[int, int]) -> int:
+    """Choose how many images of `size` to compute at a time."""
+    if device.type != "cpu":
+        return MOST_AT_A_TIME
+    return max(1, min(MOST_AT_A_TIME, CPU_PIXELS // (size[0] * size[1])))
 
 
 def require_finite(rows: Tensor, source: Source, *, precision: Precision) -> None:

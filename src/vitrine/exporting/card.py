@@ -7,58 +7,11 @@ from vitrine.checkpoints.record import Record
 from vitrine.data.source import printable
 from vitrine.exporting.proof import Accuracy, Agreement
 from vitrine.exporting.targets import Kind
+from vitrine.exporting.use import use_of
 from vitrine.models.config import shown
 from vitrine.models.cost import cost_of
 
 MAX_NAMES = 20
-
-USE: dict[Kind, str] = {
-    "onnx": """```python
-import onnxruntime
-
-session = onnxruntime.InferenceSession("model.onnx")
-{outputs} = session.run(None, {{"pixels": pixels}})  # float32 (batch, {shape}), normalised as below
-```
-
-With Vitrine, which brings the preprocessing and the class names along:
-
-```python
-import vitrine.exporting
-
-runner = vitrine.exporting.open_runner("path/of/this/folder")
-pixels = runner.preprocess(image)[None].numpy()
-answers = runner(pixels)
-```""",
-    "torch-export": """```python
-import torch
-
-model = torch.export.load("model.pt2").module()
-{outputs} = model(pixels)  # float32 (batch, {shape}), normalised as below
-```""",
-    "hf": """```python
-from transformers import AutoImageProcessor, {auto}
-
-model = {auto}.from_pretrained("path/of/this/folder")
-processor = AutoImageProcessor.from_pretrained("path/of/this/folder")
-```""",
-    "timm": """```python
-import timm
-
-model = timm.create_model("local-dir:path/of/this/folder", pretrained=True)
-```""",
-    "torchvision": """```python
-from safetensors.torch import load_file
-from torchvision.models.vision_transformer import VisionTransformer
-
-model = VisionTransformer(...)  # of this shape
-model.load_state_dict(load_file("model.safetensors"))
-```""",
-    "npz": """```python
-import vitrine
-
-loaded = vitrine.load("model.npz")
-```""",
-}
 
 
 def write_card(
@@ -72,9 +25,6 @@ def write_card(
     """Write README.md."""
     config, preprocess = record.config, record.preprocess
     name = record.variant or type(config).__name__.removesuffix("Config")
-    shape = ", ".join(map(str, (config.channels, *config.image_size)))
-    outputs = "logits, embedding" if config.num_classes else "(embedding,)"
-    auto = "AutoModelForImageClassification" if config.num_classes else "AutoModel"
     lines = ["---", "library_name: vitrine", "tags: [image-classification, vision-transformer]", "---", ""]
     lines += [f"# {name} at {shown(config.image_size)} px, for {to}", ""]
     classes = f"{config.num_classes} classes" if config.num_classes else "no head: it answers with features"
@@ -82,7 +32,7 @@ def write_card(
     if record.classes:
         more = ", ... (all in classes.json)" if len(record.classes) > MAX_NAMES else ""
         lines.append(f"Classes: {', '.join(map(printable, record.classes[:MAX_NAMES]))}{more}.")
-    lines += ["", "## Use", "", USE[to].format(outputs=outputs, shape=shape, auto=auto), "", "## Input", ""]
+    lines += ["", "## Use", "", use_of(record, to=to), "", "## Input", ""]
     lines.append(
         f"Size {shown(preprocess.size)} (height by width), rule {preprocess.rule}, crop "
         f"{preprocess.crop_fraction:g}, {preprocess.interpolation}, mean {list(preprocess.mean)}, std "
@@ -96,7 +46,9 @@ def write_card(
         lines += ["", "## Notes", ""] + [f"- {note}" for note in notes]
     lines += ["", f"Weights: first from {record.layout}; exported by Vitrine {record.version}."]
     if record.recipe:
-        lines += ["", "## Recipe", "", "```json", json.dumps(dict(record.recipe), indent=2), "```"]
+        # What the recipe reached elsewhere is nothing that this model has shown.
+        recipe = {name: value for name, value in record.recipe.items() if name != "claim"}
+        lines += ["", "## Recipe", "", "```json", json.dumps(recipe, indent=2), "```"]
     return "\n".join(lines) + "\n"
 
 

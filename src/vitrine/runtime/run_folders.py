@@ -1,11 +1,12 @@
 """Where a command writes: a new dated folder under ./runs, or the one that the user names; never into data."""
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
 
-from vitrine.errors import ConfigError
+from vitrine.errors import ConfigError, VitrineError
 from vitrine.spelling import near_match
 
 LATEST = "latest"
@@ -45,6 +46,17 @@ def new_run_folder(
             f"cannot make the folder {folder}: {error.strerror}; name another with --out"
         ) from error
     return folder
+
+
+@contextmanager
+def leaving_nothing(folder: Path) -> Iterator[None]:
+    """Take a folder away again where the block fails or is interrupted before anything was written there."""
+    try:
+        yield
+    except (VitrineError, KeyboardInterrupt):
+        with suppress(OSError):  # it holds something
+            folder.rmdir()
+        raise
 
 
 def find_run(named: Path) -> Path:

@@ -20,7 +20,7 @@ from vitrine.data.preprocess import Preprocess
 from vitrine.data.source import Source
 from vitrine.errors import ConfigError
 from vitrine.evaluation.features import representation
-from vitrine.evaluation.outputs import DEFAULT_BATCH, Outputs, Precision, casting
+from vitrine.evaluation.outputs import Outputs, Precision, at_a_time, casting
 from vitrine.models import Model
 from vitrine.runtime.devices import choose_device
 
@@ -68,7 +68,7 @@ class Predictor:
         *,
         device: str = "auto",
         precision: Precision = "fp32",
-        batch_size: int = DEFAULT_BATCH,
+        batch_size: int | None = None,
         workers: int = 2,
     ) -> None:
         self.loaded = loaded
@@ -76,7 +76,8 @@ class Predictor:
         self.model: Model = loaded.model.to(self.device).eval()
         self.preprocess: Preprocess = loaded.preprocess
         self.precision: Precision = precision
-        self.batch_size, self.workers = batch_size, workers
+        self.batch_size = batch_size or at_a_time(self.device, self.preprocess.size)
+        self.workers = workers
 
     @classmethod
     def open(
@@ -86,7 +87,7 @@ class Predictor:
         device: str = "auto",
         precision: Precision = "fp32",
         image_size: int | tuple[int, int] | None = None,
-        batch_size: int = DEFAULT_BATCH,
+        batch_size: int | None = None,
         workers: int = 2,
     ) -> "Predictor":
         """Open whatever `vitrine.load` opens; `batch_size` pictures are computed at a time."""

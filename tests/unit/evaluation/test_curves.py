@@ -6,8 +6,9 @@ from vitrine.evaluation.curves import HEIGHT, MOST_POINTS, WIDTH, charts_of, rou
 @pytest.mark.parametrize(
     ("low", "high", "ticks"),
     [
-        (0, 100, [0, 50, 100]),
-        (0, 1, [0, 0.5, 1]),
+        (0, 100, [0, 20, 40, 60, 80, 100]),
+        (16, 98, [20, 40, 60, 80]),
+        (0, 1, [0, 0.2, 0.4, 0.6, 0.8, 1]),
         (0.8, 2.3, [1.0, 1.5, 2.0]),
         (0, 7, [0, 2, 4, 6]),
         (5, 5, [5]),

@@ -17,9 +17,10 @@ from vitrine.evaluation.features import (
     representation,
     weights_hash,
 )
-from vitrine.evaluation.outputs import run_model
+from vitrine.evaluation.outputs import at_a_time, run_model
 from vitrine.evaluation.ranks import gather_mappings, gather_rows, on_every_rank
 from vitrine.models import create_model
+from vitrine.runtime.progress import listening
 
 PREPROCESS = Preprocess(size=(16, 16))
 
@@ -55,6 +56,33 @@ def test_outputs_are_the_models_own_for_every_image_in_order_whatever_the_batch(
         rows = run_model(model, data, preprocess=PREPROCESS, batch_size=batch_size).rows
         torch.testing.assert_close(rows, expected, rtol=0, atol=1e-5)  # batches differ in summation order
     assert model.training  # left as it was found
+
+
+def test_on_a_cpu_large_images_are_taken_few_at_a_time():
+    cpu, cuda = torch.device("cpu"), torch.device("cuda")
+    sizes = [(32, 32), (224, 224), (518, 518), (2048, 2048)]
+    assert [at_a_time(cpu, size) for size in sizes] == [64, 8, 1, 1]
+    assert {at_a_time(cuda, size) for size in sizes} == {64}
+
+
+def test_progress_is_told_in_images():
+    class Heard:
+        def __init__(self):
+            self.totals, self.steps = [], []
+
+        def start(self, what, total, done=0):
+            self.totals.append(total)
+
+        def advance(self, steps, note=""):
+            self.steps.append(steps)
+
+        def finish(self): ...
+        def remark(self, text): ...
+
+    heard = Heard()
+    with listening(heard):
+        run_model(tiny(), pictures(5), preprocess=PREPROCESS, batch_size=2, num_workers=0)
+    assert heard.totals == [5] and heard.steps == [2, 2, 1]
 
 
 def test_the_representation_is_that_of_the_features_dictionary():

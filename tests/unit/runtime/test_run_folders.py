@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from vitrine.errors import CheckpointError, ConfigError
-from vitrine.runtime.run_folders import by_its_own_name, find_run, is_inside, new_run_folder
+from vitrine.runtime.run_folders import by_its_own_name, find_run, is_inside, leaving_nothing, new_run_folder
 
 
 def test_without_a_name_each_run_has_its_own_dated_folder(tmp_path, monkeypatch):
@@ -91,6 +91,17 @@ def test_latest_stands_for_the_newest_run_when_weights_are_loaded(tmp_path):
             vitrine.load(str(tmp_path / misspelt))
         with pytest.raises(ConfigError, match=r"did you mean .*/latest\?"):
             find_run(tmp_path / misspelt)
+
+
+def test_what_is_interrupted_before_it_wrote_anything_leaves_no_folder(tmp_path):
+    for name, is_kept in (("empty", False), ("begun", True)):
+        folder = tmp_path / name
+        folder.mkdir()
+        with pytest.raises(KeyboardInterrupt), leaving_nothing(folder):
+            if is_kept:
+                (folder / "half.csv").touch()
+            raise KeyboardInterrupt
+        assert folder.exists() == is_kept
 
 
 def test_what_is_no_run_is_refused_with_the_run_that_was_meant(tmp_path, monkeypatch):

@@ -57,8 +57,11 @@ class StudyResult:
             shown.append(f"Wrote {self.document}")
         elif pages:
             shown.append(f"Wrote {', '.join(pages)} and results.jsonl beside")
+            is_finished = all(line.finished == line.runs for line in self.lines)
             shown.append(
-                "Next: the same command goes on where it stopped; --seeds with one more adds only that one"
+                "Next: the same command with one more of --seeds adds only that one"
+                if is_finished
+                else "Next: the same command goes on where it stopped"
             )
         else:
             shown.append("Next: vitrine study NAME DATA --scale small")
