@@ -18,7 +18,7 @@ KEPT = ("verb", "data", "hold_out", "trains_on_all", "is_sweeping", "shard", "te
 
 
 def resume(
-    run: Annotated[Path, Doc("A run folder, or runs/latest for the newest one.")],
+    run: Annotated[Path, Doc("A run folder, or runs/latest for the newest one.")] = Path("runs/latest"),
     *,
     device: Annotated[str | None, Doc("auto, cpu or cuda; by default what the run began on.")] = None,
     workers: Annotated[int | None, Doc("How many read images: threads, or processes beside a GPU.")] = None,
@@ -172,7 +172,7 @@ def unfinished_state(
             more.append("--set training.patience=null")
         early = f", nothing better in {counted(since_best, 'evaluation')}" if is_patience_over else ""
         raise ConfigError(
-            f"{folder} is finished ({done:,} steps{early}); its model is in {folder / 'model'}; "
+            f"{folder} is finished ({counted(done, 'step')}{early}); its model is in {folder / 'model'}; "
             f"to go on give {' '.join(more)}"
         )
     return state, done

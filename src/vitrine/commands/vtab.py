@@ -65,7 +65,7 @@ def vtab(
     from vitrine.evaluation.vtab.protocol import run_vtab
     from vitrine.evaluation.vtab.tasks import GROUPS, TASKS, find_task
     from vitrine.runtime.processes import by_the_first, joined_processes
-    from vitrine.runtime.run_folders import new_run_folder
+    from vitrine.runtime.run_folders import leaving_nothing, new_run_folder
 
     model, address = model_and_data("vtab", model, root)
     root = Path(address)
@@ -75,7 +75,7 @@ def vtab(
     with joined_processes(device) as processes:
         # A dated name must be the same for all.
         folder = by_the_first(lambda: new_run_folder(out, verb="vtab", files=(), never_in=[root]), processes)
-        with at_work(folder, processes):
+        with leaving_nothing(folder), at_work(folder, processes):
             scores = run_vtab(
                 root,
                 fine_tune=_fine_tuner(

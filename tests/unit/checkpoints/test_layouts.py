@@ -143,12 +143,12 @@ def test_heads_of_an_odd_width_are_read_from_an_official_file(tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("options", "to", "reason"),
     [
-        ({"pooling": "average"}, "hf", "average pooling; --to timm or --to vitrine can"),
-        ({"pooling": "average"}, "torchvision", "average pooling; --to timm"),
+        ({"pooling": "average"}, "hf", "average pooling; vitrine convert --to timm or --to vitrine can"),
+        ({"pooling": "average"}, "torchvision", "average pooling; vitrine convert --to timm"),
         (STEM, "hf", "a ResNet stem"),
         ({"representation_width": 8}, "timm", "drops the representation layer"),
         ({"representation_width": 8}, "hf", "ignores the representation layer"),
-        ({"num_registers": 2}, "npz", "registers; --to vitrine"),
+        ({"num_registers": 2}, "npz", "registers; vitrine convert --to vitrine"),
         ({"layer_scale": 1.0}, "npz", "LayerScale"),
         ({"layer_scale": 1.0}, "hf", "DINOv2 classifier reads twice the width"),
         ({"qk_norm": True}, "torchvision", "norms of queries and keys"),

@@ -179,7 +179,7 @@ class HuggingFaceLayout:
         reason = refuse_odd_vit(
             config,
             where="Hugging Face's ViT",
-            instead="--to timm or --to vitrine can",
+            instead="vitrine convert --to timm or --to vitrine can",
             representation=not is_dino,
             distillation=self.family == "deit",
             layer_scale=is_dino,
@@ -197,7 +197,7 @@ class HuggingFaceLayout:
         if is_dino and config.num_classes:
             return (
                 "Hugging Face's DINOv2 classifier reads twice the width; "
-                "--to timm or --to vitrine can hold this head"
+                "vitrine convert --to timm or --to vitrine can hold this head"
             )
         return None
 

@@ -157,7 +157,7 @@ class TimmLayout:
         reason = refuse_odd_vit(
             config,
             where=self.name,
-            instead="--to vitrine holds every model",
+            instead="vitrine convert --to vitrine holds every model",
             poolings=("class_token", "average", "attention") if is_timm else ("class_token",),
             stem=is_timm,
             idle_class_token=True,
