@@ -24,7 +24,7 @@ from vitrine.training.distribution import distributed
 from vitrine.training.graphs import ReplayedStep, Taken, can_record, on_own_stream, put_rates_in_tensors
 from vitrine.training.metrics_log import Sink
 from vitrine.training.optimizer import freeze, make_optimizer, set_rates
-from vitrine.training.saving import load_state, newest_state, numbers_of, save_state
+from vitrine.training.saving import load_state, newest_state, numbers_of, remove_state, save_state
 from vitrine.training.schedule import learning_rate
 from vitrine.training.sentences import evaluation_in_words, live_line, why_not_finite
 from vitrine.training.state import TrainingState
@@ -320,6 +320,8 @@ class Run:
             self.evaluate()
         self.state.sums = window.as_numbers()
         self.save(LAST, must=True)
+        if self.processes.is_first:
+            remove_state(self.folder / STOPPED)  # of numbers that ended earlier and were got over
         # A run that went on otherwise than before may have kept something better from then than it has found since.
         kept = newest_state(self.folder / BEST)
         numbers = self.state.numbers() if kept is None else numbers_of(kept)

@@ -67,6 +67,12 @@ def newest_state(path: Path) -> Path | None:
     return max(found, key=lambda place: int(numbers_of(place)["step"]), default=None)
 
 
+def remove_state(path: Path) -> None:
+    """Remove what was saved as the file `path` or as the folder of a sharded run, if it is there."""
+    path.unlink(missing_ok=True)
+    shutil.rmtree(sharded_path(path), ignore_errors=True)
+
+
 def load_state(state: TrainingState, path: Path, *, processes: Processes) -> None:
     """Read a state into the model, the optimizer and the averages of `state`."""
     if path.is_dir():

@@ -31,7 +31,7 @@ from vitrine.training import loop as loop_module
 from vitrine.training import room
 from vitrine.training.config import TrainingConfig
 from vitrine.training.loop import BEST, LAST, STOPPED, train
-from vitrine.training.saving import numbers_of, weights_of
+from vitrine.training.saving import newest_state, numbers_of, weights_of
 from vitrine.training.schedule import learning_rate
 from vitrine.training.state import TrainingState
 from vitrine.training.stopping import NotFiniteError, StoppedError
@@ -195,6 +195,7 @@ def test_a_run_whose_rate_was_too_high_goes_on_from_its_last_checkpoint_with_a_l
     )
     _, expected = run(tmp_path / "calm", calm)
     assert memory.losses == expected.losses
+    assert newest_state(folder / STOPPED) is None  # what was got over is not kept
 
 
 def test_the_best_that_is_told_is_what_is_kept_where_a_run_goes_on_otherwise_than_before(
