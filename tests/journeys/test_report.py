@@ -190,6 +190,23 @@ def test_a_run_is_measured_on_what_it_held_out_when_it_is_given_its_own_photos_a
     assert found["top1"]["value"] == pytest.approx(again["accuracy"])
     all_of_it = inside("evaluate", run, photos, "--split", "all", "--out", tmp_path / "all", "--json")
     assert json.loads(all_of_it.stdout)["num_images"] == 36
+    # One file more, which cannot be read.
+    assert (
+        f"was trained on {37 - num_held_out} of these 37 images: what follows is too good" in all_of_it.stderr
+    )
+
+
+def test_a_list_that_names_photos_which_a_run_was_trained_on_is_measured_with_a_warning(
+    run: Path, photos: Path, tmp_path: Path
+) -> None:
+    rows = (run / "split.csv").read_text().splitlines()[1:]
+    for side, warns in (("train", True), ("val", False)):
+        names = [row.rpartition(",")[0] for row in rows if row.rpartition(",")[2] == side]
+        lines = [f"{photos / name},{Path(name).parent.name}" for name in names]
+        (tmp_path / f"{side}.csv").write_text("\n".join(["path,label", *lines]) + "\n")
+        done = inside("evaluate", run, tmp_path / f"{side}.csv", "--device", "cpu", "--out", tmp_path / side)
+        assert done.returncode == 0, done.stderr
+        assert (f"was trained on {len(names)} of these" in done.stderr) == warns
 
 
 def test_few_shots_of_a_run_on_its_own_photos_come_with_a_warning(

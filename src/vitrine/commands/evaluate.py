@@ -8,7 +8,7 @@ from annotated_doc import Doc
 
 from vitrine.commands import options
 from vitrine.commands.model_or_box import Data, ModelOrBox, model_and_data
-from vitrine.spelling import with_first
+from vitrine.spelling import counted, with_first
 
 if TYPE_CHECKING:
     from vitrine.checkpoints import Loaded
@@ -109,6 +109,8 @@ def evaluate(
     model, data = model_and_data("evaluate", model, data)
     held_out = held_out_by(model, data) if split is None else None
     chosen, source = held_out or open_test_split(data, split)
+    if held_out is None:
+        warn_of_trained(model, source)
     loaded = load(model, image_size=size)
     matched = _matched(loaded, source, by_order=by_order)
     lists = _real(real, source, matched)
@@ -156,6 +158,19 @@ def held_out_by(model: str, data: str) -> "tuple[str, Source] | None":
         return None
     remark(f"{folder} was trained on {data}: only the images that it held out are measured")
     return "held out", splits["val"]
+
+
+def warn_of_trained(model: str, source: "Source") -> None:
+    """Say where images to be measured on are among those that the model was trained on."""
+    from vitrine.commands.runs.run_data import num_trained_on
+    from vitrine.runtime.progress import remark
+
+    known = num_trained_on(model, source)
+    if known:
+        remark(
+            f"{model} was trained on {known:,} of these {counted(len(source), 'image')}: what follows is too good; "
+            "the data that it was trained on, given whole, is measured on what was held out"
+        )
 
 
 def open_test_split(data: str, split: str | None) -> "tuple[str, Source]":

@@ -1,5 +1,6 @@
 """The data of a run: opened for all processes, what cannot be read set aside, the split kept in the folder."""
 
+import functools
 import json
 import os
 from collections.abc import Iterable, Iterator, Mapping
@@ -198,6 +199,49 @@ def splits_of_run(folder: Path, run: "Mapping[str, Any]", *, seed: int) -> "dict
 
 def trained_on(model: str | Path, data: str) -> Path | None:
     """Return the run folder that a model is from, where that run was given this very data; None otherwise."""
+    folder = run_of(model)
+    if folder is None:
+        return None
+    address = str(json.loads((folder / "run.json").read_text())["data"])
+    is_same = address == data or (Path(data).exists() and os.path.realpath(address) == os.path.realpath(data))
+    return folder if is_same else None
+
+
+def num_trained_on(model: str | Path, source: "Source") -> int:
+    """Count the images of a set that the run of a model was trained on, by their files and if it can be told."""
+    from vitrine.data.sources import open_splits
+    from vitrine.errors import VitrineError
+
+    folder = run_of(model)
+    if folder is None or source.root is None:
+        return 0
+    run = json.loads((folder / "run.json").read_text())
+    if not Path(run["data"]).exists():
+        return 0
+    # Where the whole set was trained on, or has parts of its own, no split was written.
+    is_split = (folder / SPLIT).exists() and not run["trains_on_all"]
+    try:
+        splits = open_splits(
+            run["data"],
+            val_fraction=None if is_split else 0,
+            split_file=folder / SPLIT if is_split else None,
+            allow_empty_class=True,
+            is_labelled=run["model"]["num_classes"] is not None,
+        )
+    except VitrineError:  # the data is no longer what it was
+        return 0
+    folders = functools.cache(os.path.realpath)
+
+    def places(images: "Source") -> "Iterator[tuple[str, str]]":
+        for path in filter(None, map(images.path, range(len(images)))):
+            yield folders(str(path.parent)), path.name
+
+    trained = set(places(splits["train"]))
+    return sum(place in trained for place in places(source))
+
+
+def run_of(model: str | Path) -> Path | None:
+    """Return the run folder that a model is from, if it is from one."""
     from vitrine.errors import ConfigError
     from vitrine.runtime.run_folders import LATEST, find_run
 
@@ -208,11 +252,8 @@ def trained_on(model: str | Path, data: str) -> Path | None:
         except ConfigError:
             return None
     folder = next((place for place in (folder, folder.parent) if (place / "run.json").exists()), folder)
-    if not (folder / "run.json").exists() or not (folder / "config.yaml").exists():
-        return None
-    address = str(json.loads((folder / "run.json").read_text())["data"])
-    is_same = address == data or (Path(data).exists() and os.path.realpath(address) == os.path.realpath(data))
-    return folder if is_same else None
+    is_run = (folder / "run.json").exists() and (folder / "config.yaml").exists()
+    return folder if is_run else None
 
 
 def everything(splits: "Mapping[str, Source]") -> "dict[str, Source]":
