@@ -47,8 +47,13 @@ def card(record: Record, *, layout: Layout) -> str:
     if isinstance(layout, HuggingFaceLayout):
         lines += ["", "Hugging Face transformers reads this folder as it is (`from_pretrained`)."]
     lines += ["", f"Weights: first from {record.layout}; saved by Vitrine {record.version}."]
-    if record.recipe:
-        # What the recipe reached elsewhere is nothing that this model has shown.
-        recipe = {name: value for name, value in record.recipe.items() if name != "claim"}
-        lines += ["", "## Recipe", "", "```json", json.dumps(recipe, indent=2), "```"]
-    return "\n".join(lines) + "\n"
+    return "\n".join([*lines, *recipe_section(record)]) + "\n"
+
+
+def recipe_section(record: Record) -> list[str]:
+    """Write what a model was trained with, if that is known."""
+    if not record.recipe:
+        return []
+    # What the recipe reached elsewhere is nothing that this model has shown.
+    recipe = {name: value for name, value in record.recipe.items() if name != "claim"}
+    return ["", "## Recipe", "", "```json", json.dumps(recipe, indent=2), "```"]

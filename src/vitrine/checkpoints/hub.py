@@ -1,5 +1,6 @@
 """The Hugging Face hub, through huggingface-hub: its cache, its resume, its offline mode; our progress line."""
 
+import functools
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -64,12 +65,10 @@ def fetch(repository: str, *, revision: str | None = None) -> Path:
 @contextmanager
 def quiet_retries(repository: str) -> Iterator[None]:
     """Say once that the hub is slow to answer, where huggingface-hub would warn two lines at every attempt."""
-    said: list[str] = []
+    say_once = functools.cache(remark)
 
     def tell(record: logging.LogRecord) -> bool:
-        if not said:
-            said.append(record.getMessage())
-            remark(f"The hub does not answer for {repository}; trying again for half a minute")
+        say_once(f"The hub does not answer for {repository}; trying again for half a minute")
         return False
 
     logger = logging.getLogger("huggingface_hub.utils._http")

@@ -45,9 +45,8 @@ def find(source: str | Path, *, revision: str | None = None) -> Place | str:
     is_hub_name = re.fullmatch(r"[\w][\w.-]*/[\w][\w.-]*", text) and not isinstance(source, Path)
     if is_hub_name and path.suffix not in SUFFIXES and not path.parent.is_dir():
         if re.fullmatch(r"\d+(x\d+)?", path.name):
-            configure(
-                text
-            )  # raises: a patch size at the end makes it a misspelt variant, not one of the hub's
+            # A patch size at the end makes it a misspelt variant, not one of the hub's: refused by name.
+            configure(text)
         return from_hub(text, revision=revision)
     raise CheckpointError(f"no such file or folder: {text}{suggestion(path)}")
 

@@ -139,10 +139,6 @@ def evaluate(
 
 def held_out_by(model: str, data: str) -> "tuple[str, Source] | None":
     """Open what the run that a model is from held out of this very data, which has no splits of its own."""
-    import json
-
-    import yaml
-
     from vitrine.commands.runs.run_data import splits_of_run, trained_on
     from vitrine.data.sources import list_splits
     from vitrine.runtime.progress import remark
@@ -150,9 +146,7 @@ def held_out_by(model: str, data: str) -> "tuple[str, Source] | None":
     folder = trained_on(model, data)
     if folder is None or list_splits(data):
         return None
-    run = json.loads((folder / "run.json").read_text())
-    recipe = yaml.safe_load((folder / "config.yaml").read_text(encoding="utf-8"))
-    splits = splits_of_run(folder, run, seed=int(recipe["training"]["seed"])) or {}
+    splits = splits_of_run(folder) or {}
     if "val" not in splits:
         remark(f"{folder} was trained on all of {data}: what follows says nothing about other images")
         return None

@@ -28,10 +28,10 @@ def report(
     from vitrine.runtime.run_folders import find_run
 
     folder = find_run(Path(run))
-    account = read_account(folder)
+    read_account(folder)  # refuses what lacks the records that the page is made of
     splits, notes = None, []
     try:
-        splits = splits_of_run(folder, account.run, seed=int(account.recipe["training"]["seed"]))
+        splits = splits_of_run(folder)
     except DataError as error:
         notes.append(f"The run's data cannot be opened any more, so its model is not judged here: {error}")
         remark(notes[0])

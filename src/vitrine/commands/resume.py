@@ -2,7 +2,7 @@
 
 import dataclasses
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 from annotated_doc import Doc
 
@@ -32,6 +32,7 @@ def resume(
 
     from vitrine.checkpoints.record import config_from_json
     from vitrine.commands.runs.run_data import everything, open_data, require_classes
+    from vitrine.commands.runs.run_records import read_run
     from vitrine.commands.runs.sweep import swept
     from vitrine.commands.runs.teachers import load_teacher
     from vitrine.commands.runs.training_run import Setting, carry_out
@@ -47,7 +48,7 @@ def resume(
 
     folder = find_run(Path(run))
     before = from_yaml((folder / "config.yaml").read_text())
-    began = read_beginning(folder)
+    began = read_run(folder)
     recipe = changed_under_way(before, set or ())
     if set and began["is_sweeping"]:
         raise ConfigError(
@@ -103,18 +104,6 @@ def resume(
             by_the_first(lambda: write_change(folder, recipe, settings=set or [], done=done), processes)
         with same_threads(threads):
             return carry_out(setting, resume_from=state)
-
-
-def read_beginning(folder: Path) -> dict[str, Any]:
-    """Read how a run began."""
-    import json
-
-    from vitrine.errors import ConfigError
-
-    try:
-        return dict(json.loads((folder / "run.json").read_text()))
-    except ValueError as error:
-        raise ConfigError(f"{folder / 'run.json'} is damaged, so the run cannot go on: {error}") from None
 
 
 def write_change(folder: Path, recipe: "Recipe", *, settings: list[str], done: int) -> None:

@@ -82,6 +82,14 @@ def list_images(folder: Path) -> Iterator[str]:
     yield from _walk(str(folder), "", above=frozenset([_identity(str(folder))]))
 
 
+def holds_images(folder: Path) -> bool:
+    """Whether images lie directly in a folder, those of its own folders aside."""
+    return any(
+        _is_image(entry.name) and not _is_passed_over(entry.name) and not _is_folder(entry)
+        for entry in scan(str(folder))
+    )
+
+
 def subfolders(folder: Path) -> list[str]:
     """Names of the folders directly in `folder`, sorted, without hidden ones and litter."""
     return sorted(
@@ -157,8 +165,12 @@ def _walk(folder: str, prefix: str, *, above: frozenset[tuple[int, int]]) -> Ite
                 )
                 continue
             yield from _walk(entry.path, f"{prefix}{entry.name}/", above=above | {identity})
-        elif os.path.splitext(entry.name)[1].lower() in IMAGE_SUFFIXES:  # noqa: PTH122
+        elif _is_image(entry.name):
             yield prefix + entry.name
+
+
+def _is_image(name: str) -> bool:
+    return os.path.splitext(name)[1].lower() in IMAGE_SUFFIXES  # noqa: PTH122 (called for every file)
 
 
 def _is_passed_over(name: str) -> bool:

@@ -4,7 +4,7 @@ Shapes: N images, K numbers an image (logits or the representation).
 """
 
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Literal
 
@@ -61,6 +61,7 @@ def run_model(
     rank, world_size = this_rank()
     if len(source) < world_size:
         raise DataError(f"{source.address} has {len(source)} images for {world_size} processes; use fewer")
+    share = (rank + 1) * len(source) // world_size - rank * len(source) // world_size
     parts: list[Tensor] = []
     failures: dict[int, str] = {}
     with (
@@ -75,10 +76,8 @@ def run_model(
             keep_going=True,
         ) as loader,
         evaluating(model),
-        ExitStack() as stack,
+        announced(what, total=share) as advance,
     ):
-        share = (rank + 1) * len(source) // world_size - rank * len(source) // world_size
-        advance = stack.enter_context(announced(what, total=share))
         for batch in loader.evaluation_batches():
             # Not round the loop: the workers write into batches that are made there.
             with torch.inference_mode(), casting(device, precision):

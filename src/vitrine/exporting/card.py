@@ -1,8 +1,8 @@
 """The model card of an export: what it is, how its input is made, how to run it, and the proof."""
 
-import json
 from collections.abc import Sequence
 
+from vitrine.checkpoints.card import recipe_section
 from vitrine.checkpoints.record import Record
 from vitrine.data.source import printable
 from vitrine.exporting.proof import Accuracy, Agreement
@@ -45,11 +45,7 @@ def write_card(
     if notes:
         lines += ["", "## Notes", ""] + [f"- {note}" for note in notes]
     lines += ["", f"Weights: first from {record.layout}; exported by Vitrine {record.version}."]
-    if record.recipe:
-        # What the recipe reached elsewhere is nothing that this model has shown.
-        recipe = {name: value for name, value in record.recipe.items() if name != "claim"}
-        lines += ["", "## Recipe", "", "```json", json.dumps(recipe, indent=2), "```"]
-    return "\n".join(lines) + "\n"
+    return "\n".join([*lines, *recipe_section(record)]) + "\n"
 
 
 def proof_lines(proof: Sequence[Agreement]) -> list[str]:

@@ -41,6 +41,12 @@ class Drawing(nn.Module):
         words = hashed(_batch.keys, shape, number=self.number)
         return ((words >> 8) & (2**_BITS - 1)).float() * 2.0**-_BITS
 
+    def keeps(self, *shape: int, rate: float, device: torch.device) -> Tensor:
+        """Draw what is kept of rows (B, ...) where this share of it is not."""
+        if _batch.keys is None:
+            return torch.rand(shape, device=device) >= rate
+        return hashed(_batch.keys, shape, number=self.number) >= threshold(rate)
+
 
 class Dropout(Drawing):
     """Zero a random part of the values while training, scale the others so that the mean stays."""
@@ -55,7 +61,7 @@ class Dropout(Drawing):
             return values
         if _batch.keys is None:
             return F.dropout(values, self.rate)
-        kept = hashed(_batch.keys, values.shape, number=self.number) >= threshold(self.rate)
+        kept = self.keeps(*values.shape, rate=self.rate, device=values.device)
         return values * kept * (1 / (1 - self.rate))
 
 
@@ -70,11 +76,7 @@ class StochasticDepth(Drawing):
         """Zero the branch of dropped images, scale the others so that the mean stays."""
         if not self.training or self.rate == 0:
             return branch
-        shape = (branch.shape[0], 1, 1)
-        if _batch.keys is None:
-            kept = torch.rand(shape, device=branch.device) >= self.rate
-        else:
-            kept = hashed(_batch.keys, shape, number=self.number) >= threshold(self.rate)
+        kept = self.keeps(branch.shape[0], 1, 1, rate=self.rate, device=branch.device)
         return branch * kept.to(branch.dtype) / (1 - self.rate)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from vitrine.errors import DataError, VitrineError
 from vitrine.spelling import counted
@@ -182,15 +182,18 @@ def require_classes(splits: "Mapping[str, Source]", folder: Path) -> None:
         )
 
 
-def splits_of_run(folder: Path, run: "Mapping[str, Any]", *, seed: int) -> "dict[str, Source] | None":
+def splits_of_run(folder: Path) -> "dict[str, Source] | None":
     """Open a run's data with the split that it was trained with; None where nothing was held out."""
+    from vitrine.commands.runs.run_records import read_run
     from vitrine.data.sources import open_splits
+    from vitrine.recipes.recipe import from_yaml
 
+    run = read_run(folder)
     if run["trains_on_all"] or run["model"]["num_classes"] is None:
         return None
     return open_splits(
         run["data"],
-        seed=seed,
+        seed=from_yaml((folder / "config.yaml").read_text()).training.seed,
         val_fraction=run["hold_out"],
         split_file=None if run["hold_out"] == 0 else folder / SPLIT,
         allow_empty_class=True,
@@ -199,35 +202,29 @@ def splits_of_run(folder: Path, run: "Mapping[str, Any]", *, seed: int) -> "dict
 
 def trained_on(model: str | Path, data: str) -> Path | None:
     """Return the run folder that a model is from, where that run was given this very data; None otherwise."""
+    from vitrine.commands.runs.run_records import read_run
+
     folder = run_of(model)
     if folder is None:
         return None
-    address = str(json.loads((folder / "run.json").read_text())["data"])
+    address = str(read_run(folder)["data"])
     is_same = address == data or (Path(data).exists() and os.path.realpath(address) == os.path.realpath(data))
     return folder if is_same else None
 
 
 def num_trained_on(model: str | Path, source: "Source") -> int:
     """Count the images of a set that the run of a model was trained on, by their files and if it can be told."""
+    from vitrine.commands.runs.run_records import read_run
     from vitrine.data.sources import open_splits
-    from vitrine.errors import VitrineError
 
     folder = run_of(model)
     if folder is None or source.root is None:
         return 0
-    run = json.loads((folder / "run.json").read_text())
-    if not Path(run["data"]).exists():
+    address = read_run(folder)["data"]
+    if not Path(address).exists():
         return 0
-    # Where the whole set was trained on, or has parts of its own, no split was written.
-    is_split = (folder / SPLIT).exists() and not run["trains_on_all"]
     try:
-        splits = open_splits(
-            run["data"],
-            val_fraction=None if is_split else 0,
-            split_file=folder / SPLIT if is_split else None,
-            allow_empty_class=True,
-            is_labelled=run["model"]["num_classes"] is not None,
-        )
+        splits = splits_of_run(folder) or open_splits(address, val_fraction=0, allow_empty_class=True)
     except VitrineError:  # the data is no longer what it was
         return 0
     folders = functools.cache(os.path.realpath)

@@ -102,15 +102,25 @@ def is_restarted(folder: Path) -> bool:
     """Whether a folder holds a run that this torchrun began before it lost a process and started anew."""
     from vitrine.runtime.launch import launched
 
-    launch, record = launched(), folder / "run.json"
-    if not launch.restarts or not record.exists():
+    launch = launched()
+    if not launch.restarts or not (folder / "run.json").exists():
         return False
-    return bool(json.loads(record.read_text())["launch"] == launch.identity)
+    return bool(read_run(folder)["launch"] == launch.identity)
 
 
 def is_sweeping(folder: Path) -> bool:
     """Whether a run is still trying learning rates."""
-    return bool(json.loads((folder / "run.json").read_text())["is_sweeping"])
+    return bool(read_run(folder)["is_sweeping"])
+
+
+def read_run(folder: Path) -> dict[str, Any]:
+    """Read what `write_records` wrote of a run to run.json."""
+    from vitrine.errors import ConfigError
+
+    try:
+        return dict(json.loads((folder / "run.json").read_text()))
+    except ValueError as error:
+        raise ConfigError(f"{folder / 'run.json'} is damaged, so the run cannot be read: {error}") from None
 
 
 def write_records(setting: "Setting", *, is_resumed: bool) -> None:

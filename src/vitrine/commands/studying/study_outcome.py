@@ -38,7 +38,6 @@ class StudyResult:
         return int(bool(self.failed))
 
     def __str__(self) -> str:
-
         shown: list[str] = [*self.notes]
         for line in self.lines:
             if not line.verdict:

@@ -8,7 +8,15 @@ from pathlib import Path
 
 import numpy as np
 
-from vitrine.data.file_list import FileList, list_images, no_images, no_such, require_path, subfolders
+from vitrine.data.file_list import (
+    FileList,
+    holds_images,
+    list_images,
+    no_images,
+    no_such,
+    require_path,
+    subfolders,
+)
 from vitrine.data.source import Labels, Source, Strings, printable
 from vitrine.data.sources import ALL, SPLIT_NAMES
 from vitrine.errors import DataError
@@ -47,8 +55,7 @@ def _unwrapped(root: Path) -> Path:
     if len(names) != 1 or find_splits(names):
         return root
     inner = root / names[0]
-    holds_images = any("/" not in path for path in list_images(inner))
-    if holds_images or len(subfolders(inner)) < 2:
+    if holds_images(inner) or len(subfolders(inner)) < 2:
         return root
     remark(
         f"{printable(str(root))} holds one folder, {printable(names[0])}, whose folders are taken for the classes"
