@@ -151,9 +151,9 @@ class VitClassifier:
     def _fit_weights(self, source: "Given") -> None:
         import dataclasses
 
-        from vitrine.commands.runs.starting_weights import load_to_tune
-        from vitrine.commands.runs.training_run import Setting, carry_out
         from vitrine.recipes.options import chosen_recipe
+        from vitrine.runs.starting_weights import load_to_tune
+        from vitrine.runs.training_run import Setting, carry_out
         from vitrine.runtime.run_folders import new_run_folder
         from vitrine.serving.predictor import Predictor
 

@@ -8,10 +8,10 @@ import torch
 from PIL import Image
 
 import vitrine
-from vitrine.commands.runs.run_records import claim
 from vitrine.data.preprocess import Preprocess
 from vitrine.errors import ConfigError, DataError
 from vitrine.models import create_model
+from vitrine.runs.run_records import claim
 
 TASKS = {"svhn": 10, "clevr_count": 8}
 

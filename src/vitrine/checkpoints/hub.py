@@ -11,7 +11,7 @@ from vitrine.checkpoints.places import NAMES
 from vitrine.checkpoints.reading.safetensors_file import read_weight_map
 from vitrine.errors import CheckpointError, MissingExtraError
 from vitrine.runtime.cache import is_offline
-from vitrine.runtime.progress import current_listener, remark
+from vitrine.runtime.progress import current_listener, notice
 
 SMALL_FILES = ("config.json", "preprocessor_config.json")
 
@@ -65,7 +65,7 @@ def fetch(repository: str, *, revision: str | None = None) -> Path:
 @contextmanager
 def quiet_retries(repository: str) -> Iterator[None]:
     """Say once that the hub is slow to answer, where huggingface-hub would warn two lines at every attempt."""
-    say_once = functools.cache(remark)
+    say_once = functools.cache(notice)
 
     def tell(record: logging.LogRecord) -> bool:
         say_once(f"The hub does not answer for {repository}; trying again for half a minute")

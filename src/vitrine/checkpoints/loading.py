@@ -22,7 +22,7 @@ from vitrine.data.preprocess import Preprocess
 from vitrine.errors import CheckpointError, ConfigError
 from vitrine.models import Model, create_model
 from vitrine.models.config import as_size
-from vitrine.runtime.progress import remark
+from vitrine.runtime.progress import notice
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,7 +88,7 @@ def load(
         verifier.finish()
     notes = (*adapted.notes, *zero_head_note(model, num_classes=num_classes))
     for note in notes:
-        remark(note)
+        notice(note)
     record = adapted.record
     return Loaded(
         model=model, preprocess=record.preprocess, classes=record.classes, record=record, notes=notes

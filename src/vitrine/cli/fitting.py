@@ -10,7 +10,7 @@ from typing import TextIO
 from vitrine.commands import VERBS
 from vitrine.spelling import num_cells
 
-# What follows may be copied: only the remark behind it, which stands in brackets after three spaces, moves down.
+# What follows may be copied: only the notice behind it, which stands in brackets after three spaces, moves down.
 COPIED = re.compile(r"\s*(Next:|or:|Wrote) ")
 REMARK = re.compile(r"(?<=\S) +(?=\([^()]*\)$)")
 # What is never broken inside a sentence: a command to its end, a setting with its option.
@@ -32,10 +32,10 @@ def broken(text: str, *, width: int) -> list[str]:
         if num_cells(line) <= width:
             lines.append(line)
         elif COPIED.match(line):
-            copied, *remark = REMARK.split(line)
+            copied, *notice = REMARK.split(line)
             indent = " " * (len(line) - len(line.lstrip()) + HANGING)
             lines += [copied] if "Wrote" in copied else filled(copied, width=width)
-            lines += [indent + part for part in remark]
+            lines += [indent + part for part in notice]
         else:
             lines += filled(line, width=width)
     return lines

@@ -2,10 +2,13 @@
 
 import sys
 import time
+from collections.abc import Sequence
 from types import TracebackType
 from typing import Self
 
 from vitrine.cli.fitting import fitted
+from vitrine.cli.typed import as_option
+from vitrine.errors import Suggestion
 
 PLAIN_EVERY_SECONDS = 10.0
 # Of the bar: on a terminal that is wide enough for all that training says beside it, and on another one.
@@ -93,10 +96,11 @@ class LiveLine:
             self._bar.stop()
             self._bar = None
 
-    def remark(self, text: str) -> None:
+    def notice(self, text: str, suggestions: Sequence[Suggestion] = ()) -> None:
         """Print a sentence above the line."""
         self._stop_waiting()
-        text = fitted(text, sys.stderr)
+        ends = "".join(f"; {suggestion.text(as_option)}" for suggestion in suggestions)
+        text = fitted(text + ends, sys.stderr)
         if self._bar is not None:
             from rich.progress import Progress
 
@@ -104,6 +108,10 @@ class LiveLine:
             self._bar.console.print(text, markup=False, highlight=False, soft_wrap=True)
         else:
             print(text, file=sys.stderr, flush=True)
+
+    def present(self, record: object) -> None:
+        """Print a record above the line, as its view renders it."""
+        self.notice(str(record))
 
     def _stop_waiting(self) -> None:
         if self._waiting:

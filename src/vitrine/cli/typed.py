@@ -4,6 +4,7 @@ import re
 import shutil
 import sys
 from pathlib import Path
+from typing import Any
 
 from vitrine.commands import VERBS
 
@@ -18,3 +19,9 @@ def as_typed(text: str) -> str:
     called = sys.argv[0]
     is_elsewhere = Path(called).name == "vitrine" and "/" in called and shutil.which("vitrine") is None
     return COMMAND.sub(lambda found: f"{found[1]}{called} ", text) if is_elsewhere else text
+
+
+def as_option(option: str, value: Any = None) -> str:
+    """Spell a parameter of the library as an option of the command line: `--out`, `--batch-size 8`."""
+    name = "--" + option.rstrip("_").replace("_", "-")
+    return name if value is None or value is True else f"{name} {value}"

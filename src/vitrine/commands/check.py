@@ -124,7 +124,7 @@ def check(
     """Look at every image of a data set: counts, unreadable files, duplicates, leaks between splits."""
     from vitrine.data.scan import scan, write_issues
     from vitrine.data.source import printable
-    from vitrine.runtime.progress import remark
+    from vitrine.runtime.progress import notice
     from vitrine.runtime.run_folders import leaving_nothing, new_run_folder
 
     splits = _open(data)
@@ -137,7 +137,7 @@ def check(
         is_overwriting=overwrite,
     )
     num_images = counted(sum(map(len, splits.values())), "image")
-    remark(f"Plan: reading {num_images} of {printable(data)}; to {folder}")
+    notice(f"Plan: reading {num_images} of {printable(data)}; to {folder}")
     with leaving_nothing(folder):
         report = scan(splits, num_workers=workers, is_cached=cache, is_near=near_duplicates)
     wrote = [folder / "issues.csv"]
@@ -165,10 +165,10 @@ def check(
 def _open(data: str) -> Mapping[str, "Source"]:
     """Open all splits as they are on disk; a folder of loose images is a set without labels."""
     from vitrine.data.sources import is_loose, open_kind, open_source
-    from vitrine.runtime.progress import remark
+    from vitrine.runtime.progress import notice
 
     if is_loose(data):
-        remark(f"{data} has no class folders: its images are checked without labels")
+        notice(f"{data} has no class folders: its images are checked without labels")
         return {"all": open_source(data, is_labelled=False)}
     return open_kind(data)
 

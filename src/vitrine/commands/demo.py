@@ -127,21 +127,21 @@ def _make_room(folder: Path) -> None:
 
 def _announce(verb: str, *words: Path, **options: object) -> None:
     """Show the command that does what comes next."""
-    from vitrine.runtime.progress import remark
+    from vitrine.runtime.progress import notice
 
     given = [str(word) for word in words]
     for name, value in options.items():
         given += [f"--{name.replace('_', '-')}", f"{value:g}" if isinstance(value, float) else str(value)] * (
             value is not None
         )
-    remark(f"\n$ vitrine {verb} {shlex.join(given)}")
+    notice(f"\n$ vitrine {verb} {shlex.join(given)}")
 
 
 def _found(checked: "CheckResult", faults: "tuple[Fault, ...]") -> int:
     """Count the planted faults that the check named, and say what it found."""
-    from vitrine.runtime.progress import remark
+    from vitrine.runtime.progress import notice
 
     named = {(issue.path, issue.problem) for issue in checked.issues}
     for issue in checked.issues:
-        remark(f"  {issue.problem}: {issue.path}: {issue.detail}")
+        notice(f"  {issue.problem}: {issue.path}: {issue.detail}")
     return sum((fault.path, fault.problem) in named for fault in faults)

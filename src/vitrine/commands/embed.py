@@ -65,7 +65,7 @@ def embed(
     from vitrine.commands.model_or_box import opened_pictures, plan_line
     from vitrine.data.source import printable
     from vitrine.errors import DataError
-    from vitrine.runtime.progress import announced, remark
+    from vitrine.runtime.progress import announced, notice
     from vitrine.runtime.run_folders import new_run_folder
     from vitrine.serving.predictor import Predictor
     from vitrine.serving.writing import FEATURE_KINDS, require_kind, write_features
@@ -76,7 +76,7 @@ def embed(
     predictor = Predictor.open(
         name, device=device, precision=precision, image_size=size, batch_size=batch_size, workers=workers
     )
-    remark(plan_line(predictor, source, name))
+    notice(plan_line(predictor, source, name))
     parts: list[torch.Tensor] = []
     failures: dict[int, str] = {}
     with announced("Embedding", total=len(source)) as advance:

@@ -103,7 +103,7 @@ def evaluate(
     from vitrine.checkpoints import load
     from vitrine.evaluation.outputs import run_model
     from vitrine.runtime.processes import by_the_first, joined_processes
-    from vitrine.runtime.progress import remark
+    from vitrine.runtime.progress import notice
     from vitrine.runtime.run_folders import leaving_nothing
 
     model, data = model_and_data("evaluate", model, data)
@@ -118,7 +118,7 @@ def evaluate(
         place, is_first = processes.device, processes.is_first
         # Before the work and not after it, so that a bad name costs no time; none waits for one that was refused.
         folder = by_the_first(lambda: _folder(out, source, overwrite=overwrite), processes)
-        remark(
+        notice(
             f"Plan: {model} on {len(matched):,} images of {data} ({chosen}), {len(matched.classes)} classes, "
             f"{'x'.join(map(str, loaded.preprocess.size))} px, on {place} in {precision}; to {folder}"
         )
@@ -139,29 +139,29 @@ def evaluate(
 
 def held_out_by(model: str, data: str) -> "tuple[str, Source] | None":
     """Open what the run that a model is from held out of this very data, which has no splits of its own."""
-    from vitrine.commands.runs.run_data import splits_of_run, trained_on
     from vitrine.data.sources import list_splits
-    from vitrine.runtime.progress import remark
+    from vitrine.runs.run_data import splits_of_run, trained_on
+    from vitrine.runtime.progress import notice
 
     folder = trained_on(model, data)
     if folder is None or list_splits(data):
         return None
     splits = splits_of_run(folder) or {}
     if "val" not in splits:
-        remark(f"{folder} was trained on all of {data}: what follows says nothing about other images")
+        notice(f"{folder} was trained on all of {data}: what follows says nothing about other images")
         return None
-    remark(f"{folder} was trained on {data}: only the images that it held out are measured")
+    notice(f"{folder} was trained on {data}: only the images that it held out are measured")
     return "held out", splits["val"]
 
 
 def warn_of_trained(model: str, source: "Source") -> None:
     """Say where images to be measured on are among those that the model was trained on."""
-    from vitrine.commands.runs.run_data import num_trained_on
-    from vitrine.runtime.progress import remark
+    from vitrine.runs.run_data import num_trained_on
+    from vitrine.runtime.progress import notice
 
     known = num_trained_on(model, source)
     if known:
-        remark(
+        notice(
             f"{model} was trained on {known:,} of these {counted(len(source), 'image')}: what follows is too good; "
             "the data that it was trained on, given whole, is measured on what was held out"
         )
@@ -187,13 +187,13 @@ def open_test_split(data: str, split: str | None) -> "tuple[str, Source]":
 
 def _matched(loaded: "Loaded", source: "Source", *, by_order: bool) -> "Source":
     from vitrine.evaluation.classification import in_model_classes
-    from vitrine.runtime.progress import remark
+    from vitrine.runtime.progress import notice
 
     matched = in_model_classes(
         source, loaded.classes, num_outputs=loaded.model.config.num_classes, by_order=by_order
     )
     if loaded.classes is None and not by_order:
-        remark("The model carries no class names: its outputs are taken in the order of the data's classes")
+        notice("The model carries no class names: its outputs are taken in the order of the data's classes")
     return matched
 
 
@@ -246,7 +246,7 @@ def _write(
     from vitrine.evaluation.pages import render_evaluation
     from vitrine.evaluation.writing import write_confusion, write_metrics, write_predictions
     from vitrine.runtime.files import write_atomically
-    from vitrine.runtime.progress import remark
+    from vitrine.runtime.progress import notice
 
     rows = outputs.rows
     probabilities = rows.sigmoid().numpy() if source.is_multi_label else softmax(rows.numpy())
@@ -258,7 +258,7 @@ def _write(
         wrote.append(folder / "confusion.csv")
         write_confusion(wrote[-1], figures)
     if importlib.util.find_spec("jinja2") is None:
-        remark("No report.html: it needs jinja2; install it with: pip install 'vitrine[report]'")
+        notice("No report.html: it needs jinja2; install it with: pip install 'vitrine[report]'")
         return tuple(wrote)
     page = render_evaluation(
         figures, source=source, probabilities=probabilities, failures=outputs.failures, model=model

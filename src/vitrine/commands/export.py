@@ -110,7 +110,7 @@ def export(
     from vitrine.exporting.examining import prove, time_in_batches
     from vitrine.exporting.proof import measure_accuracy
     from vitrine.exporting.targets import plan_export
-    from vitrine.runtime.progress import remark
+    from vitrine.runtime.progress import notice
     from vitrine.runtime.run_folders import new_run_folder
 
     model = by_its_own_name(model or BOX)
@@ -124,7 +124,7 @@ def export(
         folders.append(source.root)
     out = None if out is None else Path(out)
     folder = new_run_folder(out, verb="export", files=FILES, never_in=folders, is_overwriting=overwrite)
-    remark(f"Plan: {model} to {to}, proof on {counted(len(pixels), f'{kind} image')}; to {folder}")
+    notice(f"Plan: {model} to {to}, proof on {counted(len(pixels), f'{kind} image')}; to {folder}")
     exported = write(folder)
     proof = prove(loaded.model, exported.subjects, pixels)
     accuracy: tuple[Accuracy, ...] = ()
@@ -174,7 +174,7 @@ def _pixels(
     from vitrine.data.source import Subset
     from vitrine.errors import DataError
     from vitrine.inspection.pictures import PictureBatches, spread
-    from vitrine.runtime.progress import remark
+    from vitrine.runtime.progress import notice
 
     channels = loaded.preprocess.channels
     folders: list[Path] = []
@@ -193,7 +193,7 @@ def _pixels(
     batches = PictureBatches(source, preprocess=loaded.preprocess, batch_size=8, num_workers=workers)
     found = list(batches)
     for index, why in batches.failures.items():
-        remark(f"Left out: {with_name(why, source.name(index))}")
+        notice(f"Left out: {with_name(why, source.name(index))}")
     if not found:
         raise DataError(f"none of the {len(source)} images can be read; the first: {batches.failures[0]}")
     return torch.cat(found), "given" if images else "generated", folders

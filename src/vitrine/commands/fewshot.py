@@ -75,12 +75,12 @@ def fewshot(
 ) -> FewShotReport:
     """Measure accuracy from 1, 5, 10, 25 examples a class on the frozen representation, over several draws."""
     from vitrine.checkpoints import load
-    from vitrine.commands.runs.run_data import trained_on
     from vitrine.data.source import printable
     from vitrine.evaluation.features import extract_features
     from vitrine.evaluation.fewshot import fewshot_accuracy, parse_shots, require_enough
+    from vitrine.runs.run_data import trained_on
     from vitrine.runtime.processes import joined_processes
-    from vitrine.runtime.progress import remark
+    from vitrine.runtime.progress import notice
 
     model, data = model_and_data("fewshot", model, data)
     values, asked = _numbers(l2), None if shots is None else parse_shots(shots)
@@ -88,14 +88,14 @@ def fewshot(
     wanted = asked or _affordable(train)
     require_enough(train.counts(), wanted, class_names=train.classes)  # before minutes of features
     if (run := trained_on(model, data)) is not None and "test" not in names:
-        remark(
+        notice(
             f"{run} was trained on {data}, images that are tested on among them: this is better than on others"
         )
     loaded = load(model, image_size=size)
     with joined_processes(device) as processes:
         place = processes.device
         loaded.model.to(place)
-        remark(
+        notice(
             f"Plan: {model} on {len(train):,} images to draw from and {len(test):,} to test on, "
             f"{len(train.classes)} classes, {'x'.join(map(str, loaded.preprocess.size))} px, on {place} in "
             f"{precision}; {probe} at {','.join(map(str, wanted))} shots, {counted(seeds, 'seed')}"
@@ -162,13 +162,13 @@ def _open(data: str, test_fraction: float) -> "tuple[tuple[str, str], tuple[Sour
 
 def _affordable(train: "Source") -> tuple[int, ...]:
     """Choose the usual numbers of shots that every class has examples for, or the smallest of them."""
-    from vitrine.runtime.progress import remark
+    from vitrine.runtime.progress import notice
 
     least = int(train.counts().min())
     wanted = tuple(number for number in SHOTS if number <= least) or SHOTS[:1]
     if len(wanted) < len(SHOTS):
         left = ", ".join(str(number) for number in SHOTS[len(wanted) :])
-        remark(f"A class has {counted(least, 'example')} to draw from, so {left} shots are left out")
+        notice(f"A class has {counted(least, 'example')} to draw from, so {left} shots are left out")
     return wanted
 
 

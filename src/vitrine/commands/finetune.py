@@ -11,7 +11,7 @@ from vitrine.commands.model_or_box import BOX
 from vitrine.runtime.run_folders import by_its_own_name
 
 if TYPE_CHECKING:
-    from vitrine.commands.runs.training_run import TrainingResult
+    from vitrine.runs.training_run import TrainingResult
 
 
 def finetune(
@@ -54,14 +54,14 @@ def finetune(
 ) -> "TrainingResult":
     """Transfer a trained model to your images: a new head, all weights trained; also under torchrun, unchanged."""
     from vitrine.commands.resume import resume
-    from vitrine.commands.runs.run_data import open_data, withdrawing
-    from vitrine.commands.runs.run_records import restarted_run, start_folder
-    from vitrine.commands.runs.starting_weights import load_to_tune, require_free_options
-    from vitrine.commands.runs.sweep import require_sweep, swept
-    from vitrine.commands.runs.training_run import Setting, carry_out, loss_for
-    from vitrine.commands.runs.validation import with_evaluations
     from vitrine.errors import ConfigError
     from vitrine.recipes.options import chosen_recipe, is_file
+    from vitrine.runs.run_data import open_data, withdrawing
+    from vitrine.runs.run_records import restarted_run, start_folder
+    from vitrine.runs.starting_weights import load_to_tune, require_free_options
+    from vitrine.runs.sweep import require_sweep, swept
+    from vitrine.runs.training_run import Setting, carry_out, loss_for
+    from vitrine.runs.validation import with_evaluations
     from vitrine.runtime.processes import joined_processes
     from vitrine.training.metrics_log import require_sinks
     from vitrine.training.optimizer import freeze as freeze_weights

@@ -98,7 +98,7 @@ def inspect(
     from vitrine.inspection.looks import look_at_images, look_at_model
     from vitrine.inspection.question import Question, check_question, find_class, parse_patch
     from vitrine.runtime.processes import joined_processes
-    from vitrine.runtime.progress import remark
+    from vitrine.runtime.progress import notice
     from vitrine.runtime.run_folders import leaving_nothing, new_run_folder
 
     _require_counts(count=count, show=show, components=components)
@@ -120,7 +120,7 @@ def inspect(
         shown = "no images"
         if source is not None:
             shown = f"{counted(len(source), 'image')}, {min(show, len(source))} shown"
-        remark(
+        notice(
             f"Plan: {model} at {'x'.join(map(str, loaded.preprocess.size))} px on {place}, "
             f"{shown}; "
             f"to {folder}"
@@ -133,7 +133,7 @@ def inspect(
             look_at_images(looks, loaded.model, batches, question, num_shown=show)
     notes += _notes(looks, loaded, has_images=batches is not None)
     for note in notes:
-        remark(note)
+        notice(note)
     return _written(folder, looks, loaded, batches, question, model=model, notes=notes)
 
 
@@ -226,7 +226,7 @@ def _written(
     from vitrine.data.source import printable
     from vitrine.errors import MissingExtraError
     from vitrine.runtime.files import write_atomically
-    from vitrine.runtime.progress import remark
+    from vitrine.runtime.progress import notice
 
     failures = {} if batches is None else dict(sorted(batches.failures.items()))
     unreadable = (
@@ -243,7 +243,7 @@ def _written(
         )
         wrote.insert(0, folder / "inspect.html")
     except MissingExtraError as error:
-        remark(f"No figures, only arrays.npz: {error}")
+        notice(f"No figures, only arrays.npz: {error}")
     return InspectResult(
         model=model,
         num_images=looks.num_images,

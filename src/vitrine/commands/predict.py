@@ -102,7 +102,7 @@ def predict(
     from vitrine.commands.model_or_box import opened_pictures, plan_line
     from vitrine.data.source import printable
     from vitrine.errors import ConfigError
-    from vitrine.runtime.progress import remark
+    from vitrine.runtime.progress import notice
     from vitrine.serving.predictor import Predictor
     from vitrine.serving.writing import PREDICTION_KINDS, require_kind, write_predictions
 
@@ -117,7 +117,7 @@ def predict(
     predictor.require_head()
     assert predictor.num_classes is not None
     count = min(TOP if top is None else top, predictor.num_classes)
-    remark(plan_line(predictor, source, name))
+    notice(plan_line(predictor, source, name))
     readable: list[str] = []
     answers = _answers(predictor, source, top=count, readable=readable)
     kept: tuple[Prediction, ...] = ()

@@ -8,9 +8,9 @@ from annotated_doc import Doc
 from vitrine.commands import options
 
 if TYPE_CHECKING:
-    from vitrine.commands.runs.training_run import TrainingResult
     from vitrine.models import Model
     from vitrine.recipes import Recipe
+    from vitrine.runs.training_run import TrainingResult
 
 # Where neither recipe nor options name one.
 DEFAULT_MODEL = "ViT-Ti/16"
@@ -66,13 +66,13 @@ def pretrain(
     import torch
 
     from vitrine.commands.resume import resume
-    from vitrine.commands.runs.run_data import open_data, withdrawing
-    from vitrine.commands.runs.run_records import restarted_run, start_folder
-    from vitrine.commands.runs.teachers import load_teacher, require_classes_of
-    from vitrine.commands.runs.training_run import Setting, carry_out, loss_for
-    from vitrine.commands.runs.validation import with_evaluations
     from vitrine.data.preprocess import Preprocess
     from vitrine.recipes.options import chosen_recipe
+    from vitrine.runs.run_data import open_data, withdrawing
+    from vitrine.runs.run_records import restarted_run, start_folder
+    from vitrine.runs.teachers import load_teacher, require_classes_of
+    from vitrine.runs.training_run import Setting, carry_out, loss_for
+    from vitrine.runs.validation import with_evaluations
     from vitrine.runtime.processes import joined_processes
     from vitrine.training.metrics_log import require_sinks
 

@@ -8,7 +8,7 @@ from annotated_doc import Doc
 from vitrine.commands import options
 
 if TYPE_CHECKING:
-    from vitrine.commands.runs.run_report import RunReport
+    from vitrine.runs.run_report import RunReport
 
 
 def report(
@@ -19,12 +19,12 @@ def report(
     workers: options.Readers = 2,
 ) -> "RunReport":
     """Write one page about a run: curves, verdict, mistakes with their attention, calibration, data, cost."""
-    from vitrine.commands.runs.run_data import splits_of_run
-    from vitrine.commands.runs.run_report import write_report
     from vitrine.errors import DataError
     from vitrine.evaluation.run_account import read_account
+    from vitrine.runs.run_data import splits_of_run
+    from vitrine.runs.run_report import write_report
     from vitrine.runtime.processes import joined_processes
-    from vitrine.runtime.progress import remark
+    from vitrine.runtime.progress import notice
     from vitrine.runtime.run_folders import find_run
 
     folder = find_run(Path(run))
@@ -34,7 +34,7 @@ def report(
         splits = splits_of_run(folder)
     except DataError as error:
         notes.append(f"The run's data cannot be opened any more, so its model is not judged here: {error}")
-        remark(notes[0])
+        notice(notes[0])
     with joined_processes(device) as processes:
         return write_report(
             folder, splits=splits, device=processes.device, workers=workers, out=out, notes=notes

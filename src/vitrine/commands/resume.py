@@ -9,8 +9,8 @@ from annotated_doc import Doc
 from vitrine.spelling import counted
 
 if TYPE_CHECKING:
-    from vitrine.commands.runs.training_run import Setting, TrainingResult
     from vitrine.recipes import Recipe
+    from vitrine.runs.training_run import Setting, TrainingResult
     from vitrine.training.config import TrainingConfig
 
 # What a resumed run takes over from run.json as it is.
@@ -31,19 +31,19 @@ def resume(
     import torch
 
     from vitrine.checkpoints.record import config_from_json
-    from vitrine.commands.runs.run_data import everything, open_data, require_classes
-    from vitrine.commands.runs.run_records import read_run
-    from vitrine.commands.runs.sweep import swept
-    from vitrine.commands.runs.teachers import load_teacher
-    from vitrine.commands.runs.training_run import Setting, carry_out
     from vitrine.data.preprocess import Preprocess
     from vitrine.errors import ConfigError
     from vitrine.models import build
     from vitrine.recipes.options import changed_under_way
     from vitrine.recipes.recipe import from_yaml
+    from vitrine.runs.run_data import everything, open_data, require_classes
+    from vitrine.runs.run_records import read_run
+    from vitrine.runs.sweep import swept
+    from vitrine.runs.teachers import load_teacher
+    from vitrine.runs.training_run import Setting, carry_out
     from vitrine.runtime.devices import same_threads
     from vitrine.runtime.processes import by_the_first, joined_processes
-    from vitrine.runtime.progress import remark
+    from vitrine.runtime.progress import notice
     from vitrine.runtime.run_folders import find_run
 
     folder = find_run(Path(run))
@@ -96,10 +96,10 @@ def resume(
             **{name: began[name] for name in KEPT},
         )
         if setting.is_sweeping:
-            remark(f"Going on with the sweep in {folder}")
+            notice(f"Going on with the sweep in {folder}")
             with same_threads(threads):
                 return carry_out(swept(with_weights(setting)))
-        remark(f"Going on with {folder} after step {done:,} of {recipe.training.total_steps:,}")
+        notice(f"Going on with {folder} after step {done:,} of {recipe.training.total_steps:,}")
         if recipe != before:
             by_the_first(lambda: write_change(folder, recipe, settings=set or [], done=done), processes)
         with same_threads(threads):
@@ -111,16 +111,16 @@ def write_change(folder: Path, recipe: "Recipe", *, settings: list[str], done: i
     from vitrine.checkpoints.writing import write_text
     from vitrine.recipes.recipe import to_yaml
     from vitrine.runtime.log_file import logged_to
-    from vitrine.runtime.progress import remark
+    from vitrine.runtime.progress import notice
 
     write_text(folder / "config.yaml", to_yaml(recipe))
     with logged_to(folder / "log.txt"):
-        remark(f"From step {done + 1:,} on: {', '.join(settings)}")
+        notice(f"From step {done + 1:,} on: {', '.join(settings)}")
 
 
 def with_weights(setting: "Setting") -> "Setting":
     """Load the weights that every attempt of a sweep begins with."""
-    from vitrine.commands.runs.starting_weights import load_to_tune
+    from vitrine.runs.starting_weights import load_to_tune
 
     assert setting.recipe.model is not None
     classes = setting.splits["train"].classes
@@ -135,8 +135,8 @@ def unfinished_state(
 
     A sweep keeps the states of its attempts elsewhere.
     """
-    from vitrine.commands.runs.run_records import require_idle
     from vitrine.errors import ConfigError
+    from vitrine.runs.run_records import require_idle
     from vitrine.runtime.launch import launched
     from vitrine.training.loop import LAST
     from vitrine.training.saving import newest_state, numbers_of

@@ -77,7 +77,7 @@ def serve(
 ) -> ServeResult:
     """Serve a page and an API: classes, features, attention, few-shot, live curves."""
     from vitrine.runtime.devices import choose_device
-    from vitrine.runtime.progress import remark
+    from vitrine.runtime.progress import notice
     from vitrine.serving.guard import LOOPBACK
     from vitrine.serving.opening import open_models
     from vitrine.serving.server import LOOPBACK_HOSTS, bind
@@ -104,7 +104,7 @@ def serve(
         name = f"[{host}]" if ":" in host else host
         address = f"http://{name}:{socket.getsockname()[1]}"
         if not is_loopback and key is None:
-            remark(f"Anyone who reaches {host} can use this server; set {KEY_VARIABLE} to ask for a key")
+            notice(f"Anyone who reaches {host} can use this server; set {KEY_VARIABLE} to ask for a key")
         begin = time.monotonic()
         pictures = _serve(
             opened, limits=limits, key=key, hosts=hosts, socket=socket,
@@ -133,7 +133,7 @@ def _serve(
     import torch
 
     from vitrine.data.decode import quiet_pillow
-    from vitrine.runtime.progress import remark
+    from vitrine.runtime.progress import notice
     from vitrine.serving.app import create_app
     from vitrine.serving.memory import keep_freed_memory
     from vitrine.serving.server import make_server
@@ -149,13 +149,13 @@ def _serve(
         service.warm_up()
         names = " and ".join(each.name for each in opened.models) or "no model before the run's first weights"
         watched = f", run {run.name}" if run is not None else ""
-        remark(
+        notice(
             f"Plan: {names}{watched}; {workers} x {counted(threads, 'thread')}, answers aimed at within "
             f"{limits.target_seconds * 1000:.0f} ms, at most {limits.waiting} waiting"
         )
         app = create_app(service, api_key=key, hosts=hosts)
         server = make_server(app, limits=limits, on_stop=service.admission.close)
-        remark(f"Serving at {address} (page), {address}/docs (API); Ctrl-C stops")
+        notice(f"Serving at {address} (page), {address}/docs (API); Ctrl-C stops")
         server.run(sockets=[socket])
         return int(service.pictures.total - service.num_warm_ups)
     finally:

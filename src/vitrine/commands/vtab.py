@@ -60,10 +60,10 @@ def vtab(
 ) -> VtabResult:
     """Fine-tune on each of VTAB's 19 tasks and score the whole test sets; what is missing is named."""
     from vitrine.checkpoints import load
-    from vitrine.commands.runs.run_records import at_work
     from vitrine.evaluation.features import weights_hash
     from vitrine.evaluation.vtab.protocol import run_vtab
     from vitrine.evaluation.vtab.tasks import GROUPS, TASKS, find_task
+    from vitrine.runs.run_records import at_work
     from vitrine.runtime.processes import by_the_first, joined_processes
     from vitrine.runtime.run_folders import leaving_nothing, new_run_folder
 
@@ -135,7 +135,7 @@ def _fine_tuner(
         import shutil
 
         from vitrine.checkpoints import load
-        from vitrine.commands.runs.training_run import Setting, carry_out
+        from vitrine.runs.training_run import Setting, carry_out
         from vitrine.runtime.processes import wait_for_all
 
         fresh = load(model, num_classes=len(source.classes), image_size=attempt.image_size)
@@ -226,13 +226,13 @@ def _write(folder: Path, scores: "VtabScores") -> tuple[Path, ...]:
     from vitrine.evaluation.vtab.figure import draw_figure
     from vitrine.evaluation.vtab.scores import table
     from vitrine.runtime.files import write_atomically
-    from vitrine.runtime.progress import remark
+    from vitrine.runtime.progress import notice
 
     wrote = [folder / "vtab.md"]
     with write_atomically(wrote[0], mode="w") as file:
         file.write(table([scores]))
     if importlib.util.find_spec("matplotlib") is None:
-        remark("No vtab.png: it needs matplotlib; install it with: pip install 'vitrine[report]'")
+        notice("No vtab.png: it needs matplotlib; install it with: pip install 'vitrine[report]'")
     else:
         wrote.append(folder / "vtab.png")
         draw_figure(wrote[1], scores)

@@ -7,7 +7,7 @@ from itertools import combinations
 from vitrine.data.neighbours import near_pairs
 from vitrine.data.readings import Readings
 from vitrine.data.source import Source
-from vitrine.runtime.progress import remark
+from vitrine.runtime.progress import notice
 
 # Comparisons (times shifted views) up to which moved copies are looked for as well: a minute on two cores.
 _MOST_SHIFTED_COMPARISONS = 20_000_000_000
@@ -81,7 +81,7 @@ def _near(readings: Mapping[str, Readings]) -> Iterator[tuple[tuple[str, int], t
     total = sum(len(reading) for reading in readings.values())
     is_shifted = total * total // 2 * _NUM_VIEWS <= _MOST_SHIFTED_COMPARISONS
     if not is_shifted:
-        remark(
+        notice(
             f"{total:,} images are many to compare: near duplicates are looked for without moving them; "
             "copies that were also shifted may be missed"
         )

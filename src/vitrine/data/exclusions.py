@@ -9,7 +9,7 @@ from vitrine.data.file_list import require_path
 from vitrine.data.source import Source, Subset, printable
 from vitrine.errors import DataError
 from vitrine.runtime.files import write_atomically
-from vitrine.runtime.progress import remark
+from vitrine.runtime.progress import notice
 
 _FIRST_LINE = "# Images to leave out, one path a line, as the data set names them."
 
@@ -55,6 +55,6 @@ def leave_out(source: Source, paths: Iterable[str]) -> Source:
             f"{printable(min(unknown))}; the list must hold paths as the set names them, such as {example}"
         )
     if unknown:
-        remark(f"{len(unknown)} of the {len(wanted)} listed images are not in {source.address}")
-    remark(f"Left out {int((~is_kept).sum()):,} of {len(source):,} images, as listed")
+        notice(f"{len(unknown)} of the {len(wanted)} listed images are not in {source.address}")
+    notice(f"Left out {int((~is_kept).sum()):,} of {len(source):,} images, as listed")
     return Subset(source, np.flatnonzero(is_kept))

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from vitrine.data.source import Example, Labels, Source, Strings, printable
 from vitrine.errors import DataError
-from vitrine.runtime.progress import remark
+from vitrine.runtime.progress import notice
 from vitrine.spelling import near_match
 
 # What is listed as an image; whether it is one is found by reading it. Other files are passed over.
@@ -160,7 +160,7 @@ def _walk(folder: str, prefix: str, *, above: frozenset[tuple[int, int]]) -> Ite
         if _is_folder(entry):
             identity = _identity(entry.path)
             if identity in above:
-                remark(
+                notice(
                     f"{printable(entry.path)} is a link back to a folder that it is in; it is not followed"
                 )
                 continue

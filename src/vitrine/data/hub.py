@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 from vitrine.errors import DataError, MissingExtraError
 from vitrine.runtime.cache import cache_folder
 from vitrine.runtime.files import sha256_of, write_atomically
-from vitrine.runtime.progress import remark, track
+from vitrine.runtime.progress import notice, track
 from vitrine.runtime.turns import taking_turns
 
 _PIECE = 2**20
@@ -56,7 +56,7 @@ def fetch_dataset(
             kept = _kept_copy(own, revision=revision, config=config)
         if kept is None:
             raise DataError(f"cannot reach the set {repository} on the hub: {_first_line(error)}") from error
-        remark(f"The hub cannot be reached: {repository} as it was brought earlier ({kept.name[:12]})")
+        notice(f"The hub cannot be reached: {repository} as it was brought earlier ({kept.name[:12]})")
         return _common_folder(kept, _noted(kept)["files"])
     files = [file for file in facts.siblings or () if _is_wanted(file.rfilename, config)]
     if not files:

@@ -27,7 +27,7 @@ from vitrine.data.transfer import sent
 from vitrine.data.view import Numbers, View
 from vitrine.data.workers import Failures, ProcessWorkers, Task, ThreadWorkers, Ticket, fill, one_thread
 from vitrine.errors import ConfigError, DataError
-from vitrine.runtime.progress import remark
+from vitrine.runtime.progress import notice
 
 WorkerKind = Literal["threads", "processes"]
 # Images that a worker takes at a time: few enough to share a batch evenly, enough to be worth a message.
@@ -212,7 +212,7 @@ class Loader:
         """Say once that most files are not for the device: they would be slow without a word."""
         if rendered is not None and not self._has_told and 2 * rendered.num_by_cpu > len(rendered.images):
             self._has_told = True
-            remark(
+            notice(
                 "nvJPEG cannot take most of these files (other formats, progressive, grey or turned JPEGs), so that "
                 "two threads decode them: a device_share of 0 leaves them to the workers"
             )

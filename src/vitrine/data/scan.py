@@ -21,7 +21,7 @@ from vitrine.data.source import Source, Subset, printable
 from vitrine.data.sources import ALL
 from vitrine.data.sources.shards import LISTING
 from vitrine.runtime.files import write_atomically
-from vitrine.runtime.progress import remark
+from vitrine.runtime.progress import notice
 from vitrine.spelling import counted
 
 # A class with fewer images than this in its first split is too small to hold any out and still learn from.
@@ -148,7 +148,7 @@ def set_aside(splits: Mapping[str, Source], report: ScanReport) -> dict[str, Sou
         kinds = [
             f"{count} {problem}" for problem, count in report.problems.items() if problem in PROBLEMS[:5]
         ]
-        remark(f"Set aside {report.num_bad} of {report.num_images:,} files: {', '.join(kinds)}")
+        notice(f"Set aside {report.num_bad} of {report.num_images:,} files: {', '.join(kinds)}")
     return kept
 
 

@@ -25,7 +25,7 @@ from vitrine.evaluation.outputs import Outputs, Precision, run_model
 from vitrine.evaluation.ranks import on_every_rank, this_rank
 from vitrine.models import Model, ViT
 from vitrine.runtime.cache import cache_folder
-from vitrine.runtime.progress import remark, track
+from vitrine.runtime.progress import notice, track
 
 # Changes whenever the numbers that a model gives (its input included), or what is stored, change.
 _VERSION = "3"
@@ -167,7 +167,7 @@ def _keep(outputs: Outputs, file: Path, *, identity: dict[str, str]) -> None:
             metadata={**identity, "failures": failures},
         )
     except CheckpointError as error:
-        remark(f"The features could not be kept: {error}")
+        notice(f"The features could not be kept: {error}")
 
 
 def _features(outputs: Outputs, source: Source, *, from_cache: bool) -> Features:

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 import torch
 
 from vitrine.errors import ConfigError
-from vitrine.runtime.progress import remark
+from vitrine.runtime.progress import notice
 from vitrine.spelling import counted
 
 
@@ -46,12 +46,12 @@ def same_threads(before: int | None) -> Iterator[None]:
         yield
         return
     if "OMP_NUM_THREADS" in os.environ:
-        remark(
+        notice(
             f"This run began with {counted(before, 'thread')} and goes on with {now}: last digits may differ"
         )
         yield
         return
-    remark(
+    notice(
         f"Computing with {counted(before, 'thread')}, as the run began, for the same bits; "
         "OMP_NUM_THREADS decides otherwise"
     )

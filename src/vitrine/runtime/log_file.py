@@ -1,13 +1,13 @@
 """Keep what a run says in a file, beside whoever listens to it."""
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
 from typing import TextIO
 
-from vitrine.errors import VitrineError
+from vitrine.errors import Suggestion, VitrineError
 from vitrine.runtime.progress import Listener, current_listener, listening
 
 
@@ -38,11 +38,17 @@ class LogFile:
         if self._then is not None:
             self._then.finish()
 
-    def remark(self, text: str) -> None:
-        """Write a sentence."""
-        self.write(text)
+    def notice(self, text: str, suggestions: Sequence[Suggestion] = ()) -> None:
+        """Write a sentence, and pass it on."""
+        self.write("; ".join([text, *map(str, suggestions)]))
         if self._then is not None:
-            self._then.remark(text)
+            self._then.notice(text, suggestions)
+
+    def present(self, record: object) -> None:
+        """Write a record as text, and pass it on."""
+        self.write(str(record))
+        if self._then is not None:
+            self._then.present(record)
 
     def write(self, text: str) -> None:
         """Write a line with its time, so that it outlives a crash; a full disk is for others to complain of."""

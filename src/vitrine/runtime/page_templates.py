@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from vitrine.errors import MissingExtraError
 from vitrine.runtime.files import write_atomically
-from vitrine.runtime.progress import remark
+from vitrine.runtime.progress import notice
 
 if TYPE_CHECKING:
     import jinja2
@@ -34,7 +34,7 @@ def write_page(path: Path, render: Callable[[], str], *, remains: str = "") -> P
     try:
         page = render()
     except MissingExtraError as error:
-        remark(f"No {path.name}{remains and f', only {remains}'}: {error}")
+        notice(f"No {path.name}{remains and f', only {remains}'}: {error}")
         return None
     with write_atomically(path, mode="w") as file:
         file.write(page)

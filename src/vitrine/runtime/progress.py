@@ -1,14 +1,16 @@
-"""Progress of long work, told to whoever listens.
+"""Progress, notices and plans, sent to the current listener.
 
-Rooms below the command line never print. They wrap long loops in `track`, which tells the current listener;
-the command line listens with a live line, a notebook may listen with anything, and without a listener it
-costs nothing.
+Rooms below the command line never print. They wrap long loops in `track`, send sentences with `notice` and records (a
+plan, say) with `present`. The command line listens with a live line and renders records with its views; without a
+listener all of it costs nothing.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sized
+from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Protocol, TypeVar
+
+from vitrine.errors import Suggestion
 
 Item = TypeVar("Item")
 
@@ -25,8 +27,11 @@ class Listener(Protocol):
     def finish(self) -> None:
         """Hear that the work has ended, well or not."""
 
-    def remark(self, text: str) -> None:
-        """Hear one sentence that the user should read."""
+    def notice(self, text: str, suggestions: Sequence[Suggestion] = ()) -> None:
+        """Receive one sentence that the user should read, and parameters that would help."""
+
+    def present(self, record: object) -> None:
+        """Receive a record to show before the work begins, such as a plan."""
 
 
 _listener: ContextVar[Listener | None] = ContextVar("listener", default=None)
@@ -83,11 +88,18 @@ def announced(what: str, *, total: int, done: int = 0) -> Iterator[Callable[[int
         listener.finish()
 
 
-def remark(text: str) -> None:
-    """Tell the listener one sentence that the user should read."""
+def notice(text: str, *, suggestions: Sequence[Suggestion] = ()) -> None:
+    """Send the listener one sentence that the user should read, and parameters that would help."""
     listener = _listener.get()
     if listener is not None:
-        listener.remark(text)
+        listener.notice(text, suggestions)
+
+
+def present(record: object) -> None:
+    """Send the listener a record to show, such as a plan; the command line has a view for each kind."""
+    listener = _listener.get()
+    if listener is not None:
+        listener.present(record)
 
 
 def current_listener() -> Listener | None:

@@ -11,7 +11,7 @@ from types import ModuleType
 from typing import IO
 
 from vitrine.errors import ConfigError
-from vitrine.runtime.progress import remark
+from vitrine.runtime.progress import notice
 
 fcntl: ModuleType | None
 try:
@@ -26,7 +26,7 @@ def taking_turns(path: Path) -> Iterator[None]:
     lock = _lock_of(path)
     file = _taken(lock, waits=False)
     if file is None:
-        remark(f"Waiting for another process that is at work on {path}")
+        notice(f"Waiting for another process that is at work on {path}")
         file = _taken(lock, waits=True)
     assert file is not None
     with _held(file, lock):

@@ -8,7 +8,7 @@ import contextvars
 import threading
 from collections.abc import Callable, Sequence
 
-from vitrine.runtime.progress import remark
+from vitrine.runtime.progress import notice
 from vitrine.serving.hosting import Hosted
 from vitrine.serving.opening import Seat
 
@@ -53,7 +53,7 @@ class Arrivals:
             self.on_arrival(seat, hosted)
         except Exception as error:
             # Whatever it is (no memory beside the training, say), the next weights may do.
-            remark(f"The weights of {seat.name} cannot be served: {error}")
+            notice(f"The weights of {seat.name} cannot be served: {error}")
             return
         self.awaited = tuple(other for other in self.awaited if other is not seat)
-        remark(f"{seat.name} has its first weights and answers from now on")
+        notice(f"{seat.name} has its first weights and answers from now on")

@@ -16,7 +16,7 @@ from vitrine.models.chance import image_keys, number_draws
 from vitrine.models.kernels import use_kernels
 from vitrine.runtime.memory import peak_memory
 from vitrine.runtime.processes import Processes, anyone
-from vitrine.runtime.progress import announced, remark
+from vitrine.runtime.progress import announced, notice
 from vitrine.spelling import counted
 from vitrine.training.averaging import Averages
 from vitrine.training.config import TrainingConfig, is_bf16
@@ -157,7 +157,7 @@ class Run:
                     window.leave_out(judging)
                 self.checkpoint_if_due(window)
         if self.is_patience_over and state.step < config.total_steps:
-            remark(
+            notice(
                 f"Stopped early, after step {state.step:,} of {config.total_steps:,}: nothing better in "
                 f"{counted(state.evaluations_since_best, 'evaluation')}"
             )
@@ -265,7 +265,7 @@ class Run:
         self.last_evaluation = found
         self.state.evaluated_step = self.state.step
         self.write({"step": self.state.step, **{f"val_{name}": value for name, value in found.items()}})
-        remark(f"Step {self.state.step:,}: validation {evaluation_in_words(found)}")
+        notice(f"Step {self.state.step:,}: validation {evaluation_in_words(found)}")
         if self.task.metric is None:
             return
         state, value = self.state, found.get(self.task.metric)
@@ -307,7 +307,7 @@ class Run:
                 ) from error
             if must:
                 raise
-            remark(f"Not saved at step {self.state.step}: {error}")
+            notice(f"Not saved at step {self.state.step}: {error}")
             return False
         return True
 

@@ -16,7 +16,7 @@ from torch.distributed.tensor import DTensor
 from vitrine.errors import TrainingError
 from vitrine.models.chance import drawing_for
 from vitrine.runtime.processes import Processes, anyone, largest
-from vitrine.runtime.progress import remark
+from vitrine.runtime.progress import notice
 from vitrine.spelling import counted
 from vitrine.training.config import is_bf16
 
@@ -158,7 +158,7 @@ def halve(module: nn.Module, state: StepState) -> None:
     module.zero_grad(set_to_none=True)
     torch.cuda.empty_cache()
     state.micro_batch = max(state.micro_batch // 2, 1)
-    remark(
+    notice(
         f"Out of memory: micro-batches of {state.micro_batch} from here on; batch and result stay the same"
     )
 

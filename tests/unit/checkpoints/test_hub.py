@@ -124,7 +124,7 @@ class Heard:
     def finish(self) -> None:
         pass
 
-    def remark(self, text: str) -> None:
+    def notice(self, text: str, suggestions: object = ()) -> None:
         self.remarks.append(text)
 
 

@@ -43,7 +43,7 @@ def test_something_stands_on_a_terminal_until_the_first_word_and_is_then_gone(
         monkeypatch.setattr(sys, "stderr", stderr)
         with LiveLine("vitrine finetune ...") as line:
             assert everything_in(ours) == "vitrine finetune ..."
-            line.remark("Plan: much")
+            line.notice("Plan: much")
             assert everything_in(ours) == "\r\x1b[2KPlan: much\r\n"
         assert everything_in(ours) == ""
     os.close(ours)
@@ -51,7 +51,7 @@ def test_something_stands_on_a_terminal_until_the_first_word_and_is_then_gone(
 
 def test_nothing_stands_in_a_file_but_what_is_said(capsys: pytest.CaptureFixture[str]) -> None:
     with LiveLine("vitrine finetune ...") as line:
-        line.remark("Plan: " + "much " * 40)
+        line.notice("Plan: " + "much " * 40)
     assert capsys.readouterr().err == "Plan: " + "much " * 40 + "\n"
 
 

@@ -23,7 +23,7 @@ class Heard:
     def __init__(self):
         self.remarks = []
 
-    def remark(self, text):
+    def notice(self, text):
         self.remarks.append(text)
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from vitrine.errors import ConfigError
 from vitrine.runtime.log_file import logged_to
-from vitrine.runtime.progress import announced, listening, remark
+from vitrine.runtime.progress import announced, listening, notice
 
 
 class Heard:
@@ -22,12 +22,12 @@ class Heard:
     def finish(self) -> None:
         self.words.append("end")
 
-    def remark(self, text: str) -> None:
+    def notice(self, text: str, suggestions: object = ()) -> None:
         self.words.append(text)
 
 
 def say_something() -> None:
-    remark("Here we go")
+    notice("Here we go")
     with announced("Training", total=2000) as advance:
         advance(1000, "")
         advance(500, "loss 1.5")
@@ -46,7 +46,7 @@ def test_a_failure_is_the_last_line_and_a_later_run_goes_on_below_it(tmp_path: P
     with pytest.raises(ConfigError), logged_to(tmp_path / "log.txt"):
         raise ConfigError("it went wrong")
     with logged_to(tmp_path / "log.txt"):
-        remark("Here we go again")
+        notice("Here we go again")
     lines = (tmp_path / "log.txt").read_text().splitlines()
     assert lines[0].endswith(" it went wrong") and lines[1].endswith(" Here we go again")
 

@@ -17,7 +17,7 @@ class Heard:
     def __init__(self) -> None:
         self.remarks: list[str] = []
 
-    def remark(self, text: str) -> None:
+    def notice(self, text: str, suggestions: object = ()) -> None:
         self.remarks.append(text)
 
 

@@ -27,7 +27,7 @@ class Ears:
     def __init__(self):
         self.heard = []
 
-    def remark(self, text):
+    def notice(self, text):
         self.heard.append(text)
 
     def start(self, what, total, done=0): ...

@@ -87,7 +87,7 @@ class Said:
     def finish(self) -> None:
         pass
 
-    def remark(self, text: str) -> None:
+    def notice(self, text: str, suggestions: object = ()) -> None:
         self.remarks.append(text)
 
 

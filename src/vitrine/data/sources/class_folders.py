@@ -20,7 +20,7 @@ from vitrine.data.file_list import (
 from vitrine.data.source import Labels, Source, Strings, printable
 from vitrine.data.sources import ALL, SPLIT_NAMES
 from vitrine.errors import DataError
-from vitrine.runtime.progress import remark
+from vitrine.runtime.progress import notice
 
 
 def recognises(address: str) -> bool:
@@ -57,7 +57,7 @@ def _unwrapped(root: Path) -> Path:
     inner = root / names[0]
     if holds_images(inner) or len(subfolders(inner)) < 2:
         return root
-    remark(
+    notice(
         f"{printable(str(root))} holds one folder, {printable(names[0])}, whose folders are taken for the classes"
     )
     return inner

@@ -16,7 +16,7 @@ from vitrine.evaluation.vtab.opening import TaskData, find_folders, open_task
 from vitrine.evaluation.vtab.scores import TaskScore, VtabScores
 from vitrine.evaluation.vtab.tasks import TASKS, TRAIN_IMAGES, VAL_IMAGES, Task
 from vitrine.runtime.files import write_atomically
-from vitrine.runtime.progress import remark
+from vitrine.runtime.progress import notice
 
 ProtocolName = Literal["vit", "lightweight"]
 
@@ -107,10 +107,10 @@ def run_vtab(
     data = open_tasks(root, list(tasks), num_train=num_train, num_val=num_val)
     missing = tuple(task.name for task in TASKS if task.name not in data)
     if missing:
-        remark(
+        notice(
             f"{len(missing)} of {len(TASKS)} tasks are missing and will not be averaged: {', '.join(missing)}"
         )
-    remark(f"Plan: {plan_in_words(data, protocol)}; to {folder}")
+    notice(f"Plan: {plan_in_words(data, protocol)}; to {folder}")
     scores = []
     for name, found in data.items():
         file = folder / "tasks" / f"{name}.json"
@@ -121,7 +121,7 @@ def run_vtab(
             )
             if is_first:
                 write_score(file, kept, identity=identity, protocol=protocol)
-        remark(f"{name}: {kept.accuracy}")
+        notice(f"{name}: {kept.accuracy}")
         scores.append(kept)
     return VtabScores(model=model, protocol=protocol.name, scores=tuple(scores), missing=missing)
 

@@ -4,7 +4,7 @@ import math
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from vitrine.commands.runs.training_run import Setting
+    from vitrine.runs.training_run import Setting
     from vitrine.runtime.processes import Processes
 
 # Of a machine's memory: the rest is for Python, for images on their way and for whatever else runs there.
@@ -52,9 +52,9 @@ def images_a_process(setting: "Setting", processes: "Processes") -> int:
 
 def memory_of_step(setting: "Setting", processes: "Processes", *, micro_batch: int) -> float:
     """Predict the bytes of a step on one device."""
-    from vitrine.commands.runs.run_plan import states_of
     from vitrine.models.cost import cost_of
     from vitrine.models.memory import Demand
+    from vitrine.runs.run_plan import states_of
     from vitrine.training.config import is_bf16
 
     training, config = setting.recipe.training, setting.model.config

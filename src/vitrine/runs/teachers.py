@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from vitrine.commands.runs.training_run import Setting
     from vitrine.data.order import Rows
     from vitrine.data.preprocess import Preprocess
     from vitrine.models import Model, ModelConfig, ViTConfig
     from vitrine.recipes import Recipe
+    from vitrine.runs.training_run import Setting
     from vitrine.runtime.processes import Processes
 
 # Images that a teacher looks at together: it keeps nothing for gradients, so memory is small.

@@ -5,16 +5,16 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from vitrine.commands.runs.training_run import Setting
     from vitrine.data.loader import Batch
     from vitrine.data.source import Source
     from vitrine.recipes import Recipe
+    from vitrine.runs.training_run import Setting
     from vitrine.runtime.processes import Processes
 
 
 def num_judged(splits: "Mapping[str, Source]", recipe: "Recipe") -> int:
     """Count the images that one evaluation reads: without labels some are looked at again, beside trained ones."""
-    from vitrine.commands.runs.unlabelled_evaluation import MOST_PROBED
+    from vitrine.runs.unlabelled_evaluation import MOST_PROBED
 
     if "val" not in splits:
         return 0

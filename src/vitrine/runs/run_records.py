@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from vitrine.commands.runs.training_run import Setting
+    from vitrine.runs.training_run import Setting
     from vitrine.runtime.processes import Processes
 
 FILES = ("config.yaml", "metrics.jsonl", "checkpoints", "model")
@@ -129,8 +129,8 @@ def write_records(setting: "Setting", *, is_resumed: bool) -> None:
 
     from vitrine.checkpoints.record import config_to_json
     from vitrine.checkpoints.writing import write_json, write_text
-    from vitrine.commands.runs.run_data import changed
     from vitrine.recipes.recipe import to_yaml
+    from vitrine.runs.run_data import changed
     from vitrine.runtime.launch import launched
 
     folder = setting.folder

@@ -11,18 +11,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vitrine.commands.runs.run_report import Mistake, worst_lines
 from vitrine.errors import VitrineError
+from vitrine.runs.run_report import Mistake, worst_lines
 from vitrine.spelling import counted
 
 if TYPE_CHECKING:
-    from vitrine.commands.runs.run_report import RunReport
-    from vitrine.commands.runs.teachers import Teacher
     from vitrine.data.preprocess import Preprocess
     from vitrine.data.scan import Issue
     from vitrine.data.source import Source
     from vitrine.models import Model
     from vitrine.recipes import Recipe
+    from vitrine.runs.run_report import RunReport
+    from vitrine.runs.teachers import Teacher
     from vitrine.runtime.processes import Processes
     from vitrine.training.task import Outcome
 
@@ -156,16 +156,16 @@ class Setting:
 
 def carry_out(setting: Setting, *, resume_from: Path | None = None) -> TrainingResult:
     """Train, keep the run folder, save the model; the same alone and under torchrun."""
-    from vitrine.commands.runs.expected_time import expected_seconds
-    from vitrine.commands.runs.micro_batches import chosen_micro_batch
-    from vitrine.commands.runs.run_plan import plan_of, require_room
-    from vitrine.commands.runs.run_records import at_work, optional_sinks, steps_done, write_records
-    from vitrine.commands.runs.training_task import make_task, trained_module
     from vitrine.models.kernels import require_precision
+    from vitrine.runs.expected_time import expected_seconds
+    from vitrine.runs.micro_batches import chosen_micro_batch
+    from vitrine.runs.run_plan import plan_of, require_room
+    from vitrine.runs.run_records import at_work, optional_sinks, steps_done, write_records
+    from vitrine.runs.training_task import make_task, trained_module
     from vitrine.runtime.devices import has_fast_bf16
     from vitrine.runtime.log_file import logged_to
     from vitrine.runtime.processes import by_the_first, joined_processes
-    from vitrine.runtime.progress import remark
+    from vitrine.runtime.progress import notice
     from vitrine.training.loop import train
     from vitrine.training.metrics_log import MetricsFile
 
@@ -187,10 +187,10 @@ def carry_out(setting: Setting, *, resume_from: Path | None = None) -> TrainingR
         training = dataclasses.replace(setting.recipe.training, micro_batch=fitting)
         here = dataclasses.replace(setting, recipe=dataclasses.replace(setting.recipe, training=training))
         seconds = expected_seconds(here, processes, module, task, done=done)
-        remark(plan_of(here, processes, seconds=seconds, done=done))
+        notice(plan_of(here, processes, seconds=seconds, done=done))
         is_new = resume_from is None
         if is_new and setting.recipe.training.precision == "auto" and has_fast_bf16(processes.device):
-            remark("This processor multiplies in bf16: --precision bf16 may take half the time")
+            notice("This processor multiplies in bf16: --precision bf16 may take half the time")
         task = task or make_task(setting, processes)
         by_the_first(lambda: write_records(setting, is_resumed=resume_from is not None), processes)
         sinks: list[Any] = []
@@ -224,23 +224,23 @@ def carry_out(setting: Setting, *, resume_from: Path | None = None) -> TrainingR
 
 def report_of(setting: Setting, processes: "Processes") -> "RunReport | None":
     """Write the page of a run; what keeps it from being written is said and loses nothing else."""
-    from vitrine.commands.runs.run_report import write_report
-    from vitrine.runtime.progress import remark
+    from vitrine.runs.run_report import write_report
+    from vitrine.runtime.progress import notice
 
     try:
         return write_report(
             setting.folder, splits=setting.splits, device=processes.device, workers=setting.workers
         )
     except (VitrineError, OSError) as error:
-        remark(f"No report of the run: {error}")
+        notice(f"No report of the run: {error}")
         return None
 
 
 def save_model(setting: Setting) -> None:
     """Save the best weights (the last where nothing was evaluated) with their record."""
     from vitrine.checkpoints import save
-    from vitrine.commands.runs.training_task import weights_of_model
     from vitrine.models import build
+    from vitrine.runs.training_task import weights_of_model
     from vitrine.training.loop import BEST, LAST
     from vitrine.training.saving import newest_state, weights_of
 
@@ -261,9 +261,9 @@ def save_model(setting: Setting) -> None:
 
 def result_of(setting: Setting, outcome: "Outcome", report: "RunReport | None" = None) -> TrainingResult:
     """Say how the run ended: the accuracy is that of the weights that were saved."""
-    from vitrine.commands.runs.validation import unjudged
     from vitrine.data.source import printable
     from vitrine.evaluation.bootstrap import wilson_interval
+    from vitrine.runs.validation import unjudged
 
     folder, accuracy = setting.folder, outcome.best
     num_validation = len(setting.splits["val"]) if "val" in setting.splits else 0
@@ -297,13 +297,13 @@ def result_of(setting: Setting, outcome: "Outcome", report: "RunReport | None" =
 
 def loss_for(source: "Source", recipe: "Recipe") -> "Recipe":
     """Choose the sigmoid loss where images have several labels: a softmax has room for one; and smooth none."""
-    from vitrine.runtime.progress import remark
+    from vitrine.runtime.progress import notice
 
     if not source.is_multi_label or not recipe.needs_labels:
         return recipe
     changes = ["sigmoid loss in the place of softmax"] if recipe.loss != "sigmoid" else []
     changes += ["no label smoothing"] if recipe.augment.label_smoothing else []
     if changes:
-        remark(f"Images have several labels: {', '.join(changes)}")
+        notice(f"Images have several labels: {', '.join(changes)}")
     augment = dataclasses.replace(recipe.augment, label_smoothing=0.0)
     return dataclasses.replace(recipe, loss="sigmoid", augment=augment)

@@ -6,17 +6,17 @@ from pathlib import Path
 import pytest
 import torch
 
-from vitrine.commands.runs.micro_batches import (
+from vitrine.data.preprocess import Preprocess
+from vitrine.models import create_model
+from vitrine.recipes import find_recipe
+from vitrine.runs.micro_batches import (
     SHARE_OF_MACHINE,
     chosen_micro_batch,
     fitting_micro_batch,
     memory_of_step,
 )
-from vitrine.commands.runs.run_plan import memory_in_words
-from vitrine.commands.runs.training_run import Setting
-from vitrine.data.preprocess import Preprocess
-from vitrine.models import create_model
-from vitrine.recipes import find_recipe
+from vitrine.runs.run_plan import memory_in_words
+from vitrine.runs.training_run import Setting
 from vitrine.runtime.processes import Processes
 
 ALONE = Processes()

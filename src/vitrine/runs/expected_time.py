@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
-    from vitrine.commands.runs.training_run import Setting
     from vitrine.data.loader import Batch
+    from vitrine.runs.training_run import Setting
     from vitrine.runtime.processes import Processes
     from vitrine.training.task import Task
 
@@ -70,7 +70,7 @@ def expected_seconds(
     """
     import torch
 
-    from vitrine.commands.runs.validation import num_judged
+    from vitrine.runs.validation import num_judged
     from vitrine.runtime.processes import largest
 
     recipe, training = setting.recipe, setting.recipe.training
@@ -101,7 +101,7 @@ def pace_of(setting: "Setting", processes: "Processes", module: "nn.Module", tas
     """Measure how fast images are read and learned from, or reckon the latter."""
     import torch
 
-    from vitrine.commands.runs.training_batches import is_resident
+    from vitrine.runs.training_batches import is_resident
     from vitrine.runtime.cores import available_cores
 
     batch, reading = few_images(setting, processes.device)
@@ -146,9 +146,9 @@ def few_images(setting: "Setting", device: "torch.device") -> "tuple[Batch, floa
     import numpy as np
     import torch
 
-    from vitrine.commands.runs.training_batches import train_view
     from vitrine.data.loader import Batch, Loader
     from vitrine.data.order import Rows
+    from vitrine.runs.training_batches import train_view
 
     source = setting.splits["train"]
     loader = Loader(source, train_view(setting), batch_size=1, num_workers=0, keep_going=True)

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-    from vitrine.commands.runs.training_run import Setting
-    from vitrine.commands.runs.unlabelled_task import PartsOf
     from vitrine.data.order import Rows
     from vitrine.data.source import Source
+    from vitrine.runs.training_run import Setting
+    from vitrine.runs.unlabelled_task import PartsOf
     from vitrine.runtime.processes import Processes
     from vitrine.training.task import Evaluate
 
@@ -27,7 +27,7 @@ def make_unlabelled_evaluation(setting: "Setting", processes: "Processes", parts
     from torch import nn
 
     from vitrine.evaluation.feature_statistics import collapse_warning, effective_rank, spread
-    from vitrine.runtime.progress import remark
+    from vitrine.runtime.progress import notice
 
     train_split, source = setting.splits["train"], setting.splits["val"]
 
@@ -47,7 +47,7 @@ def make_unlabelled_evaluation(setting: "Setting", processes: "Processes", parts
         )  # fmt: skip
         found |= outputs
         if processes.is_first and warning is not None:
-            remark(f"{warning}; {ADVICE[setting.recipe.objective]}")
+            notice(f"{warning}; {ADVICE[setting.recipe.objective]}")
         return {**found, "collapsed": float(warning is not None)}
 
     return evaluate
@@ -81,9 +81,9 @@ def mean_sums(
     """Return the mean loss, and the means of its module's sums, over the validation split, every image once."""
     import torch
 
-    from vitrine.commands.runs.validation import validation_passes
     from vitrine.data.order import evaluation_rows
     from vitrine.models.chance import drawing_for, image_keys
+    from vitrine.runs.validation import validation_passes
     from vitrine.runtime.processes import mean_over
 
     preprocess = setting.preprocess
@@ -114,9 +114,9 @@ def probed(
     import numpy as np
     import torch
 
-    from vitrine.commands.runs.validation import evaluation_batch
     from vitrine.data.loader import Loader
     from vitrine.data.source import Subset
+    from vitrine.runs.validation import evaluation_batch
 
     if len(source) > MOST_PROBED:
         chosen = np.random.default_rng(EVALUATION_SEED).choice(len(source), MOST_PROBED, replace=False)

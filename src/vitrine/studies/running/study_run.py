@@ -11,16 +11,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vitrine.commands.studying.study_data import StudyData, part_of, splits_of
+from vitrine.studies.running.study_data import StudyData, part_of, splits_of
 
 if TYPE_CHECKING:
     import torch
     from torch import nn
 
-    from vitrine.commands.runs.training_run import Setting
     from vitrine.data.preprocess import Preprocess
     from vitrine.data.source import Source
     from vitrine.models import Model
+    from vitrine.runs.training_run import Setting
     from vitrine.studies.record import Run
     from vitrine.training.task import Task
 
@@ -91,10 +91,10 @@ def available_threads() -> int:
 def trained_and_measured(run: "Run", place: Place, device: "torch.device") -> dict[str, Any]:
     """Train from the run's weights or from its last checkpoint, then judge the best weights on the test split."""
     from vitrine.checkpoints import save
-    from vitrine.commands.runs.run_records import steps_done
-    from vitrine.commands.runs.training_task import trained_module, weights_of_model
     from vitrine.data.preprocess import Preprocess
     from vitrine.models import build
+    from vitrine.runs.run_records import steps_done
+    from vitrine.runs.training_task import trained_module, weights_of_model
     from vitrine.runtime.processes import Processes
     from vitrine.training.loop import BEST, LAST, train
     from vitrine.training.saving import newest_state, weights_of
@@ -133,7 +133,7 @@ def setting_of(
     run: "Run", place: Place, *, preprocess: "Preprocess", splits: "Mapping[str, Source]"
 ) -> "Setting":
     """Describe the run as the training verbs do."""
-    from vitrine.commands.runs.training_run import Setting
+    from vitrine.runs.training_run import Setting
 
     return Setting(
         model=first_weights(run, place),
@@ -176,7 +176,7 @@ def first_weights(run: "Run", place: Place) -> "Model":
 
 def task_of(setting: "Setting", run: "Run", processes: Any) -> "Task":
     """Make the task of the training verbs, judged on images that are already on the device, and only if asked."""
-    from vitrine.commands.runs.training_task import make_task
+    from vitrine.runs.training_task import make_task
 
     task = make_task(setting, processes)
     evaluate = None

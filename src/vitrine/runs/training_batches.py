@@ -4,9 +4,9 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
-    from vitrine.commands.runs.training_run import Setting
     from vitrine.data.loader import Batch
     from vitrine.data.view import TrainView
+    from vitrine.runs.training_run import Setting
     from vitrine.runtime.processes import Processes
 
 

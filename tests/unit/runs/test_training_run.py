@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 from pictures import class_folders
 
-from vitrine.commands.runs.validation import unjudged
 from vitrine.data.sources import open_splits
 from vitrine.evaluation.bootstrap import wilson_interval
+from vitrine.runs.validation import unjudged
 
 
 @pytest.mark.parametrize(

@@ -59,7 +59,7 @@ def open_data(
     from vitrine.data.scan import ScanReport, conversions_in_words, scan, set_aside
     from vitrine.data.sources import check_classes, open_splits
     from vitrine.runtime.processes import by_the_first
-    from vitrine.runtime.progress import quiet, remark
+    from vitrine.runtime.progress import notice, quiet
 
     split_file = None if hold_out == 0 else folder / SPLIT
 
@@ -111,9 +111,9 @@ def open_data(
     if report is not None:
         splits = set_aside(splits, report)
         if report.converted:
-            remark(conversions_in_words(report.converted))
+            notice(conversions_in_words(report.converted))
         if photos := photos_passed_over(report.passed_over):
-            remark(photos)
+            notice(photos)
     if exclude is not None:
         splits |= without(splits, read_exclusions(exclude))
     issues = () if report is None else report.issues[:MOST_ISSUES]
@@ -184,9 +184,9 @@ def require_classes(splits: "Mapping[str, Source]", folder: Path) -> None:
 
 def splits_of_run(folder: Path) -> "dict[str, Source] | None":
     """Open a run's data with the split that it was trained with; None where nothing was held out."""
-    from vitrine.commands.runs.run_records import read_run
     from vitrine.data.sources import open_splits
     from vitrine.recipes.recipe import from_yaml
+    from vitrine.runs.run_records import read_run
 
     run = read_run(folder)
     if run["trains_on_all"] or run["model"]["num_classes"] is None:
@@ -202,7 +202,7 @@ def splits_of_run(folder: Path) -> "dict[str, Source] | None":
 
 def trained_on(model: str | Path, data: str) -> Path | None:
     """Return the run folder that a model is from, where that run was given this very data; None otherwise."""
-    from vitrine.commands.runs.run_records import read_run
+    from vitrine.runs.run_records import read_run
 
     folder = run_of(model)
     if folder is None:
@@ -214,8 +214,8 @@ def trained_on(model: str | Path, data: str) -> Path | None:
 
 def num_trained_on(model: str | Path, source: "Source") -> int:
     """Count the images of a set that the run of a model was trained on, by their files and if it can be told."""
-    from vitrine.commands.runs.run_records import read_run
     from vitrine.data.sources import open_splits
+    from vitrine.runs.run_records import read_run
 
     folder = run_of(model)
     if folder is None or source.root is None:

@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from vitrine.commands.runs.training_run import Setting
+    from vitrine.runs.training_run import Setting
     from vitrine.runtime.processes import Processes
     from vitrine.training.task import Task
 
@@ -13,10 +13,10 @@ def make_logits_task(setting: "Setting", processes: "Processes") -> "Task":
     import torch
     from torch import nn
 
-    from vitrine.commands.runs.teachers import fetched, kept_rows, require_classes_of
-    from vitrine.commands.runs.training_task import labelled_task
     from vitrine.data.augment import augment
     from vitrine.data.loader import Batch
+    from vitrine.runs.teachers import fetched, kept_rows, require_classes_of
+    from vitrine.runs.training_task import labelled_task
 
     recipe, preprocess, teacher = setting.recipe, setting.preprocess, setting.teacher
     classes = setting.splits["train"].classes

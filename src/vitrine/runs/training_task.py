@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-    from vitrine.commands.runs.training_run import Setting
     from vitrine.data.loader import Batch
     from vitrine.recipes.recipe import Objective
+    from vitrine.runs.training_run import Setting
     from vitrine.runtime.processes import Processes
     from vitrine.training.step import LossOf
     from vitrine.training.task import Evaluate, Task
@@ -18,7 +18,7 @@ def trained_module(setting: "Setting") -> "nn.Module":
     """Return what the loop trains: the model itself or, without labels, a module that holds it as `vit`."""
     if setting.recipe.objective == "labels":
         return setting.model
-    from vitrine.commands.runs.unlabelled_task import wrapped
+    from vitrine.runs.unlabelled_task import wrapped
 
     return wrapped(setting)
 
@@ -36,10 +36,10 @@ def make_task(setting: "Setting", processes: "Processes") -> "Task":
     if setting.recipe.objective == "labels":
         return make_labels_task(setting, processes)
     if setting.recipe.needs_labels:
-        from vitrine.commands.runs.distillation_task import make_logits_task
+        from vitrine.runs.distillation_task import make_logits_task
 
         return make_logits_task(setting, processes)
-    from vitrine.commands.runs.unlabelled_task import make_unlabelled_task
+    from vitrine.runs.unlabelled_task import make_unlabelled_task
 
     return make_unlabelled_task(setting, processes)
 
@@ -88,8 +88,8 @@ def labelled_task(
     loss_of: "LossOf",
 ) -> "Task":
     """Put together what all tasks that read labels share: batches, judging by accuracy, names of images."""
-    from vitrine.commands.runs.training_batches import make_batches, make_names
     from vitrine.errors import ConfigError
+    from vitrine.runs.training_batches import make_batches, make_names
     from vitrine.training.task import Task
 
     batch_size, count = setting.recipe.training.batch_size, processes.world_size
@@ -112,8 +112,8 @@ def make_evaluation(setting: "Setting", processes: "Processes") -> "Evaluate":
     import torch
     from torch import nn
 
-    from vitrine.commands.runs.validation import validation_passes
     from vitrine.objectives.classification import classification_loss, num_correct
+    from vitrine.runs.validation import validation_passes
     from vitrine.runtime.processes import mean_over
 
     preprocess = setting.preprocess

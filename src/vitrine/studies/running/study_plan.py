@@ -9,14 +9,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vitrine.commands.studying.study_outcome import StudyLine, StudyResult
 from vitrine.spelling import duration
+from vitrine.studies.running.study_outcome import StudyLine, StudyResult
 
 if TYPE_CHECKING:
-    from vitrine.commands.studying.study_data import StudyData
-    from vitrine.commands.studying.study_run import Place
     from vitrine.studies.record import Run, Study
     from vitrine.studies.results import Result
+    from vitrine.studies.running.study_data import StudyData
+    from vitrine.studies.running.study_run import Place
     from vitrine.studies.scales import Scale
 
 
@@ -51,7 +51,7 @@ class Plan:
 
     def unfinished(self) -> "list[Run]":
         """Return the runs that are left, and finished ones whose weights are gone and needed."""
-        from vitrine.commands.studying.study_run import MODEL
+        from vitrine.studies.running.study_run import MODEL
 
         done = {result.key for result in self.finished()}
         left = {run.name for run in self.runs if self.keys[run.name] not in done}
@@ -74,7 +74,7 @@ class Facts:
 
 def looked_at(data: str, target: str | None, *, folder: Path) -> "dict[str, StudyData]":
     """Open the data set and every target, and describe them."""
-    from vitrine.commands.studying.study_data import look_at
+    from vitrine.studies.running.study_data import look_at
 
     sets = {"data": look_at(data, folder=folder)}
     for number, part in enumerate(part for part in (target or "").split(",") if part):
@@ -148,10 +148,10 @@ def carried_out(
     plans: Sequence[Plan], *, scale: str, jobs: int, device: str, workers: int, rate: float | None
 ) -> StudyResult:
     """Carry out every run that is not finished, all studies in one pool, and write their pages."""
-    from vitrine.commands.studying.study_data import make_arrays
-    from vitrine.commands.studying.study_run import Place
-    from vitrine.runtime.progress import remark
+    from vitrine.runtime.progress import notice
     from vitrine.runtime.turns import alone_at
+    from vitrine.studies.running.study_data import make_arrays
+    from vitrine.studies.running.study_run import Place
     from vitrine.training.stopping import StoppedError
 
     with ExitStack() as claimed:
@@ -159,7 +159,7 @@ def carried_out(
             claim = alone_at(plan.folder, advice="wait for it, or name another folder with --out")
             claimed.enter_context(claim)
         todo = [run for plan in plans for run in plan.unfinished()]
-        remark(plan_sentence(plans, todo, jobs=jobs, rate=rate))
+        notice(plan_sentence(plans, todo, jobs=jobs, rate=rate))
         folders = {name_of(run): plan.run_folder(run) for plan in plans for run in plan.runs}
         place = Place(folders=folders, data=plans[0].data, device=device, jobs=jobs)
         notes: list[str] = []
@@ -184,10 +184,10 @@ def run_all(
     plans: Sequence[Plan], todo: "Sequence[Run]", place: "Place", *, scale: str, notes: Sequence[str]
 ) -> list[str]:
     """Carry out runs, write a line for each and a page for each study that is through; return what failed."""
-    from vitrine.commands.studying.study_run import carry_out_run
     from vitrine.runtime.progress import announced
     from vitrine.studies.pool import carry_out_all
     from vitrine.studies.results import append_result
+    from vitrine.studies.running.study_run import carry_out_run
 
     plan_of = {plan.study.name: plan for plan in plans}
     left = Counter(run.study for run in todo)
@@ -260,7 +260,7 @@ def clear(plan: Plan, run: "Run") -> None:
 def page_of(plan: Plan, notes: Sequence[str]) -> StudyLine:
     """Write a study's page from its finished runs and say what it shows."""
     from vitrine.errors import MissingExtraError
-    from vitrine.runtime.progress import remark
+    from vitrine.runtime.progress import notice
     from vitrine.studies.page import PAGE, judged, write_page
 
     results = plan.finished()
@@ -269,7 +269,7 @@ def page_of(plan: Plan, notes: Sequence[str]) -> StudyLine:
     try:
         verdict = write_page(page, plan.study, results, notes=notes)
     except MissingExtraError as error:  # results are worth more than their picture
-        remark(
+        notice(
             f"No page of {plan.study.name}: {error}; elsewhere: vitrine study page {plan.out} --out studies.md"
         )
         page, (_, verdict) = None, judged(plan.study, results)

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, TypeAlias
 from vitrine.errors import ConfigError
 
 if TYPE_CHECKING:
-    from vitrine.commands.runs.training_run import Setting
     from vitrine.data.source import Source
     from vitrine.recipes import Recipe
+    from vitrine.runs.training_run import Setting
 
 # Accuracy on the held-out part, then the loss there, below 0: more is better of both.
 Judgement: TypeAlias = tuple[float, float]
@@ -21,10 +21,10 @@ NOT_FINITE: Judgement = (-math.inf, -math.inf)
 
 def swept(setting: "Setting") -> "Setting":
     """Try each learning rate of the recipe, but for those tried before; return the run of the best, on all images."""
-    from vitrine.commands.runs.run_data import everything
-    from vitrine.commands.runs.run_records import write_records
+    from vitrine.runs.run_data import everything
+    from vitrine.runs.run_records import write_records
     from vitrine.runtime.processes import by_the_first, joined_processes
-    from vitrine.runtime.progress import remark
+    from vitrine.runtime.progress import notice
     from vitrine.training.stopping import NotFiniteError
 
     rates = setting.recipe.sweep
@@ -32,7 +32,7 @@ def swept(setting: "Setting") -> "Setting":
         marked = dataclasses.replace(setting, is_sweeping=True)
         is_resumed = by_the_first((setting.folder / "run.json").exists, processes)
         by_the_first(lambda: write_records(marked, is_resumed=is_resumed), processes)
-        remark(
+        notice(
             f"Plan: a sweep of {len(rates)} learning rates ({', '.join(f'{rate:g}' for rate in rates)}), then a run "
             f"on all images: {len(rates) + 1} times what one run takes"
         )
@@ -44,7 +44,7 @@ def swept(setting: "Setting") -> "Setting":
             f"the loss was not finite with any of the learning rates {', '.join(f'{rate:g}' for rate in rates)}; try "
             "lower ones with --set sweep=[...], or a longer warm-up"
         )
-    remark(f"Training on all of it with learning rate {best:g}")
+    notice(f"Training on all of it with learning rate {best:g}")
     chosen, splits = with_rate(best, setting), everything(setting.splits)
     recipe = chosen.recipe.with_steps_for(len(splits["train"]))  # epochs are passes over all of it now
     return dataclasses.replace(chosen, recipe=recipe, splits=splits, trains_on_all=True, is_sweeping=False)
@@ -62,9 +62,9 @@ def require_sweep(recipe: "Recipe", splits: "Mapping[str, Source]") -> None:
 
 def judged_with(rate: float, setting: "Setting") -> Judgement:
     """Train with one learning rate in a folder of its own, or go on there; say and return how good it came out."""
-    from vitrine.commands.runs.training_run import carry_out
+    from vitrine.runs.training_run import carry_out
     from vitrine.runtime.processes import by_the_first, joined_processes
-    from vitrine.runtime.progress import remark
+    from vitrine.runtime.progress import notice
     from vitrine.training.loop import LAST
     from vitrine.training.saving import newest_state
     from vitrine.training.stopping import NotFiniteError, StoppedError
@@ -89,10 +89,10 @@ def judged_with(rate: float, setting: "Setting") -> Judgement:
             except StoppedError as stopped:
                 raise StoppedError(str(stopped).replace(str(folder), str(setting.folder))) from None
             except NotFiniteError as found:
-                remark(f"Learning rate {rate:g}: {found}")
+                notice(f"Learning rate {rate:g}: {found}")
                 return NOT_FINITE
         accuracy, surprise = by_the_first(lambda: last_evaluation(folder), processes)
-    remark(f"Learning rate {rate:g}: {100 * accuracy:.2f} % on the held-out part, loss {-surprise:.4g}")
+    notice(f"Learning rate {rate:g}: {100 * accuracy:.2f} % on the held-out part, loss {-surprise:.4g}")
     return accuracy, surprise
 
 

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-    from vitrine.commands.runs.training_run import Setting
-    from vitrine.commands.runs.unlabelled_task import PartsOf
     from vitrine.data.order import Rows
     from vitrine.models import ViT
+    from vitrine.runs.training_run import Setting
+    from vitrine.runs.unlabelled_task import PartsOf
     from vitrine.runtime.processes import Processes
 
 # Images side by side, and white pixels between them.
@@ -29,13 +29,13 @@ def make_pictures(
         return None
 
     def depict(model: nn.Module, step: int) -> None:
-        from vitrine.runtime.progress import remark
+        from vitrine.runtime.progress import notice
 
         if processes.is_first:
             try:
                 write_sheet(model, setting, processes, parts_of, step=step)
             except OSError as error:
-                remark(f"No pictures at step {step}: {error.strerror or error}")
+                notice(f"No pictures at step {step}: {error.strerror or error}")
 
     return depict
 
@@ -48,9 +48,9 @@ def write_sheet(
     import torch
     from PIL import Image
 
-    from vitrine.commands.runs.unlabelled_evaluation import EVALUATION_SEED
     from vitrine.data.loader import Loader
     from vitrine.data.source import Subset
+    from vitrine.runs.unlabelled_evaluation import EVALUATION_SEED
     from vitrine.runtime.files import write_atomically
 
     source, preprocess = setting.splits["val"], setting.preprocess
@@ -89,7 +89,7 @@ def shown_rows(
     if isinstance(model, (MaskedPatches, MaskedAutoencoder)):
         seen = [*reconstructions(model, images, pixels).unbind(1), lit(model.vit, images, pixels)]
     elif isinstance(model, SelfDistillation):
-        from vitrine.commands.runs.unlabelled_evaluation import EVALUATION_SEED
+        from vitrine.runs.unlabelled_evaluation import EVALUATION_SEED
 
         large, small = parts_of(pixels.float(), rows, EVALUATION_SEED)
         cut = [preprocess.denormalise(large[:, view]) for view in range(large.shape[1])]

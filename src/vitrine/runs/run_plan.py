@@ -8,7 +8,7 @@ from vitrine.spelling import counted, duration
 if TYPE_CHECKING:
     from torch import nn
 
-    from vitrine.commands.runs.training_run import Setting
+    from vitrine.runs.training_run import Setting
     from vitrine.runtime.processes import Processes
     from vitrine.training.config import TrainingConfig
 
@@ -67,7 +67,7 @@ def device_in_words(setting: "Setting", processes: "Processes") -> str:
 
 def memory_in_words(setting: "Setting", processes: "Processes") -> str:
     """Predict the memory of a step on one device."""
-    from vitrine.commands.runs.micro_batches import images_a_process, memory_of_step
+    from vitrine.runs.micro_batches import images_a_process, memory_of_step
     from vitrine.runtime.memory import memory_of
 
     share = images_a_process(setting, processes)

@@ -8,22 +8,22 @@ import pytest
 import torch
 from torch import nn
 
-from vitrine.commands.runs import training_batches
-from vitrine.commands.runs.expected_time import (
+from vitrine.data.generated import GeneratedSource
+from vitrine.data.preprocess import Preprocess
+from vitrine.models import create_model
+from vitrine.recipes import find_recipe
+from vitrine.recipes.recipe import Recipe
+from vitrine.runs import training_batches
+from vitrine.runs.expected_time import (
     Pace,
     evaluations_after,
     expected_seconds,
     operations_an_image,
     pace_of,
 )
-from vitrine.commands.runs.run_plan import plan_of
-from vitrine.commands.runs.training_run import Setting
-from vitrine.commands.runs.training_task import make_task, trained_module
-from vitrine.data.generated import GeneratedSource
-from vitrine.data.preprocess import Preprocess
-from vitrine.models import create_model
-from vitrine.recipes import find_recipe
-from vitrine.recipes.recipe import Recipe
+from vitrine.runs.run_plan import plan_of
+from vitrine.runs.training_run import Setting
+from vitrine.runs.training_task import make_task, trained_module
 from vitrine.runtime import rate
 from vitrine.runtime.processes import Processes
 from vitrine.training import graphs

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, TypeAlias
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-    from vitrine.commands.runs.training_run import Setting
     from vitrine.data.order import Rows
+    from vitrine.runs.training_run import Setting
     from vitrine.runtime.processes import Processes
     from vitrine.training.task import Task
 
@@ -103,12 +103,12 @@ def make_unlabelled_task(setting: "Setting", processes: "Processes") -> "Task":
     import torch
     from torch import nn
 
-    from vitrine.commands.runs.sheets import make_pictures
-    from vitrine.commands.runs.teachers import make_kept_features
-    from vitrine.commands.runs.training_batches import make_batches, make_names
-    from vitrine.commands.runs.unlabelled_evaluation import make_unlabelled_evaluation
     from vitrine.data.augment import augment
     from vitrine.data.loader import Batch
+    from vitrine.runs.sheets import make_pictures
+    from vitrine.runs.teachers import make_kept_features
+    from vitrine.runs.training_batches import make_batches, make_names
+    from vitrine.runs.unlabelled_evaluation import make_unlabelled_evaluation
     from vitrine.training.task import Task
 
     recipe, seed = setting.recipe, setting.recipe.training.seed

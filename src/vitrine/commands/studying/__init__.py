@@ -1,1 +1,0 @@
-"""A study behind its verb: data on the device, the plan, each run, what came of it."""

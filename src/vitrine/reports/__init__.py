@@ -1,0 +1,1 @@
+"""HTML reports: pages, charts and templates for what other rooms measured."""
