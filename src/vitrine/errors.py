@@ -1,38 +1,72 @@
-"""The exception tree: one class per kind of mistake. Nothing else lives here.
+"""The exception tree: one class per kind of mistake, and the advice that an error carries. Nothing else lives here.
 
 Each class is also the built-in exception that Python code expects (`ValueError`, `FileNotFoundError`, ...), so that
 callers can catch what they know. An error carries data, not command-line words: `option` is the name of the Python
-parameter that was wrong, `suggestions` are parameters that would help. `str(error)` spells them as Python does; the
-command line spells the same fields as options.
+parameter that was wrong, `advice` names parameters or verbs that would help. `str(error)` spells them as Python code;
+the command line spells the same fields as options and commands.
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+
+class Spelling(Protocol):
+    """How parameters and verbs are written: as Python code or as a command line."""
+
+    def option(self, name: str, value: Any = None) -> str:
+        """Write a parameter, with its value unless that is None."""
+
+    def verb(self, name: str, arguments: Sequence[str], options: Mapping[str, Any]) -> str:
+        """Write a call of a verb."""
+
+
+class PythonSpelling:
+    """Parameters and verbs as Python code: `overwrite=True`, `vitrine.check('photos')`."""
+
+    def option(self, name: str, value: Any = None) -> str:
+        """Write `name`, or `name=value`."""
+        return name if value is None else f"{name}={value!r}"
+
+    def verb(self, name: str, arguments: Sequence[str], options: Mapping[str, Any]) -> str:
+        """Write a call of the function with the verb's name."""
+        given = [*map(repr, arguments), *(f"{option}={value!r}" for option, value in options.items())]
+        return f"vitrine.{name}({', '.join(given)})"
 
 
 @dataclass(frozen=True)
-class Suggestion:
-    """A parameter that would help: `Suggestion("out", "to write elsewhere")`."""
+class TryOption:
+    """Advice to pass a parameter: `TryOption("out", "to write elsewhere")`."""
 
     option: str
     """Name of the Python parameter."""
     purpose: str
-    """What it does, from "to ...": "to continue with the data as it is now"."""
+    """From "to ...": "to continue with the data as it is now"."""
     value: Any = None
-    """The value to pass; None where any will do. True for a flag."""
+    """The value to pass; None where any will do, True for a flag."""
 
-    def __str__(self) -> str:
-        return self.text(python_spelling)
-
-    def text(self, spell: Callable[[str, Any], str]) -> str:
-        """Return the sentence with the parameter spelled by `spell(option, value)`."""
-        return f"use {spell(self.option, self.value)} {self.purpose}"
+    def text(self, spelling: Spelling) -> str:
+        """Return "use OPTION to ..."."""
+        return f"use {spelling.option(self.option, self.value)} {self.purpose}"
 
 
-def python_spelling(option: str, value: Any = None) -> str:
-    """Spell a parameter as Python code does: `out`, `overwrite=True`."""
-    return option if value is None else f"{option}={value!r}"
+@dataclass(frozen=True)
+class TryVerb:
+    """Advice to run a verb: `TryVerb("finetune", ("DATA",), "to start one")`."""
+
+    verb: str
+    arguments: tuple[str, ...] = ()
+    purpose: str = ""
+    """From "to ..."; may be empty."""
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    def text(self, spelling: Spelling) -> str:
+        """Return "run CALL to ..."."""
+        return f"run {spelling.verb(self.verb, self.arguments, self.options)} {self.purpose}".rstrip()
+
+
+Advice = TryOption | TryVerb
+PYTHON = PythonSpelling()
 
 
 class VitrineError(Exception):
@@ -43,22 +77,19 @@ class VitrineError(Exception):
 
     exit_code = 2
 
-    def __init__(
-        self, problem: str, *, option: str | None = None, suggestions: Sequence[Suggestion] = ()
-    ) -> None:
+    def __init__(self, problem: str, *, option: str | None = None, advice: Sequence[Advice] = ()) -> None:
         super().__init__(problem)
         self.problem = problem
         self.option = option
-        self.suggestions = tuple(suggestions)
+        self.advice = tuple(advice)
 
     def __str__(self) -> str:
-        return self.text(python_spelling)
+        return self.text(PYTHON)
 
-    def text(self, spell: Callable[[str, Any], str]) -> str:
-        """Return the whole message with parameters spelled by `spell(option, value)`."""
-        start = f"{spell(self.option, None)}: " if self.option else ""
-        ends = "".join(f"; {suggestion.text(spell)}" for suggestion in self.suggestions)
-        return f"{start}{self.problem}{ends}"
+    def text(self, spelling: Spelling) -> str:
+        """Return the whole message, parameters and verbs written by `spelling`."""
+        start = f"{spelling.option(self.option)}: " if self.option else ""
+        return start + "; ".join([self.problem, *(one.text(spelling) for one in self.advice)])
 
 
 class ConfigError(VitrineError, ValueError):

@@ -25,7 +25,7 @@ from annotated_doc import Doc
 
 from vitrine.cli import views
 from vitrine.cli.fitting import fitted
-from vitrine.cli.typed import as_option, as_typed
+from vitrine.cli.typed import COMMAND_LINE, as_typed
 from vitrine.commands import VERBS, Verb
 from vitrine.errors import RepeatedError, VitrineError
 from vitrine.runtime.launch import launched
@@ -77,7 +77,7 @@ def exit_code_of(app: typer.Typer) -> int:
         return error.exit_code
     except VitrineError as error:
         rank = launched().rank
-        said = as_typed(error.text(as_option))
+        said = as_typed(error.text(COMMAND_LINE))
         said = f"vitrine (process {rank}): {said}" if rank else f"vitrine: {said}"
         print(fitted(said, sys.stderr), file=sys.stderr)
         return error.exit_code

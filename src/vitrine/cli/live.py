@@ -7,8 +7,8 @@ from types import TracebackType
 from typing import Self
 
 from vitrine.cli.fitting import fitted
-from vitrine.cli.typed import as_option
-from vitrine.errors import Suggestion
+from vitrine.cli.typed import COMMAND_LINE
+from vitrine.errors import Advice
 
 PLAIN_EVERY_SECONDS = 10.0
 # Of the bar: on a terminal that is wide enough for all that training says beside it, and on another one.
@@ -96,11 +96,10 @@ class LiveLine:
             self._bar.stop()
             self._bar = None
 
-    def notice(self, text: str, suggestions: Sequence[Suggestion] = ()) -> None:
+    def notice(self, text: str, advice: Sequence[Advice] = ()) -> None:
         """Print a sentence above the line."""
         self._stop_waiting()
-        ends = "".join(f"; {suggestion.text(as_option)}" for suggestion in suggestions)
-        text = fitted(text + ends, sys.stderr)
+        text = fitted("; ".join([text, *(one.text(COMMAND_LINE) for one in advice)]), sys.stderr)
         if self._bar is not None:
             from rich.progress import Progress
 

@@ -1,8 +1,10 @@
 """Commands in what is said, as the user has to type them: `vitrine` may not be on the path of a fresh clone."""
 
 import re
+import shlex
 import shutil
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +23,18 @@ def as_typed(text: str) -> str:
     return COMMAND.sub(lambda found: f"{found[1]}{called} ", text) if is_elsewhere else text
 
 
-def as_option(option: str, value: Any = None) -> str:
-    """Spell a parameter of the library as an option of the command line: `--out`, `--batch-size 8`."""
-    name = "--" + option.rstrip("_").replace("_", "-")
-    return name if value is None or value is True else f"{name} {value}"
+class CommandLineSpelling:
+    """Parameters and verbs as the user types them: `--out`, `vitrine check photos`."""
+
+    def option(self, name: str, value: Any = None) -> str:
+        """Write `--name`, or `--name value`."""
+        flag = "--" + name.rstrip("_").replace("_", "-")
+        return flag if value is None or value is True else f"{flag} {shlex.quote(str(value))}"
+
+    def verb(self, name: str, arguments: Sequence[str], options: Mapping[str, Any]) -> str:
+        """Write a command."""
+        given = [*map(shlex.quote, arguments), *(self.option(key, value) for key, value in options.items())]
+        return " ".join(["vitrine", name, *given])
+
+
+COMMAND_LINE = CommandLineSpelling()

@@ -7,7 +7,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TextIO
 
-from vitrine.errors import Suggestion, VitrineError
+from vitrine.errors import PYTHON, Advice, VitrineError
 from vitrine.runtime.progress import Listener, current_listener, listening
 
 
@@ -38,11 +38,11 @@ class LogFile:
         if self._then is not None:
             self._then.finish()
 
-    def notice(self, text: str, suggestions: Sequence[Suggestion] = ()) -> None:
+    def notice(self, text: str, advice: Sequence[Advice] = ()) -> None:
         """Write a sentence, and pass it on."""
-        self.write("; ".join([text, *map(str, suggestions)]))
+        self.write("; ".join([text, *(one.text(PYTHON) for one in advice)]))
         if self._then is not None:
-            self._then.notice(text, suggestions)
+            self._then.notice(text, advice)
 
     def present(self, record: object) -> None:
         """Write a record as text, and pass it on."""

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Protocol, TypeVar
 
-from vitrine.errors import Suggestion
+from vitrine.errors import Advice
 
 Item = TypeVar("Item")
 
@@ -27,7 +27,7 @@ class Listener(Protocol):
     def finish(self) -> None:
         """Hear that the work has ended, well or not."""
 
-    def notice(self, text: str, suggestions: Sequence[Suggestion] = ()) -> None:
+    def notice(self, text: str, advice: Sequence[Advice] = ()) -> None:
         """Receive one sentence that the user should read, and parameters that would help."""
 
     def present(self, record: object) -> None:
@@ -88,11 +88,11 @@ def announced(what: str, *, total: int, done: int = 0) -> Iterator[Callable[[int
         listener.finish()
 
 
-def notice(text: str, *, suggestions: Sequence[Suggestion] = ()) -> None:
+def notice(text: str, *, advice: Sequence[Advice] = ()) -> None:
     """Send the listener one sentence that the user should read, and parameters that would help."""
     listener = _listener.get()
     if listener is not None:
-        listener.notice(text, suggestions)
+        listener.notice(text, advice)
 
 
 def present(record: object) -> None:

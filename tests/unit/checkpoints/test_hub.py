@@ -124,7 +124,7 @@ class Heard:
     def finish(self) -> None:
         pass
 
-    def notice(self, text: str, suggestions: object = ()) -> None:
+    def notice(self, text: str, advice: object = ()) -> None:
         self.remarks.append(text)
 
 

@@ -22,7 +22,7 @@ class Heard:
     def finish(self) -> None:
         self.words.append("end")
 
-    def notice(self, text: str, suggestions: object = ()) -> None:
+    def notice(self, text: str, advice: object = ()) -> None:
         self.words.append(text)
 
 

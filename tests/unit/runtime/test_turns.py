@@ -17,7 +17,7 @@ class Heard:
     def __init__(self) -> None:
         self.remarks: list[str] = []
 
-    def notice(self, text: str, suggestions: object = ()) -> None:
+    def notice(self, text: str, advice: object = ()) -> None:
         self.remarks.append(text)
 
 

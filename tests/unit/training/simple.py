@@ -87,7 +87,7 @@ class Said:
     def finish(self) -> None:
         pass
 
-    def notice(self, text: str, suggestions: object = ()) -> None:
+    def notice(self, text: str, advice: object = ()) -> None:
         self.remarks.append(text)
 
 
