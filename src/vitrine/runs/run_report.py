@@ -205,9 +205,9 @@ def _attention(loaded: "Loaded", source: "Source", device: "torch.device | str")
         import torch
 
         from vitrine.data.pages import as_address
-        from vitrine.inspection.drawing import overlay
         from vitrine.inspection.pictures import as_shown
         from vitrine.inspection.rollout import rollout
+        from vitrine.reports.figure_style import overlay
 
         preprocess = loaded.preprocess
         examples = [source.read(int(index)) for index in indices]

@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from markupsafe import Markup
 from numpy.typing import NDArray
 
-from vitrine.inspection import figures
-from vitrine.inspection.drawing import drawing, save_figure
-from vitrine.inspection.looks import Looks
+from vitrine.inspection.analysis import Analysis
 from vitrine.models import Model, ViT
+from vitrine.reports import inspection_figures as figures
+from vitrine.reports.figure_style import drawing, save_figure
 from vitrine.runtime.page_templates import page_templates
 from vitrine.runtime.progress import track
 
@@ -53,7 +54,7 @@ OF_STAGES = "Linear CKA of what any two stages put out, averaged over the map, o
 
 
 @dataclass(frozen=True, kw_only=True)
-class Plate:
+class PageFigure:
     """One figure in the album: its file's name, heading, words, and how it is drawn."""
 
     name: str
@@ -72,36 +73,38 @@ class Captions:
     image_size: tuple[int, int]
 
 
-def plates_of(looks: Looks, *, model: Model, captions: Captions) -> list[Plate]:
+def page_figures(analysis: Analysis, *, model: Model, captions: Captions) -> list[PageFigure]:
     """List the figures that there is something to draw for, in the order of the page."""
-    plates = _model_plates(looks, model)
-    if looks.distance is not None:
+    plates = _model_figures(analysis, model)
+    if analysis.distance is not None:
         draw = partial(
             figures.draw_distance,
-            looks.distance,
-            num_images=looks.num_images,
+            analysis.distance,
+            num_images=analysis.num_images,
             image_size=captions.image_size,
         )
         plates.append(
-            Plate(name="attention_distance", heading="Attention distance", words=OF_DISTANCE, draw=draw)
+            PageFigure(name="attention_distance", heading="Attention distance", words=OF_DISTANCE, draw=draw)
         )
-    if looks.rollout is not None and looks.pictures is not None:
+    if analysis.rollout is not None and analysis.pictures is not None:
         words = f"{OF_ROLLOUT} Seen from {output_of(model)}."
-        draw = partial(figures.draw_rollout, looks.pictures, looks.rollout, captions.names)
-        plates.append(Plate(name="rollout", heading="Attention rollout", words=words, draw=draw))
+        draw = partial(figures.draw_rollout, analysis.pictures, analysis.rollout, captions.names)
+        plates.append(PageFigure(name="rollout", heading="Attention rollout", words=words, draw=draw))
     for number in range(len(captions.names)):
-        plates += _image_plates(looks, number, model=model, captions=captions)
-    if looks.similarity is not None:
+        plates += _image_figures(analysis, number, model=model, captions=captions)
+    if analysis.similarity is not None:
         is_vit = isinstance(model, ViT)
-        stages = [str(number) if is_vit else f"stage {number}" for number in range(len(looks.similarity))]
+        stages = [str(number) if is_vit else f"stage {number}" for number in range(len(analysis.similarity))]
         names = stages if is_vit else ["root", *stages[1:]]
-        draw = partial(figures.draw_layers, looks.similarity, names=names)
+        draw = partial(figures.draw_layers, analysis.similarity, names=names)
         words = OF_LAYERS if is_vit else OF_STAGES
-        plates.append(Plate(name="layer_similarity", heading="Similarity of layers", words=words, draw=draw))
+        plates.append(
+            PageFigure(name="layer_similarity", heading="Similarity of layers", words=words, draw=draw)
+        )
     return plates
 
 
-def draw_all(plates: list[Plate], folder: Path) -> list[tuple[Plate, str]]:
+def draw_all(plates: list[PageFigure], folder: Path) -> list[tuple[PageFigure, str]]:
     """Draw and write every figure; return each with its drawing for the page."""
     drawn = []
     for plate in track(plates, "Drawing figures"):
@@ -130,27 +133,26 @@ def described(model: Model, *, variant: str | None) -> str:
     )
 
 
-def facts_of(looks: Looks, *, image_size: tuple[int, int]) -> list[tuple[str, str]]:
+def facts_of(analysis: Analysis, *, image_size: tuple[int, int]) -> list[tuple[str, str]]:
     """Return the headline figures, each with what it is."""
     facts = [(" x ".join(map(str, image_size)), "pixels, height x width")]
-    if looks.num_images:
-        facts.append((f"{looks.num_images:,}", "images averaged over"))
-    if looks.filters is not None:
-        count = len(looks.filters.explained)
-        share = f"{100 * looks.filters.explained.sum():.0f} %"
+    if analysis.num_images:
+        facts.append((f"{analysis.num_images:,}", "images averaged over"))
+    if analysis.filters is not None:
+        count = len(analysis.filters.explained)
+        share = f"{100 * analysis.filters.explained.sum():.0f} %"
         facts.append((share, f"of the filters' variance in {count} components"))
-    if looks.distance is not None:
-        median = np.median(looks.distance, axis=1)
+    if analysis.distance is not None:
+        median = np.median(analysis.distance, axis=1)
         facts.append((f"{median[0]:.0f} → {median[-1]:.0f} px", "attention distance, first to last layer"))
-    if looks.norms is not None:
-        facts.append((str(int(looks.norms.outliers.sum())), "outlier tokens in the images shown"))
+    if analysis.norms is not None:
+        facts.append((str(int(analysis.norms.outliers.sum())), "outlier tokens in the images shown"))
     return facts
 
 
-def render_page(drawn: list[tuple[Plate, str]], **values: Any) -> str:
+def render_page(drawn: list[tuple[PageFigure, str]], **values: Any) -> str:
     """Make the page of all figures."""
-    environment = page_templates("vitrine.inspection", "vitrine.data", purpose="a page of all figures")
-    from markupsafe import Markup  # jinja2 brings it along
+    environment = page_templates("vitrine.reports", "vitrine.data", purpose="a page of all figures")
 
     # The drawings are ours and matplotlib escapes the names in them; everything else is escaped here.
     plates = [
@@ -172,12 +174,12 @@ def is_wide(svg: str) -> bool:
     return found is not None and float(found[1]) >= LEAST_WIDE * float(found[2])
 
 
-def _model_plates(looks: Looks, model: Model) -> list[Plate]:
+def _model_figures(analysis: Analysis, model: Model) -> list[PageFigure]:
     plates = []
-    if looks.filters is not None:
-        draw = partial(figures.draw_filters, looks.filters)
-        plates.append(Plate(name="filters", heading="Filters", words=_filter_words(model), draw=draw))
-    if looks.positions is None or not isinstance(model, ViT):
+    if analysis.filters is not None:
+        draw = partial(figures.draw_filters, analysis.filters)
+        plates.append(PageFigure(name="filters", heading="Filters", words=_filter_words(model), draw=draw))
+    if analysis.positions is None or not isinstance(model, ViT):
         return plates
     words = (
         "Tile (row, column) shows how much the key of the offset to each patch is like the key of offset 0."
@@ -185,12 +187,12 @@ def _model_plates(looks: Looks, model: Model) -> list[Plate]:
         else "Tile (row, column) shows the cosine of that patch's position embedding with all the others'."
     )
     kind = POSITION_KINDS[model.config.positions]
-    is_one = looks.positions.ndim == 3
-    for layer, tiles in enumerate(looks.positions[None] if is_one else looks.positions):
+    is_one = analysis.positions.ndim == 3
+    for layer, tiles in enumerate(analysis.positions[None] if is_one else analysis.positions):
         of_layer = "" if is_one else f" of layer {layer + 1}"
         draw = partial(figures.draw_positions, tiles, title=f"Similarity of positions{of_layer} ({kind})")
         name = "positions" if is_one else f"positions_layer_{layer + 1:02d}"
-        plates.append(Plate(name=name, heading=f"Positions{of_layer}", words=words, draw=draw))
+        plates.append(PageFigure(name=name, heading=f"Positions{of_layer}", words=words, draw=draw))
     return plates
 
 
@@ -205,45 +207,52 @@ def _filter_words(model: Model) -> str:
     return f"{before}Principal components of {whose}, with their share of its variance. Grey is zero."
 
 
-def _image_plates(looks: Looks, number: int, *, model: Model, captions: Captions) -> list[Plate]:
-    assert looks.pictures is not None
-    picture, name = looks.pictures[number], captions.names[number]
+def _image_figures(analysis: Analysis, number: int, *, model: Model, captions: Captions) -> list[PageFigure]:
+    assert analysis.pictures is not None
+    picture, name = analysis.pictures[number], captions.names[number]
     plates = []
-    if looks.colours is not None and looks.norms is not None:
+    if analysis.colours is not None and analysis.norms is not None:
         draw = partial(
             figures.draw_tokens,
             picture,
             name=name,
-            overlays=_overlays(looks, number, model=model, captions=captions),
-            colours=looks.colours[number],
-            norms=looks.norms,
+            overlays=_overlays(analysis, number, model=model, captions=captions),
+            colours=analysis.colours[number],
+            norms=analysis.norms,
             number=number,
-            patch=looks.patch,
+            patch=analysis.patch,
         )
         words = OF_TOKENS if isinstance(model, ViT) else OF_CONVOLUTION
         plates.append(
-            Plate(name=f"tokens_{number + 1:02d}", heading=f"Tokens of {name}", words=words, draw=draw)
+            PageFigure(name=f"tokens_{number + 1:02d}", heading=f"Tokens of {name}", words=words, draw=draw)
         )
-    if looks.heads is not None:
+    if analysis.heads is not None:
         query = output_of(model).split(",")[0]
-        draw = partial(figures.draw_heads, picture, looks.heads[number], name=name, query=query)
+        draw = partial(figures.draw_heads, picture, analysis.heads[number], name=name, query=query)
         plates.append(
-            Plate(name=f"heads_{number + 1:02d}", heading=f"Heads on {name}", words=OF_HEADS, draw=draw)
+            PageFigure(name=f"heads_{number + 1:02d}", heading=f"Heads on {name}", words=OF_HEADS, draw=draw)
         )
     return plates
 
 
-def _overlays(looks: Looks, number: int, *, model: Model, captions: Captions) -> dict[str, NDArray[Any]]:
-    if not isinstance(model, ViT) or looks.heads is None or looks.patch_heads is None or looks.patch is None:
+def _overlays(
+    analysis: Analysis, number: int, *, model: Model, captions: Captions
+) -> dict[str, NDArray[Any]]:
+    if (
+        not isinstance(model, ViT)
+        or analysis.heads is None
+        or analysis.patch_heads is None
+        or analysis.patch is None
+    ):
         return {}
     depth = model.config.depth
     layer = depth - 1 if captions.layer is None else captions.layer % depth
     query = "class token" if model.config.reads_class_token else "all patches"
-    row, column = looks.patch
+    row, column = analysis.patch
     overlays = {
-        f"{query}, layer {layer + 1}": looks.heads[number, layer].mean(axis=0),
-        f"patch {row},{column}, layer {layer + 1}": looks.patch_heads[number].mean(axis=0),
+        f"{query}, layer {layer + 1}": analysis.heads[number, layer].mean(axis=0),
+        f"patch {row},{column}, layer {layer + 1}": analysis.patch_heads[number].mean(axis=0),
     }
-    if looks.class_maps is not None:
-        overlays[f"for {captions.of_class[number]}"] = looks.class_maps[number]
+    if analysis.class_maps is not None:
+        overlays[f"for {captions.of_class[number]}"] = analysis.class_maps[number]
     return overlays
