@@ -21,7 +21,7 @@ from torch.distributed.checkpoint.api import CheckpointException
 
 from vitrine.errors import CheckpointError
 from vitrine.runtime.files import write_atomically
-from vitrine.runtime.processes import Processes, by_the_first
+from vitrine.runtime.processes import Processes, on_first_process
 from vitrine.training.room import num_bytes, require_room
 from vitrine.training.state import TrainingState, fill_optimizer, put_back
 
@@ -65,7 +65,7 @@ def save_sharded(state: TrainingState, path: Path, *, processes: Processes) -> N
         os.replace(fresh, path)  # noqa: PTH105
         shutil.rmtree(old_path(path), ignore_errors=True)
 
-    by_the_first(prepare, processes)
+    on_first_process(prepare, processes)
     try:
         save(tensors, checkpoint_id=fresh)
     except CheckpointException as error:
@@ -73,7 +73,7 @@ def save_sharded(state: TrainingState, path: Path, *, processes: Processes) -> N
         raise CheckpointError(
             f"{path} cannot be written: {reason}; the last good checkpoint is kept"
         ) from error
-    by_the_first(put_in_place, processes)
+    on_first_process(put_in_place, processes)
 
 
 def fresh_path(folder: Path) -> Path:
