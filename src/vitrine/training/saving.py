@@ -15,7 +15,7 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 
 from vitrine.errors import CheckpointError
 from vitrine.runtime.files import write_atomically
-from vitrine.runtime.processes import Processes, by_the_first
+from vitrine.runtime.processes import Processes, on_first_process
 from vitrine.training.room import num_bytes, require_room
 from vitrine.training.sharded_contents import require_regular_file, unreadable
 from vitrine.training.sharded_state import (
@@ -35,9 +35,9 @@ def save_state(state: TrainingState, path: Path, *, processes: Processes, shard:
     """Write the state so that a crash leaves the old one or the new one; `path` without ending where sharded."""
     if shard and processes.world_size > 1:
         save_sharded(state, sharded_path(path), processes=processes)
-        by_the_first(lambda: path.unlink(missing_ok=True), processes)
+        on_first_process(lambda: path.unlink(missing_ok=True), processes)
         return
-    by_the_first(lambda: save_whole(state, path), processes)
+    on_first_process(lambda: save_whole(state, path), processes)
 
 
 def save_whole(state: TrainingState, path: Path) -> None:

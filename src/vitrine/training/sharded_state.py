@@ -20,7 +20,7 @@ from torch.distributed.checkpoint.state_dict_saver import save
 
 from vitrine.errors import CheckpointError
 from vitrine.runtime.files import write_atomically
-from vitrine.runtime.processes import Processes, by_the_first
+from vitrine.runtime.processes import Processes, on_first_process
 from vitrine.training.room import num_bytes, require_room
 from vitrine.training.sharded_contents import (
     TensorPlanner,
@@ -58,7 +58,7 @@ def save_sharded(state: TrainingState, path: Path, *, processes: Processes) -> N
         os.replace(fresh, path)  # noqa: PTH105
         shutil.rmtree(old_path(path), ignore_errors=True)
 
-    by_the_first(prepare, processes)
+    on_first_process(prepare, processes)
     try:
         save(tensors, checkpoint_id=fresh)
     except CheckpointException as error:
@@ -66,7 +66,7 @@ def save_sharded(state: TrainingState, path: Path, *, processes: Processes) -> N
         raise CheckpointError(
             f"{path} cannot be written: {reason}; the last good checkpoint is kept"
         ) from error
-    by_the_first(put_in_place, processes)
+    on_first_process(put_in_place, processes)
 
 
 def fresh_path(folder: Path) -> Path:
