@@ -277,7 +277,7 @@ def _draw(
         draw_all,
         facts_of,
         page_figures,
-        render_page,
+        render_inspection,
     )
     from vitrine.runtime.files import write_atomically
 
@@ -292,7 +292,7 @@ def _draw(
     )
     plates = page_figures(analysis, model=loaded.model, captions=captions)
     drawn = draw_all(plates, folder)
-    page = render_page(
+    page = render_inspection(
         drawn,
         model=printable(model),
         described=described(loaded.model, variant=loaded.record.variant),
