@@ -42,7 +42,7 @@ def resume(
     from vitrine.runs.teachers import load_teacher
     from vitrine.runs.training_run import Setting, carry_out
     from vitrine.runtime.devices import same_threads
-    from vitrine.runtime.processes import by_the_first, joined_processes
+    from vitrine.runtime.processes import joined_processes, on_first_process
     from vitrine.runtime.progress import notice
     from vitrine.runtime.run_folders import find_run
 
@@ -58,7 +58,7 @@ def resume(
         workers = int(began["workers"])
     exclude = None if began["exclude"] is None else Path(began["exclude"])
     with joined_processes(device or began["device"]) as processes:
-        state, done = by_the_first(
+        state, done = on_first_process(
             lambda: unfinished_state(folder, recipe.training, is_sweeping=began["is_sweeping"]), processes
         )
         opened = open_data(
@@ -101,7 +101,7 @@ def resume(
                 return carry_out(swept(with_weights(setting)))
         notice(f"Going on with {folder} after step {done:,} of {recipe.training.total_steps:,}")
         if recipe != before:
-            by_the_first(lambda: write_change(folder, recipe, settings=set or [], done=done), processes)
+            on_first_process(lambda: write_change(folder, recipe, settings=set or [], done=done), processes)
         with same_threads(threads):
             return carry_out(setting, resume_from=state)
 

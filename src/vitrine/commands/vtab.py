@@ -64,7 +64,7 @@ def vtab(
     from vitrine.evaluation.vtab.protocol import run_vtab
     from vitrine.evaluation.vtab.tasks import GROUPS, TASKS, find_task
     from vitrine.runs.run_records import at_work
-    from vitrine.runtime.processes import by_the_first, joined_processes
+    from vitrine.runtime.processes import joined_processes, on_first_process
     from vitrine.runtime.run_folders import leaving_nothing, new_run_folder
 
     model, address = model_and_data("vtab", model, root)
@@ -74,7 +74,9 @@ def vtab(
     identity = weights_hash(load(model).model)
     with joined_processes(device) as processes:
         # A dated name must be the same for all.
-        folder = by_the_first(lambda: new_run_folder(out, verb="vtab", files=(), never_in=[root]), processes)
+        folder = on_first_process(
+            lambda: new_run_folder(out, verb="vtab", files=(), never_in=[root]), processes
+        )
         with leaving_nothing(folder), at_work(folder, processes):
             scores = run_vtab(
                 root,

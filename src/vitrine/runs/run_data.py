@@ -58,7 +58,7 @@ def open_data(
     from vitrine.data.file_list import photos_passed_over
     from vitrine.data.scan import ScanReport, conversions_in_words, scan, set_aside
     from vitrine.data.sources import check_classes, open_splits
-    from vitrine.runtime.processes import by_the_first
+    from vitrine.runtime.processes import on_first_process
     from vitrine.runtime.progress import notice, quiet
 
     split_file = None if hold_out == 0 else folder / SPLIT
@@ -106,7 +106,7 @@ def open_data(
         return report, tuple(own[split].name(row) for split, rows in report.bad.items() for row in rows)
 
     own: dict[str, Source] = {}
-    report, bad = by_the_first(looked_through, processes)
+    report, bad = on_first_process(looked_through, processes)
     splits = own or opened()
     if report is not None:
         splits = set_aside(splits, report)

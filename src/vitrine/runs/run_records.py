@@ -30,7 +30,7 @@ def start_folder(
     named: Path | None, *, verb: str, data: str, overwrite: bool, processes: "Processes"
 ) -> Path:
     """Let the first process make the run folder, and all processes know it."""
-    from vitrine.runtime.processes import by_the_first
+    from vitrine.runtime.processes import on_first_process
     from vitrine.runtime.run_folders import new_run_folder
 
     def make() -> Path:
@@ -45,16 +45,16 @@ def start_folder(
                 remove(folder / name)
         return folder
 
-    return by_the_first(make, processes)
+    return on_first_process(make, processes)
 
 
 @contextmanager
 def at_work(folder: Path, processes: "Processes") -> Iterator[None]:
     """Keep other commands off a run for the length of the block: two that write to it would spoil it for both."""
-    from vitrine.runtime.processes import by_the_first
+    from vitrine.runtime.processes import on_first_process
 
     with ExitStack() as held:
-        by_the_first(lambda: held.enter_context(claim(folder)), processes)
+        on_first_process(lambda: held.enter_context(claim(folder)), processes)
         yield
 
 
@@ -83,7 +83,7 @@ def remove(path: Path) -> None:
 
 def restarted_run(named: Path | None, *, processes: "Processes") -> Path | None:
     """Find the run to go on with where torchrun lost a process and starts the same command once more."""
-    from vitrine.runtime.processes import by_the_first
+    from vitrine.runtime.processes import on_first_process
     from vitrine.training.loop import LAST
     from vitrine.training.saving import newest_state
 
@@ -95,7 +95,7 @@ def restarted_run(named: Path | None, *, processes: "Processes") -> Path | None:
             None,
         )
 
-    return by_the_first(look, processes)
+    return on_first_process(look, processes)
 
 
 def is_restarted(folder: Path) -> bool:

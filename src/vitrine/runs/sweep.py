@@ -23,15 +23,15 @@ def swept(setting: "Setting") -> "Setting":
     """Try each learning rate of the recipe, but for those tried before; return the run of the best, on all images."""
     from vitrine.runs.run_data import everything
     from vitrine.runs.run_records import write_records
-    from vitrine.runtime.processes import by_the_first, joined_processes
+    from vitrine.runtime.processes import joined_processes, on_first_process
     from vitrine.runtime.progress import notice
     from vitrine.training.stopping import NotFiniteError
 
     rates = setting.recipe.sweep
     with joined_processes(setting.device) as processes:
         marked = dataclasses.replace(setting, is_sweeping=True)
-        is_resumed = by_the_first((setting.folder / "run.json").exists, processes)
-        by_the_first(lambda: write_records(marked, is_resumed=is_resumed), processes)
+        is_resumed = on_first_process((setting.folder / "run.json").exists, processes)
+        on_first_process(lambda: write_records(marked, is_resumed=is_resumed), processes)
         notice(
             f"Plan: a sweep of {len(rates)} learning rates ({', '.join(f'{rate:g}' for rate in rates)}), then a run "
             f"on all images: {len(rates) + 1} times what one run takes"
@@ -63,7 +63,7 @@ def require_sweep(recipe: "Recipe", splits: "Mapping[str, Source]") -> None:
 def judged_with(rate: float, setting: "Setting") -> Judgement:
     """Train with one learning rate in a folder of its own, or go on there; say and return how good it came out."""
     from vitrine.runs.training_run import carry_out
-    from vitrine.runtime.processes import by_the_first, joined_processes
+    from vitrine.runtime.processes import joined_processes, on_first_process
     from vitrine.runtime.progress import notice
     from vitrine.training.loop import LAST
     from vitrine.training.saving import newest_state
@@ -75,7 +75,7 @@ def judged_with(rate: float, setting: "Setting") -> Judgement:
         return (folder / "model").exists()
 
     with joined_processes(setting.device) as processes:
-        if not by_the_first(is_done, processes):
+        if not on_first_process(is_done, processes):
             attempt = dataclasses.replace(
                 with_rate(rate, setting),
                 model=copy.deepcopy(setting.model),
@@ -83,7 +83,7 @@ def judged_with(rate: float, setting: "Setting") -> Judgement:
                 is_sweeping=False,
                 wants_report=False,
             )
-            state = by_the_first(lambda: newest_state(folder / "checkpoints" / LAST), processes)
+            state = on_first_process(lambda: newest_state(folder / "checkpoints" / LAST), processes)
             try:
                 carry_out(attempt, resume_from=state)
             except StoppedError as stopped:
@@ -91,14 +91,14 @@ def judged_with(rate: float, setting: "Setting") -> Judgement:
             except NotFiniteError as found:
                 notice(f"Learning rate {rate:g}: {found}")
                 return NOT_FINITE
-        accuracy, surprise = by_the_first(lambda: last_evaluation(folder), processes)
+        accuracy, surprise = on_first_process(lambda: last_evaluation(folder), processes)
     notice(f"Learning rate {rate:g}: {100 * accuracy:.2f} % on the held-out part, loss {-surprise:.4g}")
     return accuracy, surprise
 
 
 def last_evaluation(folder: Path) -> Judgement:
     """Read how good a run was at its end."""
-    from vitrine.evaluation.run_account import read_records
+    from vitrine.reports.run_account import read_records
 
     judged = [record for record in read_records(folder / "metrics.jsonl") if "val_accuracy" in record]
     return judged[-1]["val_accuracy"], -judged[-1]["val_loss"]

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vitrine.errors import VitrineError
-from vitrine.runs.run_report import Mistake, worst_lines
+from vitrine.evaluation.scoring import Mistake
+from vitrine.runs.run_report import worst_lines
 from vitrine.spelling import counted
 
 if TYPE_CHECKING:
@@ -164,7 +165,7 @@ def carry_out(setting: Setting, *, resume_from: Path | None = None) -> TrainingR
     from vitrine.runs.training_task import make_task, trained_module
     from vitrine.runtime.devices import has_fast_bf16
     from vitrine.runtime.log_file import logged_to
-    from vitrine.runtime.processes import by_the_first, joined_processes
+    from vitrine.runtime.processes import joined_processes, on_first_process
     from vitrine.runtime.progress import notice
     from vitrine.training.loop import train
     from vitrine.training.metrics_log import MetricsFile
@@ -180,10 +181,10 @@ def carry_out(setting: Setting, *, resume_from: Path | None = None) -> TrainingR
         done = steps_done(resume_from)
         module = trained_module(setting)
         if resume_from is None:
-            by_the_first(lambda: require_room(setting, module), processes)
+            on_first_process(lambda: require_room(setting, module), processes)
         # With kept answers, making the task asks the teacher about every image: not before the plan.
         task = None if setting.recipe.distillation.caches else make_task(setting, processes)
-        fitting = by_the_first(lambda: chosen_micro_batch(setting, processes), processes)
+        fitting = on_first_process(lambda: chosen_micro_batch(setting, processes), processes)
         training = dataclasses.replace(setting.recipe.training, micro_batch=fitting)
         here = dataclasses.replace(setting, recipe=dataclasses.replace(setting.recipe, training=training))
         seconds = expected_seconds(here, processes, module, task, done=done)
@@ -192,7 +193,7 @@ def carry_out(setting: Setting, *, resume_from: Path | None = None) -> TrainingR
         if is_new and setting.recipe.training.precision == "auto" and has_fast_bf16(processes.device):
             notice("This processor multiplies in bf16: --precision bf16 may take half the time")
         task = task or make_task(setting, processes)
-        by_the_first(lambda: write_records(setting, is_resumed=resume_from is not None), processes)
+        on_first_process(lambda: write_records(setting, is_resumed=resume_from is not None), processes)
         sinks: list[Any] = []
         if processes.is_first:
             sinks = [
@@ -217,7 +218,7 @@ def carry_out(setting: Setting, *, resume_from: Path | None = None) -> TrainingR
         finally:
             for sink in sinks:
                 sink.close()
-        by_the_first(lambda: save_model(setting), processes)
+        on_first_process(lambda: save_model(setting), processes)
         report = report_of(setting, processes) if setting.wants_report else None
     return result_of(setting, outcome, report)
 
