@@ -67,8 +67,8 @@ def embed(
     from vitrine.errors import DataError
     from vitrine.runtime.progress import announced, notice
     from vitrine.runtime.run_folders import new_run_folder
+    from vitrine.serving.output_files import FEATURE_KINDS, require_kind, write_features
     from vitrine.serving.predictor import Predictor
-    from vitrine.serving.writing import FEATURE_KINDS, require_kind, write_features
 
     name, source = opened_pictures("embed", model, pictures, out=out)
     if out is not None:

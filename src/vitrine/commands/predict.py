@@ -103,8 +103,8 @@ def predict(
     from vitrine.data.source import printable
     from vitrine.errors import ConfigError
     from vitrine.runtime.progress import notice
+    from vitrine.serving.output_files import PREDICTION_KINDS, require_kind, write_predictions
     from vitrine.serving.predictor import Predictor
-    from vitrine.serving.writing import PREDICTION_KINDS, require_kind, write_predictions
 
     if top is not None and top < 1:
         raise ConfigError(f"--top must be at least 1, got {top}")
