@@ -97,9 +97,9 @@ def inspect(
     from vitrine.commands.model_or_box import model_and_pictures
     from vitrine.inspection.looks import look_at_images, look_at_model
     from vitrine.inspection.question import Question, check_question, find_class, parse_patch
+    from vitrine.runtime.output_folder import new_output_folder, removed_if_empty
     from vitrine.runtime.processes import joined_processes
     from vitrine.runtime.progress import notice
-    from vitrine.runtime.run_folders import leaving_nothing, new_run_folder
 
     _require_counts(count=count, show=show, components=components)
     model, images = model_and_pictures([model, *(images or ())])
@@ -112,9 +112,9 @@ def inspect(
         num_components=components,
     )
     check_question(loaded.model, question, image_size=loaded.preprocess.size)
-    folder = new_run_folder(out, verb="inspect", files=FILES, never_in=folders, is_overwriting=overwrite)
+    folder = new_output_folder(out, verb="inspect", files=FILES, never_in=folders, is_overwriting=overwrite)
     notes = [] if source is not None else [_no_images(images)]
-    with leaving_nothing(folder), joined_processes(device) as processes:
+    with removed_if_empty(folder), joined_processes(device) as processes:
         place = processes.device
         loaded.model.to(place)
         shown = "no images"

@@ -17,6 +17,7 @@ from vitrine.models.kernels import use_kernels
 from vitrine.runtime.memory import peak_memory
 from vitrine.runtime.processes import Processes, anyone
 from vitrine.runtime.progress import announced, notice
+from vitrine.runtime.run_folder import BEST, LAST, STOPPED
 from vitrine.spelling import counted
 from vitrine.training.averaging import Averages
 from vitrine.training.config import TrainingConfig, is_bf16
@@ -39,8 +40,6 @@ from vitrine.training.step import (
 from vitrine.training.stopping import NotFiniteError, StoppedError, saving_on_signals
 from vitrine.training.task import Outcome, Task
 from vitrine.training.window import Window
-
-LAST, BEST, STOPPED = "last.safetensors", "best.safetensors", "stopped.safetensors"
 
 
 def train(
