@@ -102,9 +102,9 @@ def evaluate(
     """Measure accuracy, calibration and confusion with 95 % intervals, and show the mistakes."""
     from vitrine.checkpoints import load
     from vitrine.evaluation.outputs import run_model
-    from vitrine.runtime.processes import by_the_first, joined_processes
+    from vitrine.runtime.output_folder import removed_if_empty
+    from vitrine.runtime.processes import joined_processes, on_first_process
     from vitrine.runtime.progress import notice
-    from vitrine.runtime.run_folders import leaving_nothing
 
     model, data = model_and_data("evaluate", model, data)
     held_out = held_out_by(model, data) if split is None else None
@@ -117,12 +117,12 @@ def evaluate(
     with joined_processes(device) as processes:
         place, is_first = processes.device, processes.is_first
         # Before the work and not after it, so that a bad name costs no time; none waits for one that was refused.
-        folder = by_the_first(lambda: _folder(out, source, overwrite=overwrite), processes)
+        folder = on_first_process(lambda: _folder(out, source, overwrite=overwrite), processes)
         notice(
             f"Plan: {model} on {len(matched):,} images of {data} ({chosen}), {len(matched.classes)} classes, "
             f"{'x'.join(map(str, loaded.preprocess.size))} px, on {place} in {precision}; to {folder}"
         )
-        with leaving_nothing(folder):
+        with removed_if_empty(folder):
             outputs = run_model(
                 loaded.model.to(place),
                 matched,
@@ -205,10 +205,10 @@ def _real(file: Path | None, source: "Source", matched: "Source") -> list[list[i
 
 
 def _folder(out: Path | None, source: "Source", *, overwrite: bool) -> Path:
-    from vitrine.runtime.run_folders import new_run_folder
+    from vitrine.runtime.output_folder import new_output_folder
 
     roots = [source.root] if source.root is not None else []
-    return new_run_folder(out, verb="evaluate", files=FILES, never_in=roots, is_overwriting=overwrite)
+    return new_output_folder(out, verb="evaluate", files=FILES, never_in=roots, is_overwriting=overwrite)
 
 
 def _score(
@@ -238,15 +238,12 @@ def _write(
     model: str,
     split: str,
 ) -> tuple[Path, ...]:
-    import importlib.util
-
     from vitrine.data.source import printable
     from vitrine.evaluation.calibration import softmax
     from vitrine.evaluation.classification import SingleLabel
-    from vitrine.evaluation.pages import render_evaluation
     from vitrine.evaluation.writing import write_confusion, write_metrics, write_predictions
+    from vitrine.reports.evaluation_page import render_evaluation
     from vitrine.runtime.files import write_atomically
-    from vitrine.runtime.progress import notice
 
     rows = outputs.rows
     probabilities = rows.sigmoid().numpy() if source.is_multi_label else softmax(rows.numpy())
@@ -257,9 +254,6 @@ def _write(
     if isinstance(figures, SingleLabel):
         wrote.append(folder / "confusion.csv")
         write_confusion(wrote[-1], figures)
-    if importlib.util.find_spec("jinja2") is None:
-        notice("No report.html: it needs jinja2; install it with: pip install 'vitrine[report]'")
-        return tuple(wrote)
     page = render_evaluation(
         figures, source=source, probabilities=probabilities, failures=outputs.failures, model=model
     )
