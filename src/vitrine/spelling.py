@@ -3,7 +3,7 @@
 import difflib
 import math
 import unicodedata
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 
 def nearest(name: str, known: Iterable[str], count: int = 1) -> list[str]:
@@ -61,3 +61,14 @@ def with_first(unreadable: Mapping[str, str], noun: str) -> str:
     """Count what cannot be read, and say of the first why."""
     name, why = next(iter(unreadable.items()))
     return f"{counted(len(unreadable), noun)}; the first: {with_name(why, name)}"
+
+
+def printable(name: str) -> str:
+    """Return `name` so that any terminal or file can take it: bytes that are not UTF-8 become escapes."""
+    return name.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+
+
+def some_of(names: Sequence[str], *, most: int = 5) -> str:
+    """Name the first few of many for a message, and how many more there are."""
+    shown = ", ".join(printable(name) for name in names[:most])
+    return shown if len(names) <= most else f"{shown} and {len(names) - most} more"

@@ -6,12 +6,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from vitrine.data.pages import PICTURE_SIDE, picture
-from vitrine.data.source import Source, printable
+from vitrine.data.sources.source import Source
 from vitrine.evaluation.classification import MultiLabel, SingleLabel
 from vitrine.evaluation.label_errors import likely_label_errors
+from vitrine.reports.data_pages import PICTURE_SIDE, picture
 from vitrine.runtime.page_templates import page_templates
 from vitrine.runtime.progress import track
+from vitrine.spelling import printable
 from vitrine.version import __version__
 
 MOST_PICTURES = 24
@@ -146,7 +147,7 @@ def cards_of(
 
 def render(template: str, **values: Any) -> str:
     """Fill in a template of this room; its page frame is that of the data reports."""
-    environment = page_templates("vitrine.evaluation", "vitrine.data", purpose="a report with pictures")
+    environment = page_templates("vitrine.evaluation", "vitrine.reports", purpose="a report with pictures")
     environment.filters["percent"] = lambda value: "-" if value is None else f"{100 * value:.1f}"
     return environment.get_template(template).render(version=__version__, **values)
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from vitrine.data.source import Source, printable
+from vitrine.data.sources.source import Source
 from vitrine.evaluation.calibration import softmax
 from vitrine.evaluation.classification import MultiLabel, SingleLabel, score_multi_label, score_single_label
 from vitrine.evaluation.curves import HEIGHT, WIDTH, charts_of
@@ -22,6 +22,7 @@ from vitrine.evaluation.pages import (
     worst_classes,
 )
 from vitrine.evaluation.run_account import RunAccount
+from vitrine.spelling import printable
 
 MOST_MISTAKES = 12
 MOST_WORST = 12

@@ -149,7 +149,7 @@ def facts_of(looks: Looks, *, image_size: tuple[int, int]) -> list[tuple[str, st
 
 def render_page(drawn: list[tuple[Plate, str]], **values: Any) -> str:
     """Make the page of all figures."""
-    environment = page_templates("vitrine.inspection", "vitrine.data", purpose="a page of all figures")
+    environment = page_templates("vitrine.inspection", "vitrine.reports", purpose="a page of all figures")
     from markupsafe import Markup  # jinja2 brings it along
 
     # The drawings are ours and matplotlib escapes the names in them; everything else is escaped here.

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from vitrine.checkpoints import Loaded
-    from vitrine.data.source import Source
+    from vitrine.data.sources.source import Source
     from vitrine.evaluation.run_account import RunAccount
     from vitrine.evaluation.run_page import Attention, Judged
 
@@ -126,9 +126,9 @@ def _mistakes(judged: "Judged") -> tuple[Mistake, ...]:
     """Name the most confident mistakes; with several labels an image there are none to name."""
     import numpy as np
 
-    from vitrine.data.source import printable
     from vitrine.evaluation.calibration import softmax
     from vitrine.evaluation.pages import confident_mistakes
+    from vitrine.spelling import printable
 
     source = judged.source
     if source.is_multi_label:
@@ -204,10 +204,10 @@ def _attention(loaded: "Loaded", source: "Source", device: "torch.device | str")
         import numpy as np
         import torch
 
-        from vitrine.data.pages import as_address
         from vitrine.inspection.drawing import overlay
         from vitrine.inspection.pictures import as_shown
         from vitrine.inspection.rollout import rollout
+        from vitrine.reports.data_pages import as_address
 
         preprocess = loaded.preprocess
         examples = [source.read(int(index)) for index in indices]

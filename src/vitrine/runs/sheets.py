@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-    from vitrine.data.order import Rows
+    from vitrine.data.loading.order import Rows
     from vitrine.models import ViT
     from vitrine.runs.training_run import Setting
     from vitrine.runs.unlabelled_task import PartsOf
@@ -48,8 +48,8 @@ def write_sheet(
     import torch
     from PIL import Image
 
-    from vitrine.data.loader import Loader
-    from vitrine.data.source import Subset
+    from vitrine.data.loading.loader import Loader
+    from vitrine.data.sources.source import Subset
     from vitrine.runs.unlabelled_evaluation import EVALUATION_SEED
     from vitrine.runtime.files import write_atomically
 

@@ -36,7 +36,7 @@ def judged(study: Study, results: Sequence[Result]) -> tuple[Results, Verdict]:
 def write_page(file: Path, study: Study, results: Sequence[Result], *, notes: Sequence[str] = ()) -> Verdict:
     """Write the page of one study."""
     found, verdict = judged(study, results)
-    templates = page_templates("vitrine.studies", "vitrine.data", purpose="a study's page")
+    templates = page_templates("vitrine.studies", "vitrine.reports", purpose="a study's page")
     from markupsafe import Markup  # jinja2 brings it along
 
     panels = study.panels(found)

@@ -10,14 +10,13 @@ from typing import Any
 import torch
 from torch import nn
 
-from vitrine.data.source import some_of
 from vitrine.errors import CheckpointError, ConfigError, RepeatedError
 from vitrine.models.chance import image_keys, number_draws
 from vitrine.models.kernels import use_kernels
 from vitrine.runtime.memory import peak_memory
 from vitrine.runtime.processes import Processes, anyone
 from vitrine.runtime.progress import announced, notice
-from vitrine.spelling import counted
+from vitrine.spelling import counted, some_of
 from vitrine.training.averaging import Averages
 from vitrine.training.config import TrainingConfig, is_bf16
 from vitrine.training.distribution import distributed
