@@ -133,7 +133,7 @@ class VitClassifier:
         """Tell scikit-learn whether `fit` was called."""
         return hasattr(self, "classes_")
 
-    def _fit_features(self, source: PictureList) -> None:
+    def _fit_features(self, source: "PictureList") -> None:
         import torch
 
         from vitrine.evaluation.closed_form import fit_closed_form
@@ -150,7 +150,7 @@ class VitClassifier:
             l2=self.l2,
         )
 
-    def _fit_weights(self, source: PictureList) -> None:
+    def _fit_weights(self, source: "PictureList") -> None:
         import dataclasses
 
         from vitrine.recipes.options import chosen_recipe

@@ -128,7 +128,7 @@ def test_a_large_image_that_is_converted_in_strips_is_the_same(monkeypatch, name
 
 PEAK = """
 import sys
-from vitrine.data.decode import decode
+from vitrine.data.decoding.decode import decode
 def kilobytes(what):
     return int(open("/proc/self/status").read().split(what + ":")[1].split()[0])
 decode(open(sys.argv[2], "rb").read())
