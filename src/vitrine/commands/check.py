@@ -173,10 +173,10 @@ def _open(data: str) -> Mapping[str, "Source"]:
     return open_kind(data)
 
 
-def _page(report: object, splits: Mapping[str, "Source"], path: Path) -> Path | None:
+def _page(report: object, splits: Mapping[str, "Source"], path: Path) -> Path:
     from vitrine.data.auditing.scan import ScanReport
     from vitrine.reports.data_pages import render_scan
-    from vitrine.runtime.page_templates import write_page
+    from vitrine.reports.pages import write_page
 
     assert isinstance(report, ScanReport)
-    return write_page(path, lambda: render_scan(report, splits), remains="issues.csv")
+    return write_page(path, render_scan(report, splits))

@@ -168,12 +168,10 @@ def _features(
     return features
 
 
-def _page(overlap: object, train: "Source", tests: "dict[str, Source]", path: Path) -> Path | None:
+def _page(overlap: object, train: "Source", tests: "dict[str, Source]", path: Path) -> Path:
     from vitrine.data.auditing.overlap import Overlap
     from vitrine.reports.data_pages import render_overlap
-    from vitrine.runtime.page_templates import write_page
+    from vitrine.reports.pages import write_page
 
     assert isinstance(overlap, Overlap)
-    return write_page(
-        path, lambda: render_overlap(overlap, train, tests), remains="pairs.csv and exclude.txt"
-    )
+    return write_page(path, render_overlap(overlap, train, tests))

@@ -239,14 +239,11 @@ def _write(
     model: str,
     split: str,
 ) -> tuple[Path, ...]:
-    import importlib.util
-
     from vitrine.evaluation.calibration import softmax
     from vitrine.evaluation.classification import SingleLabel
-    from vitrine.evaluation.pages import render_evaluation
     from vitrine.evaluation.writing import write_confusion, write_metrics, write_predictions
+    from vitrine.reports.evaluation_page import render_evaluation
     from vitrine.runtime.files import write_atomically
-    from vitrine.runtime.progress import notice
     from vitrine.spelling import printable
 
     rows = outputs.rows
@@ -258,9 +255,6 @@ def _write(
     if isinstance(figures, SingleLabel):
         wrote.append(folder / "confusion.csv")
         write_confusion(wrote[-1], figures)
-    if importlib.util.find_spec("jinja2") is None:
-        notice("No report.html: it needs jinja2; install it with: pip install 'vitrine[report]'")
-        return tuple(wrote)
     page = render_evaluation(
         figures, source=source, probabilities=probabilities, failures=outputs.failures, model=model
     )

@@ -268,7 +268,8 @@ def _draw(
     notes: list[str],
     unreadable: dict[str, str],
 ) -> tuple[Path, ...]:
-    from vitrine.inspection.album import Captions, described, draw_all, facts_of, plates_of, render_page
+    from vitrine.inspection.album import Captions, described, draw_all, facts_of, plates_of
+    from vitrine.reports.inspection_page import render_inspection
     from vitrine.runtime.files import write_atomically
     from vitrine.spelling import printable
 
@@ -283,7 +284,7 @@ def _draw(
     )
     plates = plates_of(looks, model=loaded.model, captions=captions)
     drawn = draw_all(plates, folder)
-    page = render_page(
+    page = render_inspection(
         drawn,
         model=printable(model),
         described=described(loaded.model, variant=loaded.record.variant),

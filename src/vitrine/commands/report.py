@@ -20,7 +20,7 @@ def report(
 ) -> "RunReport":
     """Write one page about a run: curves, verdict, mistakes with their attention, calibration, data, cost."""
     from vitrine.errors import DataError
-    from vitrine.evaluation.run_account import read_account
+    from vitrine.reports.run_account import read_account
     from vitrine.runs.run_data import splits_of_run
     from vitrine.runs.run_report import write_report
     from vitrine.runtime.processes import joined_processes

@@ -1,6 +1,5 @@
 """All figures of one inspection, drawn, written and put on one page."""
 
-import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -14,13 +13,11 @@ from vitrine.inspection import figures
 from vitrine.inspection.drawing import drawing, save_figure
 from vitrine.inspection.looks import Looks
 from vitrine.models import Model, ViT
-from vitrine.runtime.page_templates import page_templates
 from vitrine.runtime.progress import track
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-LEAST_WIDE = 3
 POSITION_KINDS = {
     "learned_1d": "learned, one a patch",
     "learned_2d": "learned, rows and columns",
@@ -145,31 +142,6 @@ def facts_of(looks: Looks, *, image_size: tuple[int, int]) -> list[tuple[str, st
     if looks.norms is not None:
         facts.append((str(int(looks.norms.outliers.sum())), "outlier tokens in the images shown"))
     return facts
-
-
-def render_page(drawn: list[tuple[Plate, str]], **values: Any) -> str:
-    """Make the page of all figures."""
-    environment = page_templates("vitrine.inspection", "vitrine.reports", purpose="a page of all figures")
-    from markupsafe import Markup  # jinja2 brings it along
-
-    # The drawings are ours and matplotlib escapes the names in them; everything else is escaped here.
-    plates = [
-        {
-            "name": plate.name,
-            "heading": plate.heading,
-            "words": plate.words,
-            "drawing": Markup(svg),
-            "is_wide": is_wide(svg),
-        }
-        for plate, svg in drawn
-    ]
-    return environment.get_template("inspect.html.j2").render(plates=plates, **values)
-
-
-def is_wide(svg: str) -> bool:
-    """Whether a drawing is a strip, of which nothing would be seen on a phone if it were shrunk to its width."""
-    found = re.search(r'viewBox="0 0 ([\d.]+) ([\d.]+)"', svg)
-    return found is not None and float(found[1]) >= LEAST_WIDE * float(found[2])
 
 
 def _model_plates(looks: Looks, model: Model) -> list[Plate]:

@@ -1,22 +1,19 @@
 """Reports as one HTML file each, with pictures inside: what a scan found, and pairs of copies."""
 
-import base64
-import io
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from PIL import Image
 
 from vitrine.data.auditing.duplicates import Duplicate, ImageRef
 from vitrine.data.auditing.overlap import TRAIN, Overlap
 from vitrine.data.auditing.scan import ScanReport, problem_of
-from vitrine.data.decoding.decode import JPEG_MAGIC, decode
-from vitrine.data.decoding.pixels import Pixels
+from vitrine.data.decoding.decode import decode
 from vitrine.data.sources.file_list import photos_passed_over
 from vitrine.data.sources.source import Source
 from vitrine.errors import DataError
-from vitrine.runtime.page_templates import page_templates
+from vitrine.reports.pages import render
+from vitrine.reports.thumbnails import thumbnail
 from vitrine.runtime.progress import track
 from vitrine.spelling import printable
 
@@ -25,7 +22,6 @@ MOST_BAD = 60
 MOST_PAIRS = 60
 MOST_SAMPLES = 240
 MOST_SAMPLES_A_CLASS = 6
-PICTURE_SIDE = 112
 # Problems that are neither a file's nor a pair's, so that no picture shows them.
 ELSEWHERE = ("damaged shard", "empty class", "missing class", "single class", "tiny class")
 _PAIR_KINDS = (
@@ -49,7 +45,7 @@ def render_scan(report: ScanReport, splits: Mapping[str, Source]) -> str:
         if pairs:
             shown = [_pair(pair, splits) for pair in track(pairs[:MOST_PAIRS], f"Drawing: {title}")]
             groups.append({"title": title, "words": words, "total": len(pairs), "pairs": shown})
-    return _render(
+    return render(
         "scan.html.j2",
         report=report,
         address=printable(report.address),
@@ -71,7 +67,7 @@ def render_overlap(overlap: Overlap, train: Source, tests: Mapping[str, Source])
     sources = {TRAIN: train, **tests}
     ordered = sorted(overlap.pairs, key=lambda found: found.pair.similarity)
     chosen = [*ordered[: 2 * MOST_PAIRS], *ordered[2 * MOST_PAIRS :][-MOST_PAIRS:]]
-    return _render(
+    return render(
         "pairs.html.j2",
         overlap=overlap,
         address=printable(train.address),
@@ -82,51 +78,6 @@ def render_overlap(overlap: Overlap, train: Source, tests: Mapping[str, Source])
     )
 
 
-def picture(source: Source, index: int, *, side: int = PICTURE_SIDE) -> str | None:
-    """Make a picture of at most `side` pixels as a data address; None where nothing can be decoded."""
-    try:
-        data = source.read(index).data
-    except DataError:
-        return None
-    try:
-        return as_address(decode(data, min_size=(side, side)), side)
-    except DataError:
-        pixels = _rest_of(data)
-        return None if pixels is None else as_address(pixels, side)
-
-
-def _rest_of(data: bytes | Pixels) -> Pixels | None:
-    """Decode what there is of a JPEG that was cut short, to show how much is left."""
-    if not isinstance(data, bytes) or data[:3] != JPEG_MAGIC:
-        return None
-    try:
-        import simplejpeg
-
-        height, width, _, _ = simplejpeg.decode_jpeg_header(data)
-        if height * width > 50_000_000:
-            return None
-        pixels: Pixels = simplejpeg.decode_jpeg(data, strict=False)
-    except (ImportError, ValueError):
-        return None
-    return pixels
-
-
-def as_address(pixels: Pixels, side: int) -> str:
-    """Turn pixels (H, W, 1 or 3) into a picture of at most `side` pixels inside a page: a data address."""
-    image = Image.fromarray(pixels if pixels.shape[2] == 3 else pixels[:, :, 0])
-    is_small = max(image.size) <= side
-    if not is_small:
-        image.thumbnail((side, side), Image.Resampling.LANCZOS)
-    buffer = io.BytesIO()
-    # Icons and CIFAR images are shown pixel by pixel, so they are stored without loss.
-    if is_small:
-        image.save(buffer, "PNG", optimize=True)
-    else:
-        image.save(buffer, "JPEG", quality=82)
-    kind = "png" if is_small else "jpeg"
-    return f"data:image/{kind};base64,{base64.b64encode(buffer.getvalue()).decode()}"
-
-
 def _bad_file(source: Source, index: int) -> dict[str, Any]:
     name = printable(source.name(index))
     reason = ""
@@ -135,7 +86,7 @@ def _bad_file(source: Source, index: int) -> dict[str, Any]:
     except DataError as error:
         reason = str(error)
     words = reason.removeprefix(name).strip() or "cannot be read"
-    return {"path": name, "problem": problem_of(reason), "detail": words, "picture": picture(source, index)}
+    return {"path": name, "problem": problem_of(reason), "detail": words, "picture": thumbnail(source, index)}
 
 
 def _pair_kind(pair: Duplicate) -> str:
@@ -158,7 +109,7 @@ def _side(ref: ImageRef, sources: Mapping[str, Source]) -> dict[str, Any]:
         "path": printable(ref.path),
         "label": printable(ref.label),
         "split": ref.split,
-        "picture": picture(sources[ref.split], ref.index),
+        "picture": thumbnail(sources[ref.split], ref.index),
     }
 
 
@@ -197,9 +148,4 @@ def _spread(indices: Sequence[int], count: int) -> list[int]:
 
 
 def _pictures(source: Source, indices: Iterable[int]) -> list[dict[str, Any]]:
-    return [{"path": printable(source.name(index)), "picture": picture(source, index)} for index in indices]
-
-
-def _render(template: str, **values: Any) -> str:
-    environment = page_templates("vitrine.reports", purpose="a report with pictures")
-    return environment.get_template(template).render(**values)
+    return [{"path": printable(source.name(index)), "picture": thumbnail(source, index)} for index in indices]

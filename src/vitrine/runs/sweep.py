@@ -98,7 +98,7 @@ def judged_with(rate: float, setting: "Setting") -> Judgement:
 
 def last_evaluation(folder: Path) -> Judgement:
     """Read how good a run was at its end."""
-    from vitrine.evaluation.run_account import read_records
+    from vitrine.reports.run_account import read_records
 
     judged = [record for record in read_records(folder / "metrics.jsonl") if "val_accuracy" in record]
     return judged[-1]["val_accuracy"], -judged[-1]["val_loss"]

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vitrine.errors import VitrineError
-from vitrine.runs.run_report import Mistake, worst_lines
+from vitrine.evaluation.scoring import Mistake
+from vitrine.runs.run_report import worst_lines
 from vitrine.spelling import counted
 
 if TYPE_CHECKING:

@@ -15,8 +15,8 @@ from vitrine.evaluation.classification import (
 from vitrine.evaluation.label_errors import likely_label_errors
 from vitrine.evaluation.metrics import top_k_correct
 from vitrine.evaluation.multilabel import average_precisions
-from vitrine.evaluation.pages import confused_pairs
 from vitrine.evaluation.real import file_order, read_real, real_correct
+from vitrine.reports.evaluation_page import confused_pairs
 
 
 def source(labels, classes, names=None, root=None):

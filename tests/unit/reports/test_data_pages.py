@@ -1,7 +1,6 @@
 import base64
 import io
 import re
-import sys
 
 import pytest
 from pictures import altered, class_folders, photo, save
@@ -10,9 +9,9 @@ from PIL import Image
 from vitrine.data.auditing.overlap import find_overlap
 from vitrine.data.auditing.scan import scan
 from vitrine.data.sources.opening import open_kind, open_source
-from vitrine.errors import MissingExtraError
-from vitrine.reports import data_pages as pages
-from vitrine.reports.data_pages import picture, render_overlap, render_scan
+from vitrine.reports import data_pages
+from vitrine.reports.data_pages import render_overlap, render_scan
+from vitrine.reports.thumbnails import thumbnail
 
 
 @pytest.fixture(autouse=True)
@@ -67,7 +66,7 @@ def test_a_page_shows_no_more_pictures_than_its_limits(tmp_path, monkeypatch):
         (root / "cat" / f"bad{number}.png").write_bytes(b"")
         (root / "dog" / f"copy{number}.png").write_bytes((root / "dog" / f"{number}.png").read_bytes())
     for name in ("MOST_BAD", "MOST_PAIRS", "MOST_SAMPLES_A_CLASS"):
-        monkeypatch.setattr(pages, name, 3)
+        monkeypatch.setattr(data_pages, name, 3)
     splits = open_kind(str(root))
     page = render_scan(scan(splits), splits)
     assert page.count("<img") == 3 * 2 + 2 * 3
@@ -82,10 +81,10 @@ def test_a_picture_is_small_and_a_cut_jpeg_shows_what_is_left(tmp_path):
     (tmp_path / "set" / "a" / "zero.jpg").write_bytes(b"")
     source = open_source(tmp_path / "set")
     for index in (0, 1):
-        kind, _, text = picture(source, index).partition(",")
+        kind, _, text = thumbnail(source, index).partition(",")
         assert kind == "data:image/jpeg;base64"
         assert max(Image.open(io.BytesIO(base64.b64decode(text))).size) == 112
-    assert picture(source, 2) is None
+    assert thumbnail(source, 2) is None
 
 
 def test_the_page_of_pairs_shows_the_doubtful_ones_first(tmp_path):
@@ -97,12 +96,6 @@ def test_the_page_of_pairs_shows_the_doubtful_ones_first(tmp_path):
     page = render_overlap(find_overlap(*sources), *sources)
     assert "2 of 14 training images to leave out" in page
     assert page.index("cat/near.jpg") < page.index("dog/same.png")
-
-
-def test_without_the_extra_it_is_said_how_to_get_it(splits, monkeypatch):
-    monkeypatch.setitem(sys.modules, "jinja2", None)
-    with pytest.raises(MissingExtraError, match=r"pip install 'vitrine\[report\]'"):
-        render_scan(scan(splits), splits)
 
 
 def test_unlabelled_images_have_a_page_too(tmp_path):

@@ -1,6 +1,6 @@
 import pytest
 
-from vitrine.evaluation.curves import HEIGHT, MOST_POINTS, WIDTH, charts_of, round_ticks
+from vitrine.reports.curves import HEIGHT, MOST_POINTS, WIDTH, charts_of, round_ticks
 
 
 @pytest.mark.parametrize(

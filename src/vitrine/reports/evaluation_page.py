@@ -9,11 +9,11 @@ from numpy.typing import NDArray
 from vitrine.data.sources.source import Source
 from vitrine.evaluation.classification import MultiLabel, SingleLabel
 from vitrine.evaluation.label_errors import likely_label_errors
-from vitrine.reports.data_pages import PICTURE_SIDE, picture
-from vitrine.runtime.page_templates import page_templates
+from vitrine.evaluation.scoring import confident_mistakes
+from vitrine.reports.pages import render
+from vitrine.reports.thumbnails import THUMBNAIL_SIDE, thumbnail
 from vitrine.runtime.progress import track
 from vitrine.spelling import printable
-from vitrine.version import __version__
 
 MOST_PICTURES = 24
 MOST_CLASSES = 20
@@ -62,12 +62,6 @@ def render_evaluation(
         num_suspects=len(suspects),
         **values,
     )
-
-
-def confident_mistakes(probabilities: NDArray[Any], labels: NDArray[Any]) -> NDArray[np.int64]:
-    """Return the images that are wrong, the most confident first."""
-    wrong = np.flatnonzero(probabilities.argmax(axis=1) != labels)
-    return wrong[np.argsort(-probabilities[wrong].max(axis=1), kind="stable")]
 
 
 def worst_classes(figures: SingleLabel) -> list[dict[str, Any]]:
@@ -125,7 +119,7 @@ def cards_of(
     labels: NDArray[Any],
     *,
     attention: Sequence[str | None] | None = None,
-    side: int = PICTURE_SIDE,
+    side: int = THUMBNAIL_SIDE,
 ) -> list[dict[str, Any]]:
     """Make a card for each of some images: picture, prediction, label; the attention beside it where it is given."""
     cards = []
@@ -134,7 +128,7 @@ def cards_of(
         cards.append(
             {
                 "path": printable(source.name(index)),
-                "picture": picture(source, index, side=side),
+                "picture": thumbnail(source, index, side=side),
                 "attention": attention[row] if attention else None,
                 "label": printable(source.classes[int(labels[row])]),
                 "predicted": printable(source.classes[best]),
@@ -143,13 +137,6 @@ def cards_of(
             }
         )
     return cards
-
-
-def render(template: str, **values: Any) -> str:
-    """Fill in a template of this room; its page frame is that of the data reports."""
-    environment = page_templates("vitrine.evaluation", "vitrine.reports", purpose="a report with pictures")
-    environment.filters["percent"] = lambda value: "-" if value is None else f"{100 * value:.1f}"
-    return environment.get_template(template).render(version=__version__, **values)
 
 
 def bars_of(figures: SingleLabel) -> list[dict[str, float]]:
