@@ -22,8 +22,8 @@ from vitrine.data.sources.source import Example, Source
 from vitrine.data.sources.tar_index import TarIndex, read_index, write_index
 from vitrine.errors import ConfigError, DataError
 from vitrine.runtime.files import json_text, sha256_of, write_atomically
+from vitrine.runtime.output_folder import is_inside
 from vitrine.runtime.progress import track
-from vitrine.runtime.run_folders import is_inside
 from vitrine.spelling import printable
 
 FORMAT = 1

@@ -108,7 +108,7 @@ def test_files_that_are_not_for_the_device_are_spoken_of_once(without_cuda, tmp_
         def __init__(self):
             self.said = []
 
-        def notice(self, text):
+        def notice(self, text, advice=()):
             self.said.append(text)
 
     for number in range(8):

@@ -23,7 +23,7 @@ class Heard:
     def __init__(self):
         self.remarks = []
 
-    def notice(self, text):
+    def notice(self, text, advice=()):
         self.remarks.append(text)
 
 
