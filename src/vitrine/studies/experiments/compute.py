@@ -1,5 +1,6 @@
 """Accuracy against pre-training compute: ViTs, ResNets, hybrids (section 4.4, Fig. 5, Table 6)."""
 
+import dataclasses
 import math
 import statistics
 
@@ -8,9 +9,9 @@ import numpy as np
 from vitrine.models.config import ModelConfig
 from vitrine.models.variants import configure
 from vitrine.recipes.pre_training import JFT, jft_like
-from vitrine.studies.panels import Panel, Point, point
+from vitrine.reports.charts import Chart, Point
 from vitrine.studies.record import Run, Setup, Study
-from vitrine.studies.results import Results
+from vitrine.studies.results import Results, point_at
 from vitrine.studies.scales import Scale, from_scratch, hybrid, resnet, vit
 from vitrine.studies.verdicts import Finding, sure
 
@@ -67,7 +68,6 @@ def runs(setup: Setup) -> tuple[Run, ...]:
 
 def paper_run(setup: Setup, name: str) -> Run:
     """Make one row of Table 6, with the recipe of Table 3."""
-    import dataclasses
 
     recipe = jft_like(name).with_steps_for(setup.num_images)
     family = "hybrid" if "+" in name else "ResNet" if name.startswith("BiT") else "ViT"
@@ -99,7 +99,7 @@ def lead(results: Results, one: str, other: str, *, at: list[float]) -> float:
     return float(np.mean(np.interp(at, x1, y1) - np.interp(at, x2, y2)))
 
 
-def judge(results: Results) -> list[Finding]:
+def findings(results: Results) -> list[Finding]:
     """Compare the families at equal compute, where both have been measured."""
     curves = {family: curve(results, family) for family in FAMILIES}
     if any(len(xs) < 2 for xs, _, _ in curves.values()):
@@ -119,7 +119,7 @@ def judge(results: Results) -> list[Finding]:
     return found
 
 
-def panels(results: Results) -> list[Panel]:
+def charts(results: Results) -> list[Chart]:
     """Show accuracy over compute, Table 6 beside."""
     ours = {}
     for family in FAMILIES:
@@ -127,15 +127,15 @@ def panels(results: Results) -> list[Panel]:
         for model in results.options("model"):
             members = results.where(family=family, model=model)
             if members:
-                points += point(results, members[0].exaflops, model=model)
+                points += point_at(results, members[0].exaflops, model=model)
         ours[family] = tuple(sorted(points, key=lambda found: found.x))
     paper = {
         family: tuple(Point(x=x, y=y) for x, y in sorted(rows.values())) for family, rows in PAPER.items()
     }
     common = {"y_label": "Accuracy [%]", "x_label": "Pre-training compute [exaFLOPs]", "is_log": True}
     return [
-        Panel(title="Ours, test accuracy", series=ours, **common),  # type: ignore[arg-type]
-        Panel(title="The paper, JFT to ImageNet", series=paper, is_paper=True, **common),  # type: ignore[arg-type]
+        Chart(title="Ours, test accuracy", series=ours, **common),  # type: ignore[arg-type]
+        Chart(title="The paper, JFT to ImageNet", series=paper, is_paper=True, **common),  # type: ignore[arg-type]
     ]
 
 
@@ -149,8 +149,8 @@ STUDY = Study(
     "have, ViTs are above ResNets on average by more than twice the standard error. (2) At the smallest compute that "
     "both have, hybrids are above ViTs by as much.",
     runs=runs,
-    judge=judge,
-    panels=panels,
+    findings=findings,
+    charts=charts,
     seeds=2,
     departures="Accuracy on the same set instead of after transfer; the claim is about pre-training data that "
     "suffices, which small sets do not.",

@@ -2,32 +2,40 @@
 
 import dataclasses
 import shlex
+import shutil
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from vitrine.errors import MissingExtraError
+from vitrine.runtime.progress import announced, notice
+from vitrine.runtime.rate import measured_matmul_rate
+from vitrine.runtime.turns import alone_at
 from vitrine.spelling import duration
+from vitrine.studies.datasets import StudyData, look_at, make_arrays
+from vitrine.studies.estimate import estimate
+from vitrine.studies.page import PAGE, judged, write_page
+from vitrine.studies.pool import carry_out_all
+from vitrine.studies.record import Run, Setup, Study, hash_of, in_order, keys_of
+from vitrine.studies.results import Result, append_result, read_results
 from vitrine.studies.running.study_outcome import StudyLine, StudyResult
-
-if TYPE_CHECKING:
-    from vitrine.studies.record import Run, Study
-    from vitrine.studies.results import Result
-    from vitrine.studies.running.study_data import StudyData
-    from vitrine.studies.running.study_run import Place
-    from vitrine.studies.scales import Scale
+from vitrine.studies.scales import SCALES, Scale
+from vitrine.studies.training_runs import MODEL, Place, carry_out_run
+from vitrine.training.stopping import StoppedError
+from vitrine.version import __version__
 
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
     """One study, all its runs and the data that they read."""
 
-    study: "Study"
-    runs: "tuple[Run, ...]"
+    study: Study
+    runs: tuple[Run, ...]
     keys: dict[str, str]
-    data: "dict[str, StudyData]"
+    data: dict[str, StudyData]
     out: Path
     series: str
     """A hash of scale and data: results of one series may be compared."""
@@ -38,20 +46,18 @@ class Plan:
         """Where the study's results are."""
         return self.out / self.study.name
 
-    def run_folder(self, run: "Run") -> Path:
+    def run_folder(self, run: Run) -> Path:
         """Return where a run keeps its checkpoints: never where other data or another recipe left some."""
         return self.folder / "runs" / f"{run.name}-{self.keys[run.name]}"
 
-    def finished(self) -> "list[Result]":
+    def finished(self) -> list[Result]:
         """Return the results of these runs that are there already, in the order of the list."""
-        from vitrine.studies.results import read_results
 
         by_key = {result.key: result for result in read_results(self.folder)}
         return [by_key[self.keys[run.name]] for run in self.runs if self.keys[run.name] in by_key]
 
-    def unfinished(self) -> "list[Run]":
+    def unfinished(self) -> list[Run]:
         """Return the runs that are left, and finished ones whose weights are gone and needed."""
-        from vitrine.studies.running.study_run import MODEL
 
         done = {result.key for result in self.finished()}
         left = {run.name for run in self.runs if self.keys[run.name] not in done}
@@ -72,9 +78,8 @@ class Facts:
     target_classes: tuple[int, ...] = ()
 
 
-def looked_at(data: str, target: str | None, *, folder: Path) -> "dict[str, StudyData]":
+def looked_at(data: str, target: str | None, *, folder: Path) -> dict[str, StudyData]:
     """Open the data set and every target, and describe them."""
-    from vitrine.studies.running.study_data import look_at
 
     sets = {"data": look_at(data, folder=folder)}
     for number, part in enumerate(part for part in (target or "").split(",") if part):
@@ -82,7 +87,7 @@ def looked_at(data: str, target: str | None, *, folder: Path) -> "dict[str, Stud
     return sets
 
 
-def facts_of(sets: "dict[str, StudyData]") -> Facts:
+def facts_of(sets: dict[str, StudyData]) -> Facts:
     """Return what the lists need to know of data sets."""
     own = sets["data"]
     return Facts(
@@ -93,9 +98,8 @@ def facts_of(sets: "dict[str, StudyData]") -> Facts:
     )
 
 
-def runs_of(study: "Study", scale: "Scale", *, seeds: int | None, facts: Facts) -> "list[Run]":
+def runs_of(study: Study, scale: Scale, *, seeds: int | None, facts: Facts) -> list[Run]:
     """List the runs of every seed, each after the one whose weights it needs."""
-    from vitrine.studies.record import Setup, in_order
 
     found: list[Run] = []
     for seed in range(seeds or study.seeds):
@@ -108,11 +112,10 @@ def runs_of(study: "Study", scale: "Scale", *, seeds: int | None, facts: Facts) 
 
 
 def planned(
-    chosen: "Sequence[Study]", scale: "Scale", *, data: str, target: str | None, seeds: int | None, out: Path,
+    chosen: Sequence[Study], scale: Scale, *, data: str, target: str | None, seeds: int | None, out: Path,
     compiles: bool,
 ) -> list[Plan]:  # fmt: skip
     """List the runs of every study for this data."""
-    from vitrine.studies.record import hash_of, keys_of
 
     scale = dataclasses.replace(scale, compiles=True) if compiles else scale
     sets = looked_at(data, target, folder=out / "data")
@@ -131,9 +134,8 @@ def planned(
     return plans
 
 
-def command_of(study: str, scale: "Scale", *, data: str, target: str | None) -> str:
+def command_of(study: str, scale: Scale, *, data: str, target: str | None) -> str:
     """Return the command that gives these results again, but for the seeds."""
-    from vitrine.studies.scales import SCALES
 
     words = ["vitrine", "study", study, data, "--scale", scale.name]
     if target:
@@ -148,11 +150,6 @@ def carried_out(
     plans: Sequence[Plan], *, scale: str, jobs: int, device: str, workers: int, rate: float | None
 ) -> StudyResult:
     """Carry out every run that is not finished, all studies in one pool, and write their pages."""
-    from vitrine.runtime.progress import notice
-    from vitrine.runtime.turns import alone_at
-    from vitrine.studies.running.study_data import make_arrays
-    from vitrine.studies.running.study_run import Place
-    from vitrine.training.stopping import StoppedError
 
     with ExitStack() as claimed:
         for plan in plans:
@@ -175,19 +172,15 @@ def carried_out(
     return StudyResult(scale=scale, lines=pages, failed=tuple(failed), notes=tuple(notes))
 
 
-def name_of(run: "Run") -> str:
+def name_of(run: Run) -> str:
     """Name a run among those of several studies."""
     return f"{run.study}/{run.name}"
 
 
 def run_all(
-    plans: Sequence[Plan], todo: "Sequence[Run]", place: "Place", *, scale: str, notes: Sequence[str]
+    plans: Sequence[Plan], todo: Sequence[Run], place: Place, *, scale: str, notes: Sequence[str]
 ) -> list[str]:
     """Carry out runs, write a line for each and a page for each study that is through; return what failed."""
-    from vitrine.runtime.progress import announced
-    from vitrine.studies.pool import carry_out_all
-    from vitrine.studies.results import append_result
-    from vitrine.studies.running.study_run import carry_out_run
 
     plan_of = {plan.study.name: plan for plan in plans}
     left = Counter(run.study for run in todo)
@@ -210,9 +203,8 @@ def run_all(
     return failed
 
 
-def plan_sentence(plans: Sequence[Plan], todo: "Sequence[Run]", *, jobs: int, rate: float | None) -> str:
+def plan_sentence(plans: Sequence[Plan], todo: Sequence[Run], *, jobs: int, rate: float | None) -> str:
     """Say before the first run what will be done."""
-    from vitrine.studies.estimate import estimate
 
     total = sum(len(plan.runs) for plan in plans)
     if not todo:
@@ -226,9 +218,8 @@ def plan_sentence(plans: Sequence[Plan], todo: "Sequence[Run]", *, jobs: int, ra
     )
 
 
-def line_for(run: "Run", plan: Plan, values: dict[str, Any], *, scale: str) -> dict[str, Any]:
+def line_for(run: Run, plan: Plan, values: dict[str, Any], *, scale: str) -> dict[str, Any]:
     """Return the line of a finished run."""
-    from vitrine.version import __version__
 
     data = plan.data[run.data]
     return {
@@ -249,9 +240,8 @@ def line_for(run: "Run", plan: Plan, values: dict[str, Any], *, scale: str) -> d
     }
 
 
-def clear(plan: Plan, run: "Run") -> None:
+def clear(plan: Plan, run: Run) -> None:
     """Remove a finished run's checkpoints, and all of it where no other run begins with its weights."""
-    import shutil
 
     folder = plan.run_folder(run)
     shutil.rmtree(folder / "checkpoints" if run.role == "preparation" else folder, ignore_errors=True)
@@ -259,9 +249,6 @@ def clear(plan: Plan, run: "Run") -> None:
 
 def page_of(plan: Plan, notes: Sequence[str]) -> StudyLine:
     """Write a study's page from its finished runs and say what it shows."""
-    from vitrine.errors import MissingExtraError
-    from vitrine.runtime.progress import notice
-    from vitrine.studies.page import PAGE, judged, write_page
 
     results = plan.finished()
     page: Path | None = plan.folder / PAGE
@@ -294,7 +281,6 @@ def matmul_rate(rate: float | None) -> tuple[float, str]:
             rate * 1e12,
             f"Time at {rate:g} TFLOP/s, as stated; half of it is what a good training step reaches",
         )
-    from vitrine.runtime.rate import measured_matmul_rate
 
     found, where = measured_matmul_rate("bf16")
     return found, f"Time at {found / 1e12:.3g} TFLOP/s, measured on this {where}; state yours with --rate"

@@ -9,20 +9,36 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from vitrine.studies.running.study_data import StudyData, part_of, splits_of
+import numpy as np
+import torch
+from torch import nn
 
-if TYPE_CHECKING:
-    import torch
-    from torch import nn
-
-    from vitrine.data.preprocess import Preprocess
-    from vitrine.data.source import Source
-    from vitrine.models import Model
-    from vitrine.runs.training_run import Setting
-    from vitrine.studies.record import Run
-    from vitrine.training.task import Task
+from vitrine.checkpoints import load, save
+from vitrine.checkpoints.adapting import with_num_classes
+from vitrine.checkpoints.weights import ModelWeights, fill_model
+from vitrine.data.loader import Loader
+from vitrine.data.preprocess import Preprocess
+from vitrine.data.resident import pixels_of
+from vitrine.data.source import Source, Subset
+from vitrine.evaluation.features import representation
+from vitrine.evaluation.fewshot import draw_support, fewshot_accuracy
+from vitrine.evaluation.speed import largest_batch, measure_speeds
+from vitrine.models import Model, build
+from vitrine.models.cost import cost_of
+from vitrine.runs.run_records import steps_done
+from vitrine.runs.training_run import Setting
+from vitrine.runs.training_task import make_task, trained_module, weights_of_model
+from vitrine.runtime.devices import choose_device
+from vitrine.runtime.processes import Processes
+from vitrine.runtime.progress import quiet
+from vitrine.studies.datasets import StudyData, part_of, splits_of
+from vitrine.studies.estimate import exaflops_of
+from vitrine.studies.record import Run
+from vitrine.training.loop import BEST, LAST, train
+from vitrine.training.saving import newest_state, weights_of
+from vitrine.training.task import Task
 
 EVALUATION_BATCH = 1000
 MODEL = "model"
@@ -49,14 +65,8 @@ class Place:
         return self.folders[f"{study}/{run}"]
 
 
-def carry_out_run(run: "Run", place: Place) -> dict[str, Any]:
+def carry_out_run(run: Run, place: Place) -> dict[str, Any]:
     """Carry out one run and return the fields of its result that only the run knows."""
-    import torch
-
-    from vitrine.models.cost import cost_of
-    from vitrine.runtime.devices import choose_device
-    from vitrine.runtime.progress import quiet
-    from vitrine.studies.estimate import exaflops_of
 
     if place.jobs > 1:
         torch.set_num_threads(max(available_threads() // place.jobs, 1))
@@ -83,21 +93,12 @@ def carry_out_run(run: "Run", place: Place) -> dict[str, Any]:
 @functools.cache
 def available_threads() -> int:
     """Return how many threads torch would take in a process of its own; OMP_NUM_THREADS decides where it is set."""
-    import torch
 
     return torch.get_num_threads()
 
 
-def trained_and_measured(run: "Run", place: Place, device: "torch.device") -> dict[str, Any]:
+def trained_and_measured(run: Run, place: Place, device: torch.device) -> dict[str, Any]:
     """Train from the run's weights or from its last checkpoint, then judge the best weights on the test split."""
-    from vitrine.checkpoints import save
-    from vitrine.data.preprocess import Preprocess
-    from vitrine.models import build
-    from vitrine.runs.run_records import steps_done
-    from vitrine.runs.training_task import trained_module, weights_of_model
-    from vitrine.runtime.processes import Processes
-    from vitrine.training.loop import BEST, LAST, train
-    from vitrine.training.saving import newest_state, weights_of
 
     data, size = place.data[run.data], run.model.image_size
     splits = splits_of(data, size[0])
@@ -129,11 +130,8 @@ def trained_and_measured(run: "Run", place: Place, device: "torch.device") -> di
     }
 
 
-def setting_of(
-    run: "Run", place: Place, *, preprocess: "Preprocess", splits: "Mapping[str, Source]"
-) -> "Setting":
+def setting_of(run: Run, place: Place, *, preprocess: Preprocess, splits: Mapping[str, Source]) -> Setting:
     """Describe the run as the training verbs do."""
-    from vitrine.runs.training_run import Setting
 
     return Setting(
         model=first_weights(run, place),
@@ -148,14 +146,8 @@ def setting_of(
     )
 
 
-def first_weights(run: "Run", place: Place) -> "Model":
+def first_weights(run: Run, place: Place) -> Model:
     """Build the model: fresh, or with the weights of the run before it, a new head and fitting positions."""
-    import torch
-
-    from vitrine.checkpoints import load
-    from vitrine.checkpoints.adapting import with_num_classes
-    from vitrine.checkpoints.weights import ModelWeights, fill_model
-    from vitrine.models import build
 
     torch.manual_seed(run.seed)
     fresh = build(run.model)
@@ -174,24 +166,22 @@ def first_weights(run: "Run", place: Place) -> "Model":
     return model
 
 
-def task_of(setting: "Setting", run: "Run", processes: Any) -> "Task":
+def task_of(setting: Setting, run: Run, processes: Any) -> Task:
     """Make the task of the training verbs, judged on images that are already on the device, and only if asked."""
-    from vitrine.runs.training_task import make_task
 
     task = make_task(setting, processes)
     evaluate = None
     if run.recipe.training.evaluate_every and run.recipe.objective == "labels" and "val" in setting.splits:
         val, preprocess = setting.splits["val"], setting.preprocess
 
-        def evaluate(model: "nn.Module") -> dict[str, float]:
+        def evaluate(model: nn.Module) -> dict[str, float]:
             return {"accuracy": accuracy_of(model, val, preprocess=preprocess, device=processes.device)}
 
     return dataclasses.replace(task, evaluate=evaluate, depict=None)
 
 
-def measured(model: "Model", run: "Run", place: Place, *, preprocess: "Preprocess") -> dict[str, float]:
+def measured(model: Model, run: Run, place: Place, *, preprocess: Preprocess) -> dict[str, float]:
     """Judge a model: test accuracy, that on held-out images, and five labels a class where the run asks for it."""
-    import torch
 
     device = next(model.parameters()).device
     data = place.data[run.data]
@@ -212,15 +202,8 @@ def measured(model: "Model", run: "Run", place: Place, *, preprocess: "Preproces
     return found
 
 
-def outputs_of(
-    apply: Any, source: "Source", *, preprocess: "Preprocess", device: "torch.device"
-) -> "torch.Tensor":
+def outputs_of(apply: Any, source: Source, *, preprocess: Preprocess, device: torch.device) -> torch.Tensor:
     """Apply a function to every image of a set, in bf16 on CUDA: rows (N, K) on the CPU."""
-    import numpy as np
-    import torch
-
-    from vitrine.data.loader import Loader
-    from vitrine.data.resident import pixels_of
 
     array, parts = pixels_of(source), []
     casting = torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda")
@@ -236,25 +219,17 @@ def outputs_of(
     return torch.cat(parts).float().cpu()
 
 
-def accuracy_of(
-    model: "nn.Module", source: "Source", *, preprocess: "Preprocess", device: "torch.device"
-) -> float:
+def accuracy_of(model: nn.Module, source: Source, *, preprocess: Preprocess, device: torch.device) -> float:
     """Return the share of a set that a model names rightly."""
-    import numpy as np
 
     logits = outputs_of(model, source, preprocess=preprocess, device=device)
     return float(np.mean(logits.argmax(dim=1).numpy() == source.labels))
 
 
 def few_shot(
-    model: "Model", target: StudyData, *, preprocess: "Preprocess", device: "torch.device"
+    model: Model, target: StudyData, *, preprocess: Preprocess, device: torch.device
 ) -> float | None:
     """Return linear 5-shot accuracy (closed form), the mean of five draws; None where a class has too few images."""
-    import numpy as np
-
-    from vitrine.data.source import Subset
-    from vitrine.evaluation.features import representation
-    from vitrine.evaluation.fewshot import draw_support, fewshot_accuracy
 
     splits = splits_of(target, preprocess.size[0])
     train, test = splits["train"], splits[target.test_split]
@@ -263,7 +238,7 @@ def few_shot(
         return None
     pool = Subset(train, draw_support(train.labels, shots=SUPPORT, seed=0, num_classes=num_classes))
 
-    def features(source: "Source") -> Any:
+    def features(source: Source) -> Any:
         return outputs_of(
             lambda images: representation(model, images), source, preprocess=preprocess, device=device
         )
@@ -275,12 +250,8 @@ def few_shot(
     return result.score(SHOTS).mean
 
 
-def measured_speed(run: "Run", device: "torch.device") -> dict[str, float]:
+def measured_speed(run: Run, device: torch.device) -> dict[str, float]:
     """Measure images a second and, on CUDA, the largest batch (appendix D.5)."""
-    import torch
-
-    from vitrine.evaluation.speed import largest_batch, measure_speeds
-    from vitrine.models import build
 
     torch.manual_seed(run.seed)
     model = build(run.model).to(device)

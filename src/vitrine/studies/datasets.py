@@ -4,12 +4,18 @@ import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+import numpy as np
+
+from vitrine.data.arrays import ArraySource
+from vitrine.data.loader import Loader
+from vitrine.data.preprocess import Preprocess
+from vitrine.data.resident import LARGEST_BYTES, pixels_of
+from vitrine.data.source import Source, Subset
+from vitrine.data.sources import open_splits
 from vitrine.errors import DataError
-
-if TYPE_CHECKING:
-    from vitrine.data.source import Source
+from vitrine.runtime.files import write_atomically
+from vitrine.runtime.progress import track
 
 CHANNELS = 3
 _READ_BATCH = 256
@@ -34,7 +40,6 @@ class StudyData:
 
 def look_at(address: str, *, folder: Path) -> StudyData:
     """Open a data set and describe it; nothing is read yet."""
-    from vitrine.data.sources import open_splits
 
     splits = open_splits(address)
     train = splits["train"]
@@ -57,8 +62,6 @@ def look_at(address: str, *, folder: Path) -> StudyData:
 
 def make_arrays(data: StudyData, sizes: set[int], *, workers: int) -> list[str]:
     """Write every split at every size as one array, where it is small enough; return what there is to say."""
-    from vitrine.data.sources import open_splits
-    from vitrine.runtime.progress import track
 
     todo = [
         (name, size)
@@ -78,7 +81,6 @@ def make_arrays(data: StudyData, sizes: set[int], *, workers: int) -> list[str]:
 
 def fits(data: StudyData, size: int) -> bool:
     """Whether a set is small enough to be held as one array."""
-    from vitrine.data.resident import LARGEST_BYTES
 
     return max(data.counts.values()) * size * size * CHANNELS <= LARGEST_BYTES
 
@@ -93,14 +95,8 @@ def labels_file(data: StudyData, split: str, size: int) -> Path:
     return data.folder / f"{split}-{size}-labels.npy"
 
 
-def write_array(data: StudyData, split: str, size: int, source: "Source", *, workers: int) -> int:
+def write_array(data: StudyData, split: str, size: int, source: Source, *, workers: int) -> int:
     """Squash every image of a split to a square and write them as one array; return how many cannot be read."""
-    import numpy as np
-
-    from vitrine.data.loader import Loader
-    from vitrine.data.preprocess import Preprocess
-    from vitrine.data.resident import pixels_of
-    from vitrine.runtime.files import write_atomically
 
     held = pixels_of(source)
     if held is not None and held.shape[1:] == (size, size, CHANNELS):
@@ -124,15 +120,11 @@ def write_array(data: StudyData, split: str, size: int, source: "Source", *, wor
     return num_bad
 
 
-_OPENED: "dict[tuple[Path, int], dict[str, Source]]" = {}
+_OPENED: dict[tuple[Path, int], dict[str, Source]] = {}
 
 
-def splits_of(data: StudyData, size: int) -> "dict[str, Source]":
+def splits_of(data: StudyData, size: int) -> dict[str, Source]:
     """Open a set at a size, once a process: mapped arrays, or the set itself where it is large."""
-    import numpy as np
-
-    from vitrine.data.arrays import ArraySource
-    from vitrine.data.sources import open_splits
 
     if (data.folder, size) not in _OPENED:
         found: dict[str, Source] = {}
@@ -151,11 +143,8 @@ def splits_of(data: StudyData, size: int) -> "dict[str, Source]":
     return _OPENED[data.folder, size]
 
 
-def part_of(source: "Source", count: int | None, *, seed: int) -> "Source":
+def part_of(source: Source, count: int | None, *, seed: int) -> Source:
     """Draw `count` images at random; with one seed, a smaller part lies within a larger one."""
-    import numpy as np
-
-    from vitrine.data.source import Subset
 
     if count is None or count >= len(source):
         return source
