@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from vitrine.checkpoints import Loaded
     from vitrine.data.source import Source
-    from vitrine.exporting.examining import Timing
+    from vitrine.exporting.comparison import Timing
     from vitrine.exporting.proof import Accuracy, Agreement
     from vitrine.exporting.targets import Exported
 
@@ -107,7 +107,7 @@ def export(
 
     from vitrine.checkpoints import load
     from vitrine.errors import ConfigError
-    from vitrine.exporting.examining import prove, time_in_batches
+    from vitrine.exporting.comparison import prove, time_in_batches
     from vitrine.exporting.proof import measure_accuracy
     from vitrine.exporting.targets import plan_export
     from vitrine.runtime.progress import notice

@@ -33,7 +33,7 @@ Pictures: TypeAlias = Annotated[
 
 def model_and_data(verb: str, model: str | None, data: str | Path | None) -> tuple[str, str]:
     """Return model and data; a single word is the data, and the model is then the one in the box."""
-    from vitrine.checkpoints.places import names_weights
+    from vitrine.checkpoints.locating import names_weights
     from vitrine.errors import ConfigError
 
     if data is not None:
@@ -48,7 +48,7 @@ def model_and_data(verb: str, model: str | None, data: str | Path | None) -> tup
 
 def _require_model_first(verb: str, model: str | None, data: str) -> None:
     """Refuse a folder without weights before a model; data may well hold what could be weights (CIFAR's .bin)."""
-    from vitrine.checkpoints.places import names_weights
+    from vitrine.checkpoints.locating import names_weights
     from vitrine.errors import ConfigError
 
     if model is not None and Path(model).is_dir() and not names_weights(model) and names_weights(data):
@@ -64,7 +64,7 @@ def model_and_pictures(words: Sequence[str | Path]) -> tuple[str, list[str]]:
     A folder means pictures unless weights lie in it; a word that means neither is taken for a model. A model after
     pictures is refused: it would be passed over, and the box asked in its place.
     """
-    from vitrine.checkpoints.places import names_weights
+    from vitrine.checkpoints.locating import names_weights
     from vitrine.data.file_list import list_images
     from vitrine.data.pictures import names_pictures
     from vitrine.errors import ConfigError
@@ -85,7 +85,7 @@ def opened_pictures(
     verb: str, model: str | None, pictures: Sequence[str] | None, *, out: Path | None
 ) -> "tuple[str, Source]":
     """Return the model and the pictures that a verb is to work on; refuse none, and an `out` among them."""
-    from vitrine.checkpoints.places import names_weights
+    from vitrine.checkpoints.locating import names_weights
     from vitrine.data.pictures import open_pictures
     from vitrine.data.source import printable
     from vitrine.errors import ConfigError, DataError

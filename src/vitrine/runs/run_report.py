@@ -174,9 +174,9 @@ def _attention(loaded: "Loaded", source: "Source", device: "torch.device | str")
         import numpy as np
         import torch
 
-        from vitrine.inspection.drawing import overlay
         from vitrine.inspection.pictures import as_shown
         from vitrine.inspection.rollout import rollout
+        from vitrine.reports.figure_style import overlay
         from vitrine.reports.thumbnails import data_url
 
         preprocess = loaded.preprocess

@@ -12,7 +12,7 @@ from torch import nn
 
 from vitrine.data.source import some_of
 from vitrine.errors import CheckpointError, ConfigError, RepeatedError
-from vitrine.models.chance import image_keys, number_draws
+from vitrine.models.dropout import image_keys, number_random_layers
 from vitrine.models.kernels import use_kernels
 from vitrine.runtime.memory import peak_memory
 from vitrine.runtime.processes import Processes, anyone
@@ -86,7 +86,7 @@ class Run:
                 "muon needs whole matrices, which --shard cuts; use adamw or sgd, or no --shard"
             )
         freeze(self.model, config)
-        number_draws(self.model)
+        number_random_layers(self.model)
         use_kernels(self.model, device=processes.device, precision=config.precision)
         self.module = distributed(self.model, processes, shard=shard)
         if config.compiles_on(processes.device.type):

@@ -5,13 +5,14 @@ import shlex
 from dataclasses import dataclass
 from pathlib import Path
 
+from vitrine.checkpoints import hub
+from vitrine.checkpoints.download import download
+from vitrine.checkpoints.tensors import SUFFIXES, WEIGHT_FILES
 from vitrine.errors import CheckpointError, ConfigError
 from vitrine.models import ModelConfig, configure
 from vitrine.runtime.run_folders import LATEST, find_run
 from vitrine.spelling import near_match
 
-NAMES = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin")
-SUFFIXES = (".safetensors", ".npz", ".pth", ".pt", ".bin", ".onnx")
 HUB_SCHEME = "hf-hub:"
 BOX = "box"
 """The name of the model that comes with the package; a folder of that name is written ./box."""
@@ -39,7 +40,7 @@ def find(source: str | Path, *, revision: str | None = None) -> Place | str:
         return in_folder(path)
     if path.exists() or path.is_symlink():
         # The usual names stand for a folder's; a file of any other name stands for itself.
-        return Place(weights=path, folder=path.parent if path.name in NAMES else None)
+        return Place(weights=path, folder=path.parent if path.name in WEIGHT_FILES else None)
     if variant(text) is not None:
         return text
     is_hub_name = re.fullmatch(r"[\w][\w.-]*/[\w][\w.-]*", text) and not isinstance(source, Path)
@@ -56,8 +57,6 @@ def by_scheme(text: str, *, revision: str | None) -> Place | None:
     if text == BOX:
         return in_box()
     if re.match(r"https?://", text):
-        from vitrine.checkpoints.download import download
-
         return Place(weights=download(text), folder=None)
     if text.startswith(HUB_SCHEME):
         return from_hub(text.removeprefix(HUB_SCHEME), revision=revision)
@@ -68,7 +67,7 @@ def names_weights(word: str) -> bool:
     """Whether a word can only mean a model: the box, a variant, a hub id, a file or a folder that holds weights."""
     path = Path(word).expanduser()
     if path.is_dir():
-        inside = (*NAMES, "run.json", *(f"model/{name}" for name in NAMES))
+        inside = (*WEIGHT_FILES, "run.json", *(f"model/{name}" for name in WEIGHT_FILES))
         return any((path / name).exists() for name in inside) or any(
             entry.suffix in SUFFIXES for entry in path.iterdir()
         )
@@ -83,7 +82,7 @@ def names_weights(word: str) -> bool:
 
 def in_box() -> Place:
     """Find the weights that come with the package."""
-    place = Place(weights=BOX_FOLDER / NAMES[0], folder=BOX_FOLDER)
+    place = Place(weights=BOX_FOLDER / WEIGHT_FILES[0], folder=BOX_FOLDER)
     if not place.weights.exists():
         raise CheckpointError(
             f"this copy of Vitrine came without the model in the box ({place.weights} is missing); install the whole "
@@ -102,9 +101,7 @@ def variant(name: str) -> ModelConfig | None:
 
 def from_hub(repository: str, *, revision: str | None) -> Place:
     """Bring a repository's weights here, or find them in the cache."""
-    from vitrine.checkpoints.hub import fetch
-
-    return in_folder(fetch(repository, revision=revision))
+    return in_folder(hub.fetch(repository, revision=revision))
 
 
 def in_folder(folder: Path) -> Place:
@@ -115,7 +112,7 @@ def in_folder(folder: Path) -> Place:
         raise CheckpointError(
             f"no permission to read the folder {folder}; check its owner and mode"
         ) from None
-    for name in NAMES:
+    for name in WEIGHT_FILES:
         if name in present:
             return Place(weights=folder / name, folder=folder)
     if "model" in present and (folder / "model").is_dir():
@@ -133,7 +130,7 @@ def in_folder(folder: Path) -> Place:
             f"{shlex.quote(str(folder))}"
         )
     raise CheckpointError(
-        f"{folder} holds no weights: there is no {', '.join(NAMES)} nor any other {', '.join(SUFFIXES)} in it"
+        f"{folder} holds no weights: there is no {', '.join(WEIGHT_FILES)} nor any other {', '.join(SUFFIXES)} in it"
     )
 
 
