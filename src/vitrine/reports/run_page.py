@@ -107,8 +107,9 @@ def curves_of(records: Sequence[Mapping[str, Any]]) -> list[Chart]:
         series = {words: _curve(records, name, factor) for name, words in names.items()}
         series = {words: points for words, points in series.items() if points}
         if series:
-            title = title[:1].upper() + title[1:]
-            charts.append(Chart(title=title, y_label=unit, series=series, has_dots=False))
+            charts.append(
+                Chart(title=title[:1].upper() + title[1:], y_label=unit, series=series, has_dots=False)
+            )
     return charts
 
 

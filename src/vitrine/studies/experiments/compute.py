@@ -13,7 +13,7 @@ from vitrine.reports.charts import Chart, Point
 from vitrine.studies.record import Run, Setup, Study
 from vitrine.studies.results import Results, point_at
 from vitrine.studies.scales import Scale, from_scratch, hybrid, resnet, vit
-from vitrine.studies.verdicts import Finding, sure
+from vitrine.studies.verdicts import Finding, above
 
 FAMILIES = ("ViT", "ResNet", "hybrid")
 # Three sizes of each family, as factors on width and depth of the scale's base model.
@@ -82,15 +82,15 @@ def paper_run(setup: Setup, name: str) -> Run:
 
 
 def curve(results: Results, family: str) -> tuple[list[float], list[float], int]:
-    """Return log10 of exaFLOPs and mean accuracy of a family's models in order of cost, and the seeds of each."""
-    points, seeds = [], 1
+    """Return log10 of exaFLOPs and mean accuracy of a family's models by cost, and the fewest seeds of any model."""
+    points, seeds = [], []
     for model in results.options("model"):
         members = results.where(family=family, model=model)
         if members:
             points.append((math.log10(members[0].exaflops), statistics.fmean(results.values(model=model))))
-            seeds = len(members)
+            seeds.append(len(members))
     points.sort()
-    return [x for x, _ in points], [y for _, y in points], seeds
+    return [x for x, _ in points], [y for _, y in points], min(seeds, default=0)
 
 
 def lead(results: Results, one: str, other: str, *, at: list[float]) -> float:
@@ -112,10 +112,10 @@ def findings(results: Results) -> list[Finding]:
         return []
     at = list(np.linspace(low, high, 5))
     says = "a ViT is ahead of a ResNet of equal compute"
-    found = [sure(says, lead(results, "ViT", "ResNet", at=at), error)]
+    found = [above(says, lead(results, "ViT", "ResNet", at=at), error)]
     low = max(curves["ViT"][0][0], curves["hybrid"][0][0])
     says = "a hybrid is ahead of a ViT at the smallest compute"
-    found.append(sure(says, lead(results, "hybrid", "ViT", at=[low]), error))
+    found.append(above(says, lead(results, "hybrid", "ViT", at=[low]), error))
     return found
 
 

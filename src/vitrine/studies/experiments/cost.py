@@ -11,7 +11,7 @@ from vitrine.reports.charts import Chart, Point
 from vitrine.studies.record import Run, Setup, Study
 from vitrine.studies.results import Results
 from vitrine.studies.scales import Scale, resnet, vit
-from vitrine.studies.verdicts import Finding, sure
+from vitrine.studies.verdicts import Finding, above
 from vitrine.training.config import TrainingConfig
 
 BATCH = 64
@@ -87,7 +87,7 @@ def findings(results: Results) -> list[Finding]:
     if not powers:
         return []
     found = [
-        sure(
+        above(
             "time grows with the pixels, not with their square (1.5 - the power)",
             1.5 - statistics.fmean(powers), 0.0, is_points=False,
         )
@@ -101,7 +101,7 @@ def findings(results: Results) -> list[Finding]:
     if all(largest.get(family) for family in ("ViT", "ResNet")):
         ratio = statistics.fmean(largest["ViT"]) / max(statistics.fmean(largest["ResNet"]), 1)
         says = "the largest ViT holds a larger batch than the largest ResNet (log2 of the ratio)"
-        return [*found, sure(says, math.log2(max(ratio, 1e-9)), 0.0, is_points=False)]
+        return [*found, above(says, math.log2(max(ratio, 1e-9)), 0.0, is_points=False)]
     says = "the largest batches of ViTs and ResNets, which only a GPU tells"
     return [*found, Finding(says=says, difference=0.0, error=0.0, state="open", is_points=False)]
 

@@ -8,7 +8,7 @@ from vitrine.reports.charts import Chart, Point
 from vitrine.studies.record import Run, Setup, Study
 from vitrine.studies.results import Results, point_at
 from vitrine.studies.scales import Scale, fine_tuning, from_scratch, resnet, vit
-from vitrine.studies.verdicts import Finding, ahead, error_of, sure
+from vitrine.studies.verdicts import Finding, above, ahead, error_of
 
 SHARES = (0.05, 0.2, 1.0)
 SMALL, LARGE, RESNET = "small ViT", "large ViT", "ResNet"
@@ -87,11 +87,11 @@ def findings(results: Results) -> list[Finding]:
 
     return [
         *found,
-        sure(
+        above(
             "the ViT catches up with the ResNet", gap(net, small, 0) - gap(net, small, 1),
             error_of(spread, *net, *small),
         ),
-        sure(
+        above(
             "the large ViT gains on the small one", gap(large, small, 1) - gap(large, small, 0),
             error_of(spread, *large, *small),
         ),

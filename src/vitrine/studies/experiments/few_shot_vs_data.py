@@ -7,7 +7,7 @@ from vitrine.reports.charts import Chart, Point
 from vitrine.studies.record import Run, Setup, Study
 from vitrine.studies.results import Results, point_at
 from vitrine.studies.scales import Scale, from_scratch, resnet, vit
-from vitrine.studies.verdicts import Finding, ahead, error_of, sure
+from vitrine.studies.verdicts import Finding, above, ahead, error_of
 
 # Shares of the set; the paper's subsets are 9, 30, 90 and all 303 million images of JFT.
 SHARES = (0.03, 0.1, 0.3, 1.0)
@@ -47,7 +47,7 @@ def findings(results: Results) -> list[Finding]:
     found = ahead("the ResNet is ahead on the smallest subset", *small, spread=spread)
     gaps = [statistics.fmean(one) - statistics.fmean(other) for one, other in (small, large)]
     error = error_of(spread, *small, *large)
-    return [*found, sure("the ViT catches up as the data grows", gaps[0] - gaps[1], error)]
+    return [*found, above("the ViT catches up as the data grows", gaps[0] - gaps[1], error)]
 
 
 def charts(results: Results) -> list[Chart]:

@@ -6,7 +6,7 @@ from vitrine.reports.charts import Chart, Point
 from vitrine.studies.record import Run, Setup, Study
 from vitrine.studies.results import Results, point_at
 from vitrine.studies.scales import from_scratch, vit
-from vitrine.studies.verdicts import Finding, error_of, level, sure
+from vitrine.studies.verdicts import Finding, above, error_of, level
 
 POOLINGS = {"class token": "class_token", "average pooling": "average"}
 # Factors on the scale's learning rate; Fig. 9 goes from 8e-4 to 3e-4.
@@ -62,7 +62,7 @@ def findings(results: Results) -> list[Finding]:
         if swapped:
             losses.append(statistics.fmean(own) - statistics.fmean(swapped))
     says = "at the other's best learning rate one of them loses"
-    return [*found, sure(says, max(losses, default=0.0), error_of(spread, one, other))]
+    return [*found, above(says, max(losses, default=0.0), error_of(spread, one, other))]
 
 
 def charts(results: Results) -> list[Chart]:

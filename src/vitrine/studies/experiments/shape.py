@@ -8,7 +8,7 @@ from vitrine.reports.charts import Chart, Point
 from vitrine.studies.record import Run, Setup, Study
 from vitrine.studies.results import Results, point_at
 from vitrine.studies.scales import Scale, from_scratch, vit
-from vitrine.studies.verdicts import Finding, sure
+from vitrine.studies.verdicts import Finding, above
 
 BASE = "base"
 DIMENSIONS = ("depth", "width", "MLP width", "patch size", "all")
@@ -89,8 +89,8 @@ def findings(results: Results) -> list[Finding]:
         return []
     both = (depth[1] ** 2 + width[1] ** 2) ** 0.5
     return [
-        sure("a doubling by depth brings more than one by width", depth[0] - width[0], both),
-        sure("smaller patches help, without a further parameter", *patch),
+        above("a doubling by depth brings more than one by width", depth[0] - width[0], both),
+        above("smaller patches help, without a further parameter", *patch),
     ]
 
 
