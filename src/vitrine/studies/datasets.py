@@ -7,12 +7,12 @@ from pathlib import Path
 
 import numpy as np
 
-from vitrine.data.arrays import ArraySource
-from vitrine.data.loader import Loader
-from vitrine.data.preprocess import Preprocess
-from vitrine.data.resident import LARGEST_BYTES, pixels_of
-from vitrine.data.source import Source, Subset
-from vitrine.data.sources import open_splits
+from vitrine.data.loading.loader import Loader
+from vitrine.data.loading.resident import LARGEST_BYTES, pixels_of
+from vitrine.data.preparing.preprocess import Preprocess
+from vitrine.data.sources.in_memory import ArraySource
+from vitrine.data.sources.opening import open_splits
+from vitrine.data.sources.source import Source, Subset
 from vitrine.errors import DataError
 from vitrine.runtime.files import write_atomically
 from vitrine.runtime.progress import track

@@ -9,6 +9,7 @@ from typing import Any
 
 from vitrine.runtime.progress import announced, present
 from vitrine.runtime.rate import measured_matmul_rate
+from vitrine.runtime.run_folder import RunFolder
 from vitrine.runtime.turns import alone_at
 from vitrine.studies.datasets import make_arrays
 from vitrine.studies.estimate import Estimate, estimate
@@ -153,4 +154,4 @@ def _result_line(run: Run, plan: Plan, values: Mapping[str, Any], *, scale: str)
 def _clear(plan: Plan, run: Run) -> None:
     """Remove a finished run's checkpoints, and its whole folder unless another run starts from its weights."""
     folder = plan.run_folder(run)
-    shutil.rmtree(folder / "checkpoints" if run.role == "preparation" else folder, ignore_errors=True)
+    shutil.rmtree(RunFolder(folder).checkpoints if run.role == "preparation" else folder, ignore_errors=True)

@@ -6,10 +6,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from vitrine.data.loader import Loader
-from vitrine.data.preprocess import Preprocess
-from vitrine.data.resident import pixels_of
-from vitrine.data.source import Source, Subset
+from vitrine.data.loading.loader import Loader
+from vitrine.data.loading.resident import pixels_of
+from vitrine.data.preparing.preprocess import Preprocess
+from vitrine.data.sources.source import Source, Subset
 from vitrine.evaluation.features import representation
 from vitrine.evaluation.fewshot import draw_support, fewshot_accuracy
 from vitrine.evaluation.outputs import Precision

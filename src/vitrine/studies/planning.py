@@ -6,13 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from vitrine.runtime.run_folder import RunFolder
 from vitrine.studies.datasets import StudyData, describe_data
 from vitrine.studies.record import Run, Setup, Study, hash_of, in_order, keys_of
 from vitrine.studies.results import Result, read_results
 from vitrine.studies.scales import SCALES, Scale
-
-MODEL = "model"
-"""Folder, inside a run's, of the weights that other runs start from."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,7 +57,7 @@ class Plan:
         left = {run.name for run in self.runs if self.keys[run.name] not in done}
         for run in self.runs:
             is_needed = any(other.after == run.name and other.name in left for other in self.runs)
-            if is_needed and not (self.run_folder(run) / MODEL).exists():
+            if is_needed and not RunFolder(self.run_folder(run)).has_model:
                 left.add(run.name)
         return [run for run in self.runs if run.name in left]
 

@@ -17,8 +17,8 @@ from torch import nn
 from vitrine.checkpoints import load, save
 from vitrine.checkpoints.adapting import with_num_classes
 from vitrine.checkpoints.weights import ModelWeights, fill_model
-from vitrine.data.preprocess import Preprocess
-from vitrine.data.source import Source
+from vitrine.data.preparing.preprocess import Preprocess
+from vitrine.data.sources.source import Source
 from vitrine.models import Model, build
 from vitrine.models.cost import cost_of
 from vitrine.runs.run_records import steps_done
@@ -27,12 +27,12 @@ from vitrine.runs.training_task import make_task, trained_module, weights_of_mod
 from vitrine.runtime.devices import choose_device
 from vitrine.runtime.processes import Processes
 from vitrine.runtime.progress import quiet
+from vitrine.runtime.run_folder import RunFolder
 from vitrine.studies.datasets import StudyData, part_of, splits_of
 from vitrine.studies.estimate import exaflops_of
 from vitrine.studies.measures import accuracy_of, measure_model, measure_speed
-from vitrine.studies.planning import MODEL
 from vitrine.studies.record import Run
-from vitrine.training.loop import BEST, LAST, train
+from vitrine.training.loop import train
 from vitrine.training.saving import newest_state, weights_of
 from vitrine.training.task import Task
 
@@ -95,28 +95,28 @@ def trained_and_measured(run: Run, place: Place, device: torch.device) -> dict[s
     preprocess = Preprocess(size=size)
     train_part = part_of(splits["train"], run.num_images, seed=run.seed)
     setting = setting_of(run, place, preprocess=preprocess, splits={**splits, "train": train_part})
-    checkpoints = setting.folder / "checkpoints"
-    unfinished = newest_state(checkpoints / LAST)
+    folder = RunFolder(setting.folder)
+    unfinished = newest_state(folder.last_checkpoint)
     resumed_at = steps_done(unfinished)
     module = trained_module(setting)
     processes = Processes(device=device)
     train(
-        module, task_of(setting, run, processes), config=run.recipe.training, folder=checkpoints,
+        module, task_of(setting, run, processes), config=run.recipe.training, folder=folder.checkpoints,
         processes=processes, resume_from=unfinished,
     )  # fmt: skip
-    state = newest_state(checkpoints / BEST) or newest_state(checkpoints / LAST)
+    state = newest_state(folder.best_checkpoint) or newest_state(folder.last_checkpoint)
     assert state is not None
     model = build(run.model)
     model.load_state_dict(weights_of_model(weights_of(state), run.recipe.objective))
     if run.role == "preparation":
-        save(model, setting.folder / MODEL, preprocess=preprocess, overwrite=True)
+        save(model, folder.model, preprocess=preprocess, overwrite=True)
     model = model.to(device).eval()
     measures = (
         {} if run.role == "preparation" else measure_model(model, run, place.data, preprocess=preprocess)
     )
     return {
         "measures": measures,
-        "steps": steps_done(newest_state(checkpoints / LAST)),
+        "steps": steps_done(newest_state(folder.last_checkpoint)),
         "num_images": len(train_part),
         "resumed_at": resumed_at,
     }
@@ -145,7 +145,7 @@ def first_weights(run: Run, place: Place) -> Model:
     fresh = build(run.model)
     if run.after is None:
         return fresh
-    before = load(place.folder(run.study, run.after) / MODEL, image_size=run.model.image_size)
+    before = load(RunFolder(place.folder(run.study, run.after)).model, image_size=run.model.image_size)
     # The head is new even if the classes are the same (section 3.2).
     weights, _ = with_num_classes(ModelWeights(before.model), run.model.num_classes)
     model = build(run.model)
