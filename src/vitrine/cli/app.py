@@ -15,12 +15,12 @@ import re
 import sys
 import warnings
 from collections.abc import Callable
-from typing import Annotated, Any, get_args, get_origin
+from typing import Annotated, Any
 
 import typer
-from annotated_doc import Doc
 
 from vitrine.cli.command_line import COMMAND_LINE, option
+from vitrine.cli.parameters import option_of
 from vitrine.commands import VERBS, Verb
 from vitrine.errors import RepeatedError, VitrineError
 from vitrine.runtime.launch import launched
@@ -165,20 +165,3 @@ def as_command(verb: Verb) -> Callable[..., None]:
     run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     run.__annotations__ = {p.name: p.annotation for p in parameters}
     return run
-
-
-def option_of(parameter: inspect.Parameter) -> inspect.Parameter:
-    """Turn one parameter of a library function into an argument (positional) or an option (keyword)."""
-    annotation = parameter.annotation
-    text = ""
-    if get_origin(annotation) is Annotated:
-        annotation, *notes = get_args(annotation)
-        text = next((note.documentation for note in notes if isinstance(note, Doc)), "")
-    if parameter.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD:
-        mark: Any = typer.Argument(help=text, show_default=parameter.default not in (None, ()))
-    else:
-        # `class_` is --class: a word that Python keeps for itself ends in an underscore.
-        mark = typer.Option("--" + parameter.name.rstrip("_").replace("_", "-"), help=text)
-        if annotation is bool and parameter.default:
-            mark = typer.Option(help=text)  # a switch that is on needs its --no- form
-    return parameter.replace(annotation=Annotated[annotation, mark])
