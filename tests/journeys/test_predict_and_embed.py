@@ -12,7 +12,7 @@ from pictures import class_folders, photo, save
 from pyarrow import parquet
 
 import vitrine
-from vitrine.checkpoints import places
+from vitrine.checkpoints import locating
 from vitrine.errors import ConfigError, DataError
 
 from .commandline import assert_refused, inside
@@ -27,7 +27,7 @@ def small_box(tmp_path_factory):
 @pytest.fixture(autouse=True)
 def here(small_box, monkeypatch, tmp_path):
     """An empty folder to work in, and a small model in the place of the one in the box."""
-    monkeypatch.setattr(places, "BOX_FOLDER", small_box)
+    monkeypatch.setattr(locating, "BOX_FOLDER", small_box)
     monkeypatch.chdir(tmp_path)
     return tmp_path
 

@@ -1,7 +1,7 @@
 """The values that Python callers pass to verbs, in one form: `str` and `Path`, one value and a list of them.
 
-Verbs accept what is natural to write (`out="x.csv"`, `out=Path("x.csv")`, `pictures="a.jpg"`, `shots=[1, 5]`); here it
-becomes what their work is written for. Cheap: nothing but `pathlib` is imported.
+Verbs accept what is natural to write (`out="x.csv"`, `out=Path("x.csv")`, `pictures="a.jpg"`, `shots=[1, 5]`); here
+it becomes what their work is written for. Cheap: nothing but `pathlib` is imported.
 """
 
 from collections.abc import Iterable

@@ -4,12 +4,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from vitrine.checkpoints.places import BOX, names_weights
+from vitrine.checkpoints.locating import BOX, names_weights
 from vitrine.data.file_list import list_images
 from vitrine.data.pictures import names_pictures, open_pictures
 from vitrine.data.source import Source
 from vitrine.errors import ConfigError, DataError, TryVerb
-from vitrine.runtime.run_folders import by_its_own_name, is_inside
+from vitrine.runtime.find_run import resolve_latest
+from vitrine.runtime.output_folder import is_inside
 from vitrine.spelling import printable
 
 
@@ -28,7 +29,7 @@ def model_and_data(verb: str, model: str | None, data: str | None) -> tuple[str,
     """Return model and data; a single word is the data, and the model is then the bundled one."""
     if data is not None:
         _require_model_first(verb, model, data)
-        return by_its_own_name(model or BOX), data
+        return resolve_latest(model or BOX), data
     if model is None:
         raise ConfigError(
             "no data given",
@@ -60,7 +61,7 @@ def model_and_pictures(words: Sequence[str]) -> tuple[str, list[str]]:
         return BOX, []
     first, *others = words
     if names_weights(first) or not (names_pictures(first) or Path(first).is_dir()):
-        return by_its_own_name(first), others
+        return resolve_latest(first), others
     for word in others:
         if names_weights(word) and not (Path(word).is_dir() and any(list_images(Path(word)))):
             raise ConfigError(f"{word} is a model; models come before pictures: {word} {first}")
