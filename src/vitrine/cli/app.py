@@ -18,10 +18,11 @@ from collections.abc import Callable
 from typing import Annotated, Any
 
 import typer
+from typer.core import TyperCommand
 
 from vitrine.cli.command_line import COMMAND_LINE, option
 from vitrine.cli.parameters import option_of
-from vitrine.commands import VERBS, Verb
+from vitrine.commands import OTHER_NAMES, VERBS, Verb
 from vitrine.errors import RepeatedError, VitrineError
 from vitrine.runtime.launch import launched
 
@@ -108,7 +109,7 @@ def build() -> typer.Typer:
 
     @app.callback(invoke_without_command=True)
     def root(
-        version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False,
+        version: Annotated[bool, typer.Option("--version", help="Print the version and exit")] = False,
     ) -> None:
         if version:
             from vitrine.version import __version__
@@ -118,8 +119,18 @@ def build() -> typer.Typer:
 
     for verb in VERBS:
         run = as_command(verb)
-        app.command(verb.name, short_help=gist(run.__doc__ or ""))(run)
+        app.command(verb.name, cls=VerbCommand, short_help=gist(run.__doc__ or ""))(run)
+        for name in (other for other, meant in OTHER_NAMES.items() if meant == verb.name):
+            app.command(name, cls=VerbCommand, hidden=True)(run)
     return app
+
+
+class VerbCommand(TyperCommand):
+    """A command whose usage line reads `vitrine finetune [OPTIONS] DATA`, without braces round DATA."""
+
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        """Return the pieces of the usage line."""
+        return [piece.replace("{", "").replace("}", "") for piece in super().collect_usage_pieces(ctx)]
 
 
 def gist(sentence: str) -> str:
@@ -135,7 +146,7 @@ def as_command(verb: Verb) -> Callable[..., None]:
         inspect.Parameter(
             "json",
             inspect.Parameter.KEYWORD_ONLY,
-            annotation=Annotated[bool, typer.Option("--json", help="Print the result for machines.")],
+            annotation=Annotated[bool, typer.Option("--json", help="Print the result as JSON")],
             default=False,
         )
     )

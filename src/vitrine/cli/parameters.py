@@ -41,7 +41,9 @@ def typed_kind(annotation: Any) -> Any:
     members = get_args(annotation)
     kept = [member for member in members if member is not NoneType]
     lists = [member for member in kept if get_origin(member) in (list, Iterable, Sequence)]
-    if str in kept and any(get_args(member)[0] is int for member in lists):  # numbers with commas between
+    if str in kept and any(
+        get_args(member)[0] in (int, float) for member in lists
+    ):  # numbers with commas between
         kind: Any = str
     elif lists:
         kind = list[str]

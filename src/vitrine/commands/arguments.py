@@ -37,11 +37,15 @@ def as_list(values: str | Path | Iterable[str | Path] | None) -> tuple[str | Pat
     return (values,) if isinstance(values, str | Path) else tuple(values)
 
 
-def as_numbers(numbers: str | int | Iterable[int]) -> str:
-    """Write a list of numbers as the command line takes it: `1,5,10`."""
-    if isinstance(numbers, str | int):
-        return str(numbers)
-    return ",".join(map(str, numbers))
+@overload
+def as_numbers(numbers: str | float | Iterable[float]) -> str: ...
+@overload
+def as_numbers(numbers: str | float | Iterable[float] | None) -> str | None: ...
+def as_numbers(numbers: str | float | Iterable[float] | None) -> str | None:
+    """Write a list of numbers as the command line takes it, `1,5,10`; None where there is none."""
+    if numbers is None or isinstance(numbers, str):
+        return numbers
+    return str(numbers) if isinstance(numbers, int | float) else ",".join(map(str, numbers))
 
 
 def as_model(model: str | Path) -> str:

@@ -39,8 +39,7 @@ Readers: TypeAlias = Annotated[int, Doc("Threads that read images")]
 ModelPrecision: TypeAlias = Annotated[Literal["fp32", "bf16"], Doc("Number format of the computation")]
 Precision: TypeAlias = Annotated[
     Literal["auto", "bf16", "fp32", "fp8"] | None,
-    
-    Doc("Number format; fp8 on recent CUDA devices [default: the recipe's]"),,
+    Doc("Number format; fp8 on recent CUDA devices [default: the recipe's]"),
 ]
 Workers: TypeAlias = Annotated[int, Doc("Data-loading workers [threads; processes when training on a GPU]")]
 LogEvery: TypeAlias = Annotated[int | None, Doc("Steps between two lines of the log")]
