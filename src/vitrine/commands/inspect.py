@@ -14,7 +14,7 @@ from vitrine.spelling import counted, with_name
 
 if TYPE_CHECKING:
     from vitrine.checkpoints import Loaded
-    from vitrine.data.source import Source
+    from vitrine.data.sources.source import Source
     from vitrine.inspection.analysis import Analysis
     from vitrine.inspection.pictures import PictureBatches
     from vitrine.inspection.selection import Selection
@@ -150,8 +150,8 @@ def _require_counts(**counts: int) -> None:
 
 
 def _open(images: list[str] | None, *, count: int) -> "tuple[Source | None, list[Path]]":
-    from vitrine.data.pictures import open_pictures
-    from vitrine.data.source import Subset
+    from vitrine.data.sources.picture_paths import open_pictures
+    from vitrine.data.sources.source import Subset
     from vitrine.inspection.pictures import spread
 
     if not images:
@@ -161,7 +161,7 @@ def _open(images: list[str] | None, *, count: int) -> "tuple[Source | None, list
 
 
 def _no_images(images: list[str] | None) -> str:
-    from vitrine.data.source import printable
+    from vitrine.spelling import printable
 
     if not images:
         return (
@@ -184,9 +184,9 @@ def _batches(loaded: "Loaded", source: "Source", *, workers: int, device: str) -
 
 
 def _small(loaded: "Loaded", source: "Source") -> list[str]:
-    from vitrine.data.source import printable
     from vitrine.inspection.pictures import smaller_than_a_patch
     from vitrine.models import ViTConfig
+    from vitrine.spelling import printable
 
     config = loaded.model.config
     if not isinstance(config, ViTConfig):
@@ -227,10 +227,10 @@ def _written(
 ) -> InspectResult:
     import numpy as np
 
-    from vitrine.data.source import printable
     from vitrine.errors import MissingExtraError
     from vitrine.runtime.files import write_atomically
     from vitrine.runtime.progress import notice
+    from vitrine.spelling import printable
 
     failures = {} if batches is None else dict(sorted(batches.failures.items()))
     unreadable = (
@@ -274,7 +274,6 @@ def _draw(
     notes: list[str],
     unreadable: dict[str, str],
 ) -> tuple[Path, ...]:
-    from vitrine.data.source import printable
     from vitrine.reports.inspection_page import (
         Captions,
         described,
@@ -284,6 +283,7 @@ def _draw(
         render_inspection,
     )
     from vitrine.runtime.files import write_atomically
+    from vitrine.spelling import printable
 
     classes = loaded.classes
     numbers = analysis.predictions if selection.target is None else [selection.target] * len(names)

@@ -15,8 +15,8 @@ from vitrine.commands.model_or_box import BOX
 from vitrine.spelling import counted
 
 if TYPE_CHECKING:
-    from vitrine.serving.limits import Limits
-    from vitrine.serving.opening import Opened
+    from vitrine.serving.admission import Limits
+    from vitrine.serving.open_models import OpenedModels
 
 KEY_VARIABLE = "VITRINE_API_KEY"
 # More inference threads than this bring nothing: each batch then has too few cores.
@@ -80,7 +80,7 @@ def serve(
     from vitrine.runtime.devices import choose_device
     from vitrine.runtime.progress import notice
     from vitrine.serving.guard import LOOPBACK
-    from vitrine.serving.opening import open_models
+    from vitrine.serving.open_models import open_models
     from vitrine.serving.server import LOOPBACK_HOSTS, bind
 
     limits = _limits(
@@ -95,7 +95,7 @@ def serve(
         opened = open_models(
             models or [BOX],
             device=device,
-            most=limits.batch,
+            max_batch=limits.batch,
             threads=threads,
             onnx=onnx,
             engine=engine,
@@ -120,7 +120,7 @@ def serve(
 
 
 def _serve(
-    opened: "Opened",
+    opened: "OpenedModels",
     *,
     limits: "Limits",
     key: str | None,
@@ -133,10 +133,10 @@ def _serve(
     """Serve until told to stop; return the number of pictures computed."""
     import torch
 
-    from vitrine.data.decode import quiet_pillow
+    from vitrine.data.decoding.decode import quiet_pillow
     from vitrine.runtime.progress import notice
     from vitrine.serving.app import create_app
-    from vitrine.serving.memory import keep_freed_memory
+    from vitrine.serving.batching import keep_freed_memory
     from vitrine.serving.server import make_server
     from vitrine.serving.service import Service
 
@@ -158,14 +158,14 @@ def _serve(
         server = make_server(app, limits=limits, on_stop=service.admission.close)
         notice(f"Serving at {address} (page), {address}/docs (API); Ctrl-C stops")
         server.run(sockets=[socket])
-        return int(service.pictures.total - service.num_warm_ups)
+        return service.num_pictures
     finally:
         service.stop()
         torch.set_num_threads(before)
 
 
 def _limits(*, target: float, waiting: int, max_upload: float, max_pixels: float, timeout: float) -> "Limits":
-    from vitrine.serving.limits import MIB, Limits
+    from vitrine.serving.admission import MIB, Limits
 
     upload_bytes = int(max_upload * MIB)
     return Limits(
@@ -184,7 +184,7 @@ def _threads(workers: int | None, *, is_on_cpu: bool) -> tuple[int, int]:
     from vitrine.runtime.cores import available_cores
 
     if workers is not None and workers < 1:
-        raise ConfigError(f"--workers must be at least 1, got {workers}")
+        raise ConfigError(f"must be at least 1, got {workers}", option="workers")
     cores = available_cores()
     count = workers or (min(cores, MOST_WORKERS) if is_on_cpu else 1)
     return count, max(1, cores // count)

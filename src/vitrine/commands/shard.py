@@ -39,8 +39,8 @@ def shard(
 ) -> ShardResult:
     """Write a data set as indexed tar shards with checksums; run again to continue after an interruption."""
     data, out = str(data), as_path(out)
-    from vitrine.data.shard import write_shards
-    from vitrine.data.sources import open_kind
+    from vitrine.data.sources.opening import open_kind
+    from vitrine.data.sources.shard_writing import write_shards
 
     splits = open_kind(data)
     written = write_shards(splits, out, shard_bytes=shard_megabytes * 2**20, overwrite=overwrite)

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from vitrine.checkpoints.locating import BOX, names_weights
-from vitrine.data.file_list import list_images
-from vitrine.data.pictures import names_pictures, open_pictures
-from vitrine.data.source import Source
+from vitrine.data.sources.file_list import list_images
+from vitrine.data.sources.picture_paths import names_pictures, open_pictures
+from vitrine.data.sources.source import Source
 from vitrine.errors import ConfigError, DataError, TryVerb
 from vitrine.runtime.find_run import resolve_latest
 from vitrine.runtime.output_folder import is_inside
