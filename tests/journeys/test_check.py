@@ -3,7 +3,6 @@
 import csv
 import json
 import os
-import sys
 
 import pytest
 from pictures import altered, class_folders, photo, save
@@ -163,14 +162,6 @@ def test_json_holds_the_same_for_machines(vitrine, photos, tmp_path):
     assert result["problems"] == {"empty file": 1} and result["num_set_aside"] == 1
     assert result["issues"][0]["path"] == "cat/zero.png"
     assert result["counts"] == {"all": {"cat": 7, "dog": 6}}
-
-
-def test_without_the_report_extra_there_is_a_csv_and_a_remark(vitrine, photos, tmp_path, monkeypatch):
-    monkeypatch.setitem(sys.modules, "jinja2", None)
-    code, out, err = vitrine("check", photos, "--out", tmp_path / "out")
-    assert code == 0
-    assert "only issues.csv" in err and "vitrine[report]" in err
-    assert [path.name for path in (tmp_path / "out").iterdir()] == ["issues.csv"] and "report.html" not in out
 
 
 def test_a_typo_in_an_option_is_refused(vitrine, photos, tmp_path):

@@ -154,7 +154,7 @@ def test_a_machine_that_cannot_draw_keeps_the_results_and_another_one_draws_them
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patched:
-        for name in ("matplotlib", "matplotlib.figure", "jinja2"):
+        for name in ("matplotlib", "matplotlib.figure"):
             patched.setitem(sys.modules, name, None)
         result = inside(*study(tmp_path, "resolution", DATA, "--seeds", "1"))
     assert result.returncode == 0, result.stderr

@@ -11,14 +11,14 @@ import torch
 from vitrine.checkpoints.adapting import Changed, at_image_size, with_channels, with_num_classes
 from vitrine.checkpoints.checksum import Verifier
 from vitrine.checkpoints.layouts import Configured, Hints, Layout, detect
-from vitrine.checkpoints.places import find
+from vitrine.checkpoints.locating import find
 from vitrine.checkpoints.reading import open_tensors
 from vitrine.checkpoints.reading.safetensors_file import SafetensorsFile
 from vitrine.checkpoints.record import Record
 from vitrine.checkpoints.sidecars import Sidecars, read_sidecars
 from vitrine.checkpoints.tensors import TensorFile
 from vitrine.checkpoints.weights import ModelWeights, Weights, fill_model, map_weights
-from vitrine.data.preprocess import Preprocess
+from vitrine.data.preparing.preprocess import Preprocess
 from vitrine.errors import CheckpointError, ConfigError
 from vitrine.models import Model, create_model
 from vitrine.models.config import as_size

@@ -6,27 +6,23 @@ function returns is shown by the verb's view (`vitrine.cli.views`) or, with `--j
 Exit codes: 0 done, 1 a check failed, 2 the user's mistake, 3 training stopped, 130 interrupted.
 """
 
-import dataclasses
 import errno
 import importlib
 import inspect
 import io
-import json
 import os
 import re
 import sys
 import warnings
 from collections.abc import Callable
-from pathlib import Path
-from typing import Annotated, Any, get_args, get_origin
+from typing import Annotated, Any
 
 import typer
-from annotated_doc import Doc
+from typer.core import TyperCommand
 
-from vitrine.cli import views
-from vitrine.cli.fitting import fitted
-from vitrine.cli.typed import COMMAND_LINE, as_typed
-from vitrine.commands import VERBS, Verb
+from vitrine.cli.command_line import COMMAND_LINE, option
+from vitrine.cli.parameters import option_of
+from vitrine.commands import OTHER_NAMES, VERBS, Verb
 from vitrine.errors import RepeatedError, VitrineError
 from vitrine.runtime.launch import launched
 
@@ -37,14 +33,15 @@ INTERRUPTED = 130
 SPIN_ROUNDS = "1000"
 
 
-# What a disk refuses is no fault of the program's: one sentence, and what would do.
+ELSEWHERE = f"write elsewhere with {option('out')}"
+# A disk that refuses is not a bug: one sentence says what happened and what to do.
 REFUSALS = {
-    errno.ENOSPC: "make room, or write elsewhere with --out",
-    errno.EDQUOT: "make room, or write elsewhere with --out",
-    errno.EFBIG: "files of this size may not be written here (ulimit -f); write elsewhere with --out",
-    errno.EROFS: "write elsewhere with --out",
-    errno.EACCES: "ask its owner for the right to, or use another with --out",
-    errno.EPERM: "ask its owner for the right to, or use another with --out",
+    errno.ENOSPC: f"free some space, or {ELSEWHERE}",
+    errno.EDQUOT: f"free some space, or {ELSEWHERE}",
+    errno.EFBIG: f"files of this size may not be written here (ulimit -f); {ELSEWHERE}",
+    errno.EROFS: ELSEWHERE,
+    errno.EACCES: f"ask its owner for permission, or use another path ({option('out')})",
+    errno.EPERM: f"ask its owner for permission, or use another path ({option('out')})",
 }
 
 
@@ -66,7 +63,7 @@ def main() -> None:
 
 
 def exit_code_of(app: typer.Typer) -> int:
-    """Run a command; say in one sentence what went wrong, if anything did."""
+    """Run a command; report in one sentence what went wrong, if anything did."""
     try:
         app(prog_name="vitrine")
     except SystemExit as end:
@@ -76,10 +73,7 @@ def exit_code_of(app: typer.Typer) -> int:
     except RepeatedError as error:
         return error.exit_code
     except VitrineError as error:
-        rank = launched().rank
-        said = as_typed(error.text(COMMAND_LINE))
-        said = f"vitrine (process {rank}): {said}" if rank else f"vitrine: {said}"
-        print(fitted(said, sys.stderr), file=sys.stderr)
+        complain(error.text(COMMAND_LINE))
         return error.exit_code
     except KeyboardInterrupt:
         print("vitrine: interrupted", file=sys.stderr)
@@ -88,10 +82,17 @@ def exit_code_of(app: typer.Typer) -> int:
         if error.errno not in REFUSALS:
             raise
         where = f" ({error.filename})" if error.filename else ""
-        said = f"vitrine: {error.strerror}{where}; {REFUSALS[error.errno]}"
-        print(fitted(said, sys.stderr), file=sys.stderr)
+        complain(f"{error.strerror}{where}; {REFUSALS[error.errno]}")
         return VitrineError.exit_code
     return 0
+
+
+def complain(text: str) -> None:
+    """Print what went wrong on standard error."""
+    from vitrine.cli.lines import show
+
+    rank = launched().rank
+    show([f"vitrine (process {rank}): {text}" if rank else f"vitrine: {text}"], sys.stderr)
 
 
 def build() -> typer.Typer:
@@ -108,7 +109,7 @@ def build() -> typer.Typer:
 
     @app.callback(invoke_without_command=True)
     def root(
-        version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False,
+        version: Annotated[bool, typer.Option("--version", help="Print the version and exit")] = False,
     ) -> None:
         if version:
             from vitrine.version import __version__
@@ -117,9 +118,19 @@ def build() -> typer.Typer:
             raise typer.Exit
 
     for verb in VERBS:
-        command = as_command(verb)
-        app.command(verb.name, short_help=gist(command.__doc__ or ""))(command)
+        run = as_command(verb)
+        app.command(verb.name, cls=VerbCommand, short_help=gist(run.__doc__ or ""))(run)
+        for name in (other for other, meant in OTHER_NAMES.items() if meant == verb.name):
+            app.command(name, cls=VerbCommand, hidden=True)(run)
     return app
+
+
+class VerbCommand(TyperCommand):
+    """A command whose usage line reads `vitrine finetune [OPTIONS] DATA`, without braces round DATA."""
+
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        """Return the pieces of the usage line."""
+        return [piece.replace("{", "").replace("}", "") for piece in super().collect_usage_pieces(ctx)]
 
 
 def gist(sentence: str) -> str:
@@ -135,60 +146,33 @@ def as_command(verb: Verb) -> Callable[..., None]:
         inspect.Parameter(
             "json",
             inspect.Parameter.KEYWORD_ONLY,
-            annotation=Annotated[bool, typer.Option("--json", help="Print the result for machines.")],
+            annotation=Annotated[bool, typer.Option("--json", help="Print the result as JSON")],
             default=False,
         )
     )
 
-    def command(**options: Any) -> None:
+    def run(**options: Any) -> None:
+        from vitrine.cli.json_output import as_json
+        from vitrine.cli.lines import show
         from vitrine.cli.live import LiveLine
+        from vitrine.cli.views import result_lines
         from vitrine.runtime.progress import listening
 
-        as_json = options.pop("json")
+        is_for_machines = options.pop("json")
         if launched().rank > 0:  # of several processes one speaks
             result = function(**options)
             raise typer.Exit(getattr(result, "exit_code", 0))
         with LiveLine(f"vitrine {verb.name} ...") as line, listening(line):
             result = function(**options)
-        if as_json:
-            print(json.dumps(plain(result), indent=2))
+        if is_for_machines:
+            print(as_json(verb.name, result))
         else:
-            views.show(verb.name, result)
+            show(result_lines(verb.name, result), sys.stdout)
         if getattr(result, "exit_code", 0):
             raise typer.Exit(result.exit_code)
 
-    command.__name__ = verb.name
-    command.__doc__ = inspect.getdoc(function)
-    command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    command.__annotations__ = {p.name: p.annotation for p in parameters}
-    return command
-
-
-def option_of(parameter: inspect.Parameter) -> inspect.Parameter:
-    """Turn one parameter of a library function into an argument (positional) or an option (keyword)."""
-    annotation = parameter.annotation
-    text = ""
-    if get_origin(annotation) is Annotated:
-        annotation, *notes = get_args(annotation)
-        text = next((note.documentation for note in notes if isinstance(note, Doc)), "")
-    if parameter.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD:
-        mark: Any = typer.Argument(help=text, show_default=parameter.default not in (None, ()))
-    else:
-        # `class_` is --class: a word that Python keeps for itself ends in an underscore.
-        mark = typer.Option("--" + parameter.name.rstrip("_").replace("_", "-"), help=text)
-        if annotation is bool and parameter.default:
-            mark = typer.Option(help=text)  # a switch that is on needs its --no- form
-    return parameter.replace(annotation=Annotated[annotation, mark])
-
-
-def plain(result: Any) -> Any:
-    """Turn records, paths and containers into what JSON can hold."""
-    if dataclasses.is_dataclass(result) and not isinstance(result, type):
-        return {field.name: plain(getattr(result, field.name)) for field in dataclasses.fields(result)}
-    if isinstance(result, dict):
-        return {str(key): plain(value) for key, value in result.items()}
-    if isinstance(result, (list, tuple)):
-        return [plain(item) for item in result]
-    if isinstance(result, Path):
-        return str(result)
-    return result
+    run.__name__ = verb.name
+    run.__doc__ = inspect.getdoc(function)
+    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    run.__annotations__ = {p.name: p.annotation for p in parameters}
+    return run

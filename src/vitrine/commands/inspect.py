@@ -1,5 +1,6 @@
 """`vitrine inspect`: filters, positions, attention and tokens of a model, as figures, arrays and one page."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -7,15 +8,16 @@ from typing import TYPE_CHECKING, Annotated
 from annotated_doc import Doc
 
 from vitrine.commands import options
+from vitrine.commands.arguments import as_model, as_path, as_texts
 from vitrine.commands.model_or_box import BOX
 from vitrine.spelling import counted, with_name
 
 if TYPE_CHECKING:
     from vitrine.checkpoints import Loaded
-    from vitrine.data.source import Source
-    from vitrine.inspection.looks import Looks
+    from vitrine.data.sources.source import Source
+    from vitrine.inspection.analysis import Analysis
     from vitrine.inspection.pictures import PictureBatches
-    from vitrine.inspection.question import Question
+    from vitrine.inspection.selection import Selection
 
 FILES = ("inspect.html", "arrays.npz")
 MOST_UNREADABLE_SHOWN = 5
@@ -64,57 +66,59 @@ class InspectResult:
 
 def inspect(
     model: Annotated[
-        str, Doc("A run folder, a file, a hub id, a variant's name; left out, it is the model in the box.")
+        str | Path, Doc("Run folder, weights file, hub id or variant name [default: the bundled model]")
     ] = BOX,
     images: Annotated[
-        list[str] | None,
-        Doc("Files, folders, patterns, or one data set; without, what needs no image is drawn."),
+        str | Path | Sequence[str | Path] | None,
+        Doc("Files, folders, patterns, or one data set; without images, only figures that need none"),
     ] = None,
     *,
     out: Annotated[
-        Path | None, Doc("Folder for figures, arrays and page; a new dated one under ./runs if not given.")
+        Path | str | None,
+        Doc("Folder for figures, arrays and the page [default: a new dated folder under ./runs]"),
     ] = None,
-    count: Annotated[int, Doc("Images that averages are over, spread evenly over those given.")] = 128,
-    show: Annotated[int, Doc("Images that get figures of their own.")] = 6,
-    components: Annotated[int, Doc("Principal components of the filters to draw.")] = 28,
+    count: Annotated[int, Doc("Number of images to average over, spread evenly over the given ones")] = 128,
+    show: Annotated[int, Doc("Number of images with figures of their own")] = 6,
+    components: Annotated[int, Doc("Number of principal components of the filters to draw")] = 28,
     patch: Annotated[
-        str | None, Doc("Row,column of a patch to see attention from; by default the centre.")
+        str | None, Doc("Row,column of the patch whose attention is drawn [default: the centre]")
     ] = None,
     layer: Annotated[
-        int | None, Doc("Layer, from 0, of tokens and patch attention; by default the last.")
+        int | None, Doc("Layer of tokens and patch attention, from 0 [default: the last]")
     ] = None,
     class_: Annotated[
         str | None,
-        Doc("Class, by name or number, that gradients are of; by default each image's prediction."),
+        Doc("Class for the gradients, by name or number [default: the prediction of each image]"),
     ] = None,
     size: options.ModelSize = None,
     workers: options.Readers = 2,
     device: options.Device = "auto",
-    overwrite: Annotated[bool, Doc("Replace the figures in a folder that holds some.")] = False,
+    overwrite: Annotated[bool, Doc("Replace the figures in the output folder")] = False,
 ) -> InspectResult:
     """Look inside a model: filters, positions, attention distance, rollout, heads, tokens, layers."""
+    model, images, out = as_model(model), as_texts(images), as_path(out)
     from vitrine.checkpoints import load
     from vitrine.commands.model_or_box import model_and_pictures
-    from vitrine.inspection.looks import look_at_images, look_at_model
-    from vitrine.inspection.question import Question, check_question, find_class, parse_patch
+    from vitrine.inspection.analysis import analyse_images, analyse_model
+    from vitrine.inspection.selection import Selection, check_selection, find_class, parse_patch
+    from vitrine.runtime.output_folder import new_output_folder, removed_if_empty
     from vitrine.runtime.processes import joined_processes
     from vitrine.runtime.progress import notice
-    from vitrine.runtime.run_folders import leaving_nothing, new_run_folder
 
     _require_counts(count=count, show=show, components=components)
     model, images = model_and_pictures([model, *(images or ())])
     source, folders = _open(images, count=count)
     loaded = load(model, image_size=size)
-    question = Question(
+    selection = Selection(
         patch=None if patch is None else parse_patch(patch),
         layer=layer,
         target=None if class_ is None else find_class(class_, loaded.model, classes=loaded.classes or ()),
         num_components=components,
     )
-    check_question(loaded.model, question, image_size=loaded.preprocess.size)
-    folder = new_run_folder(out, verb="inspect", files=FILES, never_in=folders, is_overwriting=overwrite)
+    check_selection(loaded.model, selection, image_size=loaded.preprocess.size)
+    folder = new_output_folder(out, verb="inspect", files=FILES, never_in=folders, is_overwriting=overwrite)
     notes = [] if source is not None else [_no_images(images)]
-    with leaving_nothing(folder), joined_processes(device) as processes:
+    with removed_if_empty(folder), joined_processes(device) as processes:
         place = processes.device
         loaded.model.to(place)
         shown = "no images"
@@ -125,16 +129,16 @@ def inspect(
             f"{shown}; "
             f"to {folder}"
         )
-        looks = look_at_model(loaded.model, question, image_size=loaded.preprocess.size)
+        analysis = analyse_model(loaded.model, selection, image_size=loaded.preprocess.size)
         batches = None
         if source is not None:
             batches = _batches(loaded, source, workers=workers, device=str(place))
             notes += _small(loaded, source)
-            look_at_images(looks, loaded.model, batches, question, num_shown=show)
-    notes += _notes(looks, loaded, has_images=batches is not None)
+            analyse_images(analysis, loaded.model, batches, selection, num_shown=show)
+    notes += _notes(analysis, loaded, has_images=batches is not None)
     for note in notes:
         notice(note)
-    return _written(folder, looks, loaded, batches, question, model=model, notes=notes)
+    return _written(folder, analysis, loaded, batches, selection, model=model, notes=notes)
 
 
 def _require_counts(**counts: int) -> None:
@@ -146,8 +150,8 @@ def _require_counts(**counts: int) -> None:
 
 
 def _open(images: list[str] | None, *, count: int) -> "tuple[Source | None, list[Path]]":
-    from vitrine.data.pictures import open_pictures
-    from vitrine.data.source import Subset
+    from vitrine.data.sources.picture_paths import open_pictures
+    from vitrine.data.sources.source import Subset
     from vitrine.inspection.pictures import spread
 
     if not images:
@@ -157,7 +161,7 @@ def _open(images: list[str] | None, *, count: int) -> "tuple[Source | None, list
 
 
 def _no_images(images: list[str] | None) -> str:
-    from vitrine.data.source import printable
+    from vitrine.spelling import printable
 
     if not images:
         return (
@@ -180,9 +184,9 @@ def _batches(loaded: "Loaded", source: "Source", *, workers: int, device: str) -
 
 
 def _small(loaded: "Loaded", source: "Source") -> list[str]:
-    from vitrine.data.source import printable
     from vitrine.inspection.pictures import smaller_than_a_patch
     from vitrine.models import ViTConfig
+    from vitrine.spelling import printable
 
     config = loaded.model.config
     if not isinstance(config, ViTConfig):
@@ -196,11 +200,11 @@ def _small(loaded: "Loaded", source: "Source") -> list[str]:
     ]
 
 
-def _notes(looks: "Looks", loaded: "Loaded", *, has_images: bool) -> list[str]:
-    from vitrine.inspection.album import output_of
+def _notes(analysis: "Analysis", loaded: "Loaded", *, has_images: bool) -> list[str]:
     from vitrine.models import ViT
+    from vitrine.reports.inspection_page import output_of
 
-    notes = [f"Not drawn: {', '.join(whats)}: {why}" for why, whats in looks.missing.items()]
+    notes = [f"Not drawn: {', '.join(whats)}: {why}" for why, whats in analysis.missing.items()]
     model = loaded.model
     if isinstance(model, ViT) and model.config.stem is not None:
         notes.append(
@@ -213,43 +217,45 @@ def _notes(looks: "Looks", loaded: "Loaded", *, has_images: bool) -> list[str]:
 
 def _written(
     folder: Path,
-    looks: "Looks",
+    analysis: "Analysis",
     loaded: "Loaded",
     batches: "PictureBatches | None",
-    question: "Question",
+    selection: "Selection",
     *,
     model: str,
     notes: list[str],
 ) -> InspectResult:
     import numpy as np
 
-    from vitrine.data.source import printable
     from vitrine.errors import MissingExtraError
     from vitrine.runtime.files import write_atomically
     from vitrine.runtime.progress import notice
+    from vitrine.spelling import printable
 
     failures = {} if batches is None else dict(sorted(batches.failures.items()))
     unreadable = (
         {} if batches is None else {printable(batches.source.name(i)): why for i, why in failures.items()}
     )
-    names = [] if batches is None else [printable(batches.source.name(index)) for index in looks.shown]
+    names = [] if batches is None else [printable(batches.source.name(index)) for index in analysis.shown]
     wrote = [folder / "arrays.npz"]
     with write_atomically(wrote[0]) as file:
-        np.savez_compressed(file, image_names=np.array(names, dtype=str), **looks.arrays())  # type: ignore[arg-type]
+        np.savez_compressed(file, image_names=np.array(names, dtype=str), **analysis.arrays())  # type: ignore[arg-type]
     drawn: tuple[Path, ...] = ()
     try:
         drawn = _draw(
-            folder, looks, loaded, question, model=model, names=names, notes=notes, unreadable=unreadable
+            folder, analysis, loaded, selection, model=model, names=names, notes=notes, unreadable=unreadable
         )
         wrote.insert(0, folder / "inspect.html")
     except MissingExtraError as error:
         notice(f"No figures, only arrays.npz: {error}")
     return InspectResult(
         model=model,
-        num_images=looks.num_images,
-        explained_variance=0.0 if looks.filters is None else float(looks.filters.explained.sum()),
-        distance_by_layer=() if looks.distance is None else tuple(np.median(looks.distance, axis=1).tolist()),
-        num_outliers=None if looks.norms is None else int(looks.norms.outliers.sum()),
+        num_images=analysis.num_images,
+        explained_variance=0.0 if analysis.filters is None else float(analysis.filters.explained.sum()),
+        distance_by_layer=()
+        if analysis.distance is None
+        else tuple(np.median(analysis.distance, axis=1).tolist()),
+        num_outliers=None if analysis.norms is None else int(analysis.norms.outliers.sum()),
         unreadable=unreadable,
         notes=tuple(notes),
         figures=drawn,
@@ -259,35 +265,42 @@ def _written(
 
 def _draw(
     folder: Path,
-    looks: "Looks",
+    analysis: "Analysis",
     loaded: "Loaded",
-    question: "Question",
+    selection: "Selection",
     *,
     model: str,
     names: list[str],
     notes: list[str],
     unreadable: dict[str, str],
 ) -> tuple[Path, ...]:
-    from vitrine.data.source import printable
-    from vitrine.inspection.album import Captions, described, draw_all, facts_of, plates_of, render_page
+    from vitrine.reports.inspection_page import (
+        Captions,
+        described,
+        draw_all,
+        facts_of,
+        page_figures,
+        render_inspection,
+    )
     from vitrine.runtime.files import write_atomically
+    from vitrine.spelling import printable
 
     classes = loaded.classes
-    numbers = looks.predictions if question.target is None else [question.target] * len(names)
+    numbers = analysis.predictions if selection.target is None else [selection.target] * len(names)
     size = loaded.preprocess.size
     captions = Captions(
         names=[Path(name).name for name in names],
         of_class=[printable(classes[k]) if classes else f"class {k}" for k in numbers],
-        layer=question.layer,
+        layer=selection.layer,
         image_size=size,
     )
-    plates = plates_of(looks, model=loaded.model, captions=captions)
+    plates = page_figures(analysis, model=loaded.model, captions=captions)
     drawn = draw_all(plates, folder)
-    page = render_page(
+    page = render_inspection(
         drawn,
         model=printable(model),
         described=described(loaded.model, variant=loaded.record.variant),
-        facts=facts_of(looks, image_size=size),
+        facts=facts_of(analysis, image_size=size),
         notes=notes,
         unreadable=[{"path": path, "why": why} for path, why in unreadable.items()],
     )

@@ -1,6 +1,5 @@
 """`vitrine predict`: what is in these pictures, says a model."""
 
-import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,14 +8,13 @@ from typing import TYPE_CHECKING, Annotated
 from annotated_doc import Doc
 
 from vitrine.commands import options
+from vitrine.commands.arguments import as_path
 from vitrine.commands.model_or_box import ModelOrBox, Pictures
-from vitrine.spelling import num_cells, padded, with_name
 
 if TYPE_CHECKING:
-    from vitrine.data.source import Source
+    from vitrine.data.sources.source import Source
     from vitrine.serving.predictor import Prediction, Predictor
 
-BAR_WIDTH = 24
 TOP = 5
 
 
@@ -42,69 +40,32 @@ class PredictResult:
         """1 where no picture could be read, or a single one could not and that was asked to be enough."""
         return int(self.num_errors == self.num_pictures or (self.is_strict and self.num_errors > 0))
 
-    def __str__(self) -> str:
-        lines = []
-        if len(self.predictions) == 1:
-            lines += self.one()
-        lines += [
-            _line(found, count=self.num_listed) for found in self.predictions if len(self.predictions) > 1
-        ]
-        if self.num_pictures > 1:
-            failed = f", {self.num_errors:,} of them could not be read" if self.num_errors else ""
-            lines.append(f"{self.num_pictures:,} pictures{failed}")
-        lines += [f"Wrote {path}" for path in self.wrote]
-        if self.num_errors < self.num_pictures:
-            lines.append(f"Next: {self.next()}")
-        return "\n".join(lines)
-
-    def one(self) -> list[str]:
-        """Show the answers about a single picture."""
-        [found] = self.predictions
-        if found.error is not None:
-            return [with_name(found.error, found.name)]
-        width = max(num_cells(answer.label) for answer in found.answers)
-        lines = [
-            f"{100 * answer.probability:6.1f} %  {padded(answer.label, width)}  "
-            f"{'█' * round(BAR_WIDTH * answer.probability)}".rstrip()
-            for answer in found.answers
-        ]
-        return [
-            found.name,
-            *lines,
-            f"The most likely of the {self.num_classes:,} classes that {self.model} knows",
-        ]
-
-    def next(self) -> str:
-        """Say what to do with one picture, or with many."""
-        if len(self.predictions) > 1:
-            return "the same with --out predictions.csv"
-        return f"vitrine inspect {shlex.quote(self.model)} {shlex.quote(self.first)}   (what it looked at)"
-
 
 def predict(
     model: ModelOrBox = None,
     pictures: Pictures = None,
     *,
-    out: Annotated[Path | None, Doc("A .csv, .json or .jsonl file for the answers.")] = None,
+    out: Annotated[Path | str | None, Doc("File for the predictions: .csv, .json or .jsonl")] = None,
     top: Annotated[
         int | None,
-        Doc("How many classes to name for each picture; by default 5, and 1 where several are listed."),
+        Doc("Classes to name per picture [default: 5; 1 when several pictures are listed]"),
     ] = None,
     size: options.ModelSize = None,
     batch_size: options.BatchAtATime = None,
     workers: options.Readers = 2,
     device: options.Device = "auto",
     precision: options.ModelPrecision = "fp32",
-    strict: Annotated[bool, Doc("Exit with 1 if any picture cannot be read.")] = False,
-    overwrite: Annotated[bool, Doc("Replace the file that --out names.")] = False,
+    strict: Annotated[bool, Doc("Exit with 1 if any picture cannot be read")] = False,
+    overwrite: Annotated[bool, Doc("Replace the output file if it exists")] = False,
 ) -> PredictResult:
-    """Name the most likely classes of pictures; one that cannot be read gets a row with the reason."""
+    """Name the most likely classes of pictures; a picture that cannot be read gets a row with the reason."""
+    out = as_path(out)
     from vitrine.commands.model_or_box import opened_pictures, plan_line
-    from vitrine.data.source import printable
     from vitrine.errors import ConfigError
     from vitrine.runtime.progress import notice
+    from vitrine.serving.output_files import PREDICTION_KINDS, require_kind, write_predictions
     from vitrine.serving.predictor import Predictor
-    from vitrine.serving.writing import PREDICTION_KINDS, require_kind, write_predictions
+    from vitrine.spelling import printable
 
     if top is not None and top < 1:
         raise ConfigError(f"--top must be at least 1, got {top}")
@@ -152,11 +113,3 @@ def _answers(
                     readable.append(found.name)
                 yield found
             advance(len(rows.values), "")
-
-
-def _line(found: "Prediction", *, count: int) -> str:
-    if found.error is not None:
-        return f"  error  {with_name(found.error, found.name)}"
-    best, *others = found.answers[:count]
-    rest = "".join(f", {100 * answer.probability:.1f} % {answer.label}" for answer in others)
-    return f"{100 * best.probability:5.1f} %  {found.name}: {best.label}{rest}"

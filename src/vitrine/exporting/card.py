@@ -4,12 +4,12 @@ from collections.abc import Sequence
 
 from vitrine.checkpoints.card import recipe_section
 from vitrine.checkpoints.record import Record
-from vitrine.data.source import printable
 from vitrine.exporting.proof import Accuracy, Agreement
 from vitrine.exporting.targets import Kind
-from vitrine.exporting.use import use_of
+from vitrine.exporting.usage import usage_of
 from vitrine.models.config import shown
 from vitrine.models.cost import cost_of
+from vitrine.spelling import printable
 
 MAX_NAMES = 20
 
@@ -32,7 +32,7 @@ def write_card(
     if record.classes:
         more = ", ... (all in classes.json)" if len(record.classes) > MAX_NAMES else ""
         lines.append(f"Classes: {', '.join(map(printable, record.classes[:MAX_NAMES]))}{more}.")
-    lines += ["", "## Use", "", use_of(record, to=to), "", "## Input", ""]
+    lines += ["", "## Use", "", usage_of(record, to=to), "", "## Input", ""]
     lines.append(
         f"Size {shown(preprocess.size)} (height by width), rule {preprocess.rule}, crop "
         f"{preprocess.crop_fraction:g}, {preprocess.interpolation}, mean {list(preprocess.mean)}, std "

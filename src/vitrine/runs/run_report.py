@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from vitrine.runtime.run_folder import RunFolder
 from vitrine.spelling import counted, duration
 
 if TYPE_CHECKING:
@@ -13,23 +14,14 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from vitrine.checkpoints import Loaded
-    from vitrine.data.source import Source
-    from vitrine.evaluation.run_account import RunAccount
-    from vitrine.evaluation.run_page import Attention, Judged
+    from vitrine.data.sources.source import Source
+    from vitrine.evaluation.scoring import Mistake, SplitScore
+    from vitrine.reports.run_account import RunAccount
+    from vitrine.reports.run_page import Attention
 
-FILE = "report.html"
 MOST_WORST, MOST_MISTAKES = 5, 3
 JUDGED_BY = "val"
 CARD_SIDE = 192
-
-
-@dataclass(frozen=True, kw_only=True)
-class Mistake:
-    """An image that was taken for something else."""
-
-    path: str
-    predicted: str
-    confidence: float
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,7 +37,7 @@ class RunReport:
     num_images: int = 0
     worst: tuple[tuple[str, float], ...] = ()
     """Classes with the lowest F1, or average precision, the worst first."""
-    mistakes: tuple[Mistake, ...] = ()
+    mistakes: "tuple[Mistake, ...]" = ()
     """Images taken for something else, the most confident first."""
     notes: tuple[str, ...] = ()
 
@@ -64,7 +56,7 @@ class RunReport:
         return "\n".join(lines)
 
 
-def worst_lines(worst: Sequence[tuple[str, float]], mistakes: Sequence[Mistake]) -> list[str]:
+def worst_lines(worst: Sequence[tuple[str, float]], mistakes: "Sequence[Mistake]") -> list[str]:
     """Name the classes that fare worst, and the images that are taken for something else with most confidence."""
     lines = []
     if named := [f"{name} {100 * value:.0f} %" for name, value in worst if value < 1]:
@@ -90,14 +82,14 @@ def write_report(
     """
     from vitrine.checkpoints import load
     from vitrine.evaluation.ranks import this_rank
-    from vitrine.evaluation.run_account import read_account
+    from vitrine.reports.run_account import read_account
     from vitrine.runtime.progress import quiet
 
     account = read_account(folder)
     judged, loaded = None, None
     if splits is not None and JUDGED_BY in splits and account.is_finished and _has_classes(account):
         with quiet():
-            loaded = load(folder / "model")
+            loaded = load(RunFolder(folder).model)
         judged = _judged(loaded, splits[JUDGED_BY], device=device, workers=workers)
     interval = None
     if judged is not None and judged.accuracy is not None:
@@ -107,7 +99,13 @@ def write_report(
     file = None
     if this_rank()[0] == 0:
         file = _page(
-            account, loaded, judged, interval=interval, device=device, notes=notes, file=out or folder / FILE
+            account,
+            loaded,
+            judged,
+            interval=interval,
+            device=device,
+            notes=notes,
+            file=out or RunFolder(folder).report_file,
         )
     return RunReport(
         folder=folder,
@@ -116,33 +114,9 @@ def write_report(
         accuracy=None if judged is None else judged.accuracy,
         interval=interval,
         num_images=0 if judged is None else judged.figures.num_images,
-        worst=() if judged is None else tuple(judged.worst[:MOST_WORST]),
-        mistakes=() if judged is None else _mistakes(judged),
+        worst=() if judged is None else tuple(judged.worst_classes[:MOST_WORST]),
+        mistakes=() if judged is None else judged.mistakes(MOST_MISTAKES),
         notes=tuple(notes),
-    )
-
-
-def _mistakes(judged: "Judged") -> tuple[Mistake, ...]:
-    """Name the most confident mistakes; with several labels an image there are none to name."""
-    import numpy as np
-
-    from vitrine.data.source import printable
-    from vitrine.evaluation.calibration import softmax
-    from vitrine.evaluation.pages import confident_mistakes
-
-    source = judged.source
-    if source.is_multi_label:
-        return ()
-    readable = np.flatnonzero(judged.outputs.readable)
-    rows = softmax(judged.outputs.rows.numpy()[readable])
-    chosen = confident_mistakes(rows, source.labels[readable])[:MOST_MISTAKES]
-    return tuple(
-        Mistake(
-            path=printable(source.name(int(readable[row]))),
-            predicted=printable(source.classes[int(rows[row].argmax())]),
-            confidence=float(rows[row].max()),
-        )
-        for row in chosen
     )
 
 
@@ -150,9 +124,11 @@ def _has_classes(account: "RunAccount") -> bool:
     return account.run["model"]["num_classes"] is not None
 
 
-def _judged(loaded: "Loaded", source: "Source", *, device: "torch.device | str", workers: int) -> "Judged":
+def _judged(
+    loaded: "Loaded", source: "Source", *, device: "torch.device | str", workers: int
+) -> "SplitScore":
     from vitrine.evaluation.outputs import run_model
-    from vitrine.evaluation.run_page import judge
+    from vitrine.evaluation.scoring import score_split
 
     outputs = run_model(
         loaded.model.to(device),
@@ -162,27 +138,27 @@ def _judged(loaded: "Loaded", source: "Source", *, device: "torch.device | str",
         device=device,
         what="Judging the model",
     )
-    return judge(outputs, source, split="validation")
+    return score_split(outputs, source, split="validation")
 
 
 def _page(
     account: "RunAccount",
     loaded: "Loaded | None",
-    judged: "Judged | None",
+    judged: "SplitScore | None",
     *,
     interval: tuple[float, float] | None,
     device: "torch.device | str",
     notes: Sequence[str],
     file: Path,
-) -> Path | None:
-    from vitrine.evaluation.run_page import render_run
-    from vitrine.runtime.page_templates import write_page
+) -> Path:
+    from vitrine.reports.pages import write_page
+    from vitrine.reports.run_page import render_run
 
     return write_page(
         file,
-        lambda: render_run(
+        render_run(
             account,
-            judged=judged,
+            score=judged,
             interval=interval,
             attention=None if loaded is None or judged is None else _attention(loaded, judged.source, device),
             facts=_facts(account),
@@ -204,17 +180,17 @@ def _attention(loaded: "Loaded", source: "Source", device: "torch.device | str")
         import numpy as np
         import torch
 
-        from vitrine.data.pages import as_address
-        from vitrine.inspection.drawing import overlay
         from vitrine.inspection.pictures import as_shown
         from vitrine.inspection.rollout import rollout
+        from vitrine.reports.figure_style import overlay
+        from vitrine.reports.thumbnails import data_url
 
         preprocess = loaded.preprocess
         examples = [source.read(int(index)) for index in indices]
         pixels = torch.stack([preprocess.pixels(preprocess.decode(e.data, name=e.name)) for e in examples])
         maps = rollout(loaded.model, preprocess.normalise(pixels.to(device)))  # (B, GH, GW)
         return [
-            as_address((255 * overlay(picture, weights)).round().astype(np.uint8), CARD_SIDE)
+            data_url((255 * overlay(picture, weights)).round().astype(np.uint8), CARD_SIDE)
             for picture, weights in zip(as_shown(pixels), maps, strict=True)
         ]
 

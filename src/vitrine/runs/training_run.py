@@ -12,13 +12,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vitrine.errors import VitrineError
-from vitrine.runs.run_report import Mistake, worst_lines
+from vitrine.evaluation.scoring import Mistake
+from vitrine.runs.run_report import worst_lines
+from vitrine.runtime.run_folder import RunFolder
 from vitrine.spelling import counted
 
 if TYPE_CHECKING:
-    from vitrine.data.preprocess import Preprocess
-    from vitrine.data.scan import Issue
-    from vitrine.data.source import Source
+    from vitrine.data.auditing.scan import Issue
+    from vitrine.data.preparing.preprocess import Preprocess
+    from vitrine.data.sources.source import Source
     from vitrine.models import Model
     from vitrine.recipes import Recipe
     from vitrine.runs.run_report import RunReport
@@ -164,26 +166,26 @@ def carry_out(setting: Setting, *, resume_from: Path | None = None) -> TrainingR
     from vitrine.runs.training_task import make_task, trained_module
     from vitrine.runtime.devices import has_fast_bf16
     from vitrine.runtime.log_file import logged_to
-    from vitrine.runtime.processes import by_the_first, joined_processes
+    from vitrine.runtime.processes import joined_processes, on_first_process
     from vitrine.runtime.progress import notice
     from vitrine.training.loop import train
     from vitrine.training.metrics_log import MetricsFile
 
-    folder = setting.folder
+    folder, run = setting.folder, RunFolder(setting.folder)
     with (
         joined_processes(setting.device) as processes,
         at_work(folder, processes),
-        logged_to(folder / "log.txt", is_first=processes.is_first),
+        logged_to(run, is_first=processes.is_first),
     ):
         # Before a time is promised.
         require_precision(setting.recipe.training.precision, device=processes.device)
         done = steps_done(resume_from)
         module = trained_module(setting)
         if resume_from is None:
-            by_the_first(lambda: require_room(setting, module), processes)
+            on_first_process(lambda: require_room(setting, module), processes)
         # With kept answers, making the task asks the teacher about every image: not before the plan.
         task = None if setting.recipe.distillation.caches else make_task(setting, processes)
-        fitting = by_the_first(lambda: chosen_micro_batch(setting, processes), processes)
+        fitting = on_first_process(lambda: chosen_micro_batch(setting, processes), processes)
         training = dataclasses.replace(setting.recipe.training, micro_batch=fitting)
         here = dataclasses.replace(setting, recipe=dataclasses.replace(setting.recipe, training=training))
         seconds = expected_seconds(here, processes, module, task, done=done)
@@ -192,11 +194,11 @@ def carry_out(setting: Setting, *, resume_from: Path | None = None) -> TrainingR
         if is_new and setting.recipe.training.precision == "auto" and has_fast_bf16(processes.device):
             notice("This processor multiplies in bf16: --precision bf16 may take half the time")
         task = task or make_task(setting, processes)
-        by_the_first(lambda: write_records(setting, is_resumed=resume_from is not None), processes)
+        on_first_process(lambda: write_records(setting, is_resumed=resume_from is not None), processes)
         sinks: list[Any] = []
         if processes.is_first:
             sinks = [
-                MetricsFile(folder / "metrics.jsonl", done_steps=done),
+                MetricsFile(run, done_steps=done),
                 *optional_sinks(setting, done=done),
             ]
         try:
@@ -204,7 +206,7 @@ def carry_out(setting: Setting, *, resume_from: Path | None = None) -> TrainingR
                 module,
                 task,
                 config=training,
-                folder=folder / "checkpoints",
+                folder=run.checkpoints,
                 sinks=sinks,
                 processes=processes,
                 shard=setting.shard,
@@ -217,7 +219,7 @@ def carry_out(setting: Setting, *, resume_from: Path | None = None) -> TrainingR
         finally:
             for sink in sinks:
                 sink.close()
-        by_the_first(lambda: save_model(setting), processes)
+        on_first_process(lambda: save_model(setting), processes)
         report = report_of(setting, processes) if setting.wants_report else None
     return result_of(setting, outcome, report)
 
@@ -241,17 +243,16 @@ def save_model(setting: Setting) -> None:
     from vitrine.checkpoints import save
     from vitrine.models import build
     from vitrine.runs.training_task import weights_of_model
-    from vitrine.training.loop import BEST, LAST
     from vitrine.training.saving import newest_state, weights_of
 
-    checkpoints = setting.folder / "checkpoints"
-    state = newest_state(checkpoints / BEST) or newest_state(checkpoints / LAST)
+    run = RunFolder(setting.folder)
+    state = newest_state(run.best_checkpoint) or newest_state(run.last_checkpoint)
     assert state is not None
     model = build(setting.model.config)  # the one that was trained may be in pieces, on many devices
     model.load_state_dict(weights_of_model(weights_of(state), setting.recipe.objective))
     save(
         model.eval(),
-        setting.folder / "model",
+        run.model,
         preprocess=setting.preprocess,
         classes=list(setting.splits["train"].classes) if setting.model.config.num_classes else None,
         recipe=dataclasses.asdict(setting.recipe),
@@ -261,9 +262,9 @@ def save_model(setting: Setting) -> None:
 
 def result_of(setting: Setting, outcome: "Outcome", report: "RunReport | None" = None) -> TrainingResult:
     """Say how the run ended: the accuracy is that of the weights that were saved."""
-    from vitrine.data.source import printable
     from vitrine.evaluation.bootstrap import wilson_interval
     from vitrine.runs.validation import unjudged
+    from vitrine.spelling import printable
 
     folder, accuracy = setting.folder, outcome.best
     num_validation = len(setting.splits["val"]) if "val" in setting.splits else 0
@@ -276,7 +277,7 @@ def result_of(setting: Setting, outcome: "Outcome", report: "RunReport | None" =
         notes += unjudged(setting.splits)
     return TrainingResult(
         folder=folder,
-        model=folder / "model",
+        model=RunFolder(folder).model,
         steps=outcome.steps,
         accuracy=accuracy,
         best_step=outcome.best_step,

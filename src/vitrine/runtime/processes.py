@@ -70,8 +70,8 @@ def meeting_place(launch: Launch) -> Store:
     return PrefixStore(f"vitrine-{launch.restarts}-{next(_MEETINGS)}", store)
 
 
-def by_the_first(work: Callable[[], Result], processes: Processes) -> Result:
-    """Let the first process do `work` and give its result, or its error, to all of them."""
+def on_first_process(work: Callable[[], Result], processes: Processes) -> Result:
+    """Run `work` on the first process; return its result, or raise its error, on all of them."""
     if processes.world_size == 1:
         return work()
     error: VitrineError | None = None

@@ -5,8 +5,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from markupsafe import Markup
+
+from vitrine.reports.pages import render
 from vitrine.runtime.files import write_atomically
-from vitrine.runtime.page_templates import page_templates
 from vitrine.studies.drawing import draw
 from vitrine.studies.record import Study
 from vitrine.studies.results import Result, Results, mean_and_spread
@@ -36,11 +38,9 @@ def judged(study: Study, results: Sequence[Result]) -> tuple[Results, Verdict]:
 def write_page(file: Path, study: Study, results: Sequence[Result], *, notes: Sequence[str] = ()) -> Verdict:
     """Write the page of one study."""
     found, verdict = judged(study, results)
-    templates = page_templates("vitrine.studies", "vitrine.data", purpose="a study's page")
-    from markupsafe import Markup  # jinja2 brings it along
-
     panels = study.panels(found)
-    text = templates.get_template("study.html.j2").render(
+    text = render(
+        "study.html.j2",
         study=study,
         verdict=verdict,
         # Our own drawing: its text is escaped by matplotlib.

@@ -8,14 +8,16 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save as serialise
 from torch import Tensor
 from torch.distributed.tensor import DTensor, distribute_tensor
 
 from vitrine.errors import CheckpointError
 from vitrine.runtime.files import write_atomically
-from vitrine.runtime.processes import Processes, by_the_first
+from vitrine.runtime.processes import Processes, on_first_process
 from vitrine.training.room import num_bytes, require_room
+from vitrine.training.sharded_contents import require_regular_file, unreadable
 from vitrine.training.sharded_state import (
     NUMBERS,
     fresh_path,
@@ -25,24 +27,21 @@ from vitrine.training.sharded_state import (
     save_sharded,
     sharded_numbers,
     sharded_path,
-    unreadable,
 )
-from vitrine.training.state import TrainingState, fill_optimizer, put_back, section
+from vitrine.training.state import TrainingState, checked_numbers, fill_optimizer, put_back, section
 
 
 def save_state(state: TrainingState, path: Path, *, processes: Processes, shard: bool = False) -> None:
     """Write the state so that a crash leaves the old one or the new one; `path` without ending where sharded."""
     if shard and processes.world_size > 1:
         save_sharded(state, sharded_path(path), processes=processes)
-        by_the_first(lambda: path.unlink(missing_ok=True), processes)
+        on_first_process(lambda: path.unlink(missing_ok=True), processes)
         return
-    by_the_first(lambda: save_whole(state, path), processes)
+    on_first_process(lambda: save_whole(state, path), processes)
 
 
 def save_whole(state: TrainingState, path: Path) -> None:
     """Write the state as one file."""
-    from safetensors.torch import save as serialise
-
     tensors = {name: value.detach().cpu().contiguous() for name, value in state.tensors().items()}
     require_room(path, num_bytes(tensors))
     data = serialise(tensors, metadata={"vitrine_state": json.dumps(state.numbers())})
@@ -78,18 +77,17 @@ def load_state(state: TrainingState, path: Path, *, processes: Processes) -> Non
     if path.is_dir():
         load_sharded(state, path)
         return
-    device = str(processes.device)
     numbers = numbers_of(path)
     try:
-        with safe_open(str(path), framework="pt", device=device) as file:
+        with safe_open(str(path), framework="pt", device=str(processes.device)) as file:
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    except Exception as error:
+        if any(isinstance(value, DTensor) for value in state.model.state_dict().values()):
+            if numbers["step"]:  # before the first step an optimizer has no state
+                fill_optimizer(state)
+            tensors = shared_like(state.tensors(), tensors)
+        put_back(state, tensors, numbers)
+    except (SafetensorError, OSError, RuntimeError, ValueError) as error:
         raise unreadable(path, error) from error
-    if any(isinstance(value, DTensor) for value in state.model.state_dict().values()):
-        if numbers["step"]:  # before the first one an optimizer keeps nothing
-            fill_optimizer(state)
-        tensors = shared_like(state.tensors(), tensors)
-    put_back(state, tensors, numbers)
 
 
 def shared_like(targets: dict[str, Tensor], tensors: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -104,12 +102,13 @@ def shared_like(targets: dict[str, Tensor], tensors: dict[str, Tensor]) -> dict[
 
 
 def numbers_of(path: Path) -> dict[str, Any]:
-    """Read what is not a tensor from a saved state."""
+    """Read the values of a saved state that are not tensors."""
+    if path.is_dir():
+        return sharded_numbers(path)
     try:
-        if path.is_dir():
-            return sharded_numbers(path)
+        require_regular_file(path)
         with safe_open(str(path), framework="pt") as file:
-            return dict(json.loads(file.metadata()["vitrine_state"]))
+            return checked_numbers(json.loads(file.metadata()["vitrine_state"]))
     except Exception as error:
         raise unreadable(path, error) from error
 
@@ -119,6 +118,7 @@ def weights_of(path: Path) -> dict[str, Tensor]:
     if path.is_dir():
         tensors = read_consolidated(path)
     else:
+        numbers_of(path)  # refuses a file that is not a training state
         with safe_open(str(path), framework="pt") as file:
             names = list(file.keys())
             prefix = "averages." if any(name.startswith("averages.") for name in names) else "model."

@@ -9,7 +9,19 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from vitrine.errors import CheckpointError
 from vitrine.training.averaging import Averages
+
+# The values of a state that are not tensors. Versions before 0.1 did not save all of them.
+NUMBERS: dict[str, Any] = {
+    "step": int,
+    "best": float | int | None,
+    "best_step": int | None,
+    "evaluations_since_best": int,
+    "evaluated_step": int | None,
+    "micro_batch": int | None,
+    "sums": dict,
+}
 
 
 @dataclass
@@ -32,11 +44,8 @@ class TrainingState:
     """Sums since the last logged step, so that a resumed run logs the same means."""
 
     def numbers(self) -> dict[str, Any]:
-        """Return what is not a tensor."""
-        names = (
-            "step", "best", "best_step", "evaluations_since_best", "evaluated_step", "micro_batch", "sums",
-        )  # fmt: skip
-        return {name: getattr(self, name) for name in names}
+        """Return the values that are not tensors."""
+        return {name: getattr(self, name) for name in NUMBERS}
 
     def tensors(self) -> dict[str, Tensor]:
         """Return every tensor under a name that says whose it is."""
@@ -59,20 +68,43 @@ def parameter_names(optimizer: torch.optim.Optimizer) -> list[tuple[nn.Parameter
     ]
 
 
+def checked_numbers(values: Any) -> dict[str, Any]:
+    """Return values read from a file; refuse names and types that a state does not have."""
+    if not isinstance(values, dict) or type(values.get("step")) is not int or values["step"] < 0:
+        raise CheckpointError("it does not say how many steps were taken")
+    for name, value in values.items():
+        if name not in NUMBERS or not isinstance(value, NUMBERS[name]):
+            raise CheckpointError(f"its value of {name} is {value!r:.40}")
+    for name, value in values.get("sums", {}).items():
+        if not isinstance(value, float | int):
+            raise CheckpointError(f"its sum of {name} is {value!r:.40}")
+    return values
+
+
 def put_back(state: TrainingState, tensors: dict[str, Tensor], numbers: dict[str, Any]) -> None:
-    """Fill `state` with what was read."""
+    """Fill `state` with what was read; refuse tensors of another shape."""
     state.model.load_state_dict(section(tensors, "model."))
     saved = section(tensors, "optimizer.")
     for parameter, name in parameter_names(state.optimizer):
         own = {
             key.rpartition(":")[2]: value for key, value in saved.items() if key.rpartition(":")[0] == name
         }
+        for key, value in own.items():
+            if value.dim() and value.shape != parameter.shape:  # a count of steps has no dimension
+                raise CheckpointError(f"{key} of {name} has the shape {tuple(value.shape)}")
         if own:
             state.optimizer.state[parameter] = own
     if state.averages is not None:
-        state.averages.weights = section(tensors, "averages.")
+        averages = section(tensors, "averages.")
+        if _shapes(averages) != _shapes(state.averages.weights):
+            raise CheckpointError("its averages are not those of this model")
+        state.averages.weights = averages
     for name, value in numbers.items():
         setattr(state, name, value)
+
+
+def _shapes(tensors: dict[str, Tensor]) -> dict[str, torch.Size]:
+    return {name: value.shape for name, value in tensors.items()}
 
 
 def section(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:

@@ -3,8 +3,8 @@ import json
 import numpy as np
 import pytest
 
-from vitrine.data.arrays import ArraySource
-from vitrine.data.file_list import FileList
+from vitrine.data.sources.file_list import FileList
+from vitrine.data.sources.in_memory import ArraySource
 from vitrine.errors import ConfigError, DataError
 from vitrine.evaluation.classification import (
     in_model_classes,
@@ -15,8 +15,8 @@ from vitrine.evaluation.classification import (
 from vitrine.evaluation.label_errors import likely_label_errors
 from vitrine.evaluation.metrics import top_k_correct
 from vitrine.evaluation.multilabel import average_precisions
-from vitrine.evaluation.pages import confused_pairs
 from vitrine.evaluation.real import file_order, read_real, real_correct
+from vitrine.reports.evaluation_page import confused_pairs
 
 
 def source(labels, classes, names=None, root=None):

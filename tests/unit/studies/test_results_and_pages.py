@@ -2,14 +2,13 @@
 
 import dataclasses
 import json
-import sys
 import threading
 from pathlib import Path
 
 import pytest
 
 from tests.unit.studies.made import made_results
-from vitrine.errors import DataError, MissingExtraError
+from vitrine.errors import DataError
 from vitrine.studies import STUDIES
 from vitrine.studies.page import rows_of, write_document, write_page
 from vitrine.studies.results import FILE, Results, append_result, read_results
@@ -73,15 +72,6 @@ def test_every_study_has_a_page_with_its_claim_rule_figure_and_every_group(
 @pytest.mark.parametrize("study", STUDIES)
 def test_a_page_of_nothing_says_so(study: str, tmp_path: Path) -> None:
     assert write_page(tmp_path / "index.html", STUDIES[study], []).word == "not measured"
-
-
-def test_without_jinja2_and_what_it_brings_along_the_extra_to_install_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name in ("jinja2", "markupsafe"):
-        monkeypatch.setitem(sys.modules, name, None)
-    with pytest.raises(MissingExtraError, match=r"vitrine\[report\]"):
-        write_page(tmp_path / "index.html", STUDIES["head"], made_results("head", lambda run: 0.5))
 
 
 def test_lines_of_many_writers_at_once_all_come_back(tmp_path: Path) -> None:

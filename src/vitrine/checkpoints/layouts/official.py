@@ -16,7 +16,7 @@ from vitrine.checkpoints.layouts.layout import (
     shape_of,
     vit_config,
 )
-from vitrine.checkpoints.rules import (
+from vitrine.checkpoints.layouts.rules import (
     FOUR_AXES,
     HWIO,
     SAME,
@@ -29,7 +29,7 @@ from vitrine.checkpoints.rules import (
     rule,
 )
 from vitrine.checkpoints.tensors import Index
-from vitrine.data.preprocess import Preprocess
+from vitrine.data.preparing.preprocess import Preprocess
 from vitrine.models import ModelConfig, ViTConfig
 from vitrine.models.config import ResNetStemConfig
 

@@ -1,0 +1,149 @@
+"""Where weights can be: in the box, a file, a folder, a run folder, a hub, a URL, or nowhere (a variant's name)."""
+
+import re
+import shlex
+from dataclasses import dataclass
+from pathlib import Path
+
+from vitrine.checkpoints import hub
+from vitrine.checkpoints.download import download
+from vitrine.checkpoints.tensors import SUFFIXES, WEIGHT_FILES
+from vitrine.errors import CheckpointError, ConfigError
+from vitrine.models import ModelConfig, configure
+from vitrine.runtime.find_run import LATEST, find_run, runs_in
+from vitrine.runtime.run_folder import MODEL, RunFolder
+from vitrine.spelling import near_match
+
+HUB_SCHEME = "hf-hub:"
+BOX = "box"
+"""The name of the model that comes with the package; a folder of that name is written ./box."""
+BOX_FOLDER = Path(__file__).parent / "box"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """A file of weights on this machine and the folder whose small files go with it."""
+
+    weights: Path
+    folder: Path | None
+
+
+def find(source: str | Path, *, revision: str | None = None) -> Place | str:
+    """Find the weights, from the hub or a URL if need be; return a variant's name as it is."""
+    text = str(source)
+    elsewhere = None if isinstance(source, Path) else by_scheme(text, revision=revision)
+    if elsewhere is not None:
+        return elsewhere
+    path = Path(source).expanduser()
+    if path.name == LATEST and path.parent.is_dir() and not path.exists():
+        path = find_run(path).path
+    if path.is_dir():
+        return in_folder(path)
+    if path.exists() or path.is_symlink():
+        # The usual names stand for a folder's; a file of any other name stands for itself.
+        return Place(weights=path, folder=path.parent if path.name in WEIGHT_FILES else None)
+    if variant(text) is not None:
+        return text
+    is_hub_name = re.fullmatch(r"[\w][\w.-]*/[\w][\w.-]*", text) and not isinstance(source, Path)
+    if is_hub_name and path.suffix not in SUFFIXES and not path.parent.is_dir():
+        if re.fullmatch(r"\d+(x\d+)?", path.name):
+            # A patch size at the end makes it a misspelt variant, not one of the hub's: refused by name.
+            configure(text)
+        return from_hub(text, revision=revision)
+    raise CheckpointError(f"no such file or folder: {text}{suggestion(path)}")
+
+
+def by_scheme(text: str, *, revision: str | None) -> Place | None:
+    """Find what is named by a word of its own: the box, an address of the web, one of the hub."""
+    if text == BOX:
+        return in_box()
+    if re.match(r"https?://", text):
+        return Place(weights=download(text), folder=None)
+    if text.startswith(HUB_SCHEME):
+        return from_hub(text.removeprefix(HUB_SCHEME), revision=revision)
+    return None
+
+
+def names_weights(word: str) -> bool:
+    """Whether a word can only mean a model: the box, a variant, a hub id, a file or a folder that holds weights."""
+    path = Path(word).expanduser()
+    if path.is_dir():
+        inside = (*WEIGHT_FILES, *(f"{MODEL}/{name}" for name in WEIGHT_FILES))
+        return (
+            RunFolder(path).is_run
+            or any((path / name).exists() for name in inside)
+            or any(entry.suffix in SUFFIXES for entry in path.iterdir())
+        )
+    return (
+        word == BOX
+        or path.suffix in SUFFIXES
+        or path.name == LATEST
+        or word.startswith(HUB_SCHEME)
+        or (not path.exists() and variant(word) is not None)
+    )
+
+
+def in_box() -> Place:
+    """Find the weights that come with the package."""
+    place = Place(weights=BOX_FOLDER / WEIGHT_FILES[0], folder=BOX_FOLDER)
+    if not place.weights.exists():
+        raise CheckpointError(
+            f"this copy of Vitrine came without the model in the box ({place.weights} is missing); install the whole "
+            "package, or name another model"
+        )
+    return place
+
+
+def variant(name: str) -> ModelConfig | None:
+    """Return the config that a name stands for, or None where it is no variant's."""
+    try:
+        return configure(name)
+    except ConfigError:
+        return None
+
+
+def from_hub(repository: str, *, revision: str | None) -> Place:
+    """Bring a repository's weights here, or find them in the cache."""
+    return in_folder(hub.fetch(repository, revision=revision))
+
+
+def in_folder(folder: Path) -> Place:
+    """Find the weights of a folder; a run folder keeps them in `model/`."""
+    try:
+        present = sorted(entry.name for entry in folder.iterdir())
+    except PermissionError:
+        raise CheckpointError(
+            f"no permission to read the folder {folder}; check its owner and mode"
+        ) from None
+    for name in WEIGHT_FILES:
+        if name in present:
+            return Place(weights=folder / name, folder=folder)
+    run = RunFolder(folder)
+    if run.model.is_dir():
+        return in_folder(run.model)
+    found = [name for name in present if Path(name).suffix in SUFFIXES]
+    if len(found) == 1 or "model.onnx" in found:  # beside smaller copies of itself
+        return Place(weights=folder / ("model.onnx" if "model.onnx" in found else found[0]), folder=folder)
+    if found:
+        raise CheckpointError(
+            f"{folder} holds {len(found)} files of weights ({', '.join(found[:4])}); name the one to load"
+        )
+    if run.is_run:
+        raise CheckpointError(
+            f"{folder} is a run that is not finished, so it holds no model yet; go on with: vitrine resume "
+            f"{shlex.quote(str(folder))}"
+        )
+    raise CheckpointError(
+        f"{folder} holds no weights: there is no {', '.join(WEIGHT_FILES)} nor any other {', '.join(SUFFIXES)} in it"
+    )
+
+
+def suggestion(path: Path) -> str:
+    """Name the nearest thing that is there."""
+    if not path.parent.is_dir():
+        return f"; there is no folder {path.parent}"
+    names = [entry.name for entry in path.parent.iterdir()]
+    if runs_in(path.parent):
+        names.append(LATEST)
+    close = near_match(path.name, names)
+    return f"; did you mean {path.parent / close}?" if close else ""

@@ -1,0 +1,279 @@
+"""A model as it is deployed: the same function with everything worked out that does not depend on the image.
+
+What is done, none of it changing more than the rounding of fp32:
+
+- positions, class token and registers become one constant table, at the one image size of the export;
+- queries, keys and values leave their product in the order that attention reads, the softmax's scale and the
+  gains of LayerScale are multiplied into the weights;
+- the last block computes only the tokens that the head reads (its keys and values still come from all of them);
+- weight-standardised kernels are standardised once.
+
+Shapes: B images, N patches, T tokens, D width, H heads, K = D / H channels a head, R tokens that the head reads.
+"""
+
+import copy
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from vitrine.models import BiT, Model, ViT
+from vitrine.models.encoder import Block, LayerScale
+from vitrine.models.resnet_stem import SameConv2d
+from vitrine.models.standardised_conv import StandardisedConv2d
+from vitrine.models.vit import cut_patches
+
+
+class InferenceModel(nn.Module):
+    """Map normalised pixels (B, C, height, width) to logits (B, classes) and embedding (B, representation).
+
+    Without a head the logits are left away.
+    """
+
+    def __init__(self, model: Model) -> None:
+        super().__init__()
+        self.body: nn.Module = InferenceViT(model) if isinstance(model, ViT) else InferenceBiT(model)
+        self.has_head = model.head is not None
+        self.eval().requires_grad_(False)
+
+    @property
+    def output_names(self) -> tuple[str, ...]:
+        """Names of what `forward` returns, in its order."""
+        return ("logits", "embedding") if self.has_head else ("embedding",)
+
+    def forward(self, pixels: Tensor) -> tuple[Tensor, ...]:
+        """Return logits, where there is a head, and the embedding."""
+        return self.body(pixels)
+
+
+class InferenceViT(nn.Module):
+    """A ViT or hybrid at its built image size."""
+
+    def __init__(self, model: ViT) -> None:
+        super().__init__()
+        config = model.config
+        self.image_size, self.patch_size, self.grid = config.image_size, config.patch_size, config.grid_size
+        self.pooling, self.norm_after_pooling = config.pooling, config.norm_after_pooling
+        self.num_leading_tokens = model.num_leading_tokens
+        self.stem = with_fixed_kernels(model.stem)
+        self.patches = linear(model.patch_projection.weight.flatten(1), model.patch_projection.bias)
+        # What stands before the patches, and what is added to everything, for the sequence of this one grid.
+        zeros = torch.zeros(1, config.grid_size[0] * config.grid_size[1], config.width)
+        with torch.no_grad():
+            table = model.eval().assemble(zeros, config.grid_size)  # (1, T, D)
+        self.leading = nn.Buffer(table[:, : self.num_leading_tokens].clone())
+        self.positions = nn.Buffer(table[:, self.num_leading_tokens :].clone())
+        last = config.depth - 1
+        self.blocks = nn.ModuleList(
+            InferenceBlock(model, layer=layer, num_read=model.num_tokens_read if layer == last else None)
+            for layer in range(config.depth)
+        )
+        self.norm, self.attention_pooling = model.norm, model.attention_pooling
+        self.representation, self.head = model.representation, model.head
+        self.distillation_head = model.distillation_head
+
+    def forward(self, pixels: Tensor) -> tuple[Tensor, ...]:
+        """Return logits, where there is a head, and the embedding."""
+        patches, _ = cut_patches(self.stem(pixels), self.patch_size)  # (B, N, C x P x P)
+        tokens = self.patches(patches) + self.positions
+        if self.num_leading_tokens:
+            leading = self.leading.expand(tokens.shape[0], -1, -1)
+            tokens = torch.cat([leading, tokens], dim=1)  # (B, T, D)
+        for block in self.blocks:
+            tokens = block(tokens)
+        if not self.norm_after_pooling:
+            tokens = self.norm(tokens)
+        embedding = self.pool(tokens)
+        if self.representation is not None:
+            embedding = torch.tanh(self.representation(embedding))
+        if self.head is None:
+            return (embedding,)
+        logits = self.head(embedding)
+        if self.distillation_head is not None:
+            logits = (logits + self.distillation_head(tokens[:, 1])) / 2
+        return logits, embedding
+
+    def pool(self, tokens: Tensor) -> Tensor:
+        """Reduce tokens to one vector an image (B, D)."""
+        if self.pooling == "class_token":
+            pooled = tokens[:, 0]
+        elif self.pooling == "average":
+            pooled = tokens[:, self.num_leading_tokens :].mean(dim=1)
+        else:
+            assert self.attention_pooling is not None
+            pooled = self.attention_pooling(tokens)
+        return self.norm(pooled) if self.norm_after_pooling else pooled
+
+
+class InferenceBlock(nn.Module):
+    """One encoder layer; with `num_read`, for the first so many tokens only."""
+
+    def __init__(self, model: ViT, *, layer: int, num_read: int | None) -> None:
+        super().__init__()
+        block, config = model.blocks[layer], model.config
+        assert isinstance(block, Block)
+        self.num_read, self.num_heads = num_read, config.num_heads
+        self.positions: Tensor | None
+        self.relative_keys: Tensor | None
+        self.register_buffer("positions", added_positions(model, layer=layer))
+        self.register_buffer("relative_keys", relative_keys(model, layer=layer))
+        self.norm_1, self.norm_2 = block.norm_1, block.norm_2
+        attention = block.attention
+        self.q_norm, self.k_norm = attention.q_norm, attention.k_norm
+        D = config.width
+        scale = (D // config.num_heads) ** -0.5
+        # A norm of the queries would undo a scale that is in their weights: then it stays outside.
+        self.scale = 1.0 if not config.qk_norm else scale
+        weight = attention.to_qkv.weight.detach().clone()
+        bias = torch.zeros(3 * D) if attention.to_qkv.bias is None else attention.to_qkv.bias.detach().clone()
+        if not config.qk_norm:
+            weight[:D] *= scale
+            bias[:D] *= scale
+        if num_read is None:
+            self.to_qkv = linear(weight, bias)
+        else:
+            self.to_q, self.to_kv = linear(weight[:D], bias[:D]), linear(weight[D:], bias[D:])
+        self.to_out = scaled(attention.to_out, block.scale_1)
+        self.expand, self.approximate = block.mlp.expand, block.mlp.approximate
+        self.contract = scaled(block.mlp.contract, block.scale_2)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """Map tokens (B, T, D) to (B, T, D), or to (B, R, D)."""
+        if self.positions is not None:
+            tokens = tokens + self.positions
+        normed = self.norm_1(tokens)
+        if self.num_read is None:
+            q, k, v = self.to_qkv(normed).chunk(3, dim=-1)  # each (B, T, D)
+        else:
+            tokens = tokens[:, : self.num_read]  # (B, R, D)
+            q = self.to_q(normed[:, : self.num_read])
+            k, v = self.to_kv(normed).chunk(2, dim=-1)
+        tokens = tokens + self.to_out(self.mix(q, k, v))
+        hidden = F.gelu(self.expand(self.norm_2(tokens)), approximate=self.approximate)
+        return tokens + self.contract(hidden)
+
+    def mix(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """Attend from q (B, R, D) to k and v (B, T, D); the weights of q hold the scale already."""
+        B, R, D = q.shape
+        q, k, v = (
+            part.view(B, part.shape[1], self.num_heads, -1).transpose(1, 2) for part in (q, k, v)
+        )  # (B, H, *, K)
+        q, k = self.q_norm(q), self.k_norm(k)
+        if self.scale != 1.0:
+            q = q * self.scale
+        logits = q @ k.transpose(-2, -1)  # (B, H, R, T)
+        if self.relative_keys is not None:
+            logits = logits + relative_logits(q, self.relative_keys)
+        mixed = logits.softmax(dim=-1) @ v
+        return mixed.transpose(1, 2).reshape(B, R, D)
+
+
+class InferenceBiT(nn.Module):
+    """A BiT ResNet at its built image size, its kernels standardised once."""
+
+    def __init__(self, model: BiT) -> None:
+        super().__init__()
+        self.root_conv = with_fixed_kernels(model.root_conv)
+        units = [unit for stage in model.stages for unit in stage]  # type: ignore[attr-defined]
+        self.units = with_fixed_kernels(nn.Sequential(*units))
+        self.norm, self.head = model.norm, model.head
+        self.is_pooled = model.config.root == "7x7"
+        rows, columns = (-(-size // 2) for size in model.config.image_size)  # after the root's stride
+        outside = F.pad(torch.full((1, 1, rows, columns), -torch.inf), (1, 1, 1, 1), value=0.0)
+        self.floor = nn.Buffer(F.max_pool2d(outside, kernel_size=3, stride=2))
+
+    def forward(self, pixels: Tensor) -> tuple[Tensor, ...]:
+        """Return logits, where there is a head, and the embedding."""
+        hidden = self.root_conv(pixels)
+        if self.is_pooled:
+            # BiT pads the maximum with zeros. onnxruntime 1.31 takes such a padding into its MaxPool, which pads with
+            # -inf: answers differ in the third digit. So: pad with -inf, and raise to 0 what saw the padding.
+            hidden = F.max_pool2d(hidden, kernel_size=3, stride=2, padding=1)
+            hidden = torch.maximum(hidden, self.floor)
+        hidden = self.units(hidden)
+        embedding = F.relu(self.norm(hidden)).mean(dim=(2, 3))
+        return (embedding,) if self.head is None else (self.head(embedding), embedding)
+
+
+class FixedConv2d(nn.Conv2d):
+    """A convolution whose kernel was standardised once, padded (before, after) on both axes."""
+
+    def __init__(self, source: StandardisedConv2d) -> None:
+        super().__init__(
+            source.in_channels,
+            source.out_channels,
+            source.kernel_size,  # type: ignore[arg-type]
+            stride=source.stride,  # type: ignore[arg-type]
+            padding=source.padding,  # type: ignore[arg-type]
+            bias=False,
+        )
+        self.weight = nn.Parameter(source.standardised_weight().detach())
+        total = max(self.kernel_size[0] - self.stride[0], 0) if isinstance(source, SameConv2d) else 0
+        self.around = (total // 2, total - total // 2) * 2
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        """Pad as TensorFlow's SAME does where the source did, and convolve."""
+        return super().forward(F.pad(hidden, self.around) if any(self.around) else hidden)
+
+
+def with_fixed_kernels(module: nn.Module) -> nn.Module:
+    """Return a copy of `module` that convolves with kernels standardised once."""
+    if isinstance(module, StandardisedConv2d):
+        return FixedConv2d(module)
+    module = copy.deepcopy(module)
+    for parent in list(module.modules()):
+        for name, child in list(parent.named_children()):
+            if isinstance(child, StandardisedConv2d):
+                setattr(parent, name, FixedConv2d(child))
+    return module
+
+
+def added_positions(model: ViT, *, layer: int) -> Tensor | None:
+    """Return what a layer adds to its tokens before it begins, (1, T, D), or None."""
+    config = model.config
+    if config.position_placement == "stem" or config.positions in ("none", "relative"):
+        return None
+    zeros = torch.zeros(1, config.num_tokens, config.width)
+    with torch.no_grad():
+        return model.add_positions(zeros, config.grid_size, layer=layer)
+
+
+def relative_keys(model: ViT, *, layer: int) -> Tensor | None:
+    """Return a layer's keys of offsets, the largest first, (H, K, 2 T - 1), or None."""
+    config = model.config
+    if config.positions != "relative":
+        return None
+    table = model.positions[layer if config.position_placement == "every_layer" else 0]
+    with torch.no_grad():
+        keys = table(config.num_tokens)  # offset -(T - 1) first
+    return keys.flip(0).view(keys.shape[0], config.num_heads, -1).permute(1, 2, 0).contiguous()
+
+
+def relative_logits(q: Tensor, keys: Tensor) -> Tensor:
+    """Return q (B, H, R, K) times the keys of the offsets from each query to each key: (B, H, R, T).
+
+    Row i of the product begins T - 1 - i places too early. Read as one line, cut at T - 1 and folded again one
+    shorter, every row lies where it should: a view instead of a gather.
+    """
+    B, H, R, _ = q.shape
+    offsets = keys.shape[-1]  # 2 T - 1
+    T = (offsets + 1) // 2
+    line = F.pad((q @ keys).flatten(2), (0, T))  # (B, H, R x (2 T - 1) + T)
+    line = line[:, :, T - 1 : T - 1 + R * (offsets - 1)]
+    return line.reshape(B, H, R, offsets - 1)[..., :T]
+
+
+def linear(weight: Tensor, bias: Tensor | None) -> nn.Linear:
+    """Make a dense layer of tensors."""
+    made = nn.Linear(weight.shape[1], weight.shape[0], bias=bias is not None, device="meta")
+    made.weight = nn.Parameter(weight.detach().clone())
+    if bias is not None:
+        made.bias = nn.Parameter(bias.detach().clone())
+    return made
+
+
+def scaled(layer: nn.Linear, scale: nn.Module) -> nn.Linear:
+    """Multiply the gains of LayerScale into the layer before them."""
+    if not isinstance(scale, LayerScale):
+        return layer
+    return linear(layer.weight * scale.gain[:, None], layer.bias * scale.gain)

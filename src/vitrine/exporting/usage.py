@@ -1,0 +1,143 @@
+"""How to run what was exported: a snippet for each target, from a photo to the names of its classes.
+
+Each runs as it stands in the folder of the export, beside a photo.jpg, and only some of them need Vitrine.
+"""
+
+from vitrine.checkpoints.record import Record
+from vitrine.data.preparing.preprocess import Preprocess
+from vitrine.exporting.targets import Kind
+from vitrine.models.config import BiTConfig
+
+NUM_SHOWN = 5
+MODES = {1: "L", 3: "RGB"}
+
+IMPORTS: dict[Kind, str] = {
+    "onnx": "import onnxruntime",
+    "torch-export": "import torch",
+    "timm": "import timm\nimport torch",
+    "torchvision": "import torch\nfrom safetensors.torch import load_file\n"
+    "from torchvision.models.vision_transformer import VisionTransformer",
+}
+# Each makes `outputs`, a list whose first is (1, classes) or (1, features), of `pixels`.
+RUN: dict[Kind, str] = {
+    "onnx": 'session = onnxruntime.InferenceSession("model.onnx")\n'
+    'outputs = session.run(None, {"pixels": pixels})  # %s',
+    "torch-export": 'model = torch.export.load("model.pt2").module()\n'
+    "outputs = [output.detach().numpy() for output in model(torch.from_numpy(pixels))]  # %s",
+    "timm": 'model = timm.create_model("local-dir:.", pretrained=True).eval()\n'
+    "outputs = [model(torch.from_numpy(pixels)).detach().numpy()]",
+}
+WITH_VITRINE = """With Vitrine, which brings the preprocessing and the class names along:
+
+```python
+from PIL import Image
+from vitrine.exporting import open_runner
+
+runner = open_runner(".")
+answers = runner(runner.preprocess(Image.open("photo.jpg"))[None].numpy())
+print(%s)
+```"""
+
+
+def usage_of(record: Record, *, to: Kind) -> str:
+    """Write how to run an export of `record`, as Markdown."""
+    if to == "npz":
+        return _fenced('import vitrine\n\nloaded = vitrine.load("model.npz")')
+    if to == "hf":
+        return _fenced(_of_transformers(record))
+    run = _of_torchvision(record) if to == "torchvision" else RUN[to]
+    outputs = "logits, embedding" if record.config.num_classes else "embedding"
+    parts = [
+        "\n".join([*(["import json", ""] if record.classes else []), "import numpy as np", IMPORTS[to]]),
+        pixels_of(record.preprocess),
+        run % outputs if "%s" in run else run,
+        _shown(record),
+    ]
+    parts[0] += "\nfrom PIL import Image, ImageOps"
+    text = _fenced("\n\n".join(parts))
+    if to != "onnx":
+        return text
+    answers = "runner.classes[answers.logits[0].argmax()]" if record.classes else "answers.embedding.shape"
+    return f"{text}\n\n{WITH_VITRINE % answers}"
+
+
+def pixels_of(preprocess: Preprocess) -> str:
+    """Write, with Pillow and NumPy alone, how a photo becomes the model's input."""
+    (height, width), (rows, columns) = preprocess.size, preprocess.resize_size
+    if preprocess.channels not in MODES:
+        return f"pixels = ...  # float32 (1, {preprocess.channels}, {height}, {width}), normalised as below"
+    how = f"Image.Resampling.{preprocess.interpolation.upper()}"
+    mode = MODES[preprocess.channels]
+    lines = [f'image = ImageOps.exif_transpose(Image.open("photo.jpg")).convert("{mode}")']
+    if preprocess.rule == "squash":
+        lines.append(f"image = image.resize(({columns}, {rows}), {how})")
+    else:
+        lines += [
+            f"scale = max({columns} / image.width, {rows} / image.height)",
+            f"size = max({columns}, int(image.width * scale)), max({rows}, int(image.height * scale))",
+            f"image = image.resize(size, {how})",
+        ]
+    if preprocess.rule != "squash" or (rows, columns) != (height, width):
+        lines += [
+            f"left, top = round((image.width - {width}) / 2), round((image.height - {height}) / 2)",
+            f"image = image.crop((left, top, left + {width}, top + {height}))",
+        ]
+    plane = "" if mode == "RGB" else "[:, :, None]"
+    lines += [
+        f"mean = np.array({list(preprocess.mean)}, dtype=np.float32)",
+        f"std = np.array({list(preprocess.std)}, dtype=np.float32)",
+        f"pixels = (np.asarray(image, dtype=np.float32){plane} / 255 - mean) / std",
+        f"pixels = pixels.transpose(2, 0, 1)[None]  # (1, {preprocess.channels}, {height}, {width})",
+    ]
+    return "\n".join(lines)
+
+
+def _shown(record: Record) -> str:
+    if not record.classes:
+        return "print(outputs[0].shape)"
+    return "\n".join(
+        [
+            'classes = json.load(open("classes.json", encoding="utf-8"))',
+            f"for number in outputs[0][0].argsort()[::-1][:{NUM_SHOWN}]:",
+            "    print(classes[number], outputs[0][0][number])",
+        ]
+    )
+
+
+def _of_transformers(record: Record) -> str:
+    auto = "AutoModelForImageClassification" if record.config.num_classes else "AutoModel"
+    answer = (
+        "print(model.config.id2label[outputs.logits[0].argmax().item()])"
+        if record.config.num_classes
+        else "print(outputs.last_hidden_state.shape)"
+    )
+    return "\n".join(
+        [
+            "from PIL import Image",
+            f"from transformers import AutoImageProcessor, {auto}",
+            "",
+            f'model = {auto}.from_pretrained(".")',
+            'processor = AutoImageProcessor.from_pretrained(".")',
+            'outputs = model(**processor(Image.open("photo.jpg"), return_tensors="pt"))',
+            answer,
+        ]
+    )
+
+
+def _of_torchvision(record: Record) -> str:
+    config = record.config
+    assert not isinstance(config, BiTConfig)  # refused as a target
+    shape = (
+        f"image_size={config.image_size[0]}, patch_size={config.patch_size[0]}, num_layers={config.depth}, "
+        f"num_heads={config.num_heads},\n    hidden_dim={config.width}, mlp_dim={config.mlp_width}, "
+        f"num_classes={config.num_classes},"
+    )
+    return (
+        f"model = VisionTransformer(\n    {shape}\n)\n"
+        'model.load_state_dict(load_file("model.safetensors"))\n'
+        "outputs = [model.eval()(torch.from_numpy(pixels)).detach().numpy()]"
+    )
+
+
+def _fenced(code: str) -> str:
+    return f"```python\n{code}\n```"

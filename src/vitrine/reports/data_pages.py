@@ -1,0 +1,151 @@
+"""Reports as one HTML file each, with pictures inside: what a scan found, and pairs of copies."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from vitrine.data.auditing.duplicates import Duplicate, ImageRef
+from vitrine.data.auditing.overlap import TRAIN, Overlap
+from vitrine.data.auditing.scan import ScanReport, problem_of
+from vitrine.data.decoding.decode import decode
+from vitrine.data.sources.file_list import photos_passed_over
+from vitrine.data.sources.source import Source
+from vitrine.errors import DataError
+from vitrine.reports.pages import render
+from vitrine.reports.thumbnails import thumbnail
+from vitrine.runtime.progress import track
+from vitrine.spelling import printable
+
+# Most of each kind that a page shows: it stays a file that any browser opens at once. The CSV files hold all.
+MOST_BAD = 60
+MOST_PAIRS = 60
+MOST_SAMPLES = 240
+MOST_SAMPLES_A_CLASS = 6
+# Problems that are neither a file's nor a pair's, so that no picture shows them.
+ELSEWHERE = ("damaged shard", "empty class", "missing class", "single class", "tiny class")
+_PAIR_KINDS = (
+    ("leak", "Leaks between splits", "The same picture in two splits: the score on the second is too good."),
+    ("conflict", "Copies with different labels", "The same picture under two names: one of them is wrong."),
+    ("exact", "Equal files", "Byte for byte the same file, more than once in one split."),
+    ("near", "Near duplicates", "Re-compressed, resized, brightened or slightly moved copies in one split."),
+)
+
+
+def render_scan(report: ScanReport, splits: Mapping[str, Source]) -> str:
+    """Make the page of `vitrine check`."""
+    bad = [
+        _bad_file(splits[split], index)
+        for split, indices in report.bad.items()
+        for index in indices[:MOST_BAD]
+    ][:MOST_BAD]
+    groups = []
+    for key, title, words in _PAIR_KINDS:
+        pairs = [pair for pair in report.duplicates if _pair_kind(pair) == key]
+        if pairs:
+            shown = [_pair(pair, splits) for pair in track(pairs[:MOST_PAIRS], f"Drawing: {title}")]
+            groups.append({"title": title, "words": words, "total": len(pairs), "pairs": shown})
+    return render(
+        "scan.html.j2",
+        report=report,
+        address=printable(report.address),
+        bad=bad,
+        groups=groups,
+        has_photos_passed_over=bool(photos_passed_over(report.passed_over)),
+        table=_class_table(report),
+        samples=_samples(report, splits),
+        issues=[
+            {"path": printable(issue.path), "problem": issue.problem, "detail": issue.detail}
+            for issue in report.issues
+            if issue.problem in ELSEWHERE
+        ],
+    )
+
+
+def render_overlap(overlap: Overlap, train: Source, tests: Mapping[str, Source]) -> str:
+    """Make the page of `vitrine dedup`: the least similar pairs first, as those are the ones to look at."""
+    sources = {TRAIN: train, **tests}
+    ordered = sorted(overlap.pairs, key=lambda found: found.pair.similarity)
+    chosen = [*ordered[: 2 * MOST_PAIRS], *ordered[2 * MOST_PAIRS :][-MOST_PAIRS:]]
+    return render(
+        "pairs.html.j2",
+        overlap=overlap,
+        address=printable(train.address),
+        pairs=[
+            _pair(found.pair, sources) | {"method": found.method}
+            for found in track(chosen, "Drawing pairs of pictures")
+        ],
+    )
+
+
+def _bad_file(source: Source, index: int) -> dict[str, Any]:
+    name = printable(source.name(index))
+    reason = ""
+    try:
+        decode(source.read(index).data, name=name)
+    except DataError as error:
+        reason = str(error)
+    words = reason.removeprefix(name).strip() or "cannot be read"
+    return {"path": name, "problem": problem_of(reason), "detail": words, "picture": thumbnail(source, index)}
+
+
+def _pair_kind(pair: Duplicate) -> str:
+    if pair.is_leak:
+        return "leak"
+    if pair.has_conflict:
+        return "conflict"
+    return "exact" if pair.is_exact else "near"
+
+
+def _pair(pair: Duplicate, sources: Mapping[str, Source]) -> dict[str, Any]:
+    return {
+        "similarity": "equal files" if pair.is_exact else f"{pair.similarity:.3f}",
+        "sides": [_side(pair.first, sources), _side(pair.second, sources)],
+    }
+
+
+def _side(ref: ImageRef, sources: Mapping[str, Source]) -> dict[str, Any]:
+    return {
+        "path": printable(ref.path),
+        "label": printable(ref.label),
+        "split": ref.split,
+        "picture": thumbnail(sources[ref.split], ref.index),
+    }
+
+
+def _class_table(report: ScanReport) -> list[dict[str, Any]]:
+    most = max((max(counts, default=0) for counts in report.counts.values()), default=0)
+    return [
+        {
+            "name": printable(name),
+            "counts": [counts[number] for counts in report.counts.values()],
+            "shares": [100 * counts[number] / max(most, 1) for counts in report.counts.values()],
+        }
+        for number, name in enumerate(report.classes)
+    ]
+
+
+def _samples(report: ScanReport, splits: Mapping[str, Source]) -> list[dict[str, Any]]:
+    """Pick a few images of each class, evenly through its list, from the first split that has any."""
+    split, source = next(iter(splits.items()))
+    bad = set(report.bad[split])
+    if not source.is_labelled:
+        good = [index for index in range(len(source)) if index not in bad]
+        return [{"name": "", "pictures": _pictures(source, _spread(good, 4 * MOST_SAMPLES_A_CLASS))}]
+    first = source.labels[:, 0] if source.is_multi_label else source.labels
+    each = max(1, min(MOST_SAMPLES_A_CLASS, MOST_SAMPLES // max(len(source.classes), 1)))
+    rows = []
+    for number, name in track(list(enumerate(source.classes))[:MOST_SAMPLES], "Drawing samples"):
+        good = [int(index) for index in np.flatnonzero(first == number) if int(index) not in bad]
+        rows.append({"name": printable(name), "pictures": _pictures(source, _spread(good, each))})
+    return rows
+
+
+def _spread(indices: Sequence[int], count: int) -> list[int]:
+    if len(indices) <= count:
+        return list(indices)
+    return [indices[round(place)] for place in np.linspace(0, len(indices) - 1, count)]
+
+
+def _pictures(source: Source, indices: Iterable[int]) -> list[dict[str, Any]]:
+    return [{"path": printable(source.name(index)), "picture": thumbnail(source, index)} for index in indices]
