@@ -26,7 +26,7 @@ from vitrine.data.fingerprints import HASH_BYTES, THUMBNAIL_SIDE, content_hash, 
 from vitrine.data.source import Source, Subset, printable
 from vitrine.errors import DataError
 from vitrine.runtime.cache import cache_folder
-from vitrine.runtime.files import size_in_words, write_atomically
+from vitrine.runtime.files import move_into_place, size_in_words, write_atomically
 from vitrine.runtime.progress import track
 from vitrine.runtime.threads import in_order
 
@@ -232,7 +232,7 @@ def _can_write(folder: Path) -> bool:
 
 
 def _store(readings: Readings, thumbnails: Path, folder: Path) -> None:
-    thumbnails.replace(folder / _THUMBNAILS)
+    move_into_place(thumbnails, folder / _THUMBNAILS)
     with write_atomically(folder / "arrays.npz") as file:
         np.savez(file, hashes=readings.hashes, kind_of=readings.kind_of, sizes=readings.sizes)
     # Written last: where it is, everything is.
