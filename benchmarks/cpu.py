@@ -29,7 +29,7 @@ import torch
 
 from vitrine.checkpoints import Record
 from vitrine.data.preprocess import Preprocess
-from vitrine.exporting import Deployed
+from vitrine.exporting import InferenceModel
 from vitrine.exporting.onnx_graph import OPSET, quietly, write_onnx
 from vitrine.models import create_model
 from vitrine.runtime.peers import import_peer
@@ -85,7 +85,7 @@ def infer(options: argparse.Namespace) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         files = {"vitrine": Path(folder) / "ours.onnx", "timm": Path(folder) / "timm.onnx"}
         write_onnx(
-            Deployed(ours), files["vitrine"], record=Record(config=ours.config, preprocess=Preprocess())
+            InferenceModel(ours), files["vitrine"], record=Record(config=ours.config, preprocess=Preprocess())
         )
         with quietly():
             torch.onnx.export(

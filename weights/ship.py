@@ -14,7 +14,7 @@ from pathlib import Path
 import torch
 
 import vitrine
-from vitrine.checkpoints.places import BOX_FOLDER
+from vitrine.checkpoints.locating import BOX_FOLDER
 from vitrine.data.preprocess import Preprocess
 
 MOST_BYTES = 12_000_000

@@ -154,7 +154,8 @@ class VitClassifier:
         from vitrine.recipes.options import chosen_recipe
         from vitrine.runs.starting_weights import load_to_tune
         from vitrine.runs.training_run import Setting, carry_out
-        from vitrine.runtime.run_folders import new_run_folder
+        from vitrine.runtime.output_folder import new_output_folder
+        from vitrine.runtime.run_folder import RESULTS, RunFolder
         from vitrine.serving.predictor import Predictor
 
         chosen = chosen_recipe(
@@ -164,7 +165,7 @@ class VitClassifier:
         loaded = load_to_tune(str(self.model), chosen, num_classes=len(self.classes_))
         with tempfile.TemporaryDirectory(prefix="vitrine-") as temporary:
             folder = Path(temporary if self.run_folder is None else self.run_folder)
-            folder = new_run_folder(folder, verb="fit", files=("run.json", "model"))
+            folder = new_output_folder(folder, verb="fit", files=RESULTS)
             carry_out(
                 Setting(
                     model=loaded.model, preprocess=loaded.preprocess, splits={"train": source},
@@ -172,7 +173,9 @@ class VitClassifier:
                     data=source.address, device=self.device, workers=self.workers, hold_out=0.0, wants_report=False,
                 )
             )  # fmt: skip
-            self.predictor_ = Predictor.open(folder / "model", device=self.device, workers=self.workers)
+            self.predictor_ = Predictor.open(
+                RunFolder(folder).model, device=self.device, workers=self.workers
+            )
 
 
 def _option_names() -> list[str]:

@@ -2,8 +2,19 @@
 
 import difflib
 import math
+import re
 import unicodedata
 from collections.abc import Collection, Iterable, Mapping
+
+# Escape sequences, line breaks and marks that reverse the direction of text: a name that holds them could move the
+# cursor, forge a line or show another name than it has.
+UNSAFE = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
+
+
+def printable(name: str) -> str:
+    """Return `name` with bytes that are not UTF-8 and control characters escaped, for terminals and files."""
+    text = name.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+    return UNSAFE.sub(lambda match: match[0].encode("unicode_escape").decode(), text)
 
 
 def nearest(name: str, known: Iterable[str], count: int = 1) -> list[str]:

@@ -16,14 +16,14 @@ from boxes import untrained_box
 from safetensors import safe_open
 
 import vitrine
-from vitrine.checkpoints import places
+from vitrine.checkpoints import locating
 from vitrine.data.preprocess import Preprocess
 from vitrine.data.sources import open_splits
 from vitrine.errors import CheckpointError
 from vitrine.evaluation.features import extract_features
 from vitrine.models import ViTConfig
 
-BOX = places.BOX_FOLDER
+BOX = locating.BOX_FOLDER
 MOST_BYTES = 12_000_000
 NUM_CLASSES = 200
 shipped = pytest.mark.skipif(
@@ -101,7 +101,7 @@ def test_its_features_tell_shapes_apart_better_than_those_of_fresh_weights(tmp_p
 
 
 def test_a_copy_without_the_weights_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(places, "BOX_FOLDER", tmp_path)
+    monkeypatch.setattr(locating, "BOX_FOLDER", tmp_path)
     with pytest.raises(CheckpointError, match=r"came without the model in the box .* name another model"):
         vitrine.load("box")
 
@@ -110,7 +110,7 @@ def test_half_precision_on_disk_is_single_precision_in_memory(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     folder = untrained_box(tmp_path / "made", image_size=32, num_classes=7)
-    monkeypatch.setattr(places, "BOX_FOLDER", folder)
+    monkeypatch.setattr(locating, "BOX_FOLDER", folder)
     assert json.loads((folder / "config.json").read_text())["vitrine"]["variant"] == "ViT-Ti/16"
     loaded = vitrine.load("box")
     assert {parameter.dtype for parameter in loaded.model.parameters()} == {torch.float32}
@@ -125,6 +125,6 @@ def test_the_name_is_the_boxs_own_even_where_a_folder_is_called_so(
     monkeypatch.chdir(tmp_path)
     inside = untrained_box(tmp_path / "made", image_size=32, num_classes=7)
     untrained_box(tmp_path / "box", image_size=32, num_classes=3)
-    monkeypatch.setattr(places, "BOX_FOLDER", inside)
+    monkeypatch.setattr(locating, "BOX_FOLDER", inside)
     assert vitrine.load("box").model.config.num_classes == 7
     assert vitrine.load("./box").model.config.num_classes == 3

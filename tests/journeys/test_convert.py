@@ -21,7 +21,7 @@ def test_convert_reports_each_tensor_and_the_agreement_and_says_what_is_next(tmp
         "official npz, generation A",
         "vit.encoder.layer.#.attention.attention.query.weight (64, 64) (x2) transposed <- Transformer/encoderblock_#",
         "transposed",
-        "equal bit for bit",
+        "bit-identical",
         "Vitrine, read back, given images: largest logit difference 0.00e+00",
         "transformers",
         f"Wrote {tmp_path / 'hf'}",

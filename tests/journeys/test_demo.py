@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from boxes import untrained_box
 
-from vitrine.checkpoints import places
+from vitrine.checkpoints import locating
 from vitrine.data.demonstration import CLASSES, scene
 
 from .commandline import inside
@@ -17,7 +17,7 @@ def shown(tmp_path_factory: pytest.TempPathFactory):  # type: ignore[no-untyped-
     work = tmp_path_factory.mktemp("work")
     box = untrained_box(work / "box", image_size=32, num_classes=7)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(places, "BOX_FOLDER", box)
+        patch.setattr(locating, "BOX_FOLDER", box)
         patch.chdir(work)
         done = inside("demo", "--images", "36", "--steps", "2", "--device", "cpu")
         again = inside("demo", "--images", "12", "--steps", "1", "--device", "cpu", "--out", "box")

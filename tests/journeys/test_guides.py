@@ -22,7 +22,7 @@ from boxes import untrained_box
 from journeys.commandline import inside
 from pictures import photo, save
 
-from vitrine.checkpoints import places
+from vitrine.checkpoints import locating
 from vitrine.cli.app import build
 
 ROOT = Path(__file__).parents[2]
@@ -48,8 +48,8 @@ NOT_RUN = {
 def some_box(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Put fresh weights in the place of the model in the box, where that is not there."""
     with pytest.MonkeyPatch.context() as patch:
-        if not (places.BOX_FOLDER / "model.safetensors").exists():
-            patch.setattr(places, "BOX_FOLDER", untrained_box(tmp_path_factory.mktemp("box") / "box"))
+        if not (locating.BOX_FOLDER / "model.safetensors").exists():
+            patch.setattr(locating, "BOX_FOLDER", untrained_box(tmp_path_factory.mktemp("box") / "box"))
         yield
 
 
@@ -122,7 +122,7 @@ def desk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         save(folder / place, photo(next(seeds)))
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
-        patch.setattr(places, "BOX_FOLDER", untrained_box(folder / "box", image_size=32))
+        patch.setattr(locating, "BOX_FOLDER", untrained_box(folder / "box", image_size=32))
         made = inside("finetune", "./photos", "--epochs", "1", "--device", "cpu")
         assert made.returncode == 0, made.stderr
         yield folder

@@ -22,7 +22,7 @@ def test_models_prints_a_row_for_every_variant() -> None:
 
 def test_models_for_machines_holds_the_papers_figures() -> None:
     result = command("models", "--images", "303e6", "--epochs", "7", "--json")
-    records = {record["name"]: record for record in json.loads(result.stdout)}
+    records = {record["name"]: record for record in json.loads(result.stdout)["models"]}
     assert records["ViT-B/16"]["params"] == 86_567_656
     assert records["ViT-B/16"]["gmacs"] == pytest.approx(17.58, rel=0.01)
     assert records["ViT-B/16"]["exaflops"] == pytest.approx(224, rel=0.02)

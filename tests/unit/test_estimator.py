@@ -12,7 +12,7 @@ from sklearn.model_selection import GridSearchCV, cross_val_score
 
 import vitrine
 from vitrine import VitClassifier
-from vitrine.checkpoints import places
+from vitrine.checkpoints import locating
 from vitrine.errors import ConfigError, DataError
 
 COLOURS = {"red": (210, 50, 40), "green": (40, 170, 60), "blue": (40, 70, 210)}
@@ -22,7 +22,7 @@ COLOURS = {"red": (210, 50, 40), "green": (40, 170, 60), "blue": (40, 70, 210)}
 def small_box(tmp_path_factory):
     folder = untrained_box(tmp_path_factory.mktemp("box") / "box", image_size=32, num_classes=7)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(places, "BOX_FOLDER", folder)
+        patch.setattr(locating, "BOX_FOLDER", folder)
         yield folder
 
 

@@ -17,8 +17,7 @@ from vitrine.checkpoints.weights import ChangedWeights, Weights
 from vitrine.errors import ConfigError
 from vitrine.models import BiTConfig, ModelConfig, ViTConfig
 from vitrine.models.config import require_tiling
-from vitrine.models.positions import Learned1D, Learned2D, SinCos2D, resample_grid
-from vitrine.models.vit import position_tables
+from vitrine.models.positions import Learned1D, Learned2D, SinCos2D, position_tables, resample_grid
 from vitrine.spelling import counted
 
 Changed = tuple[Weights, str]

@@ -11,6 +11,8 @@ from vitrine.checkpoints.checksum import require_sha256
 from vitrine.checkpoints.layouts import Generation, Target
 from vitrine.checkpoints.libraries import LIBRARIES, NoAnswerError, outputs_of
 from vitrine.checkpoints.loading import Opened, adapt, load, open_weights
+from vitrine.checkpoints.locating import in_folder
+from vitrine.checkpoints.reading import open_tensors
 from vitrine.checkpoints.report import Parity, TensorLine, describe_tensors, largest_difference
 from vitrine.checkpoints.saving import Prepared, prepare, write
 from vitrine.checkpoints.tensors import require_readable
@@ -98,9 +100,6 @@ def convert(
 
 def count_identical(prepared: Prepared, path: Path) -> int:
     """Read the written file back and count its tensors that equal the source's bit for bit."""
-    from vitrine.checkpoints.places import in_folder
-    from vitrine.checkpoints.reading import open_tensors
-
     file = open_tensors(in_folder(path).weights if path.is_dir() else path)
     same = 0
     for rule, tensor in as_written(prepared.rules, prepared.weights):

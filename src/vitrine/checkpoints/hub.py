@@ -7,8 +7,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from vitrine.checkpoints.places import NAMES
 from vitrine.checkpoints.reading.safetensors_file import read_weight_map
+from vitrine.checkpoints.tensors import WEIGHT_FILES
 from vitrine.errors import CheckpointError, MissingExtraError
 from vitrine.runtime.cache import is_offline
 from vitrine.runtime.progress import current_listener, notice
@@ -53,13 +53,13 @@ def fetch(repository: str, *, revision: str | None = None) -> Path:
     with quiet_retries(repository):
         for name in SMALL_FILES:
             get(name)
-        for name in NAMES:
+        for name in WEIGHT_FILES:
             weights = get(name)
             if weights is not None:
                 if name.endswith(".index.json"):
                     fetch_shards(weights, get)
                 return weights.parent
-    raise CheckpointError(f"{repository} on the hub holds no weights: there is no {', '.join(NAMES)}")
+    raise CheckpointError(f"{repository} on the hub holds no weights: there is no {', '.join(WEIGHT_FILES)}")
 
 
 @contextmanager

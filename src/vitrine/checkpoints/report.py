@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from vitrine.checkpoints.rules import Rule
+from vitrine.checkpoints.layouts.rules import Rule
 from vitrine.checkpoints.saving import Prepared
 from vitrine.checkpoints.tensors import shown_shape
 from vitrine.checkpoints.weights import ChangedWeights, MappedWeights, Weights, spec_of

@@ -16,9 +16,9 @@ from vitrine.checkpoints.adapting import with_slots, with_table
 from vitrine.checkpoints.card import card
 from vitrine.checkpoints.layouts import Generation, Layout, Target, layout_for
 from vitrine.checkpoints.layouts.huggingface import HuggingFaceLayout
+from vitrine.checkpoints.layouts.rules import Rule
 from vitrine.checkpoints.loading import Loaded
 from vitrine.checkpoints.record import KEY, Record
-from vitrine.checkpoints.rules import Rule
 from vitrine.checkpoints.sidecars import hugging_face_settings, timm_settings
 from vitrine.checkpoints.weights import ModelWeights, Weights, as_written, in_order, spec_of
 from vitrine.checkpoints.writing import (

@@ -10,6 +10,10 @@ from torch import Tensor
 
 from vitrine.errors import CheckpointError
 
+WEIGHT_FILES = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin")
+"""Names under which folders and hub repositories keep their weights, in order of preference."""
+SUFFIXES = (".safetensors", ".npz", ".pth", ".pt", ".bin", ".ckpt", ".onnx")
+
 
 @dataclass(frozen=True)
 class Spec:

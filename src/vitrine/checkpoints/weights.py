@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from vitrine.checkpoints.layouts.layout import Layout
 from vitrine.checkpoints.layouts.native import empty_model, empty_state
-from vitrine.checkpoints.rules import Rule
+from vitrine.checkpoints.layouts.rules import Rule
 from vitrine.checkpoints.tensors import Spec, TensorFile, shown_shape
 from vitrine.errors import CheckpointError
 from vitrine.models import Model, ModelConfig

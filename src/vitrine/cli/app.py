@@ -6,26 +6,21 @@ function returns is shown by the verb's view (`vitrine.cli.views`) or, with `--j
 Exit codes: 0 done, 1 a check failed, 2 the user's mistake, 3 training stopped, 130 interrupted.
 """
 
-import dataclasses
 import errno
 import importlib
 import inspect
 import io
-import json
 import os
 import re
 import sys
 import warnings
 from collections.abc import Callable
-from pathlib import Path
 from typing import Annotated, Any, get_args, get_origin
 
 import typer
 from annotated_doc import Doc
 
-from vitrine.cli import views
-from vitrine.cli.fitting import fitted
-from vitrine.cli.typed import COMMAND_LINE, as_typed
+from vitrine.cli.command_line import COMMAND_LINE, option
 from vitrine.commands import VERBS, Verb
 from vitrine.errors import RepeatedError, VitrineError
 from vitrine.runtime.launch import launched
@@ -37,14 +32,15 @@ INTERRUPTED = 130
 SPIN_ROUNDS = "1000"
 
 
-# What a disk refuses is no fault of the program's: one sentence, and what would do.
+ELSEWHERE = f"write elsewhere with {option('out')}"
+# A disk that refuses is not a bug: one sentence says what happened and what to do.
 REFUSALS = {
-    errno.ENOSPC: "make room, or write elsewhere with --out",
-    errno.EDQUOT: "make room, or write elsewhere with --out",
-    errno.EFBIG: "files of this size may not be written here (ulimit -f); write elsewhere with --out",
-    errno.EROFS: "write elsewhere with --out",
-    errno.EACCES: "ask its owner for the right to, or use another with --out",
-    errno.EPERM: "ask its owner for the right to, or use another with --out",
+    errno.ENOSPC: f"free some space, or {ELSEWHERE}",
+    errno.EDQUOT: f"free some space, or {ELSEWHERE}",
+    errno.EFBIG: f"files of this size may not be written here (ulimit -f); {ELSEWHERE}",
+    errno.EROFS: ELSEWHERE,
+    errno.EACCES: f"ask its owner for permission, or use another path ({option('out')})",
+    errno.EPERM: f"ask its owner for permission, or use another path ({option('out')})",
 }
 
 
@@ -66,7 +62,7 @@ def main() -> None:
 
 
 def exit_code_of(app: typer.Typer) -> int:
-    """Run a command; say in one sentence what went wrong, if anything did."""
+    """Run a command; report in one sentence what went wrong, if anything did."""
     try:
         app(prog_name="vitrine")
     except SystemExit as end:
@@ -76,10 +72,7 @@ def exit_code_of(app: typer.Typer) -> int:
     except RepeatedError as error:
         return error.exit_code
     except VitrineError as error:
-        rank = launched().rank
-        said = as_typed(error.text(COMMAND_LINE))
-        said = f"vitrine (process {rank}): {said}" if rank else f"vitrine: {said}"
-        print(fitted(said, sys.stderr), file=sys.stderr)
+        complain(error.text(COMMAND_LINE))
         return error.exit_code
     except KeyboardInterrupt:
         print("vitrine: interrupted", file=sys.stderr)
@@ -88,10 +81,17 @@ def exit_code_of(app: typer.Typer) -> int:
         if error.errno not in REFUSALS:
             raise
         where = f" ({error.filename})" if error.filename else ""
-        said = f"vitrine: {error.strerror}{where}; {REFUSALS[error.errno]}"
-        print(fitted(said, sys.stderr), file=sys.stderr)
+        complain(f"{error.strerror}{where}; {REFUSALS[error.errno]}")
         return VitrineError.exit_code
     return 0
+
+
+def complain(text: str) -> None:
+    """Print what went wrong on standard error."""
+    from vitrine.cli.lines import show
+
+    rank = launched().rank
+    show([f"vitrine (process {rank}): {text}" if rank else f"vitrine: {text}"], sys.stderr)
 
 
 def build() -> typer.Typer:
@@ -117,8 +117,8 @@ def build() -> typer.Typer:
             raise typer.Exit
 
     for verb in VERBS:
-        command = as_command(verb)
-        app.command(verb.name, short_help=gist(command.__doc__ or ""))(command)
+        run = as_command(verb)
+        app.command(verb.name, short_help=gist(run.__doc__ or ""))(run)
     return app
 
 
@@ -140,28 +140,31 @@ def as_command(verb: Verb) -> Callable[..., None]:
         )
     )
 
-    def command(**options: Any) -> None:
+    def run(**options: Any) -> None:
+        from vitrine.cli.json_output import as_json
+        from vitrine.cli.lines import show
         from vitrine.cli.live import LiveLine
+        from vitrine.cli.views import result_lines
         from vitrine.runtime.progress import listening
 
-        as_json = options.pop("json")
+        is_for_machines = options.pop("json")
         if launched().rank > 0:  # of several processes one speaks
             result = function(**options)
             raise typer.Exit(getattr(result, "exit_code", 0))
         with LiveLine(f"vitrine {verb.name} ...") as line, listening(line):
             result = function(**options)
-        if as_json:
-            print(json.dumps(plain(result), indent=2))
+        if is_for_machines:
+            print(as_json(verb.name, result))
         else:
-            views.show(verb.name, result)
+            show(result_lines(verb.name, result), sys.stdout)
         if getattr(result, "exit_code", 0):
             raise typer.Exit(result.exit_code)
 
-    command.__name__ = verb.name
-    command.__doc__ = inspect.getdoc(function)
-    command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    command.__annotations__ = {p.name: p.annotation for p in parameters}
-    return command
+    run.__name__ = verb.name
+    run.__doc__ = inspect.getdoc(function)
+    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    run.__annotations__ = {p.name: p.annotation for p in parameters}
+    return run
 
 
 def option_of(parameter: inspect.Parameter) -> inspect.Parameter:
@@ -179,16 +182,3 @@ def option_of(parameter: inspect.Parameter) -> inspect.Parameter:
         if annotation is bool and parameter.default:
             mark = typer.Option(help=text)  # a switch that is on needs its --no- form
     return parameter.replace(annotation=Annotated[annotation, mark])
-
-
-def plain(result: Any) -> Any:
-    """Turn records, paths and containers into what JSON can hold."""
-    if dataclasses.is_dataclass(result) and not isinstance(result, type):
-        return {field.name: plain(getattr(result, field.name)) for field in dataclasses.fields(result)}
-    if isinstance(result, dict):
-        return {str(key): plain(value) for key, value in result.items()}
-    if isinstance(result, (list, tuple)):
-        return [plain(item) for item in result]
-    if isinstance(result, Path):
-        return str(result)
-    return result

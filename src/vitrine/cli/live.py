@@ -2,12 +2,13 @@
 
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from types import TracebackType
 from typing import Self
 
-from vitrine.cli.fitting import fitted
-from vitrine.cli.typed import COMMAND_LINE
+from vitrine.cli.command_line import COMMAND_LINE
+from vitrine.cli.lines import Line, rendered, width_of
+from vitrine.cli.views import record_lines
 from vitrine.errors import Advice
 
 PLAIN_EVERY_SECONDS = 10.0
@@ -98,8 +99,15 @@ class LiveLine:
 
     def notice(self, text: str, advice: Sequence[Advice] = ()) -> None:
         """Print a sentence above the line."""
+        self._print_above(["; ".join([text, *(one.text(COMMAND_LINE) for one in advice)])])
+
+    def present(self, record: object) -> None:
+        """Print a record above the line, as its view renders it."""
+        self._print_above(record_lines(record))
+
+    def _print_above(self, lines: Iterable[Line]) -> None:
         self._stop_waiting()
-        text = fitted("; ".join([text, *(one.text(COMMAND_LINE) for one in advice)]), sys.stderr)
+        text = "\n".join(rendered(lines, width=width_of(sys.stderr)))
         if self._bar is not None:
             from rich.progress import Progress
 
@@ -107,10 +115,6 @@ class LiveLine:
             self._bar.console.print(text, markup=False, highlight=False, soft_wrap=True)
         else:
             print(text, file=sys.stderr, flush=True)
-
-    def present(self, record: object) -> None:
-        """Print a record above the line, as its view renders it."""
-        self.notice(str(record))
 
     def _stop_waiting(self) -> None:
         if self._waiting:

@@ -124,12 +124,12 @@ def check(
     """Look at every image of a data set: counts, unreadable files, duplicates, leaks between splits."""
     from vitrine.data.scan import scan, write_issues
     from vitrine.data.source import printable
+    from vitrine.runtime.output_folder import new_output_folder, removed_if_empty
     from vitrine.runtime.progress import notice
-    from vitrine.runtime.run_folders import leaving_nothing, new_run_folder
 
     splits = _open(data)
     roots = [source.root for source in splits.values() if source.root is not None]
-    folder = new_run_folder(
+    folder = new_output_folder(
         out,
         verb="check",
         files=("report.html", "issues.csv"),
@@ -138,7 +138,7 @@ def check(
     )
     num_images = counted(sum(map(len, splits.values())), "image")
     notice(f"Plan: reading {num_images} of {printable(data)}; to {folder}")
-    with leaving_nothing(folder):
+    with removed_if_empty(folder):
         report = scan(splits, num_workers=workers, is_cached=cache, is_near=near_duplicates)
     wrote = [folder / "issues.csv"]
     write_issues(report.issues, wrote[0])

@@ -75,7 +75,7 @@ def dedup(
     """Find the training images that are copies of test images, and write a list to leave them out by."""
     from vitrine.data.exclusions import write_exclusions
     from vitrine.data.overlap import TRAIN, check_methods, find_overlap, write_pairs
-    from vitrine.runtime.run_folders import leaving_nothing, new_run_folder
+    from vitrine.runtime.output_folder import new_output_folder, removed_if_empty
 
     methods = tuple(part.strip() for part in by.split(",") if part.strip())
     if model is not None and "features" not in methods:
@@ -85,8 +85,8 @@ def dedup(
     tests = {name: _open(address, against_split) for name, address in _names(against).items()}
     roots = [source.root for source in (training, *tests.values()) if source.root is not None]
     files = ("pairs.html", "pairs.csv", "exclude.txt")
-    folder = new_run_folder(out, verb="dedup", files=files, never_in=roots, is_overwriting=overwrite)
-    with leaving_nothing(folder):
+    folder = new_output_folder(out, verb="dedup", files=files, never_in=roots, is_overwriting=overwrite)
+    with removed_if_empty(folder):
         features = None
         if model is not None:
             features = _features(

@@ -65,8 +65,8 @@ def embed(
     from vitrine.commands.model_or_box import opened_pictures, plan_line
     from vitrine.data.source import printable
     from vitrine.errors import DataError
+    from vitrine.runtime.output_folder import new_output_folder
     from vitrine.runtime.progress import announced, notice
-    from vitrine.runtime.run_folders import new_run_folder
     from vitrine.serving.predictor import Predictor
     from vitrine.serving.writing import FEATURE_KINDS, require_kind, write_features
 
@@ -88,7 +88,7 @@ def embed(
         raise DataError(f"no picture can be read; the first: {failures[0]}")
     values = torch.cat(parts).numpy()  # (N, R)
     names = [source.name(index) for index in range(len(source))]
-    file = out if out is not None else new_run_folder(None, verb="embed", files=(FILE,)) / FILE
+    file = out if out is not None else new_output_folder(None, verb="embed", files=(FILE,)) / FILE
     return EmbedResult(
         model=name,
         num_pictures=len(source),

@@ -102,9 +102,9 @@ def evaluate(
     """Measure accuracy, calibration and confusion with 95 % intervals, and show the mistakes."""
     from vitrine.checkpoints import load
     from vitrine.evaluation.outputs import run_model
+    from vitrine.runtime.output_folder import removed_if_empty
     from vitrine.runtime.processes import joined_processes, on_first_process
     from vitrine.runtime.progress import notice
-    from vitrine.runtime.run_folders import leaving_nothing
 
     model, data = model_and_data("evaluate", model, data)
     held_out = held_out_by(model, data) if split is None else None
@@ -122,7 +122,7 @@ def evaluate(
             f"Plan: {model} on {len(matched):,} images of {data} ({chosen}), {len(matched.classes)} classes, "
             f"{'x'.join(map(str, loaded.preprocess.size))} px, on {place} in {precision}; to {folder}"
         )
-        with leaving_nothing(folder):
+        with removed_if_empty(folder):
             outputs = run_model(
                 loaded.model.to(place),
                 matched,
@@ -205,10 +205,10 @@ def _real(file: Path | None, source: "Source", matched: "Source") -> list[list[i
 
 
 def _folder(out: Path | None, source: "Source", *, overwrite: bool) -> Path:
-    from vitrine.runtime.run_folders import new_run_folder
+    from vitrine.runtime.output_folder import new_output_folder
 
     roots = [source.root] if source.root is not None else []
-    return new_run_folder(out, verb="evaluate", files=FILES, never_in=roots, is_overwriting=overwrite)
+    return new_output_folder(out, verb="evaluate", files=FILES, never_in=roots, is_overwriting=overwrite)
 
 
 def _score(

@@ -8,7 +8,7 @@ from annotated_doc import Doc
 
 from vitrine.commands import options
 from vitrine.commands.model_or_box import BOX, ModelOrBox
-from vitrine.runtime.run_folders import by_its_own_name
+from vitrine.runtime.find_run import resolve_latest
 from vitrine.spelling import counted, with_name
 
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from vitrine.checkpoints import Loaded
     from vitrine.data.source import Source
-    from vitrine.exporting.examining import Timing
+    from vitrine.exporting.comparison import Timing
     from vitrine.exporting.proof import Accuracy, Agreement
     from vitrine.exporting.targets import Exported
 
@@ -107,13 +107,13 @@ def export(
 
     from vitrine.checkpoints import load
     from vitrine.errors import ConfigError
-    from vitrine.exporting.examining import prove, time_in_batches
+    from vitrine.exporting.comparison import prove, time_in_batches
     from vitrine.exporting.proof import measure_accuracy
     from vitrine.exporting.targets import plan_export
+    from vitrine.runtime.output_folder import new_output_folder
     from vitrine.runtime.progress import notice
-    from vitrine.runtime.run_folders import new_run_folder
 
-    model = by_its_own_name(model or BOX)
+    model = resolve_latest(model or BOX)
     if count < 1:
         raise ConfigError(f"--count must be at least 1, got {count}")
     loaded = _loaded(load(model, image_size=size))
@@ -123,7 +123,7 @@ def export(
     if source is not None and source.root is not None:
         folders.append(source.root)
     out = None if out is None else Path(out)
-    folder = new_run_folder(out, verb="export", files=FILES, never_in=folders, is_overwriting=overwrite)
+    folder = new_output_folder(out, verb="export", files=FILES, never_in=folders, is_overwriting=overwrite)
     notice(f"Plan: {model} to {to}, proof on {counted(len(pixels), f'{kind} image')}; to {folder}")
     exported = write(folder)
     proof = prove(loaded.model, exported.subjects, pixels)

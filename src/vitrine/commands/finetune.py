@@ -8,7 +8,7 @@ from annotated_doc import Doc
 
 from vitrine.commands import options
 from vitrine.commands.model_or_box import BOX
-from vitrine.runtime.run_folders import by_its_own_name
+from vitrine.runtime.find_run import resolve_latest
 
 if TYPE_CHECKING:
     from vitrine.runs.training_run import TrainingResult
@@ -77,7 +77,7 @@ def finetune(
         )
     if model is None:
         model = chosen.model if chosen.model is not None and is_file(recipe) else BOX
-    model = by_its_own_name(model)
+    model = resolve_latest(model)
     if probe:
         chosen = dataclasses.replace(chosen, training=dataclasses.replace(chosen.training, trains="head"))
     if freeze is not None:

@@ -13,9 +13,9 @@ from vitrine.spelling import counted, with_name
 if TYPE_CHECKING:
     from vitrine.checkpoints import Loaded
     from vitrine.data.source import Source
-    from vitrine.inspection.looks import Looks
+    from vitrine.inspection.analysis import Analysis
     from vitrine.inspection.pictures import PictureBatches
-    from vitrine.inspection.question import Question
+    from vitrine.inspection.selection import Selection
 
 FILES = ("inspect.html", "arrays.npz")
 MOST_UNREADABLE_SHOWN = 5
@@ -95,26 +95,26 @@ def inspect(
     """Look inside a model: filters, positions, attention distance, rollout, heads, tokens, layers."""
     from vitrine.checkpoints import load
     from vitrine.commands.model_or_box import model_and_pictures
-    from vitrine.inspection.looks import look_at_images, look_at_model
-    from vitrine.inspection.question import Question, check_question, find_class, parse_patch
+    from vitrine.inspection.analysis import analyse_images, analyse_model
+    from vitrine.inspection.selection import Selection, check_selection, find_class, parse_patch
+    from vitrine.runtime.output_folder import new_output_folder, removed_if_empty
     from vitrine.runtime.processes import joined_processes
     from vitrine.runtime.progress import notice
-    from vitrine.runtime.run_folders import leaving_nothing, new_run_folder
 
     _require_counts(count=count, show=show, components=components)
     model, images = model_and_pictures([model, *(images or ())])
     source, folders = _open(images, count=count)
     loaded = load(model, image_size=size)
-    question = Question(
+    selection = Selection(
         patch=None if patch is None else parse_patch(patch),
         layer=layer,
         target=None if class_ is None else find_class(class_, loaded.model, classes=loaded.classes or ()),
         num_components=components,
     )
-    check_question(loaded.model, question, image_size=loaded.preprocess.size)
-    folder = new_run_folder(out, verb="inspect", files=FILES, never_in=folders, is_overwriting=overwrite)
+    check_selection(loaded.model, selection, image_size=loaded.preprocess.size)
+    folder = new_output_folder(out, verb="inspect", files=FILES, never_in=folders, is_overwriting=overwrite)
     notes = [] if source is not None else [_no_images(images)]
-    with leaving_nothing(folder), joined_processes(device) as processes:
+    with removed_if_empty(folder), joined_processes(device) as processes:
         place = processes.device
         loaded.model.to(place)
         shown = "no images"
@@ -125,16 +125,16 @@ def inspect(
             f"{shown}; "
             f"to {folder}"
         )
-        looks = look_at_model(loaded.model, question, image_size=loaded.preprocess.size)
+        analysis = analyse_model(loaded.model, selection, image_size=loaded.preprocess.size)
         batches = None
         if source is not None:
             batches = _batches(loaded, source, workers=workers, device=str(place))
             notes += _small(loaded, source)
-            look_at_images(looks, loaded.model, batches, question, num_shown=show)
-    notes += _notes(looks, loaded, has_images=batches is not None)
+            analyse_images(analysis, loaded.model, batches, selection, num_shown=show)
+    notes += _notes(analysis, loaded, has_images=batches is not None)
     for note in notes:
         notice(note)
-    return _written(folder, looks, loaded, batches, question, model=model, notes=notes)
+    return _written(folder, analysis, loaded, batches, selection, model=model, notes=notes)
 
 
 def _require_counts(**counts: int) -> None:
@@ -196,11 +196,11 @@ def _small(loaded: "Loaded", source: "Source") -> list[str]:
     ]
 
 
-def _notes(looks: "Looks", loaded: "Loaded", *, has_images: bool) -> list[str]:
-    from vitrine.inspection.album import output_of
+def _notes(analysis: "Analysis", loaded: "Loaded", *, has_images: bool) -> list[str]:
     from vitrine.models import ViT
+    from vitrine.reports.inspection_page import output_of
 
-    notes = [f"Not drawn: {', '.join(whats)}: {why}" for why, whats in looks.missing.items()]
+    notes = [f"Not drawn: {', '.join(whats)}: {why}" for why, whats in analysis.missing.items()]
     model = loaded.model
     if isinstance(model, ViT) and model.config.stem is not None:
         notes.append(
@@ -213,10 +213,10 @@ def _notes(looks: "Looks", loaded: "Loaded", *, has_images: bool) -> list[str]:
 
 def _written(
     folder: Path,
-    looks: "Looks",
+    analysis: "Analysis",
     loaded: "Loaded",
     batches: "PictureBatches | None",
-    question: "Question",
+    selection: "Selection",
     *,
     model: str,
     notes: list[str],
@@ -232,24 +232,26 @@ def _written(
     unreadable = (
         {} if batches is None else {printable(batches.source.name(i)): why for i, why in failures.items()}
     )
-    names = [] if batches is None else [printable(batches.source.name(index)) for index in looks.shown]
+    names = [] if batches is None else [printable(batches.source.name(index)) for index in analysis.shown]
     wrote = [folder / "arrays.npz"]
     with write_atomically(wrote[0]) as file:
-        np.savez_compressed(file, image_names=np.array(names, dtype=str), **looks.arrays())  # type: ignore[arg-type]
+        np.savez_compressed(file, image_names=np.array(names, dtype=str), **analysis.arrays())  # type: ignore[arg-type]
     drawn: tuple[Path, ...] = ()
     try:
         drawn = _draw(
-            folder, looks, loaded, question, model=model, names=names, notes=notes, unreadable=unreadable
+            folder, analysis, loaded, selection, model=model, names=names, notes=notes, unreadable=unreadable
         )
         wrote.insert(0, folder / "inspect.html")
     except MissingExtraError as error:
         notice(f"No figures, only arrays.npz: {error}")
     return InspectResult(
         model=model,
-        num_images=looks.num_images,
-        explained_variance=0.0 if looks.filters is None else float(looks.filters.explained.sum()),
-        distance_by_layer=() if looks.distance is None else tuple(np.median(looks.distance, axis=1).tolist()),
-        num_outliers=None if looks.norms is None else int(looks.norms.outliers.sum()),
+        num_images=analysis.num_images,
+        explained_variance=0.0 if analysis.filters is None else float(analysis.filters.explained.sum()),
+        distance_by_layer=()
+        if analysis.distance is None
+        else tuple(np.median(analysis.distance, axis=1).tolist()),
+        num_outliers=None if analysis.norms is None else int(analysis.norms.outliers.sum()),
         unreadable=unreadable,
         notes=tuple(notes),
         figures=drawn,
@@ -259,9 +261,9 @@ def _written(
 
 def _draw(
     folder: Path,
-    looks: "Looks",
+    analysis: "Analysis",
     loaded: "Loaded",
-    question: "Question",
+    selection: "Selection",
     *,
     model: str,
     names: list[str],
@@ -269,26 +271,32 @@ def _draw(
     unreadable: dict[str, str],
 ) -> tuple[Path, ...]:
     from vitrine.data.source import printable
-    from vitrine.inspection.album import Captions, described, draw_all, facts_of, plates_of
-    from vitrine.reports.inspection_page import render_inspection
+    from vitrine.reports.inspection_page import (
+        Captions,
+        described,
+        draw_all,
+        facts_of,
+        page_figures,
+        render_inspection,
+    )
     from vitrine.runtime.files import write_atomically
 
     classes = loaded.classes
-    numbers = looks.predictions if question.target is None else [question.target] * len(names)
+    numbers = analysis.predictions if selection.target is None else [selection.target] * len(names)
     size = loaded.preprocess.size
     captions = Captions(
         names=[Path(name).name for name in names],
         of_class=[printable(classes[k]) if classes else f"class {k}" for k in numbers],
-        layer=question.layer,
+        layer=selection.layer,
         image_size=size,
     )
-    plates = plates_of(looks, model=loaded.model, captions=captions)
+    plates = page_figures(analysis, model=loaded.model, captions=captions)
     drawn = draw_all(plates, folder)
     page = render_inspection(
         drawn,
         model=printable(model),
         described=described(loaded.model, variant=loaded.record.variant),
-        facts=facts_of(looks, image_size=size),
+        facts=facts_of(analysis, image_size=size),
         notes=notes,
         unreadable=[{"path": path, "why": why} for path, why in unreadable.items()],
     )

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 from annotated_doc import Doc
 
-from vitrine.runtime.run_folders import by_its_own_name
+from vitrine.runtime.find_run import resolve_latest
 
 if TYPE_CHECKING:
     from vitrine.data.source import Source
@@ -33,12 +33,12 @@ Pictures: TypeAlias = Annotated[
 
 def model_and_data(verb: str, model: str | None, data: str | Path | None) -> tuple[str, str]:
     """Return model and data; a single word is the data, and the model is then the one in the box."""
-    from vitrine.checkpoints.places import names_weights
+    from vitrine.checkpoints.locating import names_weights
     from vitrine.errors import ConfigError
 
     if data is not None:
         _require_model_first(verb, model, str(data))
-        return by_its_own_name(model or BOX), str(data)
+        return resolve_latest(model or BOX), str(data)
     if model is None:
         raise ConfigError(f"say what data: vitrine {verb} DATA, or with a model: vitrine {verb} MODEL DATA")
     if names_weights(model):
@@ -48,7 +48,7 @@ def model_and_data(verb: str, model: str | None, data: str | Path | None) -> tup
 
 def _require_model_first(verb: str, model: str | None, data: str) -> None:
     """Refuse a folder without weights before a model; data may well hold what could be weights (CIFAR's .bin)."""
-    from vitrine.checkpoints.places import names_weights
+    from vitrine.checkpoints.locating import names_weights
     from vitrine.errors import ConfigError
 
     if model is not None and Path(model).is_dir() and not names_weights(model) and names_weights(data):
@@ -64,7 +64,7 @@ def model_and_pictures(words: Sequence[str | Path]) -> tuple[str, list[str]]:
     A folder means pictures unless weights lie in it; a word that means neither is taken for a model. A model after
     pictures is refused: it would be passed over, and the box asked in its place.
     """
-    from vitrine.checkpoints.places import names_weights
+    from vitrine.checkpoints.locating import names_weights
     from vitrine.data.file_list import list_images
     from vitrine.data.pictures import names_pictures
     from vitrine.errors import ConfigError
@@ -74,7 +74,7 @@ def model_and_pictures(words: Sequence[str | Path]) -> tuple[str, list[str]]:
         return BOX, []
     first = texts[0]
     if names_weights(first) or not (names_pictures(first) or Path(first).is_dir()):
-        return by_its_own_name(first), texts[1:]
+        return resolve_latest(first), texts[1:]
     for word in texts[1:]:
         if names_weights(word) and not (Path(word).is_dir() and any(list_images(Path(word)))):
             raise ConfigError(f"{word} is a model; models come before pictures: {word} {first}")
@@ -85,11 +85,11 @@ def opened_pictures(
     verb: str, model: str | None, pictures: Sequence[str] | None, *, out: Path | None
 ) -> "tuple[str, Source]":
     """Return the model and the pictures that a verb is to work on; refuse none, and an `out` among them."""
-    from vitrine.checkpoints.places import names_weights
+    from vitrine.checkpoints.locating import names_weights
     from vitrine.data.pictures import open_pictures
     from vitrine.data.source import printable
     from vitrine.errors import ConfigError, DataError
-    from vitrine.runtime.run_folders import is_inside
+    from vitrine.runtime.output_folder import is_inside
 
     if isinstance(pictures, str | Path):  # in Python one place is easily given without its list
         pictures = [str(pictures)]

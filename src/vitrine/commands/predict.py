@@ -1,6 +1,5 @@
 """`vitrine predict`: what is in these pictures, says a model."""
 
-import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,13 +9,11 @@ from annotated_doc import Doc
 
 from vitrine.commands import options
 from vitrine.commands.model_or_box import ModelOrBox, Pictures
-from vitrine.spelling import num_cells, padded, with_name
 
 if TYPE_CHECKING:
     from vitrine.data.source import Source
     from vitrine.serving.predictor import Prediction, Predictor
 
-BAR_WIDTH = 24
 TOP = 5
 
 
@@ -41,44 +38,6 @@ class PredictResult:
     def exit_code(self) -> int:
         """1 where no picture could be read, or a single one could not and that was asked to be enough."""
         return int(self.num_errors == self.num_pictures or (self.is_strict and self.num_errors > 0))
-
-    def __str__(self) -> str:
-        lines = []
-        if len(self.predictions) == 1:
-            lines += self.one()
-        lines += [
-            _line(found, count=self.num_listed) for found in self.predictions if len(self.predictions) > 1
-        ]
-        if self.num_pictures > 1:
-            failed = f", {self.num_errors:,} of them could not be read" if self.num_errors else ""
-            lines.append(f"{self.num_pictures:,} pictures{failed}")
-        lines += [f"Wrote {path}" for path in self.wrote]
-        if self.num_errors < self.num_pictures:
-            lines.append(f"Next: {self.next()}")
-        return "\n".join(lines)
-
-    def one(self) -> list[str]:
-        """Show the answers about a single picture."""
-        [found] = self.predictions
-        if found.error is not None:
-            return [with_name(found.error, found.name)]
-        width = max(num_cells(answer.label) for answer in found.answers)
-        lines = [
-            f"{100 * answer.probability:6.1f} %  {padded(answer.label, width)}  "
-            f"{'█' * round(BAR_WIDTH * answer.probability)}".rstrip()
-            for answer in found.answers
-        ]
-        return [
-            found.name,
-            *lines,
-            f"The most likely of the {self.num_classes:,} classes that {self.model} knows",
-        ]
-
-    def next(self) -> str:
-        """Say what to do with one picture, or with many."""
-        if len(self.predictions) > 1:
-            return "the same with --out predictions.csv"
-        return f"vitrine inspect {shlex.quote(self.model)} {shlex.quote(self.first)}   (what it looked at)"
 
 
 def predict(
@@ -152,11 +111,3 @@ def _answers(
                     readable.append(found.name)
                 yield found
             advance(len(rows.values), "")
-
-
-def _line(found: "Prediction", *, count: int) -> str:
-    if found.error is not None:
-        return f"  error  {with_name(found.error, found.name)}"
-    best, *others = found.answers[:count]
-    rest = "".join(f", {100 * answer.probability:.1f} % {answer.label}" for answer in others)
-    return f"{100 * best.probability:5.1f} %  {found.name}: {best.label}{rest}"

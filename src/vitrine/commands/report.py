@@ -23,12 +23,12 @@ def report(
     from vitrine.reports.run_account import read_account
     from vitrine.runs.run_data import splits_of_run
     from vitrine.runs.run_report import write_report
+    from vitrine.runtime.find_run import find_run
     from vitrine.runtime.processes import joined_processes
     from vitrine.runtime.progress import notice
-    from vitrine.runtime.run_folders import find_run
 
-    folder = find_run(Path(run))
-    read_account(folder)  # refuses what lacks the records that the page is made of
+    folder = find_run(run)
+    read_account(folder.path)  # refuses what lacks the records that the page is made of
     splits, notes = None, []
     try:
         splits = splits_of_run(folder)
@@ -37,5 +37,5 @@ def report(
         notice(notes[0])
     with joined_processes(device) as processes:
         return write_report(
-            folder, splits=splits, device=processes.device, workers=workers, out=out, notes=notes
+            folder.path, splits=splits, device=processes.device, workers=workers, out=out, notes=notes
         )

@@ -64,8 +64,8 @@ def vtab(
     from vitrine.evaluation.vtab.protocol import run_vtab
     from vitrine.evaluation.vtab.tasks import GROUPS, TASKS, find_task
     from vitrine.runs.run_records import at_work
+    from vitrine.runtime.output_folder import new_output_folder, removed_if_empty
     from vitrine.runtime.processes import joined_processes, on_first_process
-    from vitrine.runtime.run_folders import leaving_nothing, new_run_folder
 
     model, address = model_and_data("vtab", model, root)
     root = Path(address)
@@ -75,9 +75,9 @@ def vtab(
     with joined_processes(device) as processes:
         # A dated name must be the same for all.
         folder = on_first_process(
-            lambda: new_run_folder(out, verb="vtab", files=(), never_in=[root]), processes
+            lambda: new_output_folder(out, verb="vtab", files=(), never_in=[root]), processes
         )
-        with leaving_nothing(folder), at_work(folder, processes):
+        with removed_if_empty(folder), at_work(folder, processes):
             scores = run_vtab(
                 root,
                 fine_tune=_fine_tuner(
@@ -139,6 +139,7 @@ def _fine_tuner(
         from vitrine.checkpoints import load
         from vitrine.runs.training_run import Setting, carry_out
         from vitrine.runtime.processes import wait_for_all
+        from vitrine.runtime.run_folder import RunFolder
 
         fresh = load(model, num_classes=len(source.classes), image_size=attempt.image_size)
         # Straight to the square, nothing cut off: the label may sit in a corner.
@@ -157,12 +158,12 @@ def _fine_tuner(
                 workers=workers,
             )
         )
-        trained = load(folder / "model")
+        trained = load(RunFolder(folder).model)
         wait_for_all(processes)
         if processes.is_first:
-            shutil.rmtree(folder / "checkpoints", ignore_errors=True)
+            shutil.rmtree(RunFolder(folder).checkpoints, ignore_errors=True)
             if not keep:
-                shutil.rmtree(folder / "model", ignore_errors=True)
+                shutil.rmtree(RunFolder(folder).model, ignore_errors=True)
         return trained
 
     return fine_tune

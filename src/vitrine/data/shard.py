@@ -22,8 +22,8 @@ from vitrine.data.sources.shards import LISTING, read_listing
 from vitrine.data.tar_index import TarIndex, read_index, write_index
 from vitrine.errors import ConfigError, DataError
 from vitrine.runtime.files import json_text, sha256_of, write_atomically
+from vitrine.runtime.output_folder import is_inside
 from vitrine.runtime.progress import track
-from vitrine.runtime.run_folders import is_inside
 
 FORMAT = 1
 DEFAULT_SHARD_BYTES = 256 * 2**20

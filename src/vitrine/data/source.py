@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from vitrine.errors import DataError
 from vitrine.spelling import near_match
+from vitrine.spelling import printable as printable  # noqa: PLC0414 (this room's own name for it)
 
 Pixels: TypeAlias = NDArray[np.uint8]
 Labels: TypeAlias = NDArray[np.int32]
@@ -212,11 +213,6 @@ class Strings(Sequence[str]):
     def nbytes(self) -> int:
         """Bytes of memory held."""
         return len(self._joined) + self._ends.nbytes
-
-
-def printable(name: str) -> str:
-    """Return `name` so that any terminal or file can take it: bytes that are not UTF-8 become escapes."""
-    return name.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
 
 
 def some_of(names: Sequence[str], *, most: int = 5) -> str:

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from vitrine.data.source import Source, printable
 from vitrine.errors import ConfigError, DataError
 from vitrine.runtime.files import write_atomically
+from vitrine.runtime.output_folder import is_inside
 from vitrine.runtime.progress import track
-from vitrine.runtime.run_folders import is_inside
 
 Indices = NDArray[np.int64]
 

@@ -7,7 +7,7 @@ from vitrine.checkpoints.record import Record
 from vitrine.data.source import printable
 from vitrine.exporting.proof import Accuracy, Agreement
 from vitrine.exporting.targets import Kind
-from vitrine.exporting.use import use_of
+from vitrine.exporting.usage import usage_of
 from vitrine.models.config import shown
 from vitrine.models.cost import cost_of
 
@@ -32,7 +32,7 @@ def write_card(
     if record.classes:
         more = ", ... (all in classes.json)" if len(record.classes) > MAX_NAMES else ""
         lines.append(f"Classes: {', '.join(map(printable, record.classes[:MAX_NAMES]))}{more}.")
-    lines += ["", "## Use", "", use_of(record, to=to), "", "## Input", ""]
+    lines += ["", "## Use", "", usage_of(record, to=to), "", "## Input", ""]
     lines.append(
         f"Size {shown(preprocess.size)} (height by width), rule {preprocess.rule}, crop "
         f"{preprocess.crop_fraction:g}, {preprocess.interpolation}, mean {list(preprocess.mean)}, std "

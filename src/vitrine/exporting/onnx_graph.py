@@ -17,7 +17,7 @@ import torch
 from vitrine.checkpoints.reading.onnx_file import OURS
 from vitrine.checkpoints.record import Record
 from vitrine.errors import ConfigError, MissingExtraError
-from vitrine.exporting.deployed import Deployed
+from vitrine.exporting.inference_model import InferenceModel
 from vitrine.runtime.files import json_text, write_atomically
 from vitrine.version import __version__
 
@@ -28,7 +28,7 @@ OPSET = 20
 MOST_BYTES = 2**31 - 2**24
 
 
-def write_onnx(model: Deployed, path: Path, *, record: Record) -> None:
+def write_onnx(model: InferenceModel, path: Path, *, record: Record) -> None:
     """Write the graph of a deployed model, checked by onnx itself."""
     onnx = import_onnx()
     require_one_file(model)
@@ -77,7 +77,7 @@ def clean(proto: Any) -> None:
         part.doc_string = ""
 
 
-def require_one_file(model: Deployed) -> None:
+def require_one_file(model: InferenceModel) -> None:
     """Refuse what one ONNX file cannot hold."""
     num_bytes = sum(found.numel() * found.element_size() for found in (*model.parameters(), *model.buffers()))
     if num_bytes > MOST_BYTES:

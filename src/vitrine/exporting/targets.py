@@ -15,13 +15,13 @@ from vitrine.checkpoints.loading import Loaded, load
 from vitrine.checkpoints.saving import Prepared, prepare, write
 from vitrine.checkpoints.weights import ModelWeights
 from vitrine.errors import ConfigError
-from vitrine.exporting.deployed import Deployed
+from vitrine.exporting.inference_model import InferenceModel
 from vitrine.exporting.onnx_graph import import_onnx, require_one_file, write_onnx
-from vitrine.exporting.program import FILE as PROGRAM
-from vitrine.exporting.program import open_program, outputs_of, write_program
 from vitrine.exporting.proof import Answer, reference
+from vitrine.exporting.reduced_precision import require_products, write_fp16, write_int8
 from vitrine.exporting.runner import FILES, OnnxRunner, Precision, open_runner
-from vitrine.exporting.smaller import require_products, write_fp16, write_int8
+from vitrine.exporting.torch_program import FILE as PROGRAM
+from vitrine.exporting.torch_program import open_program, outputs_of, write_program
 from vitrine.models import ViTConfig
 from vitrine.runtime.progress import quiet, track
 
@@ -70,7 +70,7 @@ def plan_export(
         precisions: list[Precision] = ["fp32"]
         precisions += ["fp16"] if fp16 else []
         precisions += ["int8"] if int8 else []
-        deployed = Deployed(loaded.model)
+        deployed = InferenceModel(loaded.model)
         require_one_file(deployed)
         return lambda folder: export_onnx(deployed, loaded, folder, precisions=precisions)
     if to == "torch-export":
@@ -79,7 +79,9 @@ def plan_export(
     return lambda folder: export_layout(prepared, folder)
 
 
-def export_onnx(deployed: Deployed, loaded: Loaded, folder: Path, *, precisions: list[Precision]) -> Exported:
+def export_onnx(
+    deployed: InferenceModel, loaded: Loaded, folder: Path, *, precisions: list[Precision]
+) -> Exported:
     """Write model.onnx and its smaller copies."""
     whole = folder / FILES["fp32"]
     subjects = []
@@ -107,7 +109,7 @@ def answer_of(runner: OnnxRunner) -> Answer:
 
 def export_program(loaded: Loaded, folder: Path) -> Exported:
     """Write model.pt2."""
-    deployed = Deployed(loaded.model)
+    deployed = InferenceModel(loaded.model)
     path = folder / PROGRAM
     for _ in track([path], "Writing the program"):
         write_program(deployed, path, record=loaded.record)

@@ -5,13 +5,14 @@ Shapes: B images, C channels, rows x columns, K classes.
 
 from collections.abc import Iterable, Iterator
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from vitrine.errors import ConfigError
 from vitrine.models.config import BiTConfig
-from vitrine.models.initialisation import initialise_bit
+from vitrine.models.initialisation import initialise_head, initialise_layer
 from vitrine.models.standardised_conv import NUM_GROUPS, StandardisedConv2d
 
 
@@ -38,7 +39,16 @@ class BiT(nn.Module):
         self.stages = nn.ModuleList(stages)
         self.norm = nn.GroupNorm(NUM_GROUPS, in_channels, eps=config.norm_eps)
         self.head = nn.Linear(in_channels, config.num_classes) if config.num_classes else None
-        initialise_bit(self)
+        self.initialise()
+
+    @torch.no_grad()
+    def initialise(self) -> None:
+        """Fill every parameter as the authors do; a model on the meta device has nothing to fill."""
+        if self.norm.weight.is_meta:
+            return
+        for module in self.modules():
+            initialise_layer(module)
+        initialise_head(self.head, bias=self.config.head_bias)
 
     def forward(self, images: Tensor) -> Tensor:
         """Map normalised images (B, C, height, width) to logits (B, K)."""

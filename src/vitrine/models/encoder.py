@@ -8,8 +8,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vitrine.models.attention import SelfAttention
-from vitrine.models.chance import Dropout, StochasticDepth
 from vitrine.models.config import Gelu, ViTConfig
+from vitrine.models.dropout import Dropout, StochasticDepth
 
 
 class Mlp(nn.Module):

@@ -4,19 +4,10 @@ Patch kernel: lecun normal. Attention and MLP kernels: xavier uniform, each of q
 biases 0, MLP biases normal 1e-6. Positions: normal .02. Class token and head: zeros.
 """
 
-from typing import TYPE_CHECKING
-
-import torch
 from torch import Tensor, nn
 
 from vitrine.models.attention import AttentionPooling, SelfAttention
 from vitrine.models.encoder import LayerScale, Mlp
-from vitrine.models.positions import Learned1D, Learned2D, Relative1D
-from vitrine.models.resnet_stem import BottleneckUnit
-
-if TYPE_CHECKING:
-    from vitrine.models.bit import BiT
-    from vitrine.models.vit import ViT
 
 POSITION_STD = 0.02
 MLP_BIAS_STD = 1e-6
@@ -24,43 +15,6 @@ MLP_BIAS_STD = 1e-6
 REGISTER_STD = 1e-6
 # A normal cut at two deviations has this deviation; dividing by it restores the wanted one (as JAX does).
 TRUNCATED_NORMAL_STD = 0.87962566103423978
-
-
-@torch.no_grad()
-def initialise_vit(model: "ViT") -> None:
-    """Fill every parameter of a ViT or hybrid; one without memory (on the meta device) has nothing to fill."""
-    if model.norm.weight.is_meta:
-        return
-    for module in model.modules():
-        initialise_layer(module)
-    for table in model.positions:
-        if isinstance(table, (Learned1D, Learned2D, Relative1D)):
-            for parameter in table.parameters():
-                nn.init.normal_(parameter, std=POSITION_STD)
-    for token in (model.class_token, model.distillation_token):
-        if token is not None:
-            nn.init.zeros_(token)
-    if model.registers is not None:
-        nn.init.normal_(model.registers, std=REGISTER_STD)
-    if model.representation is not None:
-        lecun_normal_(model.representation.weight)
-        nn.init.zeros_(model.representation.bias)
-    for head in (model.head, model.distillation_head):
-        initialise_head(head, bias=model.config.head_bias)
-    # A residual branch that starts at zero lets every unit of a hybrid's stem start as its shortcut.
-    for unit in model.stem.modules():
-        if isinstance(unit, BottleneckUnit):
-            nn.init.zeros_(unit.norm_3.weight)
-
-
-@torch.no_grad()
-def initialise_bit(model: "BiT") -> None:
-    """Fill every parameter of a BiT ResNet; one without memory (on the meta device) has nothing to fill."""
-    if model.norm.weight.is_meta:
-        return
-    for module in model.modules():
-        initialise_layer(module)
-    initialise_head(model.head, bias=model.config.head_bias)
 
 
 def initialise_layer(module: nn.Module) -> None:

@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from vitrine.models.config import Resampling
+from vitrine.models.config import Resampling, ViTConfig
 
 Grid = tuple[int, int]
 DINOV2_OFFSET = 0.1
@@ -125,3 +125,21 @@ def resample_grid(table: Tensor, old: Grid, new: Grid, *, how: Resampling = "lin
     else:
         image = F.interpolate(image, size=new, mode=mode, align_corners=align_corners, antialias=antialias)
     return image.permute(0, 2, 3, 1).reshape(1, math.prod(new), -1).to(table.dtype)
+
+
+def position_tables(config: ViTConfig) -> list[nn.Module]:
+    """Make the position modules: none, one, or one a layer (appendix D.4)."""
+    if config.positions == "none":
+        return []
+    count = config.depth if config.position_placement == "every_layer" else 1
+
+    def table() -> nn.Module:
+        D, slots, how = config.width, config.num_position_slots, config.position_resampling
+        if config.positions == "relative":
+            return Relative1D(num_tokens=config.num_tokens, width=D)
+        if config.positions == "sincos_2d":
+            return SinCos2D(width=D, num_slots=slots)
+        kind = Learned1D if config.positions == "learned_1d" else Learned2D
+        return kind(config.grid_size, width=D, num_slots=slots, resampling=how)
+
+    return [table() for _ in range(count)]

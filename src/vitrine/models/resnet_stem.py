@@ -37,6 +37,12 @@ class ResNetStem(nn.Module):
             hidden = stage(hidden)
         return hidden
 
+    def zero_branches(self) -> None:
+        """Zero the gain at the end of every residual branch, so that each unit starts as its shortcut."""
+        for unit in self.modules():
+            if isinstance(unit, BottleneckUnit):
+                nn.init.zeros_(unit.norm_3.weight)
+
 
 class BottleneckUnit(nn.Module):
     """Convolutions 1x1, 3x3 (the stride is here), 1x1, each with group norm; ReLU after the sum."""

@@ -13,11 +13,17 @@ from torch.utils.checkpoint import checkpoint
 
 from vitrine.errors import ConfigError
 from vitrine.models.attention import AttentionPooling
-from vitrine.models.chance import Dropout
 from vitrine.models.config import ViTConfig, require_tiling
+from vitrine.models.dropout import Dropout
 from vitrine.models.encoder import Block, Mlp
-from vitrine.models.initialisation import initialise_vit
-from vitrine.models.positions import Grid, Learned1D, Learned2D, Relative1D, SinCos2D
+from vitrine.models.initialisation import (
+    POSITION_STD,
+    REGISTER_STD,
+    initialise_head,
+    initialise_layer,
+    lecun_normal_,
+)
+from vitrine.models.positions import Grid, position_tables
 from vitrine.models.resnet_stem import ResNetStem
 
 
@@ -64,7 +70,30 @@ class ViT(nn.Module):
         K = config.num_classes
         self.head = nn.Linear(R or D, K) if K else None
         self.distillation_head = nn.Linear(D, K) if K and config.has_distillation_token else None
-        initialise_vit(self)
+        self.initialise()
+
+    @torch.no_grad()
+    def initialise(self) -> None:
+        """Fill every parameter as the authors do; a model on the meta device has nothing to fill."""
+        if self.norm.weight.is_meta:
+            return
+        for module in self.modules():
+            initialise_layer(module)
+        for table in self.positions:
+            for parameter in table.parameters():  # fixed sines and cosines have none
+                nn.init.normal_(parameter, std=POSITION_STD)
+        for token in (self.class_token, self.distillation_token):
+            if token is not None:
+                nn.init.zeros_(token)
+        if self.registers is not None:
+            nn.init.normal_(self.registers, std=REGISTER_STD)
+        if self.representation is not None:
+            lecun_normal_(self.representation.weight)
+            nn.init.zeros_(self.representation.bias)
+        for head in (self.head, self.distillation_head):
+            initialise_head(head, bias=self.config.head_bias)
+        if isinstance(self.stem, ResNetStem):
+            self.stem.zero_branches()
 
     def forward(self, images: Tensor) -> Tensor:
         """Map normalised images (B, C, height, width) to logits (B, K)."""
@@ -266,21 +295,3 @@ def checked_layer(layer: int, depth: int) -> int:
     if not -depth <= layer < depth:
         raise ConfigError(f"layers go from 0 to {depth - 1} (or -{depth} to -1), got {layer}")
     return layer % depth
-
-
-def position_tables(config: ViTConfig) -> list[nn.Module]:
-    """Make the position modules: none, one, or one a layer (appendix D.4)."""
-    if config.positions == "none":
-        return []
-    count = config.depth if config.position_placement == "every_layer" else 1
-
-    def table() -> nn.Module:
-        D, slots, how = config.width, config.num_position_slots, config.position_resampling
-        if config.positions == "relative":
-            return Relative1D(num_tokens=config.num_tokens, width=D)
-        if config.positions == "sincos_2d":
-            return SinCos2D(width=D, num_slots=slots)
-        kind = Learned1D if config.positions == "learned_1d" else Learned2D
-        return kind(config.grid_size, width=D, num_slots=slots, resampling=how)
-
-    return [table() for _ in range(count)]

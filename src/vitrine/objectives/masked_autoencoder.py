@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from vitrine.errors import ConfigError
 from vitrine.models import ViT, ViTConfig
-from vitrine.models.chance import Drawing
+from vitrine.models.dropout import RandomLayer
 from vitrine.models.encoder import Block
 from vitrine.models.initialisation import initialise_layer
 from vitrine.models.positions import Grid, SinCos2D
@@ -86,7 +86,7 @@ class Decoder(nn.Module):
         return self.to_pixels(self.norm(tokens[:, self.num_leading_tokens :]))
 
 
-class MaskedAutoencoder(Drawing):
+class MaskedAutoencoder(RandomLayer):
     """A ViT that sees a quarter of the patches, and the decoder that makes it tell the others."""
 
     def __init__(self, vit: ViT, config: AutoencoderConfig) -> None:

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from vitrine.errors import ConfigError
 from vitrine.models import ViT
-from vitrine.models.chance import Drawing
+from vitrine.models.dropout import RandomLayer
 from vitrine.objectives.patch_targets import DOWNSIZED, TARGETS, Target, num_outputs
 from vitrine.spelling import nearest
 
@@ -63,7 +63,7 @@ class Corruption:
     is_replaced: Tensor
 
 
-class MaskedPatches(Drawing):
+class MaskedPatches(RandomLayer):
     """A ViT with a [mask] embedding and a head that tells hidden patches from what is round them."""
 
     def __init__(self, vit: ViT, config: MaskedPatchesConfig) -> None:

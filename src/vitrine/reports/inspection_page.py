@@ -1,34 +1,256 @@
-"""The page of `vitrine inspect`: all figures of one inspection."""
+"""All figures of one inspection, drawn, written and put on one page."""
 
 import re
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from markupsafe import Markup
+from numpy.typing import NDArray
 
-from vitrine.inspection.album import Plate
+from vitrine.inspection.analysis import Analysis
+from vitrine.models import Model, ViT
+from vitrine.reports import inspection_figures as figures
+from vitrine.reports.figure_style import drawing, save_figure
 from vitrine.reports.pages import render
+from vitrine.runtime.progress import track
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 LEAST_WIDE = 3
+POSITION_KINDS = {
+    "learned_1d": "learned, one a patch",
+    "learned_2d": "learned, rows and columns",
+    "sincos_2d": "sines and cosines",
+    "relative": "relative",
+}
+OF_DISTANCE = (
+    "How far from a patch, in pixels, a head gathers what it mixes into it: distances between patches weighted by "
+    "attention, averaged over patches and images. Class token, registers and their like are dropped and the rows "
+    "normalised again."
+)
+OF_ROLLOUT = (
+    "How much of the output comes from each patch through all layers: heads averaged, the identity added for the "
+    "residual branch, rows normalised, layers multiplied."
+)
+OF_TOKENS = (
+    "Attention averaged over heads, from the output and from the patch in the red frame; three principal components "
+    "of the tokens as colours, the same in all images; lengths of the tokens, the longest by far in a red ring."
+)
+OF_CONVOLUTION = (
+    "Principal components of the last feature map's cells as colours, the same in all images, and the lengths of the "
+    "cells, those far beyond the rest in a red ring."
+)
+OF_HEADS = "A map for every head of every layer, each by its own scale."
+OF_LAYERS = (
+    "Linear CKA of what any two layers put out, 0 the embedded patches, over patch tokens of all images: 1 is the "
+    "same up to rotation and scale. Blocks of one colour are layers that do much the same."
+)
+OF_STAGES = "Linear CKA of what any two stages put out, averaged over the map, over all images."
 
 
-def render_inspection(drawn: Sequence[tuple[Plate, str]], **values: Any) -> str:
+@dataclass(frozen=True, kw_only=True)
+class PageFigure:
+    """One figure in the album: its file's name, heading, words, and how it is drawn."""
+
+    name: str
+    heading: str
+    words: str
+    draw: Callable[[], "Figure"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Captions:
+    """What the figures call the images and classes that they show."""
+
+    names: list[str]
+    of_class: list[str]
+    layer: int | None
+    image_size: tuple[int, int]
+
+
+def page_figures(analysis: Analysis, *, model: Model, captions: Captions) -> list[PageFigure]:
+    """List the figures that there is something to draw for, in the order of the page."""
+    plates = _model_figures(analysis, model)
+    if analysis.distance is not None:
+        draw = partial(
+            figures.draw_distance,
+            analysis.distance,
+            num_images=analysis.num_images,
+            image_size=captions.image_size,
+        )
+        plates.append(
+            PageFigure(name="attention_distance", heading="Attention distance", words=OF_DISTANCE, draw=draw)
+        )
+    if analysis.rollout is not None and analysis.pictures is not None:
+        words = f"{OF_ROLLOUT} Seen from {output_of(model)}."
+        draw = partial(figures.draw_rollout, analysis.pictures, analysis.rollout, captions.names)
+        plates.append(PageFigure(name="rollout", heading="Attention rollout", words=words, draw=draw))
+    for number in range(len(captions.names)):
+        plates += _image_figures(analysis, number, model=model, captions=captions)
+    if analysis.similarity is not None:
+        is_vit = isinstance(model, ViT)
+        stages = [str(number) if is_vit else f"stage {number}" for number in range(len(analysis.similarity))]
+        names = stages if is_vit else ["root", *stages[1:]]
+        draw = partial(figures.draw_layers, analysis.similarity, names=names)
+        words = OF_LAYERS if is_vit else OF_STAGES
+        plates.append(
+            PageFigure(name="layer_similarity", heading="Similarity of layers", words=words, draw=draw)
+        )
+    return plates
+
+
+def draw_all(plates: list[PageFigure], folder: Path) -> list[tuple[PageFigure, str]]:
+    """Draw and write every figure; return each with its drawing for the page."""
+    drawn = []
+    for plate in track(plates, "Drawing figures"):
+        with drawing(plate.name):
+            drawn.append((plate, save_figure(plate.draw(), folder, plate.name)))
+    return drawn
+
+
+def output_of(model: Model) -> str:
+    """Say whose row of attention stands for the output."""
+    if isinstance(model, ViT) and not model.config.reads_class_token:
+        return "all patches, averaged, as the model has no class token"
+    return "the class token"
+
+
+def described(model: Model, *, variant: str | None) -> str:
+    """Say in one line what the model is."""
+    num_parameters = sum(parameter.numel() for parameter in model.parameters())
+    text = f"{variant or type(model).__name__}, {num_parameters / 1e6:,.1f} M parameters"
+    if not isinstance(model, ViT):
+        return text
+    config, (down, across) = model.config, model.config.token_stride
+    return (
+        f"{text}, {config.depth} layers of {config.num_heads} heads, width {config.width}, a token every "
+        f"{down} x {across} pixels"
+    )
+
+
+def facts_of(analysis: Analysis, *, image_size: tuple[int, int]) -> list[tuple[str, str]]:
+    """Return the headline figures, each with what it is."""
+    facts = [(" x ".join(map(str, image_size)), "pixels, height x width")]
+    if analysis.num_images:
+        facts.append((f"{analysis.num_images:,}", "images averaged over"))
+    if analysis.filters is not None:
+        count = len(analysis.filters.explained)
+        share = f"{100 * analysis.filters.explained.sum():.0f} %"
+        facts.append((share, f"of the filters' variance in {count} components"))
+    if analysis.distance is not None:
+        median = np.median(analysis.distance, axis=1)
+        facts.append((f"{median[0]:.0f} → {median[-1]:.0f} px", "attention distance, first to last layer"))
+    if analysis.norms is not None:
+        facts.append((str(int(analysis.norms.outliers.sum())), "outlier tokens in the images shown"))
+    return facts
+
+
+def render_inspection(drawn: Sequence[tuple[PageFigure, str]], **values: Any) -> str:
     """Render the page of all figures, each with its SVG text."""
     # The drawings are ours and matplotlib escapes the names in them; everything else is escaped by the template.
-    plates = [
+    shown = [
         {
-            "name": plate.name,
-            "heading": plate.heading,
-            "words": plate.words,
+            "name": figure.name,
+            "heading": figure.heading,
+            "words": figure.words,
             "drawing": Markup(svg),
             "is_wide": is_wide(svg),
         }
-        for plate, svg in drawn
+        for figure, svg in drawn
     ]
-    return render("inspect.html.j2", plates=plates, **values)
+    return render("inspect.html.j2", plates=shown, **values)
 
 
 def is_wide(svg: str) -> bool:
-    """Whether a drawing is a strip, unreadable if it were shrunk to the width of a phone."""
-    box = re.search(r'viewBox="0 0 ([\d.]+) ([\d.]+)"', svg)
-    return box is not None and float(box[1]) >= LEAST_WIDE * float(box[2])
+    """Whether a drawing is a strip, of which nothing would be seen on a phone if it were shrunk to its width."""
+    found = re.search(r'viewBox="0 0 ([\d.]+) ([\d.]+)"', svg)
+    return found is not None and float(found[1]) >= LEAST_WIDE * float(found[2])
+
+
+def _model_figures(analysis: Analysis, model: Model) -> list[PageFigure]:
+    plates = []
+    if analysis.filters is not None:
+        draw = partial(figures.draw_filters, analysis.filters)
+        plates.append(PageFigure(name="filters", heading="Filters", words=_filter_words(model), draw=draw))
+    if analysis.positions is None or not isinstance(model, ViT):
+        return plates
+    words = (
+        "Tile (row, column) shows how much the key of the offset to each patch is like the key of offset 0."
+        if model.config.positions == "relative"
+        else "Tile (row, column) shows the cosine of that patch's position embedding with all the others'."
+    )
+    kind = POSITION_KINDS[model.config.positions]
+    is_one = analysis.positions.ndim == 3
+    for layer, tiles in enumerate(analysis.positions[None] if is_one else analysis.positions):
+        of_layer = "" if is_one else f" of layer {layer + 1}"
+        draw = partial(figures.draw_positions, tiles, title=f"Similarity of positions{of_layer} ({kind})")
+        name = "positions" if is_one else f"positions_layer_{layer + 1:02d}"
+        plates.append(PageFigure(name=name, heading=f"Positions{of_layer}", words=words, draw=draw))
+    return plates
+
+
+def _filter_words(model: Model) -> str:
+    whose = "the patch projection's kernel"
+    before = ""
+    if not isinstance(model, ViT):
+        before, whose = "A ResNet has no patches. ", "the first convolution's kernel"
+    elif model.config.stem is not None:
+        before = "The hybrid's patch projection reads a feature map, no pixels. "
+        whose = "the first convolution's kernel"
+    return f"{before}Principal components of {whose}, with their share of its variance. Grey is zero."
+
+
+def _image_figures(analysis: Analysis, number: int, *, model: Model, captions: Captions) -> list[PageFigure]:
+    assert analysis.pictures is not None
+    picture, name = analysis.pictures[number], captions.names[number]
+    plates = []
+    if analysis.colours is not None and analysis.norms is not None:
+        draw = partial(
+            figures.draw_tokens,
+            picture,
+            name=name,
+            overlays=_overlays(analysis, number, model=model, captions=captions),
+            colours=analysis.colours[number],
+            norms=analysis.norms,
+            number=number,
+            patch=analysis.patch,
+        )
+        words = OF_TOKENS if isinstance(model, ViT) else OF_CONVOLUTION
+        plates.append(
+            PageFigure(name=f"tokens_{number + 1:02d}", heading=f"Tokens of {name}", words=words, draw=draw)
+        )
+    if analysis.heads is not None:
+        query = output_of(model).split(",")[0]
+        draw = partial(figures.draw_heads, picture, analysis.heads[number], name=name, query=query)
+        plates.append(
+            PageFigure(name=f"heads_{number + 1:02d}", heading=f"Heads on {name}", words=OF_HEADS, draw=draw)
+        )
+    return plates
+
+
+def _overlays(
+    analysis: Analysis, number: int, *, model: Model, captions: Captions
+) -> dict[str, NDArray[Any]]:
+    if (
+        not isinstance(model, ViT)
+        or analysis.heads is None
+        or analysis.patch_heads is None
+        or analysis.patch is None
+    ):
+        return {}
+    depth = model.config.depth
+    layer = depth - 1 if captions.layer is None else captions.layer % depth
+    query = "class token" if model.config.reads_class_token else "all patches"
+    row, column = analysis.patch
+    overlays = {
+        f"{query}, layer {layer + 1}": analysis.heads[number, layer].mean(axis=0),
+        f"patch {row},{column}, layer {layer + 1}": analysis.patch_heads[number].mean(axis=0),
+    }
+    if analysis.class_maps is not None:
+        overlays[f"for {captions.of_class[number]}"] = analysis.class_maps[number]
+    return overlays

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from vitrine.runtime.run_folder import RunFolder
 from vitrine.spelling import counted, duration
 
 if TYPE_CHECKING:
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
     from vitrine.reports.run_account import RunAccount
     from vitrine.reports.run_page import Attention
 
-FILE = "report.html"
 MOST_WORST, MOST_MISTAKES = 5, 3
 JUDGED_BY = "val"
 CARD_SIDE = 192
@@ -89,7 +89,7 @@ def write_report(
     judged, loaded = None, None
     if splits is not None and JUDGED_BY in splits and account.is_finished and _has_classes(account):
         with quiet():
-            loaded = load(folder / "model")
+            loaded = load(RunFolder(folder).model)
         judged = _judged(loaded, splits[JUDGED_BY], device=device, workers=workers)
     interval = None
     if judged is not None and judged.accuracy is not None:
@@ -99,7 +99,13 @@ def write_report(
     file = None
     if this_rank()[0] == 0:
         file = _page(
-            account, loaded, judged, interval=interval, device=device, notes=notes, file=out or folder / FILE
+            account,
+            loaded,
+            judged,
+            interval=interval,
+            device=device,
+            notes=notes,
+            file=out or RunFolder(folder).report_file,
         )
     return RunReport(
         folder=folder,
@@ -174,9 +180,9 @@ def _attention(loaded: "Loaded", source: "Source", device: "torch.device | str")
         import numpy as np
         import torch
 
-        from vitrine.inspection.drawing import overlay
         from vitrine.inspection.pictures import as_shown
         from vitrine.inspection.rollout import rollout
+        from vitrine.reports.figure_style import overlay
         from vitrine.reports.thumbnails import data_url
 
         preprocess = loaded.preprocess

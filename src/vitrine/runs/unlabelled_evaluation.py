@@ -82,7 +82,7 @@ def mean_sums(
     import torch
 
     from vitrine.data.order import evaluation_rows
-    from vitrine.models.chance import drawing_for, image_keys
+    from vitrine.models.dropout import image_keys, randomness_of
     from vitrine.runs.validation import validation_passes
     from vitrine.runtime.processes import mean_over
 
@@ -92,7 +92,7 @@ def mean_sums(
     def add(pixels: "Tensor", rows: "Rows", weight: float) -> None:
         first = int(rows.indices[0])
         keys = image_keys(EVALUATION_SEED, first=first, count=len(pixels), device=pixels.device)
-        with drawing_for(keys):
+        with randomness_of(keys):
             losses, sums = model(*parts_of(pixels.float(), rows, EVALUATION_SEED))
         for name, value in {"loss": losses.sum(), **sums, "count": losses.new_tensor(len(pixels))}.items():
             totals[name] = totals.get(name, 0) + weight * value.double()

@@ -11,10 +11,11 @@ from vitrine.checkpoints import Loaded, load
 from vitrine.errors import CheckpointError, ConfigError
 from vitrine.evaluation.outputs import Precision
 from vitrine.exporting.runner import Engine, OnnxRunner, open_runner
-from vitrine.runtime.run_folders import LATEST, find_run
+from vitrine.runtime.find_run import LATEST, find_run
+from vitrine.runtime.run_folder import RunFolder
 from vitrine.serving.classifier import with_classifier
 from vitrine.serving.hosting import Hosted
-from vitrine.serving.live_run import METRICS, LiveRun, load_unfinished
+from vitrine.serving.live_run import LiveRun, load_unfinished
 from vitrine.serving.predictor import Predictor
 
 # Least cosine of a picture's features by two engines: coarser weights (int8) stay above it, other weights do not.
@@ -141,8 +142,8 @@ def run_folder(source: str) -> Path | None:
     """Return the folder where `source` names that of a training run."""
     path = Path(source).expanduser()
     if path.name == LATEST and path.parent.is_dir() and not path.exists():
-        path = find_run(path)
-    return path if (path / "run.json").exists() and (path / METRICS).parent.is_dir() else None
+        path = find_run(path).path
+    return path if RunFolder(path).is_run else None
 
 
 def name_of(source: str) -> str:

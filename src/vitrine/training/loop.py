@@ -12,11 +12,12 @@ from torch import nn
 
 from vitrine.data.source import some_of
 from vitrine.errors import CheckpointError, ConfigError, RepeatedError
-from vitrine.models.chance import image_keys, number_draws
+from vitrine.models.dropout import image_keys, number_random_layers
 from vitrine.models.kernels import use_kernels
 from vitrine.runtime.memory import peak_memory
 from vitrine.runtime.processes import Processes, anyone
 from vitrine.runtime.progress import announced, notice
+from vitrine.runtime.run_folder import BEST, LAST, STOPPED
 from vitrine.spelling import counted
 from vitrine.training.averaging import Averages
 from vitrine.training.config import TrainingConfig, is_bf16
@@ -39,8 +40,6 @@ from vitrine.training.step import (
 from vitrine.training.stopping import NotFiniteError, StoppedError, saving_on_signals
 from vitrine.training.task import Outcome, Task
 from vitrine.training.window import Window
-
-LAST, BEST, STOPPED = "last.safetensors", "best.safetensors", "stopped.safetensors"
 
 
 def train(
@@ -86,7 +85,7 @@ class Run:
                 "muon needs whole matrices, which --shard cuts; use adamw or sgd, or no --shard"
             )
         freeze(self.model, config)
-        number_draws(self.model)
+        number_random_layers(self.model)
         use_kernels(self.model, device=processes.device, precision=config.precision)
         self.module = distributed(self.model, processes, shard=shard)
         if config.compiles_on(processes.device.type):

@@ -14,7 +14,7 @@ from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 
 from vitrine.errors import TrainingError
-from vitrine.models.chance import drawing_for
+from vitrine.models.dropout import randomness_of
 from vitrine.runtime.processes import Processes, anyone, largest
 from vitrine.runtime.progress import notice
 from vitrine.spelling import counted
@@ -93,7 +93,7 @@ def accumulate(
     for start in starts:
         *piece, keys = (part[start : start + size] for part in parts)
         # The backward pass may compute layers again, which must draw as before.
-        with exchange(module, now=start == starts[-1]), drawing_for(keys):
+        with exchange(module, now=start == starts[-1]), randomness_of(keys):
             with autocast():
                 losses, stats = loss_of(module, tuple(piece))
             torch.autograd.backward(losses.sum() / count)

@@ -13,7 +13,7 @@ from unit.exporting.made import CLASSES, loaded
 from vitrine.checkpoints import load
 from vitrine.checkpoints.reading.onnx_file import read_metadata
 from vitrine.errors import CheckpointError, ConfigError
-from vitrine.exporting import Deployed, onnx_graph, open_runner
+from vitrine.exporting import InferenceModel, onnx_graph, open_runner
 from vitrine.exporting.proof import BATCHES, answers_of, compare, reference
 from vitrine.exporting.targets import Subject, export_onnx, plan_export
 
@@ -25,7 +25,7 @@ GRAPHS = ("class token", "attention pooling", "relative positions", "registers",
 @pytest.mark.parametrize("kind", GRAPHS)
 def test_the_file_computes_what_the_model_does_for_one_two_and_five_images(kind: str, tmp_path: Path) -> None:
     found = loaded(kind)
-    onnx_graph.write_onnx(Deployed(found.model), tmp_path / "model.onnx", record=found.record)
+    onnx_graph.write_onnx(InferenceModel(found.model), tmp_path / "model.onnx", record=found.record)
     runner = open_runner(tmp_path)
     shape = (7, found.model.config.channels, *found.model.config.image_size)
     images = torch.randn(shape, generator=torch.Generator().manual_seed(2))
@@ -48,7 +48,7 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, tuple[Subj
     """One export in all three precisions."""
     folder = tmp_path_factory.mktemp("export")
     found = loaded("class token")
-    made = export_onnx(Deployed(found.model), found, folder, precisions=["fp32", "fp16", "int8"])
+    made = export_onnx(InferenceModel(found.model), found, folder, precisions=["fp32", "fp16", "int8"])
     return folder, made.subjects
 
 

@@ -17,6 +17,10 @@ def run_of(folder, model, *, states=(), averages=False, objective="labels"):
     (folder / "checkpoints").mkdir(parents=True)
     (folder / "metrics.jsonl").write_text('{"step": 1, "loss": 2.0}\n')
     record = {
+        "verb": "finetune",
+        "data": "photos",
+        "device": "cpu",
+        "workers": 0,
         "model": config_to_json(model.config),
         "preprocess": Preprocess(size=(32, 32)).to_json(),
         "objective": objective,

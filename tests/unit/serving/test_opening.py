@@ -7,7 +7,7 @@ import vitrine
 from vitrine.checkpoints import load
 from vitrine.data.preprocess import Preprocess
 from vitrine.errors import CheckpointError, ConfigError
-from vitrine.exporting.deployed import Deployed
+from vitrine.exporting.inference_model import InferenceModel
 from vitrine.exporting.onnx_graph import write_onnx
 from vitrine.serving.opening import name_of, open_models
 from vitrine.serving.predictor import Predictor
@@ -26,7 +26,7 @@ def model(folder):
 @pytest.fixture(scope="module")
 def graph(folder, model):
     loaded = load(model)
-    write_onnx(Deployed(loaded.model), folder / "model.onnx", record=loaded.record)
+    write_onnx(InferenceModel(loaded.model), folder / "model.onnx", record=loaded.record)
     return folder / "model.onnx"
 
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from vitrine.checkpoints.layouts.layout import Configured, Hints, count, shape_of
-from vitrine.checkpoints.rules import HWIO, ONE_BY_ONE_HWIO, Rule, rule
+from vitrine.checkpoints.layouts.rules import HWIO, ONE_BY_ONE_HWIO, Rule, rule
 from vitrine.checkpoints.tensors import Index
 from vitrine.data.preprocess import Preprocess
 from vitrine.errors import CheckpointError

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from vitrine.checkpoints.rules import Rule
+from vitrine.checkpoints.layouts.rules import Rule
 from vitrine.checkpoints.tensors import Index
 from vitrine.data.preprocess import Preprocess
 from vitrine.errors import CheckpointError

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from vitrine.checkpoints.layouts.bit_npz import bit_config
 from vitrine.checkpoints.layouts.layout import Configured, Hints, count, shape_of, vit_config
-from vitrine.checkpoints.rules import Rule, rule
+from vitrine.checkpoints.layouts.rules import Rule, rule
 from vitrine.checkpoints.tensors import Index
 from vitrine.data.preprocess import Preprocess
 from vitrine.errors import CheckpointError

@@ -16,7 +16,7 @@ from vitrine.checkpoints.layouts.layout import (
     shape_of,
     vit_config,
 )
-from vitrine.checkpoints.rules import (
+from vitrine.checkpoints.layouts.rules import (
     FOUR_AXES,
     HWIO,
     SAME,

@@ -12,7 +12,7 @@ from vitrine.checkpoints.layouts.layout import (
     shape_of,
     vit_config,
 )
-from vitrine.checkpoints.rules import Rule, layer, rule
+from vitrine.checkpoints.layouts.rules import Rule, layer, rule
 from vitrine.checkpoints.tensors import Index
 from vitrine.data.preprocess import Preprocess
 from vitrine.models import ModelConfig, ViTConfig

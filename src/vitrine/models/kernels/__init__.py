@@ -16,6 +16,7 @@ def use_kernels(model: nn.Module, *, device: torch.device, precision: str) -> No
     require_precision(precision, device=device)
     if device.type != "cuda" or precision == "fp32" or find_spec("triton") is None:
         return
+    # Triton is an optional package.
     from vitrine.models.kernels.layers import speed_up
 
     speed_up(model, in_fp8=precision == "fp8")

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from vitrine.runtime.run_folder import RunFolder
 from vitrine.spelling import duration
 from vitrine.studies.running.study_outcome import StudyLine, StudyResult
 
@@ -51,13 +52,12 @@ class Plan:
 
     def unfinished(self) -> "list[Run]":
         """Return the runs that are left, and finished ones whose weights are gone and needed."""
-        from vitrine.studies.running.study_run import MODEL
 
         done = {result.key for result in self.finished()}
         left = {run.name for run in self.runs if self.keys[run.name] not in done}
         for run in self.runs:
             is_needed = any(other.after == run.name and other.name in left for other in self.runs)
-            if is_needed and not (self.run_folder(run) / MODEL).exists():
+            if is_needed and not RunFolder(self.run_folder(run)).has_model:
                 left.add(run.name)
         return [run for run in self.runs if run.name in left]
 
@@ -254,7 +254,7 @@ def clear(plan: Plan, run: "Run") -> None:
     import shutil
 
     folder = plan.run_folder(run)
-    shutil.rmtree(folder / "checkpoints" if run.role == "preparation" else folder, ignore_errors=True)
+    shutil.rmtree(RunFolder(folder).checkpoints if run.role == "preparation" else folder, ignore_errors=True)
 
 
 def page_of(plan: Plan, notes: Sequence[str]) -> StudyLine:

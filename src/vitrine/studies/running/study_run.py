@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from vitrine.runtime.run_folder import RunFolder
 from vitrine.studies.running.study_data import StudyData, part_of, splits_of
 
 if TYPE_CHECKING:
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
     from vitrine.training.task import Task
 
 EVALUATION_BATCH = 1000
-MODEL = "model"
 SHOTS, DRAWS = 5, 5
 # Images a class that the few labels are drawn from.
 SUPPORT = 50
@@ -96,7 +96,7 @@ def trained_and_measured(run: "Run", place: Place, device: "torch.device") -> di
     from vitrine.runs.run_records import steps_done
     from vitrine.runs.training_task import trained_module, weights_of_model
     from vitrine.runtime.processes import Processes
-    from vitrine.training.loop import BEST, LAST, train
+    from vitrine.training.loop import train
     from vitrine.training.saving import newest_state, weights_of
 
     data, size = place.data[run.data], run.model.image_size
@@ -104,26 +104,26 @@ def trained_and_measured(run: "Run", place: Place, device: "torch.device") -> di
     preprocess = Preprocess(size=size)
     train_part = part_of(splits["train"], run.num_images, seed=run.seed)
     setting = setting_of(run, place, preprocess=preprocess, splits={**splits, "train": train_part})
-    checkpoints = setting.folder / "checkpoints"
-    unfinished = newest_state(checkpoints / LAST)
+    kept = RunFolder(setting.folder)
+    unfinished = newest_state(kept.last_checkpoint)
     resumed_at = steps_done(unfinished)
     module = trained_module(setting)
     processes = Processes(device=device)
     train(
-        module, task_of(setting, run, processes), config=run.recipe.training, folder=checkpoints,
+        module, task_of(setting, run, processes), config=run.recipe.training, folder=kept.checkpoints,
         processes=processes, resume_from=unfinished,
     )  # fmt: skip
-    state = newest_state(checkpoints / BEST) or newest_state(checkpoints / LAST)
+    state = newest_state(kept.best_checkpoint) or newest_state(kept.last_checkpoint)
     assert state is not None
     model = build(run.model)
     model.load_state_dict(weights_of_model(weights_of(state), run.recipe.objective))
     if run.role == "preparation":
-        save(model, setting.folder / MODEL, preprocess=preprocess, overwrite=True)
+        save(model, kept.model, preprocess=preprocess, overwrite=True)
     model = model.to(device).eval()
     measures = {} if run.role == "preparation" else measured(model, run, place, preprocess=preprocess)
     return {
         "measures": measures,
-        "steps": steps_done(newest_state(checkpoints / LAST)),
+        "steps": steps_done(newest_state(kept.last_checkpoint)),
         "num_images": len(train_part),
         "resumed_at": resumed_at,
     }
@@ -161,7 +161,7 @@ def first_weights(run: "Run", place: Place) -> "Model":
     fresh = build(run.model)
     if run.after is None:
         return fresh
-    before = load(place.folder(run.study, run.after) / MODEL, image_size=run.model.image_size)
+    before = load(RunFolder(place.folder(run.study, run.after)).model, image_size=run.model.image_size)
     # The head begins anew even where the classes are the same (section 3.2).
     weights, _ = with_num_classes(ModelWeights(before.model), run.model.num_classes)
     model = build(run.model)

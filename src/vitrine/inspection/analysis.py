@@ -1,4 +1,4 @@
-"""All looks at one model, as arrays by name; what does not apply is said and the rest is done."""
+"""All analysis at one model, as arrays by name; what does not apply is said and the rest is done."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -18,8 +18,8 @@ from vitrine.inspection.heads import patch_number, seen_from
 from vitrine.inspection.layer_similarity import layer_similarity
 from vitrine.inspection.pictures import PictureBatches, as_shown, spread
 from vitrine.inspection.position_similarity import position_similarity
-from vitrine.inspection.question import Question
 from vitrine.inspection.rollout import from_output, roll_out
+from vitrine.inspection.selection import Selection
 from vitrine.inspection.streaming import grid_of, joined, num_pieces, on_grid, pieces, require_attention
 from vitrine.inspection.tokens import TokenNorms, token_colours, token_norms
 from vitrine.models import Model, ViT
@@ -30,7 +30,7 @@ Found = TypeVar("Found")
 
 
 @dataclass(kw_only=True)
-class Looks:
+class Analysis:
     """What was found; None, or left out, where it does not apply, and why."""
 
     filters: FilterComponents | None = None
@@ -70,53 +70,55 @@ class Looks:
         return {name: array for name, array in named.items() if array is not None}
 
 
-def look_at_model(model: Model, question: Question, *, image_size: tuple[int, int]) -> Looks:
+def analyse_model(model: Model, selection: Selection, *, image_size: tuple[int, int]) -> Analysis:
     """Look at what needs no image: filters and positions."""
-    looks = Looks(filters=filter_components(model, count=question.num_components))
+    analysis = Analysis(filters=filter_components(model, count=selection.num_components))
     grid = None
     if isinstance(model, ViT):
         rows, columns = (
             side // step for side, step in zip(image_size, model.config.token_stride, strict=True)
         )
         grid = (rows, columns)
-    looks.positions = _tried(looks, "position similarity", lambda: position_similarity(model, grid=grid))
-    return looks
+    analysis.positions = _tried(
+        analysis, "position similarity", lambda: position_similarity(model, grid=grid)
+    )
+    return analysis
 
 
-def look_at_images(
-    looks: Looks, model: Model, batches: PictureBatches, question: Question, *, num_shown: int
+def analyse_images(
+    analysis: Analysis, model: Model, batches: PictureBatches, selection: Selection, *, num_shown: int
 ) -> None:
     """Look at what needs many images, then one by one at `num_shown` of those that can be read."""
-    looks.distance = _tried(looks, "attention distance", lambda: attention_distance(model, batches))
-    looks.similarity = _tried(looks, "similarity of layers", lambda: layer_similarity(model, batches))
+    analysis.distance = _tried(analysis, "attention distance", lambda: attention_distance(model, batches))
+    analysis.similarity = _tried(analysis, "similarity of layers", lambda: layer_similarity(model, batches))
     readable = [index for index in range(len(batches.source)) if index not in batches.failures]
-    looks.num_images = len(readable)
+    analysis.num_images = len(readable)
     if not readable:
-        looks.missing = {why: whats for why, whats in looks.missing.items() if "images" not in why}
-        looks.missing["none of the images can be read"] = ["all that needs images"]
+        analysis.missing = {why: whats for why, whats in analysis.missing.items() if "images" not in why}
+        analysis.missing["none of the images can be read"] = ["all that needs images"]
     if not readable or not num_shown:
         return
-    looks.shown = [readable[place] for place in spread(len(readable), num_shown)]
-    few = batches.part(looks.shown)
+    analysis.shown = [readable[place] for place in spread(len(readable), num_shown)]
+    few = batches.part(analysis.shown)
     pixels = torch.cat(list(few.pixels()))
-    looks.pictures = as_shown(pixels)
+    analysis.pictures = as_shown(pixels)
     images = batches.preprocess.normalise(pixels)
-    _tried(looks, "rollout, single heads", lambda: _look_at_attention(looks, model, images, question))
-    looks.predictions = _predictions(model, images)
-    looks.class_maps = _tried(
-        looks, "attention for a class", lambda: class_attention(model, images, target=question.target)
+    _tried(analysis, "rollout, single heads", lambda: _look_at_attention(analysis, model, images, selection))
+    analysis.predictions = _predictions(model, images)
+    analysis.class_maps = _tried(
+        analysis, "attention for a class", lambda: class_attention(model, images, target=selection.target)
     )
-    looks.colours = token_colours(model, images, layer=question.layer)
-    looks.norms = token_norms(model, images, layer=question.layer)
+    analysis.colours = token_colours(model, images, layer=selection.layer)
+    analysis.norms = token_norms(model, images, layer=selection.layer)
 
 
-def _look_at_attention(looks: Looks, model: Model, images: Tensor, question: Question) -> None:
+def _look_at_attention(analysis: Analysis, model: Model, images: Tensor, selection: Selection) -> None:
     """Find rollout, single heads and a patch's attention in one pass; each function alone would make its own."""
     vit = require_attention(model)
-    chosen = checked_layer(-1 if question.layer is None else question.layer, vit.config.depth)
+    chosen = checked_layer(-1 if selection.layer is None else selection.layer, vit.config.depth)
     grid = grid_of(vit, images)
-    looks.patch = question.patch or (grid[0] // 2, grid[1] // 2)
-    token = vit.num_leading_tokens + patch_number(looks.patch, grid)
+    analysis.patch = selection.patch or (grid[0] // 2, grid[1] // 2)
+    token = vit.num_leading_tokens + patch_number(analysis.patch, grid)
     flows, heads, seen = [], [], []
     with evaluating(vit):
         for piece in track(pieces(vit, images), "Attention of images", total=num_pieces(vit, images)):
@@ -131,7 +133,7 @@ def _look_at_attention(looks: Looks, model: Model, images: Tensor, question: Que
 
             flows.append(on_grid(from_output(vit, roll_out(averages())), grid))
             heads.append(torch.stack(maps, dim=1))
-    looks.rollout, looks.heads, looks.patch_heads = joined(flows), joined(heads), joined(seen)
+    analysis.rollout, analysis.heads, analysis.patch_heads = joined(flows), joined(heads), joined(seen)
 
 
 def _predictions(model: Model, images: Tensor) -> list[int]:
@@ -141,9 +143,9 @@ def _predictions(model: Model, images: Tensor) -> list[int]:
         return [int(k) for piece in pieces(model, images) for k in model(piece).argmax(dim=1)]
 
 
-def _tried(looks: Looks, what: str, look: Callable[[], Found]) -> Found | None:
+def _tried(analysis: Analysis, what: str, look: Callable[[], Found]) -> Found | None:
     try:
         return look()
     except (ConfigError, DataError) as error:
-        looks.missing.setdefault(str(error), []).append(what)
+        analysis.missing.setdefault(str(error), []).append(what)
         return None

@@ -7,15 +7,15 @@ import torch
 from torch import Tensor
 
 from vitrine.checkpoints.record import Record
-from vitrine.exporting.deployed import Deployed
+from vitrine.exporting.inference_model import InferenceModel
 from vitrine.exporting.onnx_graph import metadata_of, quietly
 from vitrine.runtime.files import write_atomically
 
 FILE = "model.pt2"
 
 
-def write_program(model: Deployed, path: Path, *, record: Record) -> None:
-    """Trace a deployed model for any number of images and save it, names and preprocessing inside."""
+def write_program(model: InferenceModel, path: Path, *, record: Record) -> None:
+    """Trace a model model for any number of images and save it, names and preprocessing inside."""
     config = record.config
     example = torch.zeros(2, config.channels, *config.image_size)
     with quietly():

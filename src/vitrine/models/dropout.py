@@ -29,7 +29,7 @@ class _Batch:
 _batch = _Batch()
 
 
-class Drawing(nn.Module):
+class RandomLayer(nn.Module):
     """A layer that draws; its number tells its draws from those of the other layers of a model."""
 
     number = 0
@@ -48,7 +48,7 @@ class Drawing(nn.Module):
         return hashed(_batch.keys, shape, number=self.number) >= threshold(rate)
 
 
-class Dropout(Drawing):
+class Dropout(RandomLayer):
     """Zero a random part of the values while training, scale the others so that the mean stays."""
 
     def __init__(self, rate: float) -> None:
@@ -65,7 +65,7 @@ class Dropout(Drawing):
         return values * kept * (1 / (1 - self.rate))
 
 
-class StochasticDepth(Drawing):
+class StochasticDepth(RandomLayer):
     """Leave a residual branch out for a random part of the images while training."""
 
     def __init__(self, rate: float) -> None:
@@ -81,7 +81,7 @@ class StochasticDepth(Drawing):
 
 
 @contextmanager
-def drawing_for(keys: Tensor) -> Iterator[None]:
+def randomness_of(keys: Tensor) -> Iterator[None]:
     """Let every layer draw for the images with these keys (K,) inside the block, backward pass included."""
     before, _batch.keys = _batch.keys, keys
     try:
@@ -90,9 +90,9 @@ def drawing_for(keys: Tensor) -> Iterator[None]:
         _batch.keys = before
 
 
-def number_draws(model: nn.Module) -> None:
+def number_random_layers(model: nn.Module) -> None:
     """Give every layer that draws a number of its own."""
-    layers = (module for module in model.modules() if isinstance(module, Drawing))
+    layers = (module for module in model.modules() if isinstance(module, RandomLayer))
     for number, layer in enumerate(layers):
         layer.number = number
 

@@ -39,7 +39,7 @@ print(%s)
 ```"""
 
 
-def use_of(record: Record, *, to: Kind) -> str:
+def usage_of(record: Record, *, to: Kind) -> str:
     """Write how to run an export of `record`, as Markdown."""
     if to == "npz":
         return _fenced('import vitrine\n\nloaded = vitrine.load("model.npz")')

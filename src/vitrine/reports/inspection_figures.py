@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from vitrine.inspection.drawing import ACCENT, SCALE_WORDS, label, mosaic, overlay, scaled
 from vitrine.inspection.filters import FilterComponents
 from vitrine.inspection.tokens import TokenNorms
+from vitrine.reports.figure_style import ACCENT, SCALE_WORDS, label, mosaic, overlay, scaled
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

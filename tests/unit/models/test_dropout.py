@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from vitrine.models.chance import Dropout, StochasticDepth, drawing_for, image_keys, number_draws
+from vitrine.models.dropout import Dropout, StochasticDepth, image_keys, number_random_layers, randomness_of
 
 CPU = torch.device("cpu")
 KEYS = image_keys(0, first=0, count=64, device=CPU)
@@ -17,13 +17,13 @@ def is_independent(first: torch.Tensor, second: torch.Tensor, rate: float) -> bo
 
 
 def dropped(layer: torch.nn.Module, keys: torch.Tensor, *shape: int) -> torch.Tensor:
-    with drawing_for(keys):
+    with randomness_of(keys):
         return layer.train()(torch.ones(shape)) == 0
 
 
 @pytest.mark.parametrize("rate", [0.1, 0.5, 0.9])
 def test_values_are_dropped_at_the_rate_and_the_others_scaled(rate: float) -> None:
-    with drawing_for(KEYS):
+    with randomness_of(KEYS):
         out = Dropout(rate).train()(torch.ones(64, 50, 40))
     assert set(out.unique().tolist()) == {0.0, torch.tensor(1 / (1 - rate)).item()}
     share = (out == 0).double().mean().item()
@@ -49,7 +49,7 @@ def test_views_of_an_image_side_by_side_draw_apart_and_in_any_part_of_a_batch_al
 
 def test_images_layers_steps_and_seeds_draw_apart() -> None:
     model = torch.nn.Sequential(Dropout(0.3), Dropout(0.3))
-    number_draws(model)
+    number_random_layers(model)
     first = dropped(model[0], KEYS, 64, 40, 50)
     later = image_keys(0, first=64, count=64, device=CPU)
     elsewhere = image_keys(1, first=0, count=64, device=CPU)

@@ -5,13 +5,15 @@ import shlex
 from dataclasses import dataclass
 from pathlib import Path
 
+from vitrine.checkpoints import hub
+from vitrine.checkpoints.download import download
+from vitrine.checkpoints.tensors import SUFFIXES, WEIGHT_FILES
 from vitrine.errors import CheckpointError, ConfigError
 from vitrine.models import ModelConfig, configure
-from vitrine.runtime.run_folders import LATEST, find_run
+from vitrine.runtime.find_run import LATEST, find_run, runs_in
+from vitrine.runtime.run_folder import MODEL, RunFolder
 from vitrine.spelling import near_match
 
-NAMES = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin")
-SUFFIXES = (".safetensors", ".npz", ".pth", ".pt", ".bin", ".onnx")
 HUB_SCHEME = "hf-hub:"
 BOX = "box"
 """The name of the model that comes with the package; a folder of that name is written ./box."""
@@ -34,12 +36,12 @@ def find(source: str | Path, *, revision: str | None = None) -> Place | str:
         return elsewhere
     path = Path(source).expanduser()
     if path.name == LATEST and path.parent.is_dir() and not path.exists():
-        path = find_run(path)
+        path = find_run(path).path
     if path.is_dir():
         return in_folder(path)
     if path.exists() or path.is_symlink():
         # The usual names stand for a folder's; a file of any other name stands for itself.
-        return Place(weights=path, folder=path.parent if path.name in NAMES else None)
+        return Place(weights=path, folder=path.parent if path.name in WEIGHT_FILES else None)
     if variant(text) is not None:
         return text
     is_hub_name = re.fullmatch(r"[\w][\w.-]*/[\w][\w.-]*", text) and not isinstance(source, Path)
@@ -56,8 +58,6 @@ def by_scheme(text: str, *, revision: str | None) -> Place | None:
     if text == BOX:
         return in_box()
     if re.match(r"https?://", text):
-        from vitrine.checkpoints.download import download
-
         return Place(weights=download(text), folder=None)
     if text.startswith(HUB_SCHEME):
         return from_hub(text.removeprefix(HUB_SCHEME), revision=revision)
@@ -68,9 +68,11 @@ def names_weights(word: str) -> bool:
     """Whether a word can only mean a model: the box, a variant, a hub id, a file or a folder that holds weights."""
     path = Path(word).expanduser()
     if path.is_dir():
-        inside = (*NAMES, "run.json", *(f"model/{name}" for name in NAMES))
-        return any((path / name).exists() for name in inside) or any(
-            entry.suffix in SUFFIXES for entry in path.iterdir()
+        inside = (*WEIGHT_FILES, *(f"{MODEL}/{name}" for name in WEIGHT_FILES))
+        return (
+            RunFolder(path).is_run
+            or any((path / name).exists() for name in inside)
+            or any(entry.suffix in SUFFIXES for entry in path.iterdir())
         )
     return (
         word == BOX
@@ -83,7 +85,7 @@ def names_weights(word: str) -> bool:
 
 def in_box() -> Place:
     """Find the weights that come with the package."""
-    place = Place(weights=BOX_FOLDER / NAMES[0], folder=BOX_FOLDER)
+    place = Place(weights=BOX_FOLDER / WEIGHT_FILES[0], folder=BOX_FOLDER)
     if not place.weights.exists():
         raise CheckpointError(
             f"this copy of Vitrine came without the model in the box ({place.weights} is missing); install the whole "
@@ -102,9 +104,7 @@ def variant(name: str) -> ModelConfig | None:
 
 def from_hub(repository: str, *, revision: str | None) -> Place:
     """Bring a repository's weights here, or find them in the cache."""
-    from vitrine.checkpoints.hub import fetch
-
-    return in_folder(fetch(repository, revision=revision))
+    return in_folder(hub.fetch(repository, revision=revision))
 
 
 def in_folder(folder: Path) -> Place:
@@ -115,11 +115,12 @@ def in_folder(folder: Path) -> Place:
         raise CheckpointError(
             f"no permission to read the folder {folder}; check its owner and mode"
         ) from None
-    for name in NAMES:
+    for name in WEIGHT_FILES:
         if name in present:
             return Place(weights=folder / name, folder=folder)
-    if "model" in present and (folder / "model").is_dir():
-        return in_folder(folder / "model")
+    run = RunFolder(folder)
+    if run.model.is_dir():
+        return in_folder(run.model)
     found = [name for name in present if Path(name).suffix in SUFFIXES]
     if len(found) == 1 or "model.onnx" in found:  # beside smaller copies of itself
         return Place(weights=folder / ("model.onnx" if "model.onnx" in found else found[0]), folder=folder)
@@ -127,13 +128,13 @@ def in_folder(folder: Path) -> Place:
         raise CheckpointError(
             f"{folder} holds {len(found)} files of weights ({', '.join(found[:4])}); name the one to load"
         )
-    if "run.json" in present:
+    if run.is_run:
         raise CheckpointError(
             f"{folder} is a run that is not finished, so it holds no model yet; go on with: vitrine resume "
             f"{shlex.quote(str(folder))}"
         )
     raise CheckpointError(
-        f"{folder} holds no weights: there is no {', '.join(NAMES)} nor any other {', '.join(SUFFIXES)} in it"
+        f"{folder} holds no weights: there is no {', '.join(WEIGHT_FILES)} nor any other {', '.join(SUFFIXES)} in it"
     )
 
 
@@ -142,7 +143,7 @@ def suggestion(path: Path) -> str:
     if not path.parent.is_dir():
         return f"; there is no folder {path.parent}"
     names = [entry.name for entry in path.parent.iterdir()]
-    if any(path.parent.glob("*/run.json")):
+    if runs_in(path.parent):
         names.append(LATEST)
     close = near_match(path.name, names)
     return f"; did you mean {path.parent / close}?" if close else ""

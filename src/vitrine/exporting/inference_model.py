@@ -24,7 +24,7 @@ from vitrine.models.standardised_conv import StandardisedConv2d
 from vitrine.models.vit import cut_patches
 
 
-class Deployed(nn.Module):
+class InferenceModel(nn.Module):
     """Map normalised pixels (B, C, height, width) to logits (B, classes) and embedding (B, representation).
 
     Without a head the logits are left away.
@@ -32,7 +32,7 @@ class Deployed(nn.Module):
 
     def __init__(self, model: Model) -> None:
         super().__init__()
-        self.body: nn.Module = DeployedViT(model) if isinstance(model, ViT) else DeployedBiT(model)
+        self.body: nn.Module = InferenceViT(model) if isinstance(model, ViT) else InferenceBiT(model)
         self.has_head = model.head is not None
         self.eval().requires_grad_(False)
 
@@ -46,7 +46,7 @@ class Deployed(nn.Module):
         return self.body(pixels)
 
 
-class DeployedViT(nn.Module):
+class InferenceViT(nn.Module):
     """A ViT or hybrid at its built image size."""
 
     def __init__(self, model: ViT) -> None:
@@ -65,7 +65,7 @@ class DeployedViT(nn.Module):
         self.positions = nn.Buffer(table[:, self.num_leading_tokens :].clone())
         last = config.depth - 1
         self.blocks = nn.ModuleList(
-            DeployedBlock(model, layer=layer, num_read=model.num_tokens_read if layer == last else None)
+            InferenceBlock(model, layer=layer, num_read=model.num_tokens_read if layer == last else None)
             for layer in range(config.depth)
         )
         self.norm, self.attention_pooling = model.norm, model.attention_pooling
@@ -105,7 +105,7 @@ class DeployedViT(nn.Module):
         return self.norm(pooled) if self.norm_after_pooling else pooled
 
 
-class DeployedBlock(nn.Module):
+class InferenceBlock(nn.Module):
     """One encoder layer; with `num_read`, for the first so many tokens only."""
 
     def __init__(self, model: ViT, *, layer: int, num_read: int | None) -> None:
@@ -168,7 +168,7 @@ class DeployedBlock(nn.Module):
         return mixed.transpose(1, 2).reshape(B, R, D)
 
 
-class DeployedBiT(nn.Module):
+class InferenceBiT(nn.Module):
     """A BiT ResNet at its built image size, its kernels standardised once."""
 
     def __init__(self, model: BiT) -> None:

@@ -12,7 +12,7 @@ from vitrine.spelling import nearest
 
 
 @dataclass(frozen=True, kw_only=True)
-class Question:
+class Selection:
     """A patch, a layer and a class, each by number; None where it is left to what was found."""
 
     patch: tuple[int, int] | None = None
@@ -21,19 +21,19 @@ class Question:
     num_components: int = PAPER_COUNT
 
 
-def check_question(model: Model, question: Question, *, image_size: tuple[int, int]) -> None:
+def check_selection(model: Model, selection: Selection, *, image_size: tuple[int, int]) -> None:
     """Refuse a patch, layer or class that the model has not, before any work."""
     if not isinstance(model, ViT):
-        if question.patch is not None or question.layer is not None or question.target is not None:
+        if selection.patch is not None or selection.layer is not None or selection.target is not None:
             raise ConfigError(
                 "a BiT ResNet has no patches, layers or class attention to choose; leave the options out"
             )
         return
-    if question.layer is not None:
-        checked_layer(question.layer, model.config.depth)
-    if question.patch is not None:
+    if selection.layer is not None:
+        checked_layer(selection.layer, model.config.depth)
+    if selection.patch is not None:
         down, across = model.config.token_stride
-        patch_number(question.patch, (image_size[0] // down, image_size[1] // across))
+        patch_number(selection.patch, (image_size[0] // down, image_size[1] // across))
 
 
 def parse_patch(text: str) -> tuple[int, int]:

@@ -1,0 +1,60 @@
+"""How `vitrine predict` shows its answers."""
+
+from collections.abc import Iterator
+
+from vitrine.cli.command_line import option
+from vitrine.cli.lines import Line, Next, NextStep, Table, Wrote
+from vitrine.commands.predict import PredictResult
+from vitrine.serving.predictor import Prediction
+from vitrine.spelling import with_name
+
+BAR_WIDTH = 24
+
+
+def lines(result: PredictResult) -> Iterator[Line]:
+    """Show all answers about one picture, or one line per picture."""
+    if len(result.predictions) == 1:
+        yield from single_picture(result.predictions[0], result)
+    else:
+        yield from (picture_line(one, count=result.num_listed) for one in result.predictions)
+    if result.num_pictures > 1:
+        failed = f"; {result.num_errors:,} cannot be read" if result.num_errors else ""
+        yield f"{result.num_pictures:,} pictures{failed}"
+    yield from map(Wrote, result.wrote)
+    if result.num_errors == result.num_pictures:
+        return
+    if len(result.predictions) > 1:
+        yield NextStep(f"the same command with {option('out', 'predictions.csv')}")
+    else:
+        yield Next("inspect", (result.model, result.first), note="what the model looked at")
+
+
+def single_picture(prediction: Prediction, result: PredictResult) -> Iterator[Line]:
+    """Show the answers about a single picture, with a bar for each probability."""
+    if prediction.error is not None:
+        yield with_name(prediction.error, prediction.name)
+        return
+    yield prediction.name
+    yield Table(
+        [
+            (percent(one.probability), one.label, "█" * round(BAR_WIDTH * one.probability))
+            for one in prediction.answers
+        ],
+        right=(0,),
+        indent=1,
+    )
+    yield f"The most likely of the {result.num_classes:,} classes of {result.model}"
+
+
+def picture_line(prediction: Prediction, *, count: int) -> str:
+    """Name the most likely classes of one picture of several."""
+    if prediction.error is not None:
+        return f"  error  {with_name(prediction.error, prediction.name)}"
+    best, *others = prediction.answers[:count]
+    rest = "".join(f", {percent(one.probability)} {one.label}" for one in others)
+    return f"{percent(best.probability):>7}  {prediction.name}: {best.label}{rest}"
+
+
+def percent(share: float) -> str:
+    """Write a probability: `96.1 %`."""
+    return f"{100 * share:.1f} %"
