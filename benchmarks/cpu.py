@@ -28,7 +28,7 @@ import numpy as np
 import torch
 
 from vitrine.checkpoints import Record
-from vitrine.data.preprocess import Preprocess
+from vitrine.data.preparing.preprocess import Preprocess
 from vitrine.exporting import InferenceModel
 from vitrine.exporting.onnx_graph import OPSET, quietly, write_onnx
 from vitrine.models import create_model

@@ -25,11 +25,11 @@ import numpy as np
 import torch
 from PIL import Image
 
-from vitrine.data.augment import Augment, augment
-from vitrine.data.loader import Batch, Loader
-from vitrine.data.preprocess import Preprocess
-from vitrine.data.sources import open_source
-from vitrine.data.view import TrainView
+from vitrine.data.augmenting.augment import Augment, augment
+from vitrine.data.loading.loader import Batch, Loader
+from vitrine.data.preparing.preprocess import Preprocess
+from vitrine.data.preparing.training_view import TrainView
+from vitrine.data.sources.opening import open_source
 from vitrine.models import create_model
 from vitrine.models.kernels import use_kernels
 
@@ -309,7 +309,7 @@ def parts_alone(
 
 
 def nvjpeg_rate(source: Any, view: TrainView, *, batch: int) -> tuple[float, int]:
-    from vitrine.data.decode_cuda import render_rows
+    from vitrine.data.loading.nvjpeg import render_rows
     from vitrine.data.randomness import uniforms
 
     examples = [source.read(number % len(source)) for number in range(batch)]

@@ -27,11 +27,11 @@ from pathlib import Path
 import numpy as np
 from PIL import Image, ImageDraw
 
-from vitrine.data.decode import decode
-from vitrine.data.neighbours import Pairs, feature_pairs, near_pairs
-from vitrine.data.readings import in_order, read_all
-from vitrine.data.source import Source
-from vitrine.data.sources import open_source
+from vitrine.data.auditing.near_duplicates import Pairs, feature_pairs, near_pairs
+from vitrine.data.auditing.survey import in_order, survey_images
+from vitrine.data.decoding.decode import decode
+from vitrine.data.sources.opening import open_source
+from vitrine.data.sources.source import Source
 
 
 def main() -> None:
@@ -90,7 +90,7 @@ def measure_planted(options: argparse.Namespace) -> None:
         thumbnails = {}
         for name, source in (("train", train), ("test", test), ("copies", copies)):
             began = time.perf_counter()
-            thumbnails[name] = np.array(read_all(source, is_cached=False).thumbnails)
+            thumbnails[name] = np.array(survey_images(source, is_cached=False).thumbnails)
             seconds = time.perf_counter() - began
             print(
                 f"reading {name}: {len(source):,} images in {seconds:.1f} s, {len(source) / seconds:,.0f}/s"

@@ -22,9 +22,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from vitrine.data.neighbours import feature_pairs, near_pairs
-from vitrine.data.order import training_rows
-from vitrine.data.sources import open_source
+from vitrine.data.auditing.near_duplicates import feature_pairs, near_pairs
+from vitrine.data.loading.order import training_rows
+from vitrine.data.sources.opening import open_source
 from vitrine.evaluation.fewshot import fewshot_accuracy
 from vitrine.models import ViT, ViTConfig
 

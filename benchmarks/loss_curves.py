@@ -16,8 +16,8 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from vitrine.data.resident import pixels_of
-from vitrine.data.sources import open_source
+from vitrine.data.loading.resident import pixels_of
+from vitrine.data.sources.opening import open_source
 from vitrine.models import create_model
 from vitrine.models.kernels import use_kernels
 from vitrine.training.schedule import learning_rate

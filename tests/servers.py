@@ -15,7 +15,7 @@ from pictures import photo
 from PIL import Image
 
 import vitrine
-from vitrine.data.preprocess import Preprocess
+from vitrine.data.preparing.preprocess import Preprocess
 from vitrine.models import create_model
 from vitrine.serving.app import create_app
 from vitrine.serving.guard import LOOPBACK

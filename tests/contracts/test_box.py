@@ -17,8 +17,8 @@ from safetensors import safe_open
 
 import vitrine
 from vitrine.checkpoints import locating
-from vitrine.data.preprocess import Preprocess
-from vitrine.data.sources import open_splits
+from vitrine.data.preparing.preprocess import Preprocess
+from vitrine.data.sources.opening import open_splits
 from vitrine.errors import CheckpointError
 from vitrine.evaluation.features import extract_features
 from vitrine.models import ViTConfig

@@ -28,7 +28,8 @@ from vitrine.checkpoints.writing import (
     write_safetensors,
     write_text,
 )
-from vitrine.data.preprocess import Preprocess
+from vitrine.data.preparing.hf_preprocess import to_hf
+from vitrine.data.preparing.preprocess import Preprocess
 from vitrine.errors import CheckpointError, ConfigError
 from vitrine.models import Model, ViTConfig
 from vitrine.runtime.files import move_into_place
@@ -163,7 +164,7 @@ def write_folder(prepared: Prepared, destination: Path) -> None:
         write_text(staged / "README.md", card(record, layout=prepared.layout))
         if prepared.target != "timm":  # its config.json says it
             with suppress(ConfigError):  # what Hugging Face's file cannot say, our record does
-                write_json(staged / "preprocessor_config.json", record.preprocess.to_hf())
+                write_json(staged / "preprocessor_config.json", to_hf(record.preprocess))
         write_json(staged / "config.json", {**settings_of(prepared), KEY: record.to_json()})
         with refusing_in_words(destination):
             put_in_place(staged, destination)

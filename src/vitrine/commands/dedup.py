@@ -11,8 +11,8 @@ from vitrine.commands import options
 from vitrine.spelling import counted
 
 if TYPE_CHECKING:
-    from vitrine.data.overlap import Features
-    from vitrine.data.source import Source
+    from vitrine.data.auditing.overlap import Features
+    from vitrine.data.sources.source import Source
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,8 +73,8 @@ def dedup(
     overwrite: Annotated[bool, Doc("Replace the results in a folder that holds some.")] = False,
 ) -> DedupResult:
     """Find the training images that are copies of test images, and write a list to leave them out by."""
-    from vitrine.data.exclusions import write_exclusions
-    from vitrine.data.overlap import TRAIN, check_methods, find_overlap, write_pairs
+    from vitrine.data.auditing.overlap import TRAIN, check_methods, find_overlap, write_pairs
+    from vitrine.data.sources.exclusions import write_exclusions
     from vitrine.runtime.output_folder import new_output_folder, removed_if_empty
 
     methods = tuple(part.strip() for part in by.split(",") if part.strip())
@@ -130,7 +130,7 @@ def _names(addresses: list[str]) -> dict[str, str]:
 
 def _open(address: str, split: str) -> "Source":
     """Open a set for comparing: without labels where it is a folder of loose images, empty classes allowed."""
-    from vitrine.data.sources import is_loose, open_source
+    from vitrine.data.sources.opening import is_loose, open_source
 
     has_labels = not is_loose(address)
     return open_source(address, split=split, val_fraction=0, allow_empty_class=True, is_labelled=has_labels)
@@ -169,7 +169,7 @@ def _features(
 
 
 def _page(overlap: object, train: "Source", tests: "dict[str, Source]", path: Path) -> Path:
-    from vitrine.data.overlap import Overlap
+    from vitrine.data.auditing.overlap import Overlap
     from vitrine.reports.data_pages import render_overlap
     from vitrine.reports.pages import write_page
 

@@ -13,7 +13,7 @@ from vitrine.commands.model_or_box import BOX
 
 if TYPE_CHECKING:
     from vitrine.commands.check import CheckResult
-    from vitrine.data.demonstration import Fault
+    from vitrine.data.sources.demo_photos import Fault
 
 DATA, INBOX = "photos", "inbox"
 # 96 pixels are a sixth of the work of 224, and enough for things that fill a third of the picture.
@@ -73,7 +73,7 @@ def demo(
     from vitrine.commands.finetune import finetune
     from vitrine.commands.inspect import inspect
     from vitrine.commands.predict import predict
-    from vitrine.data.demonstration import CLASSES, write_inbox, write_photos
+    from vitrine.data.sources.demo_photos import CLASSES, write_inbox, write_photos
 
     out = Path(out)
     _make_room(out)

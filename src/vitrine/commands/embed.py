@@ -63,12 +63,12 @@ def embed(
     import torch
 
     from vitrine.commands.model_or_box import opened_pictures, plan_line
-    from vitrine.data.source import printable
     from vitrine.errors import DataError
     from vitrine.runtime.output_folder import new_output_folder
     from vitrine.runtime.progress import announced, notice
     from vitrine.serving.predictor import Predictor
     from vitrine.serving.writing import FEATURE_KINDS, require_kind, write_features
+    from vitrine.spelling import printable
 
     name, source = opened_pictures("embed", model, pictures, out=out)
     if out is not None:

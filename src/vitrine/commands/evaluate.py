@@ -12,7 +12,7 @@ from vitrine.spelling import counted, with_first
 
 if TYPE_CHECKING:
     from vitrine.checkpoints import Loaded
-    from vitrine.data.source import Source
+    from vitrine.data.sources.source import Source
     from vitrine.evaluation.bootstrap import Interval
     from vitrine.evaluation.classification import MultiLabel, SingleLabel
     from vitrine.evaluation.outputs import Outputs
@@ -139,7 +139,7 @@ def evaluate(
 
 def held_out_by(model: str, data: str) -> "tuple[str, Source] | None":
     """Open what the run that a model is from held out of this very data, which has no splits of its own."""
-    from vitrine.data.sources import list_splits
+    from vitrine.data.sources.opening import list_splits
     from vitrine.runs.run_data import splits_of_run, trained_on
     from vitrine.runtime.progress import notice
 
@@ -169,7 +169,8 @@ def warn_of_trained(model: str, source: "Source") -> None:
 
 def open_test_split(data: str, split: str | None) -> "tuple[str, Source]":
     """Open the split to test on, and say which it is: the one asked for, else test, val, or a set without splits."""
-    from vitrine.data.sources import ALL, list_splits, open_source
+    from vitrine.data.sources.opening import list_splits, open_source
+    from vitrine.data.sources.source import ALL
 
     if split is None:
         own = list_splits(data)
@@ -238,12 +239,12 @@ def _write(
     model: str,
     split: str,
 ) -> tuple[Path, ...]:
-    from vitrine.data.source import printable
     from vitrine.evaluation.calibration import softmax
     from vitrine.evaluation.classification import SingleLabel
     from vitrine.evaluation.writing import write_confusion, write_metrics, write_predictions
     from vitrine.reports.evaluation_page import render_evaluation
     from vitrine.runtime.files import write_atomically
+    from vitrine.spelling import printable
 
     rows = outputs.rows
     probabilities = rows.sigmoid().numpy() if source.is_multi_label else softmax(rows.numpy())
@@ -273,8 +274,8 @@ def _result(
     wrote: tuple[Path, ...],
     is_strict: bool,
 ) -> EvaluateResult:
-    from vitrine.data.source import printable
     from vitrine.evaluation.classification import SingleLabel
+    from vitrine.spelling import printable
 
     single = figures if isinstance(figures, SingleLabel) else None
     if isinstance(figures, SingleLabel):

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from vitrine.checkpoints import Loaded
-    from vitrine.data.source import Source
+    from vitrine.data.sources.source import Source
     from vitrine.exporting.comparison import Timing
     from vitrine.exporting.proof import Accuracy, Agreement
     from vitrine.exporting.targets import Exported
@@ -169,9 +169,9 @@ def _pixels(
     """Return normalised images (N, C, height, width), what they are, and the folders that they lie in."""
     import torch
 
-    from vitrine.data.generated import GeneratedSource
-    from vitrine.data.pictures import open_pictures
-    from vitrine.data.source import Subset
+    from vitrine.data.sources.generated import GeneratedSource
+    from vitrine.data.sources.picture_paths import open_pictures
+    from vitrine.data.sources.source import Subset
     from vitrine.errors import DataError
     from vitrine.inspection.pictures import PictureBatches, spread
     from vitrine.runtime.progress import notice

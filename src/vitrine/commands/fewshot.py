@@ -13,7 +13,7 @@ from vitrine.commands.model_or_box import BOX, Data, ModelOrBox, model_and_data
 from vitrine.spelling import counted, with_first
 
 if TYPE_CHECKING:
-    from vitrine.data.source import Source
+    from vitrine.data.sources.source import Source
     from vitrine.evaluation.fewshot import FewShotResult
 
 
@@ -75,12 +75,12 @@ def fewshot(
 ) -> FewShotReport:
     """Measure accuracy from 1, 5, 10, 25 examples a class on the frozen representation, over several draws."""
     from vitrine.checkpoints import load
-    from vitrine.data.source import printable
     from vitrine.evaluation.features import extract_features
     from vitrine.evaluation.fewshot import fewshot_accuracy, parse_shots, require_enough
     from vitrine.runs.run_data import trained_on
     from vitrine.runtime.processes import joined_processes
     from vitrine.runtime.progress import notice
+    from vitrine.spelling import printable
 
     model, data = model_and_data("fewshot", model, data)
     values, asked = _numbers(l2), None if shots is None else parse_shots(shots)
@@ -141,8 +141,8 @@ def fewshot(
 
 def _open(data: str, test_fraction: float) -> "tuple[tuple[str, str], tuple[Source, Source]]":
     """Open what examples are drawn from and what is tested on: the set's own splits, or two halves."""
-    from vitrine.data.source import match_classes
-    from vitrine.data.sources import list_splits, open_splits
+    from vitrine.data.sources.labels import match_classes
+    from vitrine.data.sources.opening import list_splits, open_splits
     from vitrine.errors import DataError
 
     own = list_splits(data)

@@ -12,7 +12,7 @@ from vitrine.spelling import counted, with_name
 
 if TYPE_CHECKING:
     from vitrine.checkpoints import Loaded
-    from vitrine.data.source import Source
+    from vitrine.data.sources.source import Source
     from vitrine.inspection.analysis import Analysis
     from vitrine.inspection.pictures import PictureBatches
     from vitrine.inspection.selection import Selection
@@ -146,8 +146,8 @@ def _require_counts(**counts: int) -> None:
 
 
 def _open(images: list[str] | None, *, count: int) -> "tuple[Source | None, list[Path]]":
-    from vitrine.data.pictures import open_pictures
-    from vitrine.data.source import Subset
+    from vitrine.data.sources.picture_paths import open_pictures
+    from vitrine.data.sources.source import Subset
     from vitrine.inspection.pictures import spread
 
     if not images:
@@ -157,7 +157,7 @@ def _open(images: list[str] | None, *, count: int) -> "tuple[Source | None, list
 
 
 def _no_images(images: list[str] | None) -> str:
-    from vitrine.data.source import printable
+    from vitrine.spelling import printable
 
     if not images:
         return (
@@ -180,9 +180,9 @@ def _batches(loaded: "Loaded", source: "Source", *, workers: int, device: str) -
 
 
 def _small(loaded: "Loaded", source: "Source") -> list[str]:
-    from vitrine.data.source import printable
     from vitrine.inspection.pictures import smaller_than_a_patch
     from vitrine.models import ViTConfig
+    from vitrine.spelling import printable
 
     config = loaded.model.config
     if not isinstance(config, ViTConfig):
@@ -223,10 +223,10 @@ def _written(
 ) -> InspectResult:
     import numpy as np
 
-    from vitrine.data.source import printable
     from vitrine.errors import MissingExtraError
     from vitrine.runtime.files import write_atomically
     from vitrine.runtime.progress import notice
+    from vitrine.spelling import printable
 
     failures = {} if batches is None else dict(sorted(batches.failures.items()))
     unreadable = (
@@ -270,7 +270,6 @@ def _draw(
     notes: list[str],
     unreadable: dict[str, str],
 ) -> tuple[Path, ...]:
-    from vitrine.data.source import printable
     from vitrine.reports.inspection_page import (
         Captions,
         described,
@@ -280,6 +279,7 @@ def _draw(
         render_inspection,
     )
     from vitrine.runtime.files import write_atomically
+    from vitrine.spelling import printable
 
     classes = loaded.classes
     numbers = analysis.predictions if selection.target is None else [selection.target] * len(names)

@@ -10,7 +10,7 @@ from annotated_doc import Doc
 from vitrine.runtime.find_run import resolve_latest
 
 if TYPE_CHECKING:
-    from vitrine.data.source import Source
+    from vitrine.data.sources.source import Source
     from vitrine.serving.predictor import Predictor
 
 BOX = "box"
@@ -65,8 +65,8 @@ def model_and_pictures(words: Sequence[str | Path]) -> tuple[str, list[str]]:
     pictures is refused: it would be passed over, and the box asked in its place.
     """
     from vitrine.checkpoints.locating import names_weights
-    from vitrine.data.file_list import list_images
-    from vitrine.data.pictures import names_pictures
+    from vitrine.data.sources.file_list import list_images
+    from vitrine.data.sources.picture_paths import names_pictures
     from vitrine.errors import ConfigError
 
     texts = [str(word) for word in words]
@@ -86,10 +86,10 @@ def opened_pictures(
 ) -> "tuple[str, Source]":
     """Return the model and the pictures that a verb is to work on; refuse none, and an `out` among them."""
     from vitrine.checkpoints.locating import names_weights
-    from vitrine.data.pictures import open_pictures
-    from vitrine.data.source import printable
+    from vitrine.data.sources.picture_paths import open_pictures
     from vitrine.errors import ConfigError, DataError
     from vitrine.runtime.output_folder import is_inside
+    from vitrine.spelling import printable
 
     if isinstance(pictures, str | Path):  # in Python one place is easily given without its list
         pictures = [str(pictures)]

@@ -11,7 +11,7 @@ from vitrine.commands import options
 from vitrine.commands.model_or_box import ModelOrBox, Pictures
 
 if TYPE_CHECKING:
-    from vitrine.data.source import Source
+    from vitrine.data.sources.source import Source
     from vitrine.serving.predictor import Prediction, Predictor
 
 TOP = 5
@@ -59,11 +59,11 @@ def predict(
 ) -> PredictResult:
     """Name the most likely classes of pictures; one that cannot be read gets a row with the reason."""
     from vitrine.commands.model_or_box import opened_pictures, plan_line
-    from vitrine.data.source import printable
     from vitrine.errors import ConfigError
     from vitrine.runtime.progress import notice
     from vitrine.serving.predictor import Predictor
     from vitrine.serving.writing import PREDICTION_KINDS, require_kind, write_predictions
+    from vitrine.spelling import printable
 
     if top is not None and top < 1:
         raise ConfigError(f"--top must be at least 1, got {top}")

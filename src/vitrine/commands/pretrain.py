@@ -66,7 +66,7 @@ def pretrain(
     import torch
 
     from vitrine.commands.resume import resume
-    from vitrine.data.preprocess import Preprocess
+    from vitrine.data.preparing.preprocess import Preprocess
     from vitrine.recipes.options import chosen_recipe
     from vitrine.runs.run_data import open_data, withdrawing
     from vitrine.runs.run_records import restarted_run, start_folder
@@ -118,7 +118,7 @@ def pretrain(
 
 def require_patches(recipe: "Recipe") -> None:
     """Refuse a model without patches where patches are to be predicted, before anything is written."""
-    from vitrine.data.multi_crop import small_view_size
+    from vitrine.data.augmenting.multi_crop import small_view_size
     from vitrine.errors import ConfigError
     from vitrine.models import ViTConfig, configure
 

@@ -32,7 +32,7 @@ def resume(
     import torch
 
     from vitrine.checkpoints.record import config_from_json
-    from vitrine.data.preprocess import Preprocess
+    from vitrine.data.preparing.preprocess import Preprocess
     from vitrine.errors import ConfigError
     from vitrine.models import build
     from vitrine.recipes.options import changed_under_way

@@ -37,8 +37,8 @@ def shard(
     overwrite: Annotated[bool, Doc("Replace the shards that OUT holds.")] = False,
 ) -> ShardResult:
     """Write a data set as indexed, checksummed tar shards; run again to go on after an interruption."""
-    from vitrine.data.shard import write_shards
-    from vitrine.data.sources import open_kind
+    from vitrine.data.sources.opening import open_kind
+    from vitrine.data.sources.shard_writing import write_shards
 
     splits = open_kind(data)
     written = write_shards(splits, out, shard_bytes=shard_megabytes * 2**20, overwrite=overwrite)

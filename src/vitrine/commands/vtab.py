@@ -12,8 +12,8 @@ from vitrine.commands.model_or_box import ModelOrBox, model_and_data
 if TYPE_CHECKING:
     import torch
 
-    from vitrine.data.preprocess import Preprocess
-    from vitrine.data.source import Source
+    from vitrine.data.preparing.preprocess import Preprocess
+    from vitrine.data.sources.source import Source
     from vitrine.evaluation.bootstrap import Interval
     from vitrine.evaluation.vtab.protocol import Attempt, Protocol
     from vitrine.evaluation.vtab.scores import VtabScores
@@ -60,9 +60,9 @@ def vtab(
 ) -> VtabResult:
     """Fine-tune on each of VTAB's 19 tasks and score the whole test sets; what is missing is named."""
     from vitrine.checkpoints import load
+    from vitrine.data.sources.vtab.tasks import GROUPS, TASKS, find_task
     from vitrine.evaluation.features import weights_hash
     from vitrine.evaluation.vtab.protocol import run_vtab
-    from vitrine.evaluation.vtab.tasks import GROUPS, TASKS, find_task
     from vitrine.runs.run_records import at_work
     from vitrine.runtime.output_folder import new_output_folder, removed_if_empty
     from vitrine.runtime.processes import joined_processes, on_first_process

@@ -6,13 +6,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from vitrine.data.source import printable
 from vitrine.evaluation.classification import MultiLabel, SingleLabel
 from vitrine.evaluation.scoring import SplitScore
 from vitrine.reports.curves import HEIGHT, WIDTH, charts_of
 from vitrine.reports.evaluation_page import bars_of, cards_of, confused_pairs, matrix_cells, worst_classes
 from vitrine.reports.pages import render
 from vitrine.reports.run_account import RunAccount
+from vitrine.spelling import printable
 
 MOST_MISTAKES = 12
 MOST_WORST = 12

@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Mapping
 
 from PIL import Image
 
-from vitrine.data.jpeg import read_layout
+from vitrine.data.decoding.jpeg_header import read_layout
 from vitrine.serving.admission import Entry
 from vitrine.serving.limits import Limits
 from vitrine.serving.refusals import TOO_LARGE, UNREADABLE, WRONG_KIND, RefusedError

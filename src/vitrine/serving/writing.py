@@ -9,10 +9,10 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from vitrine.data.source import printable
 from vitrine.errors import ConfigError, MissingExtraError
 from vitrine.runtime.files import write_atomically
 from vitrine.serving.predictor import Prediction
+from vitrine.spelling import printable
 
 PREDICTION_KINDS = (".csv", ".json", ".jsonl")
 FEATURE_KINDS = (".npy", ".parquet")

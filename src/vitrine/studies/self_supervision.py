@@ -5,7 +5,7 @@ import statistics
 from collections.abc import Callable
 from typing import Any
 
-from vitrine.data.multi_crop import MultiCrop
+from vitrine.data.augmenting.multi_crop import MultiCrop
 from vitrine.objectives.masked_autoencoder import AutoencoderConfig
 from vitrine.objectives.patch_targets import Target
 from vitrine.objectives.self_distillation import SelfDistillationConfig

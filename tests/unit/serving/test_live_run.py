@@ -6,7 +6,7 @@ from safetensors.torch import save_file
 from servers import CLASSES, jpeg, serving, small_vit
 
 from vitrine.checkpoints.record import config_to_json
-from vitrine.data.preprocess import Preprocess
+from vitrine.data.preparing.preprocess import Preprocess
 from vitrine.errors import CheckpointError
 from vitrine.serving.live_run import LiveRun, load_unfinished
 from vitrine.serving.opening import open_models

@@ -5,7 +5,7 @@ from servers import CLASSES, jpeg, saved_vit, serving
 
 import vitrine
 from vitrine.checkpoints import load
-from vitrine.data.preprocess import Preprocess
+from vitrine.data.preparing.preprocess import Preprocess
 from vitrine.errors import CheckpointError, ConfigError
 from vitrine.exporting.inference_model import InferenceModel
 from vitrine.exporting.onnx_graph import write_onnx

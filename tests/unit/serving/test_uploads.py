@@ -204,7 +204,7 @@ def png_bomb(height, width):
 
 
 def test_a_bomb_is_refused_as_too_large_without_being_unpacked():
-    from vitrine.data.decode import decode
+    from vitrine.data.decoding.decode import decode
     from vitrine.errors import ImageSizeError
     from vitrine.serving.refusals import refused
 

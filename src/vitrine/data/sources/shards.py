@@ -15,21 +15,12 @@ from typing import Any
 
 import numpy as np
 
-from vitrine.data.file_list import require_path
-from vitrine.data.source import (
-    NO_LABEL,
-    Example,
-    Labels,
-    Source,
-    Strings,
-    class_number,
-    pack_labels,
-    printable,
-    sorted_classes,
-)
-from vitrine.data.sources import ALL, SPLIT_NAMES
-from vitrine.data.tar_index import Member, read_index, walk_tar
+from vitrine.data.sources.file_list import Strings, require_path
+from vitrine.data.sources.labels import class_number, pack_labels, sorted_classes
+from vitrine.data.sources.source import ALL, NO_LABEL, SPLIT_NAMES, Example, Labels, Source
+from vitrine.data.sources.tar_index import Member, read_index, walk_tar
 from vitrine.errors import DataError, MissingExtraError
+from vitrine.spelling import printable
 
 LISTING = "shards.json"
 _ATTEMPTS = 4  # over a network

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from vitrine.errors import DataError
 
 if TYPE_CHECKING:
-    from vitrine.data.source import Source
+    from vitrine.data.sources.source import Source
 
 CHANNELS = 3
 _READ_BATCH = 256
@@ -34,7 +34,7 @@ class StudyData:
 
 def look_at(address: str, *, folder: Path) -> StudyData:
     """Open a data set and describe it; nothing is read yet."""
-    from vitrine.data.sources import open_splits
+    from vitrine.data.sources.opening import open_splits
 
     splits = open_splits(address)
     train = splits["train"]
@@ -57,7 +57,7 @@ def look_at(address: str, *, folder: Path) -> StudyData:
 
 def make_arrays(data: StudyData, sizes: set[int], *, workers: int) -> list[str]:
     """Write every split at every size as one array, where it is small enough; return what there is to say."""
-    from vitrine.data.sources import open_splits
+    from vitrine.data.sources.opening import open_splits
     from vitrine.runtime.progress import track
 
     todo = [
@@ -78,7 +78,7 @@ def make_arrays(data: StudyData, sizes: set[int], *, workers: int) -> list[str]:
 
 def fits(data: StudyData, size: int) -> bool:
     """Whether a set is small enough to be held as one array."""
-    from vitrine.data.resident import LARGEST_BYTES
+    from vitrine.data.loading.resident import LARGEST_BYTES
 
     return max(data.counts.values()) * size * size * CHANNELS <= LARGEST_BYTES
 
@@ -97,9 +97,9 @@ def write_array(data: StudyData, split: str, size: int, source: "Source", *, wor
     """Squash every image of a split to a square and write them as one array; return how many cannot be read."""
     import numpy as np
 
-    from vitrine.data.loader import Loader
-    from vitrine.data.preprocess import Preprocess
-    from vitrine.data.resident import pixels_of
+    from vitrine.data.loading.loader import Loader
+    from vitrine.data.loading.resident import pixels_of
+    from vitrine.data.preparing.preprocess import Preprocess
     from vitrine.runtime.files import write_atomically
 
     held = pixels_of(source)
@@ -131,8 +131,8 @@ def splits_of(data: StudyData, size: int) -> "dict[str, Source]":
     """Open a set at a size, once a process: mapped arrays, or the set itself where it is large."""
     import numpy as np
 
-    from vitrine.data.arrays import ArraySource
-    from vitrine.data.sources import open_splits
+    from vitrine.data.sources.in_memory import ArraySource
+    from vitrine.data.sources.opening import open_splits
 
     if (data.folder, size) not in _OPENED:
         found: dict[str, Source] = {}
@@ -155,7 +155,7 @@ def part_of(source: "Source", count: int | None, *, seed: int) -> "Source":
     """Draw `count` images at random; with one seed, a smaller part lies within a larger one."""
     import numpy as np
 
-    from vitrine.data.source import Subset
+    from vitrine.data.sources.source import Subset
 
     if count is None or count >= len(source):
         return source

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
-    from vitrine.data.preprocess import Preprocess
-    from vitrine.data.source import Source
+    from vitrine.data.preparing.preprocess import Preprocess
+    from vitrine.data.sources.source import Source
     from vitrine.models import Model
     from vitrine.runs.training_run import Setting
     from vitrine.studies.record import Run
@@ -91,7 +91,7 @@ def available_threads() -> int:
 def trained_and_measured(run: "Run", place: Place, device: "torch.device") -> dict[str, Any]:
     """Train from the run's weights or from its last checkpoint, then judge the best weights on the test split."""
     from vitrine.checkpoints import save
-    from vitrine.data.preprocess import Preprocess
+    from vitrine.data.preparing.preprocess import Preprocess
     from vitrine.models import build
     from vitrine.runs.run_records import steps_done
     from vitrine.runs.training_task import trained_module, weights_of_model
@@ -219,8 +219,8 @@ def outputs_of(
     import numpy as np
     import torch
 
-    from vitrine.data.loader import Loader
-    from vitrine.data.resident import pixels_of
+    from vitrine.data.loading.loader import Loader
+    from vitrine.data.loading.resident import pixels_of
 
     array, parts = pixels_of(source), []
     casting = torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda")
@@ -252,7 +252,7 @@ def few_shot(
     """Return linear 5-shot accuracy (closed form), the mean of five draws; None where a class has too few images."""
     import numpy as np
 
-    from vitrine.data.source import Subset
+    from vitrine.data.sources.source import Subset
     from vitrine.evaluation.features import representation
     from vitrine.evaluation.fewshot import draw_support, fewshot_accuracy
 
