@@ -27,6 +27,9 @@ def resume(
         list[str] | None, Doc("A setting to change from here on, such as training.lr=1e-4.")
     ] = None,
     allow_changed_data: Annotated[bool, Doc("Go on although files were added, removed or changed.")] = False,
+    allow_download: Annotated[
+        bool, Doc("Download data or a teacher that the run names and that is not in the cache.")
+    ] = False,
 ) -> "TrainingResult":
     """Go on with a run where it was stopped: data order, random numbers, averages and best result are kept."""
     import torch
@@ -41,6 +44,7 @@ def resume(
     from vitrine.runs.sweep import swept
     from vitrine.runs.teachers import load_teacher
     from vitrine.runs.training_run import Setting, carry_out
+    from vitrine.runtime.cache import downloads
     from vitrine.runtime.devices import same_threads
     from vitrine.runtime.find_run import find_run
     from vitrine.runtime.processes import joined_processes, on_first_process
@@ -56,7 +60,7 @@ def resume(
     if workers is None:
         workers = int(began.workers)
     exclude = None if began.exclude is None else Path(began.exclude)
-    with joined_processes(device or began.device) as processes:
+    with joined_processes(device or began.device) as processes, downloads(allowed=allow_download):
         state, done = on_first_process(
             lambda: unfinished_state(folder, recipe.training, is_sweeping=began.is_sweeping), processes
         )
