@@ -34,7 +34,7 @@ from typing import TYPE_CHECKING
 from PIL import Image
 
 if TYPE_CHECKING:
-    from vitrine.serving.hosting import Hosted
+    from vitrine.serving.served_model import ServedModel
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
@@ -213,11 +213,13 @@ def model_alone(options: argparse.Namespace) -> None:
     import torch
 
     from vitrine.runtime.cores import available_cores as cores
-    from vitrine.serving.memory import keep_freed_memory
+    from vitrine.serving.batching import keep_freed_memory
 
     keep_freed_memory()  # as the server does
 
-    def rate(threads: int, workers: int, batch: int, hosted: "Hosted", seconds: float) -> dict[str, float]:
+    def rate(
+        threads: int, workers: int, batch: int, hosted: "ServedModel", seconds: float
+    ) -> dict[str, float]:
         torch.set_num_threads(threads)
         shape = (hosted.predictor.preprocess.channels, *hosted.predictor.preprocess.size)
         pixels = list(torch.randint(0, 255, (batch, *shape), dtype=torch.uint8))
@@ -258,13 +260,13 @@ def model_alone(options: argparse.Namespace) -> None:
         print(json.dumps(rate(*ways[best], seconds=options.round_seconds)), flush=True)
 
 
-def opened(options: argparse.Namespace, *, threads: int) -> "Hosted":
+def opened(options: argparse.Namespace, *, threads: int) -> "ServedModel":
     """Open the model as the server does."""
-    from vitrine.serving.opening import open_models
+    from vitrine.serving.open_models import open_models
 
     onnx = Path(options.onnx) if options.onnx else None
     [hosted] = open_models(
-        [options.model], device="cpu", most=32, threads=threads, onnx=onnx, precision=options.precision
+        [options.model], device="cpu", max_batch=32, threads=threads, onnx=onnx, precision=options.precision
     ).models
     return hosted
 

@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
 
-from vitrine.serving import writing
-from vitrine.serving.writing import write_features
+from vitrine.serving import output_files
+from vitrine.serving.output_files import write_features
 
 parquet = pytest.importorskip("pyarrow.parquet")
 
@@ -15,7 +15,7 @@ NAMES = ["a.jpg", "b.jpg", "c.jpg", "d.jpg"]
 def test_a_parquet_file_gives_back_every_row_even_where_32_bits_cannot_count_them(
     tmp_path, monkeypatch, failures, longest
 ):
-    monkeypatch.setattr(writing, "_LONGEST_LIST", longest)
+    monkeypatch.setattr(output_files, "_LONGEST_LIST", longest)
     (file,) = write_features(tmp_path / "f.parquet", ROWS, names=NAMES, failures=failures)
     table = parquet.read_table(file)
     assert table.column("features").to_pylist() == [

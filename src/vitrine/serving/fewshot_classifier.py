@@ -1,7 +1,7 @@
-"""A few-shot classifier made in the page, as a file and back as the model's head.
+"""A few-shot classifier from the page: read its file and use it as the model's head.
 
-The page solves the paper's closed form on features of /embed and folds the normalisation into it. What remains is
-an ordinary linear layer on the representation, so it takes the head's place and goes wherever a model goes.
+The page solves the paper's closed form on features of /embed and folds the normalisation into it. The result is an
+ordinary linear layer on the representation, so it replaces the head.
 """
 
 import dataclasses
@@ -12,28 +12,28 @@ from pathlib import Path
 import torch
 
 from vitrine.checkpoints import Loaded
-from vitrine.errors import CheckpointError
+from vitrine.errors import CheckpointError, MissingCheckpointError
 from vitrine.models import Model, ViT, build
 
 FORMAT = "vitrine few-shot classifier"
-# Sixteen digits a weight and 4096 features for a thousand classes.
+# Enough for 4096 features and a thousand classes at sixteen digits per weight.
 MOST_BYTES = 2**27
 
 
 def read_classifier(path: Path) -> tuple[tuple[str, ...], torch.Tensor, torch.Tensor]:
-    """Read class names, weight (K, R) and bias (K,) of a file that the page wrote."""
+    """Read class names, weight (K, R) and bias (K,) from a file that the page wrote."""
     try:
         if path.stat().st_size > MOST_BYTES:
             raise CheckpointError(
-                f"{path} is larger than {MOST_BYTES} bytes; it is no classifier of the page"
+                f"{path} is larger than {MOST_BYTES} bytes, so it is not a classifier from the page"
             )
         values = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise CheckpointError(f"no such file: {path}") from None
+        raise MissingCheckpointError(f"no such file: {path}") from None
     except (OSError, ValueError) as error:
         raise CheckpointError(f"{path} cannot be read as JSON: {error}") from None
     if not isinstance(values, dict) or values.get("format") != FORMAT:
-        raise CheckpointError(f"{path} is no few-shot classifier; the page writes one with Download")
+        raise CheckpointError(f"{path} is not a few-shot classifier; download one from the page")
     try:
         classes = tuple(str(name) for name in values["classes"])
         weight = torch.tensor(values["weight"], dtype=torch.float64)
@@ -49,13 +49,13 @@ def read_classifier(path: Path) -> tuple[tuple[str, ...], torch.Tensor, torch.Te
 
 
 def with_classifier(loaded: Loaded, path: Path) -> Loaded:
-    """Return the model with a few-shot classifier for its head; the weights below are shared."""
+    """Return the model with a few-shot classifier as its head; all other weights are shared."""
     classes, weight, bias = read_classifier(path)
     model = loaded.model
     width = representation_width(model)
     if weight.shape[1] != width:
         raise CheckpointError(
-            f"{path} was made for {weight.shape[1]} features, the model has {width}; use the model it was made with"
+            f"{path} has {weight.shape[1]} features, the model has {width}; use the model it was downloaded for"
         )
     if isinstance(model, ViT) and model.config.has_distillation_token:
         raise CheckpointError("a model with a distillation token has two heads; use one without")

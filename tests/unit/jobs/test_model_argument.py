@@ -1,8 +1,8 @@
 import pytest
 from pictures import photo, save
 
-from vitrine.commands.model_or_box import model_and_data, model_and_pictures
-from vitrine.errors import ConfigError
+from vitrine.errors import ConfigError, TryVerb
+from vitrine.jobs.model_argument import model_and_data, model_and_pictures
 
 
 @pytest.fixture(autouse=True)
@@ -53,8 +53,9 @@ def test_a_folder_of_pictures_with_arrays_beside_them_is_still_pictures(here):
 
 
 def test_data_before_the_model_is_refused_with_the_command_the_right_way_round():
-    with pytest.raises(ConfigError, match=r"the model comes first: vitrine evaluate run inbox"):
+    with pytest.raises(ConfigError, match="the model comes first") as refused:
         model_and_data("evaluate", "inbox", "run")
+    assert refused.value.advice == (TryVerb("evaluate", ("run", "inbox")),)
     assert model_and_data("evaluate", "run", "weights") == ("run", "weights")
 
 

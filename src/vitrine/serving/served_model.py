@@ -1,4 +1,4 @@
-"""One model in service: what it is called, what it is, and the tasks that the batcher runs on it."""
+"""One served model: its name, its description, and the tasks that the batcher runs on it."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -10,43 +10,45 @@ from torch import Tensor
 from vitrine.exporting.runner import OnnxRunner
 from vitrine.models import ViTConfig
 from vitrine.serving.batching import Task
-from vitrine.serving.classifier import representation_width
-from vitrine.serving.explaining import explain, figures_of
+from vitrine.serving.explanation import explain, figures_of
+from vitrine.serving.fewshot_classifier import representation_width
 from vitrine.serving.predictor import Predictor, Wanted
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Wish:
-    """A picture to explain, and how closely."""
+class ExplainRequest:
+    """A picture to explain, and which layers in what detail."""
 
     pixels: Tensor
     layers: tuple[int, ...]
     with_matrix: bool
 
 
-class Hosted:
-    """A predictor under a name, with its tasks; `graph` computes in its place where it can."""
+class ServedModel:
+    """A predictor with a name and its tasks; an ONNX `graph` computes in its place where there is one."""
 
     def __init__(
-        self, name: str, predictor: Predictor, *, most: int, graph: OnnxRunner | None = None
+        self, name: str, predictor: Predictor, *, max_batch: int, graph: OnnxRunner | None = None
     ) -> None:
         self.name, self.predictor, self.graph = name, predictor, graph
-        self.logits = Task(name="logits", run=lambda items: self.compute(items, wanted="logits"), most=most)
-        self.features = Task(
-            name="features", run=lambda items: self.compute(items, wanted="features"), most=most
+        self.logits = Task(
+            name="logits", run=lambda items: self.compute(items, wanted="logits"), max_batch=max_batch
         )
-        # A picture's attention is several times its forward pass in memory, so one at a time.
-        self.explanation = Task(name="explanation", run=self.explain, most=1)
+        self.features = Task(
+            name="features", run=lambda items: self.compute(items, wanted="features"), max_batch=max_batch
+        )
+        # The attention maps of a picture take several times the memory of its forward pass, so one at a time.
+        self.explanation = Task(name="explanation", run=self.explain, max_batch=1)
         self._figures: dict[str, Any] | None = None
 
     @property
     def has_attention(self) -> bool:
-        """Whether there is attention to look at."""
+        """Whether the model has attention layers."""
         return isinstance(self.predictor.model.config, ViTConfig)
 
     @property
     def depth(self) -> int:
-        """Number of layers with attention."""
+        """Number of attention layers."""
         config = self.predictor.model.config
         return config.depth if isinstance(config, ViTConfig) else 0
 
@@ -60,26 +62,26 @@ class Hosted:
         pixels = torch.stack(list(items))
         if self.graph is None:
             return list(self.predictor.batch(pixels, wanted=wanted))
-        answers = self.graph(self.predictor.preprocess.normalise(pixels).numpy())
-        rows = answers.embedding if wanted == "features" else answers.logits
-        assert rows is not None  # /predict asks no model without a head
+        outputs = self.graph(self.predictor.preprocess.normalise(pixels).numpy())
+        rows = outputs.embedding if wanted == "features" else outputs.logits
+        assert rows is not None  # /predict refuses a model without a head
         return list(torch.from_numpy(rows))
 
-    def explain(self, wishes: Sequence[Wish]) -> list[dict[str, Any]]:
+    def explain(self, requests: Sequence[ExplainRequest]) -> list[dict[str, Any]]:
         """Explain pictures one by one."""
         return [
-            explain(self.predictor, wish.pixels, layers=wish.layers, with_matrix=wish.with_matrix)
-            for wish in wishes
+            explain(self.predictor, each.pixels, layers=each.layers, with_matrix=each.with_matrix)
+            for each in requests
         ]
 
     def figures(self) -> dict[str, Any]:
-        """Return what needs no picture, worked out once."""
+        """Return the figures that need no picture, computed once."""
         if self._figures is None:
             self._figures = figures_of(self.predictor.model, image_size=self.predictor.preprocess.size)
         return self._figures
 
     def described(self) -> dict[str, Any]:
-        """Say what the model is."""
+        """Return the model's entry in /models."""
         predictor, config = self.predictor, self.predictor.model.config
         size = predictor.preprocess.size
         attention = config if isinstance(config, ViTConfig) else None

@@ -7,7 +7,7 @@ from servers import jpeg, small_vit
 import vitrine
 from vitrine.checkpoints import load
 from vitrine.errors import CheckpointError
-from vitrine.serving.classifier import FORMAT, read_classifier, with_classifier
+from vitrine.serving.fewshot_classifier import FORMAT, read_classifier, with_classifier
 from vitrine.serving.predictor import Predictor
 
 
@@ -56,13 +56,13 @@ def test_a_model_without_a_head_and_a_resnet_get_one(tmp_path):
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"format": "other"}, "no few-shot classifier"),
+        ({"format": "other"}, "not a few-shot classifier"),
         ({"classes": ["a"]}, "damaged"),
         ({"weight": [[1.0], [2.0, 3.0], [4.0]]}, "damaged"),
         ({"weight": "text"}, "damaged"),
         ({"bias": [0.0, 1.0]}, "damaged"),
         ({"bias": [0.0, 1.0, float("inf")]}, "damaged"),
-        ({"weight": [[1.0] * 31] * 3}, "made for 31 features, the model has 32"),
+        ({"weight": [[1.0] * 31] * 3}, "31 features, the model has 32"),
     ],
 )
 def test_a_file_that_is_not_right_is_refused(loaded, tmp_path, changes, words):

@@ -8,8 +8,8 @@ from safetensors.torch import save_file
 from servers import jpeg, saved_vit, serving, small_vit
 
 from vitrine.runtime.progress import listening
-from vitrine.serving import arrivals
-from vitrine.serving.opening import Seat
+from vitrine.serving import open_models
+from vitrine.serving.open_models import ModelSlot
 
 from .test_live_run import run_of
 
@@ -18,7 +18,7 @@ LOOK = 0.02
 
 @pytest.fixture(autouse=True)
 def quick_looks(monkeypatch):
-    monkeypatch.setattr(arrivals, "EVERY_SECONDS", LOOK)
+    monkeypatch.setattr(open_models, "LOOK_EVERY_SECONDS", LOOK)
 
 
 class Ears:
@@ -27,7 +27,7 @@ class Ears:
     def __init__(self):
         self.heard = []
 
-    def notice(self, text):
+    def notice(self, text, advice=()):
         self.heard.append(text)
 
     def start(self, what, total, done=0): ...
@@ -61,7 +61,7 @@ def test_a_run_that_is_served_before_its_first_weights_answers_once_they_are_wri
     folder = run_of(tmp_path / "run", model)
     with hearing() as heard, serving([folder]) as running:
         reply = ask(running.port, "/predict", jpeg())
-        assert reply.status == 503 and "answers once it has" in reply.error
+        assert reply.status == 503 and "as soon as it has" in reply.error
         write_weights(folder, model)
         until(lambda: not running.service.awaited)
         served = ask(running.port, "/models").json
@@ -71,10 +71,10 @@ def test_a_run_that_is_served_before_its_first_weights_answers_once_they_are_wri
         pixels = hosted.pixels(jpeg(), max_pixels=10**6)
         wanted = model(hosted.predictor.preprocess.normalise(pixels[None]))[0]
         torch.testing.assert_close(found, wanted.detach(), rtol=0, atol=1e-4)  # fp32 in another batch
-        assert running.service.pictures.total - running.service.num_warm_ups == 1
-        assert heard == ["run has its first weights and answers from now on"]
-        running.service.arrivals._thread.join(5)
-        assert not running.service.arrivals._thread.is_alive()  # nothing is left to look for
+        assert running.service.num_pictures == 1
+        assert heard == ["run has its first weights and is now served"]
+        running.service.watcher._thread.join(5)
+        assert not running.service.watcher._thread.is_alive()  # nothing is left to look for
 
 
 def test_a_run_that_arrives_later_takes_the_place_in_which_it_was_named(tmp_path):
@@ -105,13 +105,13 @@ def test_weights_that_cannot_be_read_are_said_once_and_tried_again_when_others_c
     model = small_vit()
     folder = run_of(tmp_path / "run", model)
     opened = []
-    original = Seat.open
+    original = ModelSlot.open
 
     def counted(self):
         opened.append(self.name)
         return original(self)
 
-    monkeypatch.setattr(Seat, "open", counted)
+    monkeypatch.setattr(ModelSlot, "open", counted)
     with hearing() as heard, serving([folder]) as running:
         write_weights(folder, small_vit(depth=1))
         until(lambda: heard)
@@ -129,25 +129,25 @@ def test_an_error_that_nobody_thought_of_is_said_and_the_next_weights_are_still_
 ):
     model = small_vit()
     folder = run_of(tmp_path / "run", model)
-    original = Seat.open
+    original = ModelSlot.open
 
     def fails(self):
         raise ZeroDivisionError("nobody thought of this")
 
     with hearing() as heard, serving([folder]) as running:
-        monkeypatch.setattr(Seat, "open", fails)
+        monkeypatch.setattr(ModelSlot, "open", fails)
         write_weights(folder, model)
         until(lambda: heard)
         assert "cannot be served: nobody thought of this" in heard[0]
-        monkeypatch.setattr(Seat, "open", original)
+        monkeypatch.setattr(ModelSlot, "open", original)
         write_weights(folder, model, name="best.safetensors")
         until(lambda: not running.service.awaited)
         assert ask(running.port, "/predict", jpeg()).status == 200
 
 
 def test_a_server_that_still_waits_for_weights_stops_at_once(tmp_path, monkeypatch):
-    monkeypatch.setattr(arrivals, "EVERY_SECONDS", 60.0)
+    monkeypatch.setattr(open_models, "LOOK_EVERY_SECONDS", 60.0)
     with serving([run_of(tmp_path / "run", small_vit())]) as running:
         began = time.monotonic()
-        running.service.arrivals.stop()
+        running.service.watcher.stop()
         assert time.monotonic() - began < 10

@@ -1,4 +1,4 @@
-"""What a model attends to in one picture, and what its positions and filters look like, as plain values.
+"""What a model attends to in one picture, and the figures of its positions and filters, as plain values.
 
 Shapes: L layers, H heads, T tokens, of them N = GH x GW patches.
 """
@@ -20,15 +20,15 @@ from vitrine.inspection.rollout import from_output, roll_out
 from vitrine.inspection.streaming import grid_of, on_grid, require_attention
 from vitrine.models import Model, ViT
 from vitrine.models.vit import checked_layer
+from vitrine.serving.admission import UNREADABLE, RefusedError
 from vitrine.serving.predictor import Predictor
-from vitrine.serving.refusals import UNREADABLE, RefusedError
 
-# Of all matrices in one answer, before base64 makes four bytes of three.
+# Of all matrices in one response, before base64 turns three bytes into four.
 MATRIX_BYTES = 2**25
 
 
 def chosen_layers(text: str, depth: int) -> list[int]:
-    """Read `all`, `last` or numbers with commas between; refuse a layer that the model does not have."""
+    """Parse `all`, `last` or layer numbers separated by commas; refuse a layer that the model does not have."""
     if text == "all":
         return list(range(depth))
     if text == "last":
@@ -37,31 +37,31 @@ def chosen_layers(text: str, depth: int) -> list[int]:
         return sorted({checked_layer(int(number), depth) for number in text.split(",")})
     except (ConfigError, ValueError):
         raise RefusedError(
-            UNREADABLE, f"layers are all, last, or numbers from 0 to {depth - 1}, got {text!r}"
+            UNREADABLE, f"layers must be all, last, or numbers from 0 to {depth - 1}, got {text!r}"
         ) from None
 
 
 def explain(
     predictor: Predictor, pixels: Tensor, *, layers: Sequence[int], with_matrix: bool
 ) -> dict[str, Any]:
-    """Say what one picture (C, height, width) uint8 is attended to by: maps, rollout, distances."""
+    """Return attention maps, rollout and attention distances for one picture (C, height, width) uint8."""
     vit = require_attention(predictor.model)
     images = predictor.preprocess.normalise(pixels[None].to(predictor.device))
     grid, first = grid_of(vit, images), vit.num_leading_tokens
     N, H = grid[0] * grid[1], vit.config.num_heads
-    require_room(len(layers) * H * (N + 1) * N if with_matrix else 0)
+    require_size(len(layers) * H * (N + 1) * N if with_matrix else 0)
     between = pixel_distances(grid, stride=vit.config.token_stride).to(images)
     distances: list[list[float]] = []
     wanted: list[dict[str, Any]] = []
 
-    def passing() -> Iterator[Tensor]:
+    def head_means() -> Iterator[Tensor]:
         for layer, weights in vit.attention(images):  # (1, H, T, T), one layer in memory at a time
             distances.append(head_distances(weights, between, first=first)[0].tolist())
             if layer in layers:
-                wanted.append(look_at_layer(vit, weights, layer=layer, grid=grid, with_matrix=with_matrix))
+                wanted.append(describe_layer(vit, weights, layer=layer, grid=grid, with_matrix=with_matrix))
             yield weights.mean(dim=1)
 
-    flow = from_output(vit, roll_out(passing()))
+    flow = from_output(vit, roll_out(head_means()))
     return {
         "grid": list(grid),
         "num_layers": vit.config.depth,
@@ -73,39 +73,38 @@ def explain(
     }
 
 
-def look_at_layer(
+def describe_layer(
     vit: ViT, weights: Tensor, *, layer: int, grid: tuple[int, int], with_matrix: bool
 ) -> dict[str, Any]:
-    """Describe one layer's attention (1, H, T, T): what the output sees and, if asked, what every patch sees."""
+    """Describe one layer's attention (1, H, T, T): from the output and, with the matrix, from every patch."""
     first = vit.num_leading_tokens
     seen = from_output(vit, weights)[0]  # (H, N)
-    found: dict[str, Any] = {"layer": layer, "heads": rounded(on_grid(seen, grid)), "matrix": None}
+    described: dict[str, Any] = {"layer": layer, "heads": rounded(on_grid(seen, grid)), "matrix": None}
     if with_matrix:
         rows = torch.cat([seen[:, None], weights[0, :, first:, first:]], dim=1)  # (H, N + 1, N)
         most = rows.amax(dim=-1, keepdim=True).clamp_min(torch.finfo(rows.dtype).tiny)
         steps = (rows / most * 255).round().to(torch.uint8)
-        found["matrix"] = {
+        described["matrix"] = {
             "shape": list(rows.shape),
             "maximum": rounded(most[..., 0]),
             "data": encoded(steps.cpu().numpy()),
         }
-    return found
+    return described
 
 
-def require_room(count: int) -> None:
-    """Refuse an answer that would be too large."""
+def require_size(count: int) -> None:
+    """Refuse a response that would be too large."""
     if count > MATRIX_BYTES:
         raise RefusedError(
             UNREADABLE,
-            f"the matrices of these layers are {count} bytes, more than the {MATRIX_BYTES} of one answer; "
-            "ask for fewer layers",
+            f"the matrices of these layers take {count} bytes; the limit is {MATRIX_BYTES}, so request fewer layers",
         )
 
 
 def figures_of(model: Model, *, image_size: tuple[int, int]) -> dict[str, Any]:
-    """Return what needs no picture: the similarity of positions and the filters' principal components."""
+    """Return the figures that need no picture: similarity of positions, principal components of the filters."""
     filters = filter_components(model).pictures  # (K, P, Q, 3), 0 to 1
-    found: dict[str, Any] = {
+    figures: dict[str, Any] = {
         "filters": {"shape": list(filters.shape), "data": encoded((filters * 255).round().astype(np.uint8))},
         "positions": None,
         "missing": None,
@@ -117,19 +116,19 @@ def figures_of(model: Model, *, image_size: tuple[int, int]) -> dict[str, Any]:
         tiles = position_similarity(model, grid=(rows, columns))
         tiles = tiles if tiles.ndim == 3 else tiles[0]  # (N, GH, GW), of the first layer's table
         steps = ((np.clip(tiles, -1, 1) + 1) / 2 * 255).round().astype(np.uint8)
-        found["positions"] = {"shape": list(steps.shape), "data": encoded(steps)}
+        figures["positions"] = {"shape": list(steps.shape), "data": encoded(steps)}
     except ConfigError as error:
-        found["missing"] = str(error)
-    return found
+        figures["missing"] = str(error)
+    return figures
 
 
 def encoded(array: NDArray[Any]) -> str:
-    """Write bytes as text."""
+    """Encode an array's bytes as base64."""
     return base64.b64encode(np.ascontiguousarray(array).tobytes()).decode("ascii")
 
 
 def rounded(values: Tensor) -> Any:
-    """Return nested lists with six significant digits: a map of float32 is no finer than that."""
+    """Return nested lists with six significant digits, about the precision of float32."""
     return [_rounded(row) for row in values.double().cpu().tolist()]
 
 
