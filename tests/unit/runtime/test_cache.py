@@ -1,3 +1,6 @@
+import subprocess
+import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -15,6 +18,14 @@ def test_the_cache_is_where_the_variable_says_or_in_the_users_own(tmp_path, monk
     assert cache_folder() == tmp_path / "vitrine"
     monkeypatch.delenv("XDG_CACHE_HOME")
     assert cache_folder() == Path.home() / ".cache" / "vitrine"
+
+
+def test_tests_and_the_processes_they_start_use_a_cache_of_their_own_and_not_the_users():
+    code = "from vitrine.runtime.cache import cache_folder; print(cache_folder())"
+    started = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert started.stdout.strip() == str(cache_folder())
+    assert cache_folder().is_relative_to(tempfile.gettempdir())
+    assert not cache_folder().is_relative_to(Path.home() / ".cache")
 
 
 @pytest.mark.parametrize(
