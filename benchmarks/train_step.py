@@ -24,6 +24,7 @@ from vitrine.models.chance import image_keys
 
 from vitrine.models import create_model
 from vitrine.models.cost import TRAINING_FLOPS_PER_MAC, cost_of
+from vitrine.models.dropout import image_keys
 from vitrine.models.kernels.layers import speed_up
 from vitrine.objectives.classification import classification_loss
 from vitrine.runtime.peers import import_peer
