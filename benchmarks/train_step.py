@@ -20,7 +20,6 @@ from pathlib import Path
 
 import torch
 from torch import nn
-from vitrine.models.chance import image_keys
 
 from vitrine.models import create_model
 from vitrine.models.cost import TRAINING_FLOPS_PER_MAC, cost_of
