@@ -4,14 +4,14 @@ from types import ModuleType
 
 from torch import nn
 
+from vitrine.checkpoints.libraries import import_installed
 from vitrine.models import Model, ViT
-from vitrine.runtime.peers import import_peer
 
 
 def find_timm() -> tuple[ModuleType | None, list[str]]:
     """Import timm, or say why there is none."""
     try:
-        return import_peer("timm"), []
+        return import_installed("timm"), []
     except ImportError:
         return None, ["Not beside timm: it is not installed"]
     except RuntimeError as error:

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from vitrine.evaluation.outputs import Precision
 from vitrine.models.config import ModelConfig
 from vitrine.models.cost import cost_of
-from vitrine.runtime.rate import bytes_per_second, flops_per_second
+from vitrine.runtime.hardware import bytes_per_second, flops_per_second
 
 Name = TypeVar("Name", bound=Hashable)
 # Each turn lasts about this long, so that a clock's tick and a launch's delay do not count.

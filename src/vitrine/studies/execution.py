@@ -7,9 +7,9 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
+from vitrine.runtime.hardware import measured_matmul_rate
 from vitrine.runtime.locks import require_lock
 from vitrine.runtime.progress import announced, present
-from vitrine.runtime.rate import measured_matmul_rate
 from vitrine.runtime.run_folder import RunFolder
 from vitrine.studies.datasets import make_arrays
 from vitrine.studies.estimate import Estimate, estimate
