@@ -27,7 +27,7 @@ def require_kind(file: Path, kinds: Sequence[str], *, is_overwriting: bool) -> N
     """Refuse, before any work, a file of a kind that is not written, one that exists, or that needs an extra."""
     if file.suffix not in kinds:
         raise ConfigError(f"must end in {', '.join(kinds)}, got {printable(str(file))}", option="out")
-    if file.exists() and not is_overwriting:
+    if file.is_file() and not is_overwriting:
         raise ConfigError(
             f"{printable(str(file))} exists",
             option="out",

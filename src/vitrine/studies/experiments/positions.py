@@ -2,9 +2,9 @@
 
 import statistics
 
-from vitrine.studies.panels import Panel, bars, paper_bars
+from vitrine.reports.charts import Chart
 from vitrine.studies.record import Run, Setup, Study
-from vitrine.studies.results import Results
+from vitrine.studies.results import Results, paper_points, points_by
 from vitrine.studies.scales import from_scratch, vit
 from vitrine.studies.verdicts import SURE, Finding, State, ahead, error_of
 
@@ -45,7 +45,7 @@ def runs(setup: Setup) -> tuple[Run, ...]:
     )  # fmt: skip
 
 
-def judge(results: Results) -> list[Finding]:
+def findings(results: Results) -> list[Finding]:
     """Compare no positions with all others, and the others with each other."""
     means = {name: results.values(positions=name) for name in KINDS}
     if not all(means.values()):
@@ -67,20 +67,20 @@ def judge(results: Results) -> list[Finding]:
     return [*found, Finding(says=says, difference=width, error=error, state=state)]
 
 
-def panels(results: Results) -> list[Panel]:
+def charts(results: Results) -> list[Chart]:
     """Show accuracy and 5-shot accuracy of every kind, Table 8 beside."""
     return [
-        Panel(
+        Chart(
             title="Ours, test accuracy", y_label="Accuracy [%]",
-            series={"accuracy": bars(results, "positions", list(KINDS))},
+            series={"accuracy": points_by(results, "positions", list(KINDS))},
         ),
-        Panel(
+        Chart(
             title="Ours, linear 5-shot", y_label="Accuracy [%]",
-            series={"5-shot": bars(results, "positions", list(KINDS), measure="fewshot")},
+            series={"5-shot": points_by(results, "positions", list(KINDS), measure="fewshot")},
         ),
-        Panel(
+        Chart(
             title="The paper, ViT-B/16, ImageNet 5-shot", y_label="Accuracy [%]", is_paper=True,
-            series={"Table 8": paper_bars(PAPER)},
+            series={"Table 8": paper_points(PAPER)},
         ),
     ]  # fmt: skip
 
@@ -96,6 +96,6 @@ STUDY = Study(
     "than twice the standard error of their difference; opposite where they differ by more than the gap and four "
     "standard errors.",
     runs=runs,
-    judge=judge,
-    panels=panels,
+    findings=findings,
+    charts=charts,
 )

@@ -1,9 +1,9 @@
 """Models by data sets: pre-trained once, fine-tuned on every target (section 4.2, Table 2, Fig. 2)."""
 
 from vitrine.models.config import ModelConfig
-from vitrine.studies.panels import Panel, Point, bars, paper_bars
+from vitrine.reports.charts import Chart, Point
 from vitrine.studies.record import Run, Setup, Study
-from vitrine.studies.results import Results
+from vitrine.studies.results import Results, paper_points, points_by
 from vitrine.studies.scales import Scale, fine_tuning, from_scratch, resnet, vit
 from vitrine.studies.verdicts import Finding, ahead
 
@@ -75,7 +75,7 @@ def runs(setup: Setup) -> tuple[Run, ...]:
     return tuple(found)
 
 
-def judge(results: Results) -> list[Finding]:
+def findings(results: Results) -> list[Finding]:
     """Compare the large ViT with the ResNet, over all targets and on each."""
     large, net = results.values(model=LARGE), results.values(model=RESNET)
     small = results.values(model=SMALL)
@@ -88,7 +88,7 @@ def judge(results: Results) -> list[Finding]:
     )
 
 
-def panels(results: Results) -> list[Panel]:
+def charts(results: Results) -> list[Chart]:
     """Show every model on every target, Table 2 beside."""
     targets = sorted(results.options("target"))
     names = {
@@ -96,16 +96,16 @@ def panels(results: Results) -> list[Panel]:
     }
     ours: dict[str, tuple[Point, ...]] = {}
     for model in (LARGE, SMALL, RESNET):
-        points = bars(results, "target", targets, model=model)
+        points = points_by(results, "target", targets, model=model)
         ours[model] = tuple(
             Point(x=names.get(found.x, found.x), y=found.y, spread=found.spread, seeds=found.seeds)
             for found in points
         )
     return [
-        Panel(title="Ours, fine-tuned accuracy", y_label="Accuracy [%]", series=ours),
-        Panel(
+        Chart(title="Ours, fine-tuned accuracy", y_label="Accuracy [%]", series=ours),
+        Chart(
             title="The paper, Table 2", y_label="Accuracy [%]", is_paper=True,
-            series={name: paper_bars(row) for name, row in PAPER.items()},
+            series={name: paper_points(row) for name, row in PAPER.items()},
         ),
     ]  # fmt: skip
 
@@ -119,6 +119,6 @@ STUDY = Study(
     rule="Test accuracy after fine-tuning, mean over the targets: the large ViT is ahead (1) of the ResNet and (2) "
     "of the small ViT, each by more than twice the standard error.",
     runs=runs,
-    judge=judge,
-    panels=panels,
+    findings=findings,
+    charts=charts,
 )

@@ -4,11 +4,11 @@ import statistics
 from typing import Any
 
 from vitrine.models.config import ModelConfig
-from vitrine.studies.panels import Panel, Point, point
+from vitrine.reports.charts import Chart, Point
 from vitrine.studies.record import Run, Setup, Study
-from vitrine.studies.results import Results
+from vitrine.studies.results import Results, point_at
 from vitrine.studies.scales import Scale, fine_tuning, from_scratch, resnet, vit
-from vitrine.studies.verdicts import Finding, ahead, error_of, sure
+from vitrine.studies.verdicts import Finding, above, ahead, error_of
 
 SHARES = (0.05, 0.2, 1.0)
 SMALL, LARGE, RESNET = "small ViT", "large ViT", "ResNet"
@@ -73,7 +73,7 @@ def tuned(results: Results, model: str, share: float) -> list[float]:
     return max(options)[1] if options else []
 
 
-def judge(results: Results) -> list[Finding]:
+def findings(results: Results) -> list[Finding]:
     """Compare large and small ViT, and ResNet and ViT, on the smallest set and on all of it."""
     least, most = min(SHARES), max(SHARES)
     small, large, net = ([tuned(results, name, share) for share in (least, most)] for name in MODELS)
@@ -87,18 +87,18 @@ def judge(results: Results) -> list[Finding]:
 
     return [
         *found,
-        sure(
+        above(
             "the ViT catches up with the ResNet", gap(net, small, 0) - gap(net, small, 1),
             error_of(spread, *net, *small),
         ),
-        sure(
+        above(
             "the large ViT gains on the small one", gap(large, small, 1) - gap(large, small, 0),
             error_of(spread, *large, *small),
         ),
     ]  # fmt: skip
 
 
-def panels(results: Results) -> list[Panel]:
+def charts(results: Results) -> list[Chart]:
     """Show fine-tuned accuracy by the size of the pre-training set, Table 5 beside."""
     ours = {}
     for name in MODELS:
@@ -108,16 +108,16 @@ def panels(results: Results) -> list[Panel]:
             for amount in REGULARISATION:
                 fixed: dict[str, Any] = {"model": name, "share": share, "regularisation": amount}
                 if best and results.values(**fixed) == best:
-                    points += point(results, share, **fixed)
+                    points += point_at(results, share, **fixed)
                     break
         ours[name] = tuple(points)
     paper = {name: tuple(Point(x=x, y=y) for x, y in row.items()) for name, row in PAPER.items()}
     return [
-        Panel(
+        Chart(
             title="Ours, fine-tuned accuracy", y_label="Accuracy [%]", is_log=True, series=ours,
             x_label="Share of the images in pre-training",
         ),
-        Panel(
+        Chart(
             title="The paper, fine-tuned on ImageNet", y_label="Accuracy [%]", is_log=True, is_paper=True,
             x_label="Images in pre-training", series=paper,
         ),
@@ -134,7 +134,7 @@ STUDY = Study(
     "smallest set the ResNet is ahead of the small ViT by more than twice the standard error. (2) Its lead shrinks "
     "up to all images, and (3) the large ViT gains on the small one, each by more than twice the standard error.",
     runs=runs,
-    judge=judge,
-    panels=panels,
+    findings=findings,
+    charts=charts,
     departures="Fine-tuned on the same subset where no target set is given.",
 )

@@ -2,11 +2,11 @@
 
 import statistics
 
-from vitrine.studies.panels import Panel, Point, point
+from vitrine.reports.charts import Chart, Point
 from vitrine.studies.record import Run, Setup, Study
-from vitrine.studies.results import Results
+from vitrine.studies.results import Results, point_at
 from vitrine.studies.scales import from_scratch, vit
-from vitrine.studies.verdicts import Finding, error_of, level, sure
+from vitrine.studies.verdicts import Finding, above, error_of, level
 
 POOLINGS = {"class token": "class_token", "average pooling": "average"}
 # Factors on the scale's learning rate; Fig. 9 goes from 8e-4 to 3e-4.
@@ -44,7 +44,7 @@ def best_rates(results: Results) -> dict[str, float]:
     return found
 
 
-def judge(results: Results) -> list[Finding]:
+def findings(results: Results) -> list[Finding]:
     """Compare the poolings at their best rates; and see what the other's rate would cost."""
     rates = best_rates(results)
     if len(rates) < len(POOLINGS):
@@ -62,19 +62,19 @@ def judge(results: Results) -> list[Finding]:
         if swapped:
             losses.append(statistics.fmean(own) - statistics.fmean(swapped))
     says = "at the other's best learning rate one of them loses"
-    return [*found, sure(says, max(losses, default=0.0), error_of(spread, one, other))]
+    return [*found, above(says, max(losses, default=0.0), error_of(spread, one, other))]
 
 
-def panels(results: Results) -> list[Panel]:
+def charts(results: Results) -> list[Chart]:
     """Show accuracy by learning rate."""
     series = {}
     for name in POOLINGS:
         points: list[Point] = []
         for rate in sorted(results.options("lr")):
-            points += point(results, rate, pooling=name, lr=rate)
+            points += point_at(results, rate, pooling=name, lr=rate)
         series[name] = tuple(points)
     return [
-        Panel(
+        Chart(
             title="Ours, test accuracy", y_label="Accuracy [%]", x_label="Peak learning rate", is_log=True,
             series=series,
         )
@@ -91,7 +91,7 @@ STUDY = Study(
     "the standard error; opposite above three points. (2) Either of them loses more than "
     "twice the standard error when it takes the other's best rate.",
     runs=runs,
-    judge=judge,
-    panels=panels,
+    findings=findings,
+    charts=charts,
     seeds=2,
 )

@@ -3,11 +3,11 @@
 import statistics
 
 from vitrine.models.config import ModelConfig
-from vitrine.studies.panels import Panel, Point, point
+from vitrine.reports.charts import Chart, Point
 from vitrine.studies.record import Run, Setup, Study
-from vitrine.studies.results import Results
+from vitrine.studies.results import Results, point_at
 from vitrine.studies.scales import Scale, from_scratch, resnet, vit
-from vitrine.studies.verdicts import Finding, ahead, error_of, sure
+from vitrine.studies.verdicts import Finding, above, ahead, error_of
 
 # Shares of the set; the paper's subsets are 9, 30, 90 and all 303 million images of JFT.
 SHARES = (0.03, 0.1, 0.3, 1.0)
@@ -36,7 +36,7 @@ def runs(setup: Setup) -> tuple[Run, ...]:
     )  # fmt: skip
 
 
-def judge(results: Results) -> list[Finding]:
+def findings(results: Results) -> list[Finding]:
     """Compare both on the smallest subset, and how the gap changes up to all images."""
     least, most = min(SHARES), max(SHARES)
     small = [results.values(model=name, share=least) for name in (RESNET, VIT)]
@@ -47,10 +47,10 @@ def judge(results: Results) -> list[Finding]:
     found = ahead("the ResNet is ahead on the smallest subset", *small, spread=spread)
     gaps = [statistics.fmean(one) - statistics.fmean(other) for one, other in (small, large)]
     error = error_of(spread, *small, *large)
-    return [*found, sure("the ViT catches up as the data grows", gaps[0] - gaps[1], error)]
+    return [*found, above("the ViT catches up as the data grows", gaps[0] - gaps[1], error)]
 
 
-def panels(results: Results) -> list[Panel]:
+def charts(results: Results) -> list[Chart]:
     """Show 5-shot and test accuracy by the number of images."""
     return [
         curves(results, "fewshot", "Ours, linear 5-shot"),
@@ -58,7 +58,7 @@ def panels(results: Results) -> list[Panel]:
     ]
 
 
-def curves(results: Results, measure: str, title: str) -> Panel:
+def curves(results: Results, measure: str, title: str) -> Chart:
     """Draw one line a model over the number of training images."""
     series = {}
     for name in (VIT, RESNET):
@@ -66,9 +66,9 @@ def curves(results: Results, measure: str, title: str) -> Panel:
         for share in SHARES:
             members = results.where(model=name, share=share)
             if members:
-                points += point(results, members[0].num_images, measure=measure, model=name, share=share)
+                points += point_at(results, members[0].num_images, measure=measure, model=name, share=share)
         series[name] = tuple(points)
-    return Panel(title=title, y_label="Accuracy [%]", x_label="Training images", is_log=True, series=series)
+    return Chart(title=title, y_label="Accuracy [%]", x_label="Training images", is_log=True, series=series)
 
 
 STUDY = Study(
@@ -80,8 +80,8 @@ STUDY = Study(
     "ahead by more than twice the standard error. (2) Its lead is smaller on all images than on the smallest subset, "
     "by more than twice the standard error of that change.",
     runs=runs,
-    judge=judge,
-    panels=panels,
+    findings=findings,
+    charts=charts,
     measure="fewshot",
     departures="The few-shot probe reads the target set where one is given, otherwise the classes it was trained on.",
 )

@@ -10,9 +10,9 @@ from vitrine.objectives.masked_autoencoder import AutoencoderConfig
 from vitrine.objectives.patch_targets import Target
 from vitrine.objectives.self_distillation import SelfDistillationConfig
 from vitrine.recipes.recipe import Recipe, Views, without_labels
-from vitrine.studies.panels import Panel, bars, paper_bars
+from vitrine.reports.charts import Chart
 from vitrine.studies.record import Run, Setup, Study
-from vitrine.studies.results import Results
+from vitrine.studies.results import Results, paper_points, points_by
 from vitrine.studies.scales import fine_tuning, from_scratch, vit
 from vitrine.studies.verdicts import Finding, ahead
 
@@ -107,7 +107,7 @@ def tuned(setup: Setup, name: str, *, after: str | None, few: int | None) -> Run
     )  # fmt: skip
 
 
-def judge(results: Results) -> list[Finding]:
+def findings(results: Results) -> list[Finding]:
     """Compare the paper's target, mean colours, with training from scratch and with labels."""
     scratch, labels = results.values(objective=SCRATCH), results.values(objective=SUPERVISED)
     paper = results.values(objective="masked patches, mean colour")
@@ -118,19 +118,19 @@ def judge(results: Results) -> list[Finding]:
     return found + ahead("labels first are better still", labels, paper, spread=spread)
 
 
-def panels(results: Results) -> list[Panel]:
+def charts(results: Results) -> list[Chart]:
     """Show every start, the paper's three numbers beside."""
     order = [SCRATCH, *OBJECTIVES]
     known = [name for name in order if results.values(objective=name)]
     known.sort(key=lambda name: statistics.fmean(results.values(objective=name)))
     return [
-        Panel(
+        Chart(
             title="Ours, after fine-tuning on few labels", y_label="Accuracy [%]",
-            series={"accuracy": bars(results, "objective", known)},
+            series={"accuracy": points_by(results, "objective", known)},
         ),
-        Panel(
+        Chart(
             title="The paper, ViT-B/16 on ImageNet", y_label="Accuracy [%]", is_paper=True,
-            series={"section 4.6": paper_bars(PAPER)},
+            series={"section 4.6": paper_points(PAPER)},
         ),
     ]  # fmt: skip
 
@@ -145,8 +145,8 @@ STUDY = Study(
     "mean colours it is above training from scratch by more than twice the standard error. (2) After pre-training "
     "with all labels it is above that by as much. The other objectives are shown and do not count.",
     runs=runs,
-    judge=judge,
-    panels=panels,
+    findings=findings,
+    charts=charts,
     seeds=2,
     departures="Pre-training reads all images of the set; fine-tuning reads a tenth of them with labels (all of the "
     "target set where one is given), by AdamW, as SGD moves a fresh model too slowly in so few steps.",

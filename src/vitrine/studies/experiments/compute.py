@@ -1,5 +1,6 @@
 """Accuracy against pre-training compute: ViTs, ResNets, hybrids (section 4.4, Fig. 5, Table 6)."""
 
+import dataclasses
 import math
 import statistics
 
@@ -8,11 +9,11 @@ import numpy as np
 from vitrine.models.config import ModelConfig
 from vitrine.models.variants import configure
 from vitrine.recipes.pre_training import JFT, jft_like
-from vitrine.studies.panels import Panel, Point, point
+from vitrine.reports.charts import Chart, Point
 from vitrine.studies.record import Run, Setup, Study
-from vitrine.studies.results import Results
+from vitrine.studies.results import Results, point_at
 from vitrine.studies.scales import Scale, from_scratch, hybrid, resnet, vit
-from vitrine.studies.verdicts import Finding, sure
+from vitrine.studies.verdicts import Finding, above
 
 FAMILIES = ("ViT", "ResNet", "hybrid")
 # Three sizes of each family, as factors on width and depth of the scale's base model.
@@ -67,7 +68,6 @@ def runs(setup: Setup) -> tuple[Run, ...]:
 
 def paper_run(setup: Setup, name: str) -> Run:
     """Make one row of Table 6, with the recipe of Table 3."""
-    import dataclasses
 
     recipe = jft_like(name).with_steps_for(setup.num_images)
     family = "hybrid" if "+" in name else "ResNet" if name.startswith("BiT") else "ViT"
@@ -82,15 +82,15 @@ def paper_run(setup: Setup, name: str) -> Run:
 
 
 def curve(results: Results, family: str) -> tuple[list[float], list[float], int]:
-    """Return log10 of exaFLOPs and mean accuracy of a family's models in order of cost, and the seeds of each."""
-    points, seeds = [], 1
+    """Return log10 of exaFLOPs and mean accuracy of a family's models by cost, and the fewest seeds of any model."""
+    points, seeds = [], []
     for model in results.options("model"):
         members = results.where(family=family, model=model)
         if members:
             points.append((math.log10(members[0].exaflops), statistics.fmean(results.values(model=model))))
-            seeds = len(members)
+            seeds.append(len(members))
     points.sort()
-    return [x for x, _ in points], [y for _, y in points], seeds
+    return [x for x, _ in points], [y for _, y in points], min(seeds, default=0)
 
 
 def lead(results: Results, one: str, other: str, *, at: list[float]) -> float:
@@ -99,7 +99,7 @@ def lead(results: Results, one: str, other: str, *, at: list[float]) -> float:
     return float(np.mean(np.interp(at, x1, y1) - np.interp(at, x2, y2)))
 
 
-def judge(results: Results) -> list[Finding]:
+def findings(results: Results) -> list[Finding]:
     """Compare the families at equal compute, where both have been measured."""
     curves = {family: curve(results, family) for family in FAMILIES}
     if any(len(xs) < 2 for xs, _, _ in curves.values()):
@@ -112,14 +112,14 @@ def judge(results: Results) -> list[Finding]:
         return []
     at = list(np.linspace(low, high, 5))
     says = "a ViT is ahead of a ResNet of equal compute"
-    found = [sure(says, lead(results, "ViT", "ResNet", at=at), error)]
+    found = [above(says, lead(results, "ViT", "ResNet", at=at), error)]
     low = max(curves["ViT"][0][0], curves["hybrid"][0][0])
     says = "a hybrid is ahead of a ViT at the smallest compute"
-    found.append(sure(says, lead(results, "hybrid", "ViT", at=[low]), error))
+    found.append(above(says, lead(results, "hybrid", "ViT", at=[low]), error))
     return found
 
 
-def panels(results: Results) -> list[Panel]:
+def charts(results: Results) -> list[Chart]:
     """Show accuracy over compute, Table 6 beside."""
     ours = {}
     for family in FAMILIES:
@@ -127,15 +127,15 @@ def panels(results: Results) -> list[Panel]:
         for model in results.options("model"):
             members = results.where(family=family, model=model)
             if members:
-                points += point(results, members[0].exaflops, model=model)
+                points += point_at(results, members[0].exaflops, model=model)
         ours[family] = tuple(sorted(points, key=lambda found: found.x))
     paper = {
         family: tuple(Point(x=x, y=y) for x, y in sorted(rows.values())) for family, rows in PAPER.items()
     }
     common = {"y_label": "Accuracy [%]", "x_label": "Pre-training compute [exaFLOPs]", "is_log": True}
     return [
-        Panel(title="Ours, test accuracy", series=ours, **common),  # type: ignore[arg-type]
-        Panel(title="The paper, JFT to ImageNet", series=paper, is_paper=True, **common),  # type: ignore[arg-type]
+        Chart(title="Ours, test accuracy", series=ours, **common),  # type: ignore[arg-type]
+        Chart(title="The paper, JFT to ImageNet", series=paper, is_paper=True, **common),  # type: ignore[arg-type]
     ]
 
 
@@ -149,8 +149,8 @@ STUDY = Study(
     "have, ViTs are above ResNets on average by more than twice the standard error. (2) At the smallest compute that "
     "both have, hybrids are above ViTs by as much.",
     runs=runs,
-    judge=judge,
-    panels=panels,
+    findings=findings,
+    charts=charts,
     seeds=2,
     departures="Accuracy on the same set instead of after transfer; the claim is about pre-training data that "
     "suffices, which small sets do not.",

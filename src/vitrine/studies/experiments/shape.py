@@ -4,11 +4,11 @@ import math
 import statistics
 from typing import Any
 
-from vitrine.studies.panels import Panel, Point, point
+from vitrine.reports.charts import Chart, Point
 from vitrine.studies.record import Run, Setup, Study
-from vitrine.studies.results import Results
+from vitrine.studies.results import Results, point_at
 from vitrine.studies.scales import Scale, from_scratch, vit
-from vitrine.studies.verdicts import Finding, sure
+from vitrine.studies.verdicts import Finding, above
 
 BASE = "base"
 DIMENSIONS = ("depth", "width", "MLP width", "patch size", "all")
@@ -81,7 +81,7 @@ def slope(results: Results, dimension: str) -> tuple[float, float] | None:
     return (y2 - y1) / doublings, error / doublings
 
 
-def judge(results: Results) -> list[Finding]:
+def findings(results: Results) -> list[Finding]:
     """Compare what a doubling of compute brings in each dimension."""
     slopes = {name: slope(results, name) for name in DIMENSIONS}
     depth, width, patch = (slopes[name] for name in ("depth", "width", "patch size"))
@@ -89,12 +89,12 @@ def judge(results: Results) -> list[Finding]:
         return []
     both = (depth[1] ** 2 + width[1] ** 2) ** 0.5
     return [
-        sure("a doubling by depth brings more than one by width", depth[0] - width[0], both),
-        sure("smaller patches help, without a further parameter", *patch),
+        above("a doubling by depth brings more than one by width", depth[0] - width[0], both),
+        above("smaller patches help, without a further parameter", *patch),
     ]
 
 
-def panels(results: Results) -> list[Panel]:
+def charts(results: Results) -> list[Chart]:
     """Show accuracy over compute, one line a dimension."""
     series = {}
     for name in DIMENSIONS:
@@ -102,10 +102,10 @@ def panels(results: Results) -> list[Panel]:
         for dimension, factor in ((name, 0.5), (BASE, 1.0), (name, 2.0)):
             members = results.where(dimension=dimension, factor=factor)
             if members:
-                points += point(results, members[0].exaflops, dimension=dimension, factor=factor)
+                points += point_at(results, members[0].exaflops, dimension=dimension, factor=factor)
         series[name] = tuple(sorted(points, key=lambda found: found.x))
     return [
-        Panel(
+        Chart(
             title="Ours, test accuracy", y_label="Accuracy [%]", x_label="Compute [exaFLOPs]", is_log=True,
             series=series,
         )
@@ -122,7 +122,7 @@ STUDY = Study(
     "width's by more than twice the standard error of their difference. (2) That of smaller patches is above zero by "
     "as much.",
     runs=runs,
-    judge=judge,
-    panels=panels,
+    findings=findings,
+    charts=charts,
     seeds=2,
 )

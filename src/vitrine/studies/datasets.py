@@ -1,15 +1,22 @@
-"""The data of a study: small sets as arrays of the study's sizes, made once and mapped by every process."""
+"""The data of a study: small sets become arrays of the study's sizes, written once and mapped by every process."""
 
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+import numpy as np
+
+from vitrine.data.loading.loader import Loader
+from vitrine.data.loading.resident import LARGEST_BYTES, pixels_of
+from vitrine.data.preparing.preprocess import Preprocess
+from vitrine.data.sources.in_memory import ArraySource
+from vitrine.data.sources.opening import open_splits
+from vitrine.data.sources.source import Source, Subset
 from vitrine.errors import DataError
-
-if TYPE_CHECKING:
-    from vitrine.data.sources.source import Source
+from vitrine.runtime.files import write_atomically
+from vitrine.runtime.progress import track
+from vitrine.spelling import counted
 
 CHANNELS = 3
 _READ_BATCH = 256
@@ -21,7 +28,7 @@ class StudyData:
 
     address: str
     folder: Path
-    """Where its arrays are."""
+    """Folder of its arrays."""
     classes: tuple[str, ...]
     counts: Mapping[str, int] = field(default_factory=dict)
     fingerprint: str = ""
@@ -32,18 +39,19 @@ class StudyData:
         return "test" if "test" in self.counts else "val"
 
 
-def look_at(address: str, *, folder: Path) -> StudyData:
-    """Open a data set and describe it; nothing is read yet."""
-    from vitrine.data.sources.opening import open_splits
+def describe_data(address: str, *, folder: Path) -> StudyData:
+    """Open a data set and describe it; no image is read yet."""
 
     splits = open_splits(address)
     train = splits["train"]
     if train.is_multi_label or not train.is_labelled:
         raise DataError(
-            f"a study needs one label an image; {address} has {'several' if train.classes else 'none'}"
+            f"a study needs one label per image; {address} has {'several' if train.classes else 'none'}"
         )
     if "val" not in splits and "test" not in splits:
-        raise DataError(f"{address} has no images to test on; give it a val or test split")
+        raise DataError(
+            f"{address} has no validation or test split; a study needs one to measure accuracy on"
+        )
     prints = "".join(splits[name].fingerprint() for name in sorted(splits))
     fingerprint = hashlib.blake2b(prints.encode(), digest_size=8).hexdigest()
     return StudyData(
@@ -56,9 +64,7 @@ def look_at(address: str, *, folder: Path) -> StudyData:
 
 
 def make_arrays(data: StudyData, sizes: set[int], *, workers: int) -> list[str]:
-    """Write every split at every size as one array, where it is small enough; return what there is to say."""
-    from vitrine.data.sources.opening import open_splits
-    from vitrine.runtime.progress import track
+    """Write every split of a small set, at every size, as one array; return notes on images that cannot be read."""
 
     todo = [
         (name, size)
@@ -72,35 +78,30 @@ def make_arrays(data: StudyData, sizes: set[int], *, workers: int) -> list[str]:
     for name, size in track(todo, "Reading images"):
         unreadable = write_array(data, name, size, splits[name], workers=workers)
         if unreadable:
-            notes.append(f"{unreadable} images of {name} of {data.address} cannot be read and are left out")
+            notes.append(
+                f"Skipped {counted(unreadable, 'image')} of {name} of {data.address}: cannot be read"
+            )
     return notes
 
 
 def fits(data: StudyData, size: int) -> bool:
-    """Whether a set is small enough to be held as one array."""
-    from vitrine.data.loading.resident import LARGEST_BYTES
+    """Whether a set is small enough for one array in memory."""
 
     return max(data.counts.values()) * size * size * CHANNELS <= LARGEST_BYTES
 
 
 def images_file(data: StudyData, split: str, size: int) -> Path:
-    """Name the file of a split's images."""
+    """Return the file of a split's images."""
     return data.folder / f"{split}-{size}.npy"
 
 
 def labels_file(data: StudyData, split: str, size: int) -> Path:
-    """Name the file of a split's labels, written last."""
+    """Return the file of a split's labels, which is written last."""
     return data.folder / f"{split}-{size}-labels.npy"
 
 
-def write_array(data: StudyData, split: str, size: int, source: "Source", *, workers: int) -> int:
-    """Squash every image of a split to a square and write them as one array; return how many cannot be read."""
-    import numpy as np
-
-    from vitrine.data.loading.loader import Loader
-    from vitrine.data.loading.resident import pixels_of
-    from vitrine.data.preparing.preprocess import Preprocess
-    from vitrine.runtime.files import write_atomically
+def write_array(data: StudyData, split: str, size: int, source: Source, *, workers: int) -> int:
+    """Resize every image of a split to a square and write one array; return how many cannot be read."""
 
     held = pixels_of(source)
     if held is not None and held.shape[1:] == (size, size, CHANNELS):
@@ -124,22 +125,18 @@ def write_array(data: StudyData, split: str, size: int, source: "Source", *, wor
     return num_bad
 
 
-_OPENED: "dict[tuple[Path, int], dict[str, Source]]" = {}
+_OPENED: dict[tuple[Path, int], dict[str, Source]] = {}
 
 
-def splits_of(data: StudyData, size: int) -> "dict[str, Source]":
-    """Open a set at a size, once a process: mapped arrays, or the set itself where it is large."""
-    import numpy as np
-
-    from vitrine.data.sources.in_memory import ArraySource
-    from vitrine.data.sources.opening import open_splits
+def splits_of(data: StudyData, size: int) -> dict[str, Source]:
+    """Open a set at a size, once per process: mapped arrays, or the set itself if it is large."""
 
     if (data.folder, size) not in _OPENED:
-        found: dict[str, Source] = {}
+        splits: dict[str, Source] = {}
         if not fits(data, size):
-            found = open_splits(data.address)
-        for split in data.counts if not found else ():
-            found[split] = ArraySource(
+            splits = open_splits(data.address)
+        for split in data.counts if not splits else ():
+            splits[split] = ArraySource(
                 np.load(images_file(data, split, size), mmap_mode="c", allow_pickle=False),
                 labels=np.load(labels_file(data, split, size), allow_pickle=False),
                 classes=data.classes,
@@ -147,15 +144,12 @@ def splits_of(data: StudyData, size: int) -> "dict[str, Source]":
                 root=None,
                 prefix=f"{split}/",
             )
-        _OPENED[data.folder, size] = found
+        _OPENED[data.folder, size] = splits
     return _OPENED[data.folder, size]
 
 
-def part_of(source: "Source", count: int | None, *, seed: int) -> "Source":
-    """Draw `count` images at random; with one seed, a smaller part lies within a larger one."""
-    import numpy as np
-
-    from vitrine.data.sources.source import Subset
+def part_of(source: Source, count: int | None, *, seed: int) -> Source:
+    """Draw `count` images at random; with the same seed, a smaller part is a subset of a larger one."""
 
     if count is None or count >= len(source):
         return source

@@ -1,16 +1,17 @@
 """Speed and largest batch by model and input size (appendix D.5, Fig. 12)."""
 
+import dataclasses
 import math
 import statistics
 
 from vitrine.models.config import ModelConfig
 from vitrine.models.variants import configure
 from vitrine.recipes import Recipe
-from vitrine.studies.panels import Panel, Point
+from vitrine.reports.charts import Chart, Point
 from vitrine.studies.record import Run, Setup, Study
 from vitrine.studies.results import Results
 from vitrine.studies.scales import Scale, resnet, vit
-from vitrine.studies.verdicts import Finding, sure
+from vitrine.studies.verdicts import Finding, above
 from vitrine.training.config import TrainingConfig
 
 BATCH = 64
@@ -49,7 +50,6 @@ def sizes(scale: Scale) -> tuple[int, ...]:
 
 def runs(setup: Setup) -> tuple[Run, ...]:
     """List every model at every size that its patches tile; nothing is trained."""
-    import dataclasses
 
     found = []
     for name, (family, config) in models(setup.scale).items():
@@ -80,14 +80,14 @@ def growth(results: Results, model: str) -> float | None:
     return math.log(ratio) / math.log((ends[1] / ends[0]) ** 2)
 
 
-def judge(results: Results) -> list[Finding]:
+def findings(results: Results) -> list[Finding]:
     """See whether attention's square is felt, and whether large ViTs hold more images than large ResNets."""
     vits = [model for model in results.options("model") if results.where(model=model, family="ViT")]
     powers = [power for model in vits if (power := growth(results, model)) is not None]
     if not powers:
         return []
     found = [
-        sure(
+        above(
             "time grows with the pixels, not with their square (1.5 - the power)",
             1.5 - statistics.fmean(powers), 0.0, is_points=False,
         )
@@ -101,12 +101,12 @@ def judge(results: Results) -> list[Finding]:
     if all(largest.get(family) for family in ("ViT", "ResNet")):
         ratio = statistics.fmean(largest["ViT"]) / max(statistics.fmean(largest["ResNet"]), 1)
         says = "the largest ViT holds a larger batch than the largest ResNet (log2 of the ratio)"
-        return [*found, sure(says, math.log2(max(ratio, 1e-9)), 0.0, is_points=False)]
+        return [*found, above(says, math.log2(max(ratio, 1e-9)), 0.0, is_points=False)]
     says = "the largest batches of ViTs and ResNets, which only a GPU tells"
     return [*found, Finding(says=says, difference=0.0, error=0.0, state="open", is_points=False)]
 
 
-def panels(results: Results) -> list[Panel]:
+def charts(results: Results) -> list[Chart]:
     """Show images a second and the largest batch by input size."""
     found = []
     for measure, label in (("images_per_second", "Images a second"), ("largest_batch", "Largest batch")):
@@ -119,7 +119,7 @@ def panels(results: Results) -> list[Panel]:
             )
         if any(series.values()):
             found.append(
-                Panel(title=f"Ours, {label.lower()}", y_label=label, x_label="Image side", series=series)
+                Chart(title=f"Ours, {label.lower()}", y_label=label, x_label="Image side", series=series)
             )
     return found
 
@@ -134,8 +134,8 @@ STUDY = Study(
     "(2) At the size nearest to 224 pixels the ViT with the most parameters holds a larger batch than the ResNet "
     "with the most (on CUDA alone).",
     runs=runs,
-    judge=judge,
-    panels=panels,
+    findings=findings,
+    charts=charts,
     measure="images_per_second",
     seeds=1,
     departures="Inference on one device, where each measurement runs alone whatever --jobs says.",

@@ -2,9 +2,9 @@
 
 import statistics
 
-from vitrine.studies.panels import Panel, Point, bars, paper_bars
+from vitrine.reports.charts import Chart, Point
 from vitrine.studies.record import Run, Setup, Study
-from vitrine.studies.results import Results
+from vitrine.studies.results import Results, paper_points, points_by
 from vitrine.studies.scales import fine_tuning, from_scratch, resnet
 from vitrine.studies.verdicts import Finding, ahead
 
@@ -60,7 +60,7 @@ def best(results: Results, model: str, optimizer: str) -> tuple[float, list[floa
     return rate, results.values(model=model, optimizer=optimizer, lr=rate)
 
 
-def judge(results: Results) -> list[Finding]:
+def findings(results: Results) -> list[Finding]:
     """Compare the optimizers for each ResNet."""
     spread, found = results.spread(), []
     for model in LEVELS:
@@ -71,7 +71,7 @@ def judge(results: Results) -> list[Finding]:
     return found
 
 
-def panels(results: Results) -> list[Panel]:
+def charts(results: Results) -> list[Chart]:
     """Show both optimizers at their best rates, Table 7 beside."""
     points: list[Point] = []
     for model in LEVELS:
@@ -81,13 +81,13 @@ def panels(results: Results) -> list[Panel]:
                 label = f"{model}, {optimizer}"
                 points += [
                     Point(x=label, y=found.y, spread=found.spread, seeds=found.seeds)
-                    for found in bars(results, "lr", [chosen[0]], model=model, optimizer=optimizer)
+                    for found in points_by(results, "lr", [chosen[0]], model=model, optimizer=optimizer)
                 ]
     return [
-        Panel(title="Ours, fine-tuned accuracy", y_label="Accuracy [%]", series={"accuracy": tuple(points)}),
-        Panel(
+        Chart(title="Ours, fine-tuned accuracy", y_label="Accuracy [%]", series={"accuracy": tuple(points)}),
+        Chart(
             title="The paper, mean over data sets", y_label="Accuracy [%]", is_paper=True,
-            series={"Table 7": paper_bars(PAPER)},
+            series={"Table 7": paper_points(PAPER)},
         ),
     ]  # fmt: skip
 
@@ -101,6 +101,6 @@ STUDY = Study(
     rule="Test accuracy after fine-tuning, each optimizer at the learning rate that is best on held-out images: for "
     "either ResNet, Adam is ahead by more than twice the standard error.",
     runs=runs,
-    judge=judge,
-    panels=panels,
+    findings=findings,
+    charts=charts,
 )

@@ -1,8 +1,8 @@
 """Fine-tuning at a higher resolution, with resampled positions and without (section 3.2)."""
 
-from vitrine.studies.panels import Panel, bars
+from vitrine.reports.charts import Chart
 from vitrine.studies.record import Run, Setup, Study
-from vitrine.studies.results import Results
+from vitrine.studies.results import Results, points_by
 from vitrine.studies.scales import Scale, fine_tuning, from_scratch, vit
 from vitrine.studies.verdicts import Finding, ahead
 
@@ -39,7 +39,7 @@ def runs(setup: Setup) -> tuple[Run, ...]:
     )
 
 
-def judge(results: Results) -> list[Finding]:
+def findings(results: Results) -> list[Finding]:
     """Compare resampled positions with fresh ones, and the higher resolution with the same."""
     same, resampled, fresh = (results.values(way=way) for way in (SAME, RESAMPLED, FRESH))
     if not (same and resampled and fresh):
@@ -49,10 +49,10 @@ def judge(results: Results) -> list[Finding]:
     return found + ahead("the higher resolution is better than the same", resampled, same, spread=spread)
 
 
-def panels(results: Results) -> list[Panel]:
+def charts(results: Results) -> list[Chart]:
     """Show the three ways."""
-    ways = bars(results, "way", [SAME, RESAMPLED, FRESH])
-    return [Panel(title="Ours, after fine-tuning", y_label="Accuracy [%]", series={"accuracy": ways})]
+    ways = points_by(results, "way", [SAME, RESAMPLED, FRESH])
+    return [Chart(title="Ours, after fine-tuning", y_label="Accuracy [%]", series={"accuracy": ways})]
 
 
 STUDY = Study(
@@ -65,8 +65,8 @@ STUDY = Study(
     "that begin anew, by more than twice the standard error. (2) It is above fine-tuning at the same resolution by "
     "as much.",
     runs=runs,
-    judge=judge,
-    panels=panels,
+    findings=findings,
+    charts=charts,
     departures="Pictures that are small on disk are enlarged: a higher resolution brings more tokens, no more "
     "detail.",
 )
