@@ -206,11 +206,11 @@ def start(options: argparse.Namespace) -> dict[str, Any]:
     commands = {
         "python": ["-c", "pass"],
         "import vitrine": ["-c", "import vitrine"],
-        "vitrine --help": ["-m", "vitrine.cli", "--help"],
+        "vitrine --help": ["-m", "vitrine", "--help"],
         "import torch": ["-c", "import torch"],
     }
     if options.predict:
-        commands["vitrine predict"] = ["-m", "vitrine.cli", "predict", *options.predict]
+        commands["vitrine predict"] = ["-m", "vitrine", "predict", *options.predict]
     return {
         name: dict(
             zip(("clock_s", "processor_s"), (round(found, 3) for found in seconds(words)), strict=True)

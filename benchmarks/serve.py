@@ -273,7 +273,7 @@ def opened(options: argparse.Namespace, *, threads: int) -> "ServedModel":
 
 
 def serve_command(options: argparse.Namespace) -> list[str]:
-    command = [sys.executable, "-m", "vitrine.cli", "serve", options.model, "--port", "0"]
+    command = [sys.executable, "-m", "vitrine", "serve", options.model, "--port", "0"]
     return [*command, *computed_by(options), *options.options.split()]
 
 

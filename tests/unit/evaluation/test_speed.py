@@ -8,7 +8,6 @@ from torch import nn
 import vitrine
 from vitrine.commands.bench import BenchResult
 from vitrine.errors import ConfigError
-from vitrine.evaluation.peer import timm_like
 from vitrine.evaluation.speed import (
     DTYPES,
     Ceilings,
@@ -18,6 +17,7 @@ from vitrine.evaluation.speed import (
     measure_speeds,
     search_largest,
     time_in_turns,
+    timm_counterpart,
 )
 from vitrine.models import create_model
 from vitrine.models.cost import cost_of
@@ -175,11 +175,11 @@ def test_bench_beside_timm_has_a_model_of_equal_size(few_bytes):
 
     timm = import_timm()
     ours = vitrine.create_model("ViT-Ti/16", image_size=(32, 48))
-    theirs = timm_like(ours, timm)
+    theirs = timm_counterpart(ours, timm)
     counts = [sum(p.numel() for p in model.parameters()) for model in (ours, theirs)]
     assert counts[0] == counts[1]
     assert theirs(torch.zeros(1, 3, 32, 48)).shape == (1, 1000)
-    assert timm_like(vitrine.create_model("BiT-R26x1", image_size=32), timm) is None
+    assert timm_counterpart(vitrine.create_model("BiT-R26x1", image_size=32), timm) is None
     result = vitrine.bench("ViT-Ti/16", sizes="32", batches="1", turns=1, device="cpu")
     assert [speed.model for speed in result.speeds] == ["vitrine", "timm"]
     assert result.timm == timm.__version__
