@@ -2,6 +2,7 @@
 
 import os
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from annotated_doc import Doc
 
 from vitrine.commands import options
+from vitrine.commands.arguments import as_path, as_texts
 from vitrine.commands.model_or_box import BOX
 from vitrine.spelling import counted
 
@@ -39,43 +41,42 @@ class ServeResult:
 
 def serve(
     models: Annotated[
-        list[str] | None,
-        Doc("One model, or two to compare: run folders (also while they train), files, hub ids; or the box."),
+        str | Path | Sequence[str | Path] | None,
+        Doc("One model, or two to compare: run folders (also while they train), weights files, hub ids"),
     ] = None,
     *,
     host: Annotated[
-        str, Doc("Address to listen on; 0.0.0.0 lets other machines in, then set a key.")
+        str, Doc("Address to listen on; 0.0.0.0 accepts other machines and needs a key")
     ] = "127.0.0.1",
-    port: Annotated[int, Doc("Port to listen on; 0 takes any that is free.")] = 8000,
+    port: Annotated[int, Doc("Port to listen on; 0 takes any free port")] = 8000,
     onnx: Annotated[
-        Path | None, Doc("Compute the first model with this file or folder of vitrine export --to onnx.")
+        Path | str | None, Doc("ONNX export (file or folder) to run the first model with")
     ] = None,
-    engine: Annotated[Literal["onnxruntime", "openvino"], Doc("What runs the ONNX file.")] = "onnxruntime",
+    engine: Annotated[
+        Literal["onnxruntime", "openvino"], Doc("Engine that runs the ONNX file")
+    ] = "onnxruntime",
     classifier: Annotated[
-        Path | None, Doc("Give the first model a few-shot classifier that the page made.")
+        Path | str | None, Doc("Few-shot classifier saved from the page, for the first model")
     ] = None,
-    target: Annotated[
-        float, Doc("Latency aimed at, in milliseconds: batches are kept to what half of it computes.")
-    ] = 500.0,
-    waiting: Annotated[int, Doc("Requests that may wait; the next is told to come back (429).")] = 256,
-    max_upload: Annotated[float, Doc("Largest upload, in MiB.")] = 16.0,
+    target: Annotated[float, Doc("Target latency in milliseconds; a batch may take half of it")] = 500.0,
+    waiting: Annotated[int, Doc("Maximum number of waiting requests; further ones get 429")] = 256,
+    max_upload: Annotated[float, Doc("Maximum upload size in MiB")] = 16.0,
     max_pixels: Annotated[
-        float, Doc("Largest JPEG, in millions of pixels; other kinds are unpacked whole and may have half.")
+        float, Doc("Maximum size of a JPEG in megapixels; half of it for other formats")
     ] = 50.0,
-    timeout: Annotated[float, Doc("Seconds after which a request that waits is given up (503).")] = 60.0,
+    timeout: Annotated[float, Doc("Seconds after which a waiting request gets 503")] = 60.0,
     workers: Annotated[
-        int | None, Doc("Threads that compute batches; by default one a core, at most 4, or 1 on a GPU.")
+        int | None, Doc("Threads that compute batches [default: one per core, at most 4; 1 on a GPU]")
     ] = None,
     api_key: Annotated[
-        str | None, Doc(f"Key that requests must send; or set {KEY_VARIABLE}, which others cannot read.")
+        str | None, Doc(f"Key that requests must send; safer in the environment variable {KEY_VARIABLE}")
     ] = None,
-    answer_as: Annotated[
-        str | None, Doc("Another host name to answer as: that of a proxy on this machine.")
-    ] = None,
+    answer_as: Annotated[str | None, Doc("Host name of a proxy on this machine to also answer for")] = None,
     precision: options.ModelPrecision = "fp32",
     device: options.Device = "auto",
 ) -> ServeResult:
-    """Serve a page and an API: classes, features, attention, few-shot, live curves."""
+    """Serve a web page and an API: predictions, features, attention, few-shot training, live curves."""
+    models, onnx, classifier = as_texts(models), as_path(onnx), as_path(classifier)
     from vitrine.runtime.devices import choose_device
     from vitrine.runtime.progress import notice
     from vitrine.serving.guard import LOOPBACK
@@ -180,7 +181,7 @@ def _limits(*, target: float, waiting: int, max_upload: float, max_pixels: float
 def _threads(workers: int | None, *, is_on_cpu: bool) -> tuple[int, int]:
     """Choose inference threads and torch's threads in each: a core for each batch beats batches that share cores."""
     from vitrine.errors import ConfigError
-    from vitrine.runtime.cores import available_cores
+    from vitrine.runtime.threads import available_cores
 
     if workers is not None and workers < 1:
         raise ConfigError(f"must be at least 1, got {workers}", option="workers")
