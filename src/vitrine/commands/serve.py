@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from annotated_doc import Doc
 
-from vitrine.commands import options
+from vitrine.commands import documented, options
 from vitrine.commands.arguments import as_path, as_texts
 from vitrine.commands.model_or_box import BOX
 from vitrine.spelling import counted
@@ -39,6 +39,7 @@ class ServeResult:
         )
 
 
+@documented
 def serve(
     models: Annotated[
         str | Path | Sequence[str | Path] | None,
