@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from annotated_doc import Doc
 
-from vitrine.commands import options
+from vitrine.commands import documented, options
 from vitrine.commands.arguments import as_path, as_texts
 
 if TYPE_CHECKING:
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 KEY_VARIABLE = "VITRINE_API_KEY"
 
 
+@documented
 def serve(
     models: Annotated[
         str | Path | Sequence[str | Path] | None,
