@@ -18,7 +18,7 @@ from vitrine.spelling import nearest
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from vitrine.data.given import Given, Picture
+    from vitrine.data.sources.in_memory import Picture, PictureList
     from vitrine.evaluation.closed_form import ClosedForm
     from vitrine.serving.predictor import Predictor
 
@@ -60,7 +60,7 @@ class VitClassifier:
 
     def fit(self, X: "Sequence[Picture]", y: Sequence[Any]) -> Self:
         """Learn from pictures and their labels, which may be words or numbers; unreadable pictures are refused."""
-        from vitrine.data.given import Given
+        from vitrine.data.sources.in_memory import PictureList
 
         if self.method not in METHODS:
             raise ConfigError(f"method must be features or finetune, got {self.method!r}")
@@ -70,7 +70,9 @@ class VitClassifier:
         self.classes_, numbers = np.unique(labels, return_inverse=True)
         if len(self.classes_) < 2:
             raise DataError(f"y must have two classes or more, got {len(self.classes_)}")
-        source = Given(X, labels=numbers.astype(np.int32), classes=[str(label) for label in self.classes_])
+        source = PictureList(
+            X, labels=numbers.astype(np.int32), classes=[str(label) for label in self.classes_]
+        )
         self._fit_features(source) if self.method == "features" else self._fit_weights(source)
         return self
 
@@ -131,7 +133,7 @@ class VitClassifier:
         """Tell scikit-learn whether `fit` was called."""
         return hasattr(self, "classes_")
 
-    def _fit_features(self, source: "Given") -> None:
+    def _fit_features(self, source: "PictureList") -> None:
         import torch
 
         from vitrine.evaluation.closed_form import fit_closed_form
@@ -148,13 +150,14 @@ class VitClassifier:
             l2=self.l2,
         )
 
-    def _fit_weights(self, source: "Given") -> None:
+    def _fit_weights(self, source: "PictureList") -> None:
         import dataclasses
 
         from vitrine.recipes.options import chosen_recipe
         from vitrine.runs.starting_weights import load_to_tune
         from vitrine.runs.training_run import Setting, carry_out
-        from vitrine.runtime.run_folders import new_run_folder
+        from vitrine.runtime.output_folder import new_output_folder
+        from vitrine.runtime.run_folder import RESULTS, RunFolder
         from vitrine.serving.predictor import Predictor
 
         chosen = chosen_recipe(
@@ -164,7 +167,7 @@ class VitClassifier:
         loaded = load_to_tune(str(self.model), chosen, num_classes=len(self.classes_))
         with tempfile.TemporaryDirectory(prefix="vitrine-") as temporary:
             folder = Path(temporary if self.run_folder is None else self.run_folder)
-            folder = new_run_folder(folder, verb="fit", files=("run.json", "model"))
+            folder = new_output_folder(folder, verb="fit", files=RESULTS)
             carry_out(
                 Setting(
                     model=loaded.model, preprocess=loaded.preprocess, splits={"train": source},
@@ -172,7 +175,9 @@ class VitClassifier:
                     data=source.address, device=self.device, workers=self.workers, hold_out=0.0, wants_report=False,
                 )
             )  # fmt: skip
-            self.predictor_ = Predictor.open(folder / "model", device=self.device, workers=self.workers)
+            self.predictor_ = Predictor.open(
+                RunFolder(folder).model, device=self.device, workers=self.workers
+            )
 
 
 def _option_names() -> list[str]:

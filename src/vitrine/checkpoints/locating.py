@@ -10,7 +10,8 @@ from vitrine.checkpoints.download import download
 from vitrine.checkpoints.tensors import SUFFIXES, WEIGHT_FILES
 from vitrine.errors import CheckpointError, ConfigError
 from vitrine.models import ModelConfig, configure
-from vitrine.runtime.run_folders import LATEST, find_run
+from vitrine.runtime.find_run import LATEST, find_run, runs_in
+from vitrine.runtime.run_folder import MODEL, RunFolder
 from vitrine.spelling import near_match
 
 HUB_SCHEME = "hf-hub:"
@@ -35,7 +36,7 @@ def find(source: str | Path, *, revision: str | None = None) -> Place | str:
         return elsewhere
     path = Path(source).expanduser()
     if path.name == LATEST and path.parent.is_dir() and not path.exists():
-        path = find_run(path)
+        path = find_run(path).path
     if path.is_dir():
         return in_folder(path)
     if path.exists() or path.is_symlink():
@@ -67,9 +68,11 @@ def names_weights(word: str) -> bool:
     """Whether a word can only mean a model: the box, a variant, a hub id, a file or a folder that holds weights."""
     path = Path(word).expanduser()
     if path.is_dir():
-        inside = (*WEIGHT_FILES, "run.json", *(f"model/{name}" for name in WEIGHT_FILES))
-        return any((path / name).exists() for name in inside) or any(
-            entry.suffix in SUFFIXES for entry in path.iterdir()
+        inside = (*WEIGHT_FILES, *(f"{MODEL}/{name}" for name in WEIGHT_FILES))
+        return (
+            RunFolder(path).is_run
+            or any((path / name).exists() for name in inside)
+            or any(entry.suffix in SUFFIXES for entry in path.iterdir())
         )
     return (
         word == BOX
@@ -115,8 +118,9 @@ def in_folder(folder: Path) -> Place:
     for name in WEIGHT_FILES:
         if name in present:
             return Place(weights=folder / name, folder=folder)
-    if "model" in present and (folder / "model").is_dir():
-        return in_folder(folder / "model")
+    run = RunFolder(folder)
+    if run.model.is_dir():
+        return in_folder(run.model)
     found = [name for name in present if Path(name).suffix in SUFFIXES]
     if len(found) == 1 or "model.onnx" in found:  # beside smaller copies of itself
         return Place(weights=folder / ("model.onnx" if "model.onnx" in found else found[0]), folder=folder)
@@ -124,7 +128,7 @@ def in_folder(folder: Path) -> Place:
         raise CheckpointError(
             f"{folder} holds {len(found)} files of weights ({', '.join(found[:4])}); name the one to load"
         )
-    if "run.json" in present:
+    if run.is_run:
         raise CheckpointError(
             f"{folder} is a run that is not finished, so it holds no model yet; go on with: vitrine resume "
             f"{shlex.quote(str(folder))}"
@@ -139,7 +143,7 @@ def suggestion(path: Path) -> str:
     if not path.parent.is_dir():
         return f"; there is no folder {path.parent}"
     names = [entry.name for entry in path.parent.iterdir()]
-    if any(path.parent.glob("*/run.json")):
+    if runs_in(path.parent):
         names.append(LATEST)
     close = near_match(path.name, names)
     return f"; did you mean {path.parent / close}?" if close else ""

@@ -5,6 +5,7 @@ from typing import Annotated, Literal
 
 from annotated_doc import Doc
 
+from vitrine.commands import documented
 from vitrine.spelling import counted, duration
 
 GIB = 1024**3
@@ -76,28 +77,29 @@ class Plan:
         )
 
 
+@documented
 def plan(
-    model: Annotated[str, Doc("A variant's name, such as ViT-B/16.")],
+    model: Annotated[str, Doc("Variant name, such as ViT-B/16")],
     *,
-    batch_size: Annotated[int, Doc("Images a step, over all devices.")] = 4096,
-    devices: Annotated[int, Doc("How many devices train together.")] = 1,
-    device_memory: Annotated[float, Doc("Memory of one device in GiB.")] = 80.0,
-    images: Annotated[float, Doc("Images in the training set.")] = 1_281_167,
-    epochs: Annotated[float, Doc("Passes over the training set.")] = 300,
-    size: Annotated[int | None, Doc("Image height and width in pixels.")] = None,
-    num_classes: Annotated[int, Doc("Classes of the head.")] = 1000,
+    batch_size: Annotated[int, Doc("Images per step, over all devices")] = 4096,
+    devices: Annotated[int, Doc("Number of devices that train together")] = 1,
+    device_memory: Annotated[float, Doc("Memory per device in GiB")] = 80.0,
+    images: Annotated[float, Doc("Images in the training set")] = 1_281_167,
+    epochs: Annotated[float, Doc("Passes over the training set")] = 300,
+    size: Annotated[int | None, Doc("Image height and width in pixels")] = None,
+    num_classes: Annotated[int, Doc("Number of classes")] = 1000,
     optimizer: Annotated[
-        Literal["adamw", "sgd"], Doc("adamw keeps two averages a weight, sgd one.")
+        Literal["adamw", "sgd"], Doc("Optimizer; adamw keeps two averages per weight, sgd one")
     ] = "adamw",
     precision: Annotated[
-        Literal["bf16", "fp32"], Doc("What activations are kept in; weights are fp32.")
+        Literal["bf16", "fp32"], Doc("Number format of the activations; weights are fp32")
     ] = "bf16",
     rate: Annotated[
         float | None,
-        Doc("TFLOP/s that one device reaches in training; by default measured here, in a second."),
+        Doc("Training speed of one device in TFLOP/s [default: measured on this machine in a second]"),
     ] = None,
 ) -> Plan:
-    """Predict memory and time of a training run, and say what makes it fit."""
+    """Predict the memory and time of a training run, and suggest what makes it fit."""
     from vitrine.errors import ConfigError
     from vitrine.models.cost import cost_of, training_exaflops
     from vitrine.models.memory import Demand, fit
@@ -156,7 +158,7 @@ def _training_rate(rate: float | None, *, precision: str) -> tuple[float, str]:
     """Return operations a second of a training step, stated or measured, and where the number comes from."""
     if rate is not None:
         return rate * 1e12, "as stated"
-    from vitrine.runtime.rate import measured_matmul_rate
+    from vitrine.runtime.hardware import measured_matmul_rate
 
     found, where = measured_matmul_rate(precision)
     # Half of the matmul rate is what a well-built training step reaches (47 to 53 % on one H200).

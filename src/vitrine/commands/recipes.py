@@ -6,6 +6,8 @@ from typing import Annotated
 
 from annotated_doc import Doc
 
+from vitrine.commands import documented
+
 # What finetune and pretrain take where no recipe is named.
 DEFAULTS = ("photos", "from-scratch")
 
@@ -58,10 +60,13 @@ class RecipeList:
         )
 
 
+@documented
 def list_recipes(
-    name: Annotated[str | None, Doc("A recipe to show in full; if not given, all are listed.")] = None,
+    name: Annotated[
+        str | None, Doc("Recipe to show with all its settings [default: list all recipes]")
+    ] = None,
 ) -> RecipeList:
-    """List every recipe with what it has reached, or show one with all its settings."""
+    """List all recipes with their measured results, or show one with all its settings."""
     from vitrine.recipes import FINE_TUNING, RECIPES, find_recipe
     from vitrine.recipes.recipe import to_yaml
 

@@ -8,9 +8,9 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import yaml
 
-from vitrine.data.augment import Augment
-from vitrine.data.multi_crop import MultiCrop, small_view_size
-from vitrine.data.view import Crop
+from vitrine.data.augmenting.augment import Augment
+from vitrine.data.augmenting.multi_crop import MultiCrop, small_view_size
+from vitrine.data.preparing.training_view import Crop
 from vitrine.errors import ConfigError
 from vitrine.models import BiTConfig, ModelConfig, ViTConfig
 from vitrine.objectives.classification import LossKind

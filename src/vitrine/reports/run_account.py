@@ -1,13 +1,16 @@
 """What a run folder tells of itself: how it was started, on what, how far it came, what it cost."""
 
-import json
+import dataclasses
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from vitrine.errors import ConfigError
+from vitrine.runtime.run_folder import RunFolder
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,7 +47,7 @@ class RunAccount:
     @property
     def is_finished(self) -> bool:
         """Whether the run came to its end and left a model."""
-        return (self.folder / "model" / "model.safetensors").exists()
+        return RunFolder(self.folder).has_model
 
     @property
     def training_seconds(self) -> float:
@@ -61,7 +64,13 @@ class RunAccount:
     def repeat(self) -> str:
         """The command that repeats the run: its recipe as it was, and what was said beside it."""
         run = self.run
-        words = ["vitrine", str(run["verb"]), str(run["data"]), "--recipe", str(self.folder / "config.yaml")]
+        words = [
+            "vitrine",
+            str(run["verb"]),
+            str(run["data"]),
+            "--recipe",
+            str(RunFolder(self.folder).recipe_file),
+        ]
         for name in ("hold_out", "exclude"):
             if run.get(name) is not None:
                 words += [f"--{name.replace('_', '-')}", str(run[name])]
@@ -72,50 +81,24 @@ class RunAccount:
 
 def read_account(folder: Path) -> RunAccount:
     """Read the records of a run folder; only run.json and config.yaml must be there."""
-    import yaml
-
-    for name in ("run.json", "config.yaml"):
-        if not (folder / name).exists():
-            raise ConfigError(f"{folder} is not the folder of a training run: there is no {name} in it")
-    text = (folder / "config.yaml").read_text(encoding="utf-8")
-    typed = folder / "command.txt"
+    run = RunFolder(folder)
+    for file in (run.record_file, run.recipe_file):
+        if not file.exists():
+            raise ConfigError(f"{folder} is not the folder of a training run: it has no {file.name}")
+    text = run.read_recipe()
     return RunAccount(
         folder=folder,
-        run=_json(folder / "run.json"),
+        run=dataclasses.asdict(run.read_record()),
         recipe=yaml.safe_load(text),
         recipe_text=text,
-        records=tuple(read_records(folder / "metrics.jsonl")),
-        environment=_json(folder / "environment.json"),
-        data=_json(folder / "data.json"),
-        typed=typed.read_text(encoding="utf-8").strip() if typed.exists() else "",
-        tried=_tried(folder / "sweep"),
+        records=tuple(run.read_metrics()),
+        environment=run.read_environment(),
+        data=run.read_data(),
+        typed=run.read_command(),
+        tried={rate: _last_accuracy(attempt) for rate, attempt in run.attempts().items()},
     )
 
 
-def read_records(path: Path) -> list[dict[str, Any]]:
-    """Read metrics.jsonl; a line that was cut short, as by a power cut, is passed over."""
-    found = []
-    for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else ():
-        try:
-            record = json.loads(line)
-        except ValueError:
-            continue
-        if isinstance(record, dict) and "step" in record:
-            found.append(record)
-    return found
-
-
-def _tried(folder: Path) -> dict[float, float | None]:
-    tried = {}
-    for attempt in folder.glob("lr-*"):
-        values = [
-            record["val_accuracy"]
-            for record in read_records(attempt / "metrics.jsonl")
-            if "val_accuracy" in record
-        ]
-        tried[float(attempt.name.removeprefix("lr-"))] = values[-1] if values else None
-    return dict(sorted(tried.items()))
-
-
-def _json(path: Path) -> Mapping[str, Any]:
-    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+def _last_accuracy(attempt: RunFolder) -> float | None:
+    values = [record["val_accuracy"] for record in attempt.read_metrics() if "val_accuracy" in record]
+    return values[-1] if values else None

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
-    from vitrine.data.loader import Batch
+    from vitrine.data.loading.loader import Batch
     from vitrine.runs.training_run import Setting
     from vitrine.runtime.processes import Processes
     from vitrine.training.task import Task
@@ -102,7 +102,7 @@ def pace_of(setting: "Setting", processes: "Processes", module: "nn.Module", tas
     import torch
 
     from vitrine.runs.training_batches import is_resident
-    from vitrine.runtime.cores import available_cores
+    from vitrine.runtime.threads import available_cores
 
     batch, reading = few_images(setting, processes.device)
     if is_resident(setting, processes):
@@ -120,7 +120,7 @@ def learning_seconds(
     setting: "Setting", processes: "Processes", module: "nn.Module", task: "Task | None", batch: "Batch"
 ) -> float:
     """Return the seconds that learning from one image takes: by a trial, or else by its operations."""
-    from vitrine.runtime.rate import measured_matmul_rate
+    from vitrine.runtime.hardware import measured_matmul_rate
     from vitrine.training.graphs import can_record
 
     training, kind = setting.recipe.training, processes.device.type
@@ -146,8 +146,8 @@ def few_images(setting: "Setting", device: "torch.device") -> "tuple[Batch, floa
     import numpy as np
     import torch
 
-    from vitrine.data.loader import Batch, Loader
-    from vitrine.data.order import Rows
+    from vitrine.data.loading.loader import Batch, Loader
+    from vitrine.data.loading.order import Rows
     from vitrine.runs.training_batches import train_view
 
     source = setting.splits["train"]
@@ -232,8 +232,8 @@ def repeated(batch: "Batch", size: int) -> "Batch":
     import numpy as np
     import torch
 
-    from vitrine.data.loader import Batch
-    from vitrine.data.order import Rows
+    from vitrine.data.loading.loader import Batch
+    from vitrine.data.loading.order import Rows
 
     chosen = np.arange(size) % len(batch)
     rows, numbers = batch.rows, torch.from_numpy(chosen).to(batch.images.device)

@@ -1,7 +1,6 @@
 """The data of a run: opened for all processes, what cannot be read set aside, the split kept in the folder."""
 
 import functools
-import json
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -10,14 +9,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from vitrine.errors import DataError, VitrineError
+from vitrine.runtime.find_run import run_of_model
+from vitrine.runtime.run_folder import RunFolder
 from vitrine.spelling import counted
 
 if TYPE_CHECKING:
-    from vitrine.data.scan import Issue
-    from vitrine.data.source import Source, Subset
+    from vitrine.data.auditing.scan import Issue
+    from vitrine.data.sources.source import Source, Subset
     from vitrine.runtime.processes import Processes
 
-SPLIT = "split.csv"
 # The record of a run is no place for a million lines; `vitrine check` writes all of them.
 MOST_ISSUES = 500
 
@@ -54,14 +54,14 @@ def open_data(
 
     The first process looks at the files and writes the split; the others read what it found.
     """
-    from vitrine.data.exclusions import read_exclusions
-    from vitrine.data.file_list import photos_passed_over
-    from vitrine.data.scan import ScanReport, conversions_in_words, scan, set_aside
-    from vitrine.data.sources import check_classes, open_splits
+    from vitrine.data.auditing.scan import ScanReport, conversions_in_words, scan, set_aside
+    from vitrine.data.sources.exclusions import read_exclusions
+    from vitrine.data.sources.file_list import photos_passed_over
+    from vitrine.data.sources.opening import check_classes, open_splits
     from vitrine.runtime.processes import on_first_process
     from vitrine.runtime.progress import notice, quiet
 
-    split_file = None if hold_out == 0 else folder / SPLIT
+    split_file = None if hold_out == 0 else RunFolder(folder).split_file
 
     def opened() -> "dict[str, Source]":
         return open_splits(
@@ -123,7 +123,7 @@ def open_data(
 
 def require_two_classes(source: "Source", address: str) -> None:
     """Refuse images that are all of one class: whatever a model says of them is right."""
-    from vitrine.data.source import printable
+    from vitrine.spelling import printable
 
     if len(source.classes) == 1 and not source.is_multi_label:
         raise DataError(
@@ -141,7 +141,7 @@ def withdrawing(folder: Path, processes: "Processes") -> Iterator[None]:
         yield
     except (VitrineError, KeyboardInterrupt):
         if was_empty:
-            (folder / SPLIT).unlink(missing_ok=True)
+            RunFolder(folder).split_file.unlink(missing_ok=True)
             folder.rmdir()
         raise
 
@@ -160,8 +160,8 @@ def mend_split(address: str, split_file: Path, *, needs_labels: bool = True) -> 
 
     import numpy as np
 
-    from vitrine.data.sources import open_splits
-    from vitrine.data.split import write_split
+    from vitrine.data.sources.opening import open_splits
+    from vitrine.data.sources.splitting import write_split
 
     with split_file.open(newline="", encoding="utf-8", errors="surrogateescape") as file:
         side = {row["path"]: row["split"] for row in csv.DictReader(file)}
@@ -172,7 +172,7 @@ def mend_split(address: str, split_file: Path, *, needs_labels: bool = True) -> 
 
 def require_classes(splits: "Mapping[str, Source]", folder: Path) -> None:
     """Refuse data whose classes are no longer those of the run's head."""
-    before = json.loads((folder / "classes.json").read_text())["classes"]
+    before = RunFolder(folder).read_classes()
     now = list(splits["train"].classes)
     if now != before:
         names = sorted(set(now) ^ set(before))
@@ -182,45 +182,41 @@ def require_classes(splits: "Mapping[str, Source]", folder: Path) -> None:
         )
 
 
-def splits_of_run(folder: Path) -> "dict[str, Source] | None":
+def splits_of_run(folder: RunFolder) -> "dict[str, Source] | None":
     """Open a run's data with the split that it was trained with; None where nothing was held out."""
-    from vitrine.data.sources import open_splits
+    from vitrine.data.sources.opening import open_splits
     from vitrine.recipes.recipe import from_yaml
-    from vitrine.runs.run_records import read_run
 
-    run = read_run(folder)
-    if run["trains_on_all"] or run["model"]["num_classes"] is None:
+    run = folder.read_record()
+    if run.trains_on_all or run.model["num_classes"] is None:
         return None
     return open_splits(
-        run["data"],
-        seed=from_yaml((folder / "config.yaml").read_text()).training.seed,
-        val_fraction=run["hold_out"],
-        split_file=None if run["hold_out"] == 0 else folder / SPLIT,
+        run.data,
+        seed=from_yaml(folder.read_recipe()).training.seed,
+        val_fraction=run.hold_out,
+        split_file=None if run.hold_out == 0 else folder.split_file,
         allow_empty_class=True,
     )
 
 
-def trained_on(model: str | Path, data: str) -> Path | None:
+def trained_on(model: str | Path, data: str) -> RunFolder | None:
     """Return the run folder that a model is from, where that run was given this very data; None otherwise."""
-    from vitrine.runs.run_records import read_run
-
-    folder = run_of(model)
+    folder = run_of_model(model)
     if folder is None:
         return None
-    address = str(read_run(folder)["data"])
+    address = folder.read_record().data
     is_same = address == data or (Path(data).exists() and os.path.realpath(address) == os.path.realpath(data))
     return folder if is_same else None
 
 
 def num_trained_on(model: str | Path, source: "Source") -> int:
     """Count the images of a set that the run of a model was trained on, by their files and if it can be told."""
-    from vitrine.data.sources import open_splits
-    from vitrine.runs.run_records import read_run
+    from vitrine.data.sources.opening import open_splits
 
-    folder = run_of(model)
+    folder = run_of_model(model)
     if folder is None or source.root is None:
         return 0
-    address = read_run(folder)["data"]
+    address = folder.read_record().data
     if not Path(address).exists():
         return 0
     try:
@@ -237,25 +233,9 @@ def num_trained_on(model: str | Path, source: "Source") -> int:
     return sum(place in trained for place in places(source))
 
 
-def run_of(model: str | Path) -> Path | None:
-    """Return the run folder that a model is from, if it is from one."""
-    from vitrine.errors import ConfigError
-    from vitrine.runtime.run_folders import LATEST, find_run
-
-    folder = Path(model)
-    if folder.name == LATEST:
-        try:
-            folder = find_run(folder)
-        except ConfigError:
-            return None
-    folder = next((place for place in (folder, folder.parent) if (place / "run.json").exists()), folder)
-    is_run = (folder / "run.json").exists() and (folder / "config.yaml").exists()
-    return folder if is_run else None
-
-
 def everything(splits: "Mapping[str, Source]") -> "dict[str, Source]":
     """Join the held-out part to the rest, for a run on all images."""
-    from vitrine.data.joined import Joined
+    from vitrine.data.sources.source import ConcatSource as Joined
 
     whole = uncut(splits) or Joined([splits["train"], splits["val"]])
     return {"train": whole} | {name: source for name, source in splits.items() if name == "test"}
@@ -265,7 +245,7 @@ def uncut(splits: "Mapping[str, Source]") -> "Subset | None":
     """Put the part that we held out of train back to its places, as with --hold-out 0; None for a val of its own."""
     import numpy as np
 
-    from vitrine.data.source import Subset
+    from vitrine.data.sources.source import Subset
 
     train, val = splits["train"], splits.get("val")
     if not isinstance(train, Subset) or not isinstance(val, Subset) or train.source is not val.source:
@@ -277,8 +257,8 @@ def without(splits: "Mapping[str, Source]", names: "Iterable[str]") -> "dict[str
     """Leave listed images out of train, and of what was held out of it: a sweep trains on that in the end."""
     import numpy as np
 
-    from vitrine.data.exclusions import leave_out
-    from vitrine.data.source import Subset
+    from vitrine.data.sources.exclusions import leave_out
+    from vitrine.data.sources.source import Subset
 
     whole = uncut(splits)
     if whole is None:

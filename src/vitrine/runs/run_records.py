@@ -4,45 +4,38 @@
 """
 
 import dataclasses
-import json
 import platform
 import shlex
-import shutil
 import sys
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from vitrine.runtime.find_run import runs_in
+from vitrine.runtime.run_folder import RESULTS, RunFolder, RunRecord
 
 if TYPE_CHECKING:
     from vitrine.runs.training_run import Setting
     from vitrine.runtime.processes import Processes
-
-FILES = ("config.yaml", "metrics.jsonl", "checkpoints", "model")
-# Everything that a run writes into its folder, and so all that --overwrite takes away.
-WRITTEN = (
-    *FILES, "run.json", "command.txt", "environment.json", "classes.json", "split.csv", "data.json", "log.txt",
-    "pictures", "sweep", "tensorboard", "wandb", "report.html",
-)  # fmt: skip
 
 
 def start_folder(
     named: Path | None, *, verb: str, data: str, overwrite: bool, processes: "Processes"
 ) -> Path:
     """Let the first process make the run folder, and all processes know it."""
+    from vitrine.runtime.output_folder import new_output_folder
     from vitrine.runtime.processes import on_first_process
-    from vitrine.runtime.run_folders import new_run_folder
 
     def make() -> Path:
         may_replace = overwrite or (named is not None and is_restarted(named))
         if may_replace and named is not None and named.exists():
             require_idle(named)
-        folder = new_run_folder(
-            named, verb=verb, files=FILES, never_in=data_folder(data), is_overwriting=may_replace
+        folder = new_output_folder(
+            named, verb=verb, files=RESULTS, never_in=data_folder(data), is_overwriting=may_replace
         )
         if may_replace:  # an earlier run's best weights must not be taken for this one's
-            for name in WRITTEN:
-                remove(folder / name)
+            RunFolder(folder).clear()
         return folder
 
     return on_first_process(make, processes)
@@ -54,44 +47,26 @@ def at_work(folder: Path, processes: "Processes") -> Iterator[None]:
     from vitrine.runtime.processes import on_first_process
 
     with ExitStack() as held:
-        on_first_process(lambda: held.enter_context(claim(folder)), processes)
+        on_first_process(lambda: held.enter_context(RunFolder(folder).locked()), processes)
         yield
 
 
 def require_idle(folder: Path) -> None:
     """Refuse to touch a run that another process is training."""
-    with claim(folder):
+    with RunFolder(folder).locked():
         pass
-
-
-def claim(folder: Path) -> AbstractContextManager[None]:
-    """Return the claim to a run; it is made inside, as a folder such as /out may lie where nothing can be written."""
-    from vitrine.runtime.turns import alone_at
-
-    return alone_at(
-        folder / "checkpoints", advice="let it end or stop it first, or name another folder with --out"
-    )
-
-
-def remove(path: Path) -> None:
-    """Remove a file or a folder, if it is there."""
-    if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path)
-    else:
-        path.unlink(missing_ok=True)
 
 
 def restarted_run(named: Path | None, *, processes: "Processes") -> Path | None:
     """Find the run to go on with where torchrun lost a process and starts the same command once more."""
     from vitrine.runtime.processes import on_first_process
-    from vitrine.training.loop import LAST
     from vitrine.training.saving import newest_state
 
     def look() -> Path | None:
-        places = [named] if named is not None else [path.parent for path in Path("runs").glob("*/run.json")]
+        places = [named] if named is not None else [run.path for run in runs_in(Path("runs"))]
         ours = [place for place in places if is_restarted(place)]
         return next(
-            (place for place in ours if is_sweeping(place) or newest_state(place / "checkpoints" / LAST)),
+            (place for place in ours if is_sweeping(place) or newest_state(RunFolder(place).last_checkpoint)),
             None,
         )
 
@@ -103,24 +78,14 @@ def is_restarted(folder: Path) -> bool:
     from vitrine.runtime.launch import launched
 
     launch = launched()
-    if not launch.restarts or not (folder / "run.json").exists():
+    if not launch.restarts or not RunFolder(folder).is_run:
         return False
-    return bool(read_run(folder)["launch"] == launch.identity)
+    return RunFolder(folder).read_record().launch == launch.identity
 
 
 def is_sweeping(folder: Path) -> bool:
     """Whether a run is still trying learning rates."""
-    return bool(read_run(folder)["is_sweeping"])
-
-
-def read_run(folder: Path) -> dict[str, Any]:
-    """Read what `write_records` wrote of a run to run.json."""
-    from vitrine.errors import ConfigError
-
-    try:
-        return dict(json.loads((folder / "run.json").read_text()))
-    except ValueError as error:
-        raise ConfigError(f"{folder / 'run.json'} is damaged, so the run cannot be read: {error}") from None
+    return RunFolder(folder).read_record().is_sweeping
 
 
 def write_records(setting: "Setting", *, is_resumed: bool) -> None:
@@ -128,12 +93,11 @@ def write_records(setting: "Setting", *, is_resumed: bool) -> None:
     import torch
 
     from vitrine.checkpoints.record import config_to_json
-    from vitrine.checkpoints.writing import write_json, write_text
     from vitrine.recipes.recipe import to_yaml
     from vitrine.runs.run_data import changed
     from vitrine.runtime.launch import launched
 
-    folder = setting.folder
+    folder = RunFolder(setting.folder)
     fingerprints = {name: source.fingerprint() for name, source in setting.splits.items()}
     data = {
         "address": setting.data,
@@ -143,8 +107,8 @@ def write_records(setting: "Setting", *, is_resumed: bool) -> None:
         "set_aside": list(setting.set_aside),
         "issues": [dataclasses.asdict(issue) for issue in setting.issues],
     }
-    if is_resumed and (folder / "data.json").exists():
-        before = json.loads((folder / "data.json").read_text())
+    before = folder.read_data() if is_resumed else {}
+    if before:
         names_and_bytes = (
             (fingerprints, before["fingerprints"]),
             (setting.contents, before.get("contents", setting.contents)),
@@ -153,32 +117,31 @@ def write_records(setting: "Setting", *, is_resumed: bool) -> None:
         if others and not setting.allow_changed_data:
             raise changed(f"the {others[0]} split of {setting.data}")
         if others:
-            write_json(folder / "data.json", data)
+            folder.write_data(data)
         return
     kept = (
         "verb", "device", "workers", "shard", "hold_out", "trains_on_all", "is_sweeping", "tensorboard",
         "wandb",
     )  # fmt: skip
-    write_json(
-        folder / "run.json",
-        {
+    folder.write_record(
+        RunRecord(
             **{name: getattr(setting, name) for name in kept},
-            # A run may be gone on with from another folder.
-            "data": str(Path(setting.data).absolute()) if data_folder(setting.data) else setting.data,
-            "exclude": None if setting.exclude is None else str(setting.exclude.absolute()),
-            "objective": setting.recipe.objective,
-            "launch": launched().identity,
-            "threads": torch.get_num_threads(),
-            "preprocess": setting.preprocess.to_json(),
-            "model": config_to_json(setting.model.config),
-            "teacher": None if setting.teacher is None else setting.teacher.weights,
-        },
+            # A run may be resumed from another folder.
+            data=str(Path(setting.data).absolute()) if data_folder(setting.data) else setting.data,
+            exclude=None if setting.exclude is None else str(setting.exclude.absolute()),
+            objective=setting.recipe.objective,
+            launch=launched().identity,
+            threads=torch.get_num_threads(),
+            preprocess=setting.preprocess.to_json(),
+            model=config_to_json(setting.model.config),
+            teacher=None if setting.teacher is None else setting.teacher.weights,
+        )
     )
-    write_text(folder / "config.yaml", to_yaml(setting.recipe))
-    write_text(folder / "command.txt", shlex.join(["vitrine", *sys.argv[1:]]) + "\n")
-    write_json(folder / "environment.json", environment())
-    write_json(folder / "classes.json", {"classes": list(setting.splits["train"].classes)})
-    write_json(folder / "data.json", data)
+    folder.write_recipe(to_yaml(setting.recipe))
+    folder.write_command(shlex.join(["vitrine", *sys.argv[1:]]))
+    folder.write_environment(environment())
+    folder.write_classes(setting.splits["train"].classes)
+    folder.write_data(data)
 
 
 def environment() -> dict[str, Any]:
@@ -202,7 +165,7 @@ def optional_sinks(setting: "Setting", *, done: int) -> list[Any]:
 
     sinks: list[Any] = []
     if setting.tensorboard:
-        sinks.append(TensorBoard(setting.folder / "tensorboard", done_steps=done))
+        sinks.append(TensorBoard(RunFolder(setting.folder).tensorboard, done_steps=done))
     if setting.wandb:
         config = dataclasses.asdict(setting.recipe)
         sinks.append(WeightsAndBiases(setting.wandb, config=config, folder=setting.folder))

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from vitrine.runtime.run_folder import RunFolder
 from vitrine.spelling import counted, duration
 
 if TYPE_CHECKING:
@@ -13,12 +14,11 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from vitrine.checkpoints import Loaded
-    from vitrine.data.source import Source
+    from vitrine.data.sources.source import Source
     from vitrine.evaluation.scoring import Mistake, SplitScore
     from vitrine.reports.run_account import RunAccount
     from vitrine.reports.run_page import Attention
 
-FILE = "report.html"
 MOST_WORST, MOST_MISTAKES = 5, 3
 JUDGED_BY = "val"
 CARD_SIDE = 192
@@ -81,7 +81,7 @@ def write_report(
     Every process must come here; the first one writes.
     """
     from vitrine.checkpoints import load
-    from vitrine.evaluation.ranks import this_rank
+    from vitrine.evaluation.outputs import this_rank
     from vitrine.reports.run_account import read_account
     from vitrine.runtime.progress import quiet
 
@@ -89,17 +89,23 @@ def write_report(
     judged, loaded = None, None
     if splits is not None and JUDGED_BY in splits and account.is_finished and _has_classes(account):
         with quiet():
-            loaded = load(folder / "model")
+            loaded = load(RunFolder(folder).model)
         judged = _judged(loaded, splits[JUDGED_BY], device=device, workers=workers)
     interval = None
     if judged is not None and judged.accuracy is not None:
-        from vitrine.evaluation.bootstrap import wilson_interval
+        from vitrine.evaluation.metrics import wilson_interval
 
         interval = wilson_interval(judged.accuracy, judged.figures.num_images)
     file = None
     if this_rank()[0] == 0:
         file = _page(
-            account, loaded, judged, interval=interval, device=device, notes=notes, file=out or folder / FILE
+            account,
+            loaded,
+            judged,
+            interval=interval,
+            device=device,
+            notes=notes,
+            file=out or RunFolder(folder).report_file,
         )
     return RunReport(
         folder=folder,

@@ -1,12 +1,16 @@
 """Sheets of pictures along the way: what the model was given, what it made of it, where it looks."""
 
+import io
 from collections.abc import Callable
 from typing import TYPE_CHECKING
+
+from vitrine.errors import CheckpointError
+from vitrine.runtime.run_folder import RunFolder
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-    from vitrine.data.order import Rows
+    from vitrine.data.loading.order import Rows
     from vitrine.models import ViT
     from vitrine.runs.training_run import Setting
     from vitrine.runs.unlabelled_task import PartsOf
@@ -34,8 +38,8 @@ def make_pictures(
         if processes.is_first:
             try:
                 write_sheet(model, setting, processes, parts_of, step=step)
-            except OSError as error:
-                notice(f"No pictures at step {step}: {error.strerror or error}")
+            except CheckpointError as error:
+                notice(f"No pictures at step {step}: {error}")
 
     return depict
 
@@ -48,10 +52,9 @@ def write_sheet(
     import torch
     from PIL import Image
 
-    from vitrine.data.loader import Loader
-    from vitrine.data.source import Subset
+    from vitrine.data.loading.loader import Loader
+    from vitrine.data.sources.source import Subset
     from vitrine.runs.unlabelled_evaluation import EVALUATION_SEED
-    from vitrine.runtime.files import write_atomically
 
     source, preprocess = setting.splits["val"], setting.preprocess
     count = min(len(source), MOST_PICTURES)
@@ -68,8 +71,9 @@ def write_sheet(
     )  # (rows, H, B, W, C)
     sheet = rows.reshape(rows.shape[0] * rows.shape[1], rows.shape[2] * rows.shape[3], -1).numpy()
     sheet = sheet[:, :, 0] if sheet.shape[2] < 3 else sheet
-    with write_atomically(setting.folder / "pictures" / f"step-{step}.png") as file:
-        Image.fromarray(sheet).save(file, "PNG")
+    png = io.BytesIO()
+    Image.fromarray(sheet).save(png, "PNG")
+    RunFolder(setting.folder).write_picture(step, png.getvalue())
 
 
 def shown_rows(

@@ -4,13 +4,13 @@ import copy
 import dataclasses
 import math
 from collections.abc import Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
 from vitrine.errors import ConfigError
+from vitrine.runtime.run_folder import RunFolder
 
 if TYPE_CHECKING:
-    from vitrine.data.source import Source
+    from vitrine.data.sources.source import Source
     from vitrine.recipes import Recipe
     from vitrine.runs.training_run import Setting
 
@@ -30,7 +30,7 @@ def swept(setting: "Setting") -> "Setting":
     rates = setting.recipe.sweep
     with joined_processes(setting.device) as processes:
         marked = dataclasses.replace(setting, is_sweeping=True)
-        is_resumed = on_first_process((setting.folder / "run.json").exists, processes)
+        is_resumed = on_first_process(lambda: RunFolder(setting.folder).is_run, processes)
         on_first_process(lambda: write_records(marked, is_resumed=is_resumed), processes)
         notice(
             f"Plan: a sweep of {len(rates)} learning rates ({', '.join(f'{rate:g}' for rate in rates)}), then a run "
@@ -65,14 +65,14 @@ def judged_with(rate: float, setting: "Setting") -> Judgement:
     from vitrine.runs.training_run import carry_out
     from vitrine.runtime.processes import joined_processes, on_first_process
     from vitrine.runtime.progress import notice
-    from vitrine.training.loop import LAST
     from vitrine.training.saving import newest_state
     from vitrine.training.stopping import NotFiniteError, StoppedError
 
-    folder = setting.folder / "sweep" / f"lr-{rate:g}"
+    run = RunFolder(setting.folder).attempt(rate)
+    folder = run.path
 
     def is_done() -> bool:
-        return (folder / "model").exists()
+        return run.has_model
 
     with joined_processes(setting.device) as processes:
         if not on_first_process(is_done, processes):
@@ -83,7 +83,7 @@ def judged_with(rate: float, setting: "Setting") -> Judgement:
                 is_sweeping=False,
                 wants_report=False,
             )
-            state = on_first_process(lambda: newest_state(folder / "checkpoints" / LAST), processes)
+            state = on_first_process(lambda: newest_state(run.last_checkpoint), processes)
             try:
                 carry_out(attempt, resume_from=state)
             except StoppedError as stopped:
@@ -91,16 +91,14 @@ def judged_with(rate: float, setting: "Setting") -> Judgement:
             except NotFiniteError as found:
                 notice(f"Learning rate {rate:g}: {found}")
                 return NOT_FINITE
-        accuracy, surprise = on_first_process(lambda: last_evaluation(folder), processes)
+        accuracy, surprise = on_first_process(lambda: last_evaluation(run), processes)
     notice(f"Learning rate {rate:g}: {100 * accuracy:.2f} % on the held-out part, loss {-surprise:.4g}")
     return accuracy, surprise
 
 
-def last_evaluation(folder: Path) -> Judgement:
+def last_evaluation(run: RunFolder) -> Judgement:
     """Read how good a run was at its end."""
-    from vitrine.reports.run_account import read_records
-
-    judged = [record for record in read_records(folder / "metrics.jsonl") if "val_accuracy" in record]
+    judged = [record for record in run.read_metrics() if "val_accuracy" in record]
     return judged[-1]["val_accuracy"], -judged[-1]["val_loss"]
 
 

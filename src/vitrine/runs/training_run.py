@@ -14,12 +14,13 @@ from typing import TYPE_CHECKING, Any
 from vitrine.errors import VitrineError
 from vitrine.evaluation.scoring import Mistake
 from vitrine.runs.run_report import worst_lines
+from vitrine.runtime.run_folder import RunFolder
 from vitrine.spelling import counted
 
 if TYPE_CHECKING:
-    from vitrine.data.preprocess import Preprocess
-    from vitrine.data.scan import Issue
-    from vitrine.data.source import Source
+    from vitrine.data.auditing.scan import Issue
+    from vitrine.data.preparing.preprocess import Preprocess
+    from vitrine.data.sources.source import Source
     from vitrine.models import Model
     from vitrine.recipes import Recipe
     from vitrine.runs.run_report import RunReport
@@ -170,11 +171,11 @@ def carry_out(setting: Setting, *, resume_from: Path | None = None) -> TrainingR
     from vitrine.training.loop import train
     from vitrine.training.metrics_log import MetricsFile
 
-    folder = setting.folder
+    folder, run = setting.folder, RunFolder(setting.folder)
     with (
         joined_processes(setting.device) as processes,
         at_work(folder, processes),
-        logged_to(folder / "log.txt", is_first=processes.is_first),
+        logged_to(run, is_first=processes.is_first),
     ):
         # Before a time is promised.
         require_precision(setting.recipe.training.precision, device=processes.device)
@@ -197,7 +198,7 @@ def carry_out(setting: Setting, *, resume_from: Path | None = None) -> TrainingR
         sinks: list[Any] = []
         if processes.is_first:
             sinks = [
-                MetricsFile(folder / "metrics.jsonl", done_steps=done),
+                MetricsFile(run, done_steps=done),
                 *optional_sinks(setting, done=done),
             ]
         try:
@@ -205,7 +206,7 @@ def carry_out(setting: Setting, *, resume_from: Path | None = None) -> TrainingR
                 module,
                 task,
                 config=training,
-                folder=folder / "checkpoints",
+                folder=run.checkpoints,
                 sinks=sinks,
                 processes=processes,
                 shard=setting.shard,
@@ -242,17 +243,16 @@ def save_model(setting: Setting) -> None:
     from vitrine.checkpoints import save
     from vitrine.models import build
     from vitrine.runs.training_task import weights_of_model
-    from vitrine.training.loop import BEST, LAST
     from vitrine.training.saving import newest_state, weights_of
 
-    checkpoints = setting.folder / "checkpoints"
-    state = newest_state(checkpoints / BEST) or newest_state(checkpoints / LAST)
+    run = RunFolder(setting.folder)
+    state = newest_state(run.best_checkpoint) or newest_state(run.last_checkpoint)
     assert state is not None
     model = build(setting.model.config)  # the one that was trained may be in pieces, on many devices
     model.load_state_dict(weights_of_model(weights_of(state), setting.recipe.objective))
     save(
         model.eval(),
-        setting.folder / "model",
+        run.model,
         preprocess=setting.preprocess,
         classes=list(setting.splits["train"].classes) if setting.model.config.num_classes else None,
         recipe=dataclasses.asdict(setting.recipe),
@@ -262,9 +262,9 @@ def save_model(setting: Setting) -> None:
 
 def result_of(setting: Setting, outcome: "Outcome", report: "RunReport | None" = None) -> TrainingResult:
     """Say how the run ended: the accuracy is that of the weights that were saved."""
-    from vitrine.data.source import printable
-    from vitrine.evaluation.bootstrap import wilson_interval
+    from vitrine.evaluation.metrics import wilson_interval
     from vitrine.runs.validation import unjudged
+    from vitrine.spelling import printable
 
     folder, accuracy = setting.folder, outcome.best
     num_validation = len(setting.splits["val"]) if "val" in setting.splits else 0
@@ -277,7 +277,7 @@ def result_of(setting: Setting, outcome: "Outcome", report: "RunReport | None" =
         notes += unjudged(setting.splits)
     return TrainingResult(
         folder=folder,
-        model=folder / "model",
+        model=RunFolder(folder).model,
         steps=outcome.steps,
         accuracy=accuracy,
         best_step=outcome.best_step,

@@ -1,14 +1,21 @@
 """Which device a run computes on."""
 
+import functools
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
+from torch import Tensor
 
-from vitrine.errors import ConfigError
+from vitrine.errors import ConfigError, TryOption
 from vitrine.runtime.progress import notice
 from vitrine.spelling import counted
+
+DEVICES = ("cpu", "cuda", "mps")
+ON_CPU = TryOption("device", "to compute on the CPU", "cpu")
 
 
 def choose_device(name: str, local_rank: int = 0) -> torch.device:
@@ -18,12 +25,25 @@ def choose_device(name: str, local_rank: int = 0) -> torch.device:
     try:
         device = torch.device(f"cuda:{local_rank}" if name == "cuda" else name)
     except RuntimeError:
-        raise ConfigError(f"no device is called {name!r}; use auto, cpu or cuda") from None
+        device = torch.device("meta")
+    if device.type not in DEVICES:
+        raise ConfigError(f"must be auto, cpu, cuda, cuda:N or mps, got {name!r}", option="device")
+    if device.type == "mps" and not torch.backends.mps.is_available():
+        raise ConfigError("torch finds no Apple GPU (mps) on this machine", option="device", advice=[ON_CPU])
     if device.type == "cuda":
-        if not torch.cuda.is_available():
-            raise ConfigError(f"device {name!r} was asked for, but this torch sees no GPU; use --device cpu")
+        _require_gpu(device)
         torch.cuda.set_device(device)
     return device
+
+
+def _require_gpu(device: torch.device) -> None:
+    if not torch.cuda.is_available():
+        raise ConfigError("torch finds no CUDA GPU on this machine", option="device", advice=[ON_CPU])
+    count = torch.cuda.device_count()
+    if device.index is not None and device.index >= count:
+        raise ConfigError(
+            f"{device} is not among the {counted(count, 'GPU')}, counted from 0", option="device"
+        )
 
 
 def has_fast_bf16(device: torch.device) -> bool:
@@ -60,3 +80,18 @@ def same_threads(before: int | None) -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(now)
+
+
+def copy_to_device(values: NDArray[np.generic] | Tensor, device: torch.device) -> Tensor:
+    """Copy an array to a device; the host goes on at once."""
+    tensor = values if isinstance(values, Tensor) else torch.from_numpy(values)
+    if device.type == "cuda":
+        return tensor.pin_memory().to(device, non_blocking=True)
+    return tensor.to(device)
+
+
+@functools.lru_cache(maxsize=256)
+def device_constant(values: tuple[float, ...], device: torch.device) -> Tensor:
+    """Return a few numbers as a float32 tensor that is made on its device once; not to be written to."""
+    with torch.inference_mode(False):  # made once, used in every mode
+        return torch.tensor(values, device=device, dtype=torch.float32)

@@ -4,11 +4,11 @@ import contextlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
-from pathlib import Path
 from typing import TextIO
 
 from vitrine.errors import PYTHON, Advice, VitrineError
 from vitrine.runtime.progress import Listener, current_listener, listening
+from vitrine.runtime.run_folder import RunFolder
 
 
 class LogFile:
@@ -58,13 +58,12 @@ class LogFile:
 
 
 @contextmanager
-def logged_to(path: Path, *, is_first: bool = True) -> Iterator[None]:
-    """Append what is said inside the block, and how it failed, to a file; only the first process does."""
+def logged_to(run: RunFolder, *, is_first: bool = True) -> Iterator[None]:
+    """Append the notices of the block, and how it failed, to a run's log; only the first process does."""
     if not is_first:
         yield
         return
-    path.parent.mkdir(parents=True, exist_ok=True)
-    file = path.open("a", encoding="utf-8")
+    file = run.open_log()
     log = LogFile(file, then=current_listener())
     try:
         with listening(log):

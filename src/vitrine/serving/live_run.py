@@ -10,15 +10,11 @@ from typing import Any
 from vitrine.checkpoints import Loaded, Record
 from vitrine.checkpoints.reading.safetensors_file import SafetensorsFile
 from vitrine.checkpoints.record import config_from_json
-from vitrine.data.preprocess import Preprocess
+from vitrine.data.preparing.preprocess import Preprocess
 from vitrine.errors import CheckpointError
 from vitrine.models import build
+from vitrine.runtime.run_folder import RunFolder
 
-METRICS, RUN = "metrics.jsonl", "run.json"
-# Best first: what `vitrine evaluate` will see in the end.
-STATES = ("checkpoints/best.safetensors", "checkpoints/last.safetensors")
-# Written last of the model that a run leaves.
-SAVED = "model/config.json"
 CHUNK_BYTES = 2**18
 
 
@@ -27,27 +23,28 @@ class LiveRun:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        self.run = RunFolder(folder)
         self.name = folder.resolve().name
 
     @property
     def is_finished(self) -> bool:
         """Whether the run has saved its model."""
-        return (self.folder / SAVED).exists()
+        return self.run.has_model
 
     def silent_seconds(self) -> float | None:
         """Return how long ago the last record was written; None where there is none."""
         try:
-            return max(time.time() - (self.folder / METRICS).stat().st_mtime, 0.0)
+            return max(time.time() - self.run.metrics_file.stat().st_mtime, 0.0)
         except FileNotFoundError:
             return None
 
     def weights_stamp(self) -> tuple[tuple[str, int, int], ...]:
         """Return which files of weights there are, with size and time: it changes when there is something new."""
         found = []
-        for name in (SAVED, *STATES):
+        for path in (self.run.model / "config.json", *states_of(self.run)):
             with suppress(OSError):
-                status = (self.folder / name).stat()
-                found.append((name, status.st_size, status.st_mtime_ns))
+                status = path.stat()
+                found.append((path.name, status.st_size, status.st_mtime_ns))
         return tuple(found)
 
     def read(self, after: int) -> tuple[list[dict[str, Any]], int]:
@@ -55,7 +52,7 @@ class LiveRun:
 
         A resumed run may have cut the file short: then it is read from its start.
         """
-        path = self.folder / METRICS
+        path = self.run.metrics_file
         try:
             size = path.stat().st_size
             if after > size:
@@ -67,6 +64,11 @@ class LiveRun:
             return [], 0
         whole = data[: data.rfind(b"\n") + 1]
         return [record for line in whole.splitlines() if (record := parsed(line))], after + len(whole)
+
+
+def states_of(run: RunFolder) -> tuple[Path, Path]:
+    """Return the files of weights of a run, best first: what `evaluate` will see in the end."""
+    return run.best_checkpoint, run.last_checkpoint
 
 
 def parsed(line: bytes) -> dict[str, Any] | None:
@@ -86,20 +88,20 @@ def parsed(line: bytes) -> dict[str, Any] | None:
 
 def load_unfinished(folder: Path) -> Loaded | None:
     """Load the newest weights of a run that has not saved its model yet; None where it has none so far."""
-    state = next((folder / name for name in STATES if (folder / name).exists()), None)
+    run = RunFolder(folder)
+    state = next((path for path in states_of(run) if path.exists()), None)
     if state is None:
         return None
     try:
-        run = json.loads((folder / RUN).read_text(encoding="utf-8"))
-        classes = json.loads((folder / "classes.json").read_text(encoding="utf-8"))["classes"]
-        config = config_from_json(run["model"])
-        preprocess = Preprocess.from_json(run["preprocess"])
+        record, classes = run.read_record(), run.read_classes()
+        config = config_from_json(dict(record.model))
+        preprocess = Preprocess.from_json(dict(record.preprocess))
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise CheckpointError(f"{folder} is a run whose records cannot be read: {error}") from None
     file = SafetensorsFile(state)
     # Averages are what the run will save; without labels the trained module holds the model as `vit`.
     prefix = "averages." if any(name.startswith("averages.") for name in file.index) else "model."
-    prefix += "" if run.get("objective", "labels") == "labels" else "vit."
+    prefix += "" if record.objective == "labels" else "vit."
     model = build(config)
     try:
         model.load_state_dict(
@@ -107,7 +109,7 @@ def load_unfinished(folder: Path) -> Loaded | None:
         )
     except RuntimeError as error:
         raise CheckpointError(f"{state} does not fit its run: {str(error).splitlines()[0]}") from None
-    classes = tuple(classes) if len(classes) == config.num_classes else None
-    record = Record(config=config, preprocess=preprocess, classes=classes)
+    names = tuple(classes) if len(classes) == config.num_classes else None
+    described = Record(config=config, preprocess=preprocess, classes=names)
     note = f"{folder} is not finished: these are its weights in {state.name} as they were just now"
-    return Loaded(model=model.eval(), preprocess=preprocess, classes=classes, record=record, notes=(note,))
+    return Loaded(model=model.eval(), preprocess=preprocess, classes=names, record=described, notes=(note,))

@@ -10,14 +10,14 @@ from typing import Any
 import torch
 from torch import nn
 
-from vitrine.data.source import some_of
 from vitrine.errors import CheckpointError, ConfigError, RepeatedError
 from vitrine.models.dropout import image_keys, number_random_layers
 from vitrine.models.kernels import use_kernels
-from vitrine.runtime.memory import peak_memory
+from vitrine.runtime.hardware import peak_memory
 from vitrine.runtime.processes import Processes, anyone
 from vitrine.runtime.progress import announced, notice
-from vitrine.spelling import counted
+from vitrine.runtime.run_folder import BEST, LAST, STOPPED
+from vitrine.spelling import counted, some_of
 from vitrine.training.averaging import Averages
 from vitrine.training.config import TrainingConfig, is_bf16
 from vitrine.training.distribution import distributed
@@ -39,8 +39,6 @@ from vitrine.training.step import (
 from vitrine.training.stopping import NotFiniteError, StoppedError, saving_on_signals
 from vitrine.training.task import Outcome, Task
 from vitrine.training.window import Window
-
-LAST, BEST, STOPPED = "last.safetensors", "best.safetensors", "stopped.safetensors"
 
 
 def train(

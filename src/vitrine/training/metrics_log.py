@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 from vitrine.errors import CheckpointError, MissingExtraError
 from vitrine.runtime.files import write_atomically
+from vitrine.runtime.run_folder import RunFolder
 
 
 class Sink(Protocol):
@@ -24,11 +25,8 @@ class Sink(Protocol):
 class MetricsFile:
     """`metrics.jsonl`: every record is on disk before training goes on."""
 
-    def __init__(self, path: Path, *, done_steps: int = 0) -> None:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        if path.exists():
-            keep_until(path, done_steps)
-        self._file = path.open("a", encoding="utf-8")
+    def __init__(self, run: RunFolder, *, done_steps: int = 0) -> None:
+        self._file = run.open_metrics(done_steps=done_steps)
 
     def write(self, record: dict[str, Any]) -> None:
         """Append one line."""
@@ -45,20 +43,6 @@ class MetricsFile:
         """Close the file; what could not be written was said."""
         with contextlib.suppress(OSError):
             self._file.close()
-
-
-def keep_until(path: Path, step: int) -> None:
-    """Drop the records after `step`: a resumed run writes them again, and a line cut short goes too."""
-    kept = []
-    for line in path.read_text(encoding="utf-8").splitlines():
-        try:
-            record = json.loads(line)
-        except ValueError:
-            continue
-        if record.get("step", 0) <= step:
-            kept.append(line + "\n")
-    with write_atomically(path, mode="w") as file:
-        file.write("".join(kept))
 
 
 def require_sinks(*, tensorboard: bool, wandb: str | None) -> None:

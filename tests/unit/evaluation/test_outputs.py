@@ -6,9 +6,9 @@ import torch
 import torch.distributed as dist
 from torch import multiprocessing
 
-from vitrine.data.arrays import ArraySource
-from vitrine.data.file_list import FileList
-from vitrine.data.preprocess import Preprocess
+from vitrine.data.preparing.preprocess import Preprocess
+from vitrine.data.sources.file_list import FileList
+from vitrine.data.sources.in_memory import ArraySource
 from vitrine.errors import DataError
 from vitrine.evaluation.features import (
     extract_features,
@@ -17,8 +17,7 @@ from vitrine.evaluation.features import (
     representation,
     weights_hash,
 )
-from vitrine.evaluation.outputs import at_a_time, run_model
-from vitrine.evaluation.ranks import gather_mappings, gather_rows, on_every_rank
+from vitrine.evaluation.outputs import at_a_time, gather_mappings, gather_rows, on_every_rank, run_model
 from vitrine.models import create_model
 from vitrine.runtime.progress import listening
 

@@ -10,11 +10,11 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrize, prune
 
 from tests.unit.models.small import VIT
+from vitrine.checkpoints.libraries import import_installed
 from vitrine.models import ViT, create_model
 from vitrine.models.encoder import Mlp
 from vitrine.models.kernels.layers import FastMlp, FastSelfAttention, speed_up
 from vitrine.models.touched import is_as_built, is_plain
-from vitrine.runtime.peers import import_peer
 
 TARGETS = ("blocks.2.attention.to_qkv", "patch_projection", "blocks.2.mlp.expand", "head")
 BYPASSED = TARGETS[:2]
@@ -128,7 +128,7 @@ def test_quantised_layers_compute() -> None:
 
 
 def adapted(model: ViT, targets: list[str]) -> nn.Module:
-    peft = import_peer("peft")
+    peft = import_installed("peft")
     lora = peft.LoraConfig(r=2, lora_alpha=8, target_modules=targets, init_lora_weights=False)
     return peft.get_peft_model(model, lora).eval()
 
@@ -178,7 +178,7 @@ def test_lora_trains_under_ddp_on_two_processes(tmp_path: Path) -> None:
     "name", ["blocks.2.attention.to_qkv", "blocks.2", "blocks.2.norm_1", "patch_projection"]
 )
 def test_captum_attributes_to_a_layer(name: str) -> None:
-    captum = import_peer("captum.attr")
+    captum = import_installed("captum.attr")
     model = small_model()
     layer = model.get_submodule(name)
     for method in (captum.LayerActivation(model, layer), captum.LayerGradientXActivation(model, layer)):
@@ -190,8 +190,8 @@ def test_captum_attributes_to_a_layer(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["blocks.2", "blocks.2.norm_1", "blocks.1"])
 def test_grad_cam_maps_the_patches_of_the_last_block(name: str) -> None:
-    grad_cam = import_peer("pytorch_grad_cam")
-    utils = import_peer("pytorch_grad_cam.utils.model_targets")
+    grad_cam = import_installed("pytorch_grad_cam")
+    utils = import_installed("pytorch_grad_cam.utils.model_targets")
 
     def on_grid(tokens: Tensor) -> Tensor:
         return tokens[:, 1:].unflatten(1, (4, 4)).permute(0, 3, 1, 2)

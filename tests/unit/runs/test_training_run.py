@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 from pictures import class_folders
 
-from vitrine.data.sources import open_splits
-from vitrine.evaluation.bootstrap import wilson_interval
+from vitrine.data.sources.opening import open_splits
+from vitrine.evaluation.metrics import wilson_interval
 from vitrine.runs.validation import unjudged
 
 

@@ -5,8 +5,9 @@ from pathlib import Path
 import pytest
 
 from vitrine.errors import ConfigError
-from vitrine.runtime.log_file import logged_to
+from vitrine.runtime.log_file import LogFile, logged_to
 from vitrine.runtime.progress import announced, listening, notice
+from vitrine.runtime.run_folder import RunFolder
 
 
 class Heard:
@@ -35,7 +36,7 @@ def say_something() -> None:
 
 def test_remarks_and_notes_are_written_and_passed_on(tmp_path: Path) -> None:
     heard = Heard()
-    with listening(heard), logged_to(tmp_path / "log.txt"):
+    with listening(heard), logged_to(RunFolder(tmp_path)):
         say_something()
     lines = (tmp_path / "log.txt").read_text().splitlines()
     assert [line.split(" ", 2)[2] for line in lines] == ["Here we go", "Training: 1,500/2,000, loss 1.5"]
@@ -43,22 +44,22 @@ def test_remarks_and_notes_are_written_and_passed_on(tmp_path: Path) -> None:
 
 
 def test_a_failure_is_the_last_line_and_a_later_run_goes_on_below_it(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError), logged_to(tmp_path / "log.txt"):
+    with pytest.raises(ConfigError), logged_to(RunFolder(tmp_path)):
         raise ConfigError("it went wrong")
-    with logged_to(tmp_path / "log.txt"):
+    with logged_to(RunFolder(tmp_path)):
         notice("Here we go again")
     lines = (tmp_path / "log.txt").read_text().splitlines()
     assert lines[0].endswith(" it went wrong") and lines[1].endswith(" Here we go again")
 
 
 def test_only_the_first_of_several_processes_writes(tmp_path: Path) -> None:
-    with logged_to(tmp_path / "log.txt", is_first=False):
+    with logged_to(RunFolder(tmp_path), is_first=False):
         say_something()
     assert not (tmp_path / "log.txt").exists()
 
 
 def test_a_full_disk_silences_the_log_and_nobody_else() -> None:
     heard = Heard()
-    with listening(heard), logged_to(Path("/dev/full")):
+    with listening(LogFile(Path("/dev/full").open("a", buffering=1), then=heard)):
         say_something()
     assert heard.words[0] == "Here we go" and heard.words[-1] == "end"

@@ -27,6 +27,7 @@ from unit.training.simple import (
 from vitrine.errors import CheckpointError, TrainingError
 from vitrine.models import create_model
 from vitrine.runtime.progress import listening
+from vitrine.runtime.run_folder import RunFolder
 from vitrine.training import loop as loop_module
 from vitrine.training import room
 from vitrine.training.config import TrainingConfig
@@ -398,7 +399,7 @@ def test_records_after_the_checkpoint_are_dropped_when_a_run_goes_on(tmp_path: P
 
     path = tmp_path / "metrics.jsonl"
     path.write_text('{"step": 1, "loss": 2.0}\n{"step": 2, "loss": 1.9}\n{"step": 3, "lo')
-    sink = MetricsFile(path, done_steps=1)
+    sink = MetricsFile(RunFolder(tmp_path), done_steps=1)
     sink.write({"step": 2, "loss": 1.8})
     sink.close()
     assert [json.loads(line) for line in path.read_text().splitlines()] == [
@@ -412,7 +413,7 @@ def test_records_that_cannot_be_written_stop_the_run_in_one_sentence(tmp_path: P
     from vitrine.training.metrics_log import MetricsFile
 
     config, folder = Changed(CONFIG, checkpoint_every=1), fresh_folder(tmp_path)
-    sink = MetricsFile(tmp_path / "run" / "metrics.jsonl")
+    sink = MetricsFile(RunFolder(tmp_path / "run"))
     file, written = sink._file, []
 
     class Filling:

@@ -1,0 +1,70 @@
+"""Find a training run by its folder, by `runs/latest`, or by the model that it trained. No torch."""
+
+from pathlib import Path
+
+from vitrine.errors import ConfigError, TryVerb
+from vitrine.runtime.run_folder import RECORD, RunFolder
+from vitrine.spelling import near_match
+
+LATEST = "latest"
+"""Stands for the newest training run of a folder."""
+
+
+def find_run(named: str | Path) -> RunFolder:
+    """Return the run folder of this name; `runs/latest` is the one beside it that was trained last."""
+    path = Path(named)
+    if path.name == LATEST and not path.exists():
+        return latest_run(path.parent)
+    if not RunFolder(path).is_run:
+        raise ConfigError(f"{path} is not the folder of a training run{_suggestion(path)}")
+    return RunFolder(path)
+
+
+def latest_run(parent: Path) -> RunFolder:
+    """Return the run below `parent` that was trained last."""
+    runs = runs_in(parent)
+    if not runs:
+        raise ConfigError(
+            f"{parent} holds no training run yet", advice=[TryVerb("finetune", ("DATA",), "to start one")]
+        )
+    return max(runs, key=RunFolder.trained_at)
+
+
+def runs_in(parent: Path) -> list[RunFolder]:
+    """Return the runs whose folders lie in `parent`."""
+    return [RunFolder(path.parent) for path in parent.glob(f"*/{RECORD}")]
+
+
+def run_of_model(model: str | Path) -> RunFolder | None:
+    """Return the run that a model was trained by, given its folder or the folder `model/` in it; None without one."""
+    path = Path(model)
+    if path.name == LATEST and not path.exists():
+        runs = runs_in(path.parent)
+        return max(runs, key=RunFolder.trained_at) if runs else None
+    for run in (RunFolder(path), RunFolder(path.parent)):
+        if run.is_run:
+            return run if run.recipe_file.exists() else None
+    return None
+
+
+def resolve_latest(model: str) -> str:
+    """Replace `runs/latest` by the run that it names now, before another run becomes the latest."""
+    path = Path(model)
+    if path.name != LATEST or path.exists() or not runs_in(path.parent):
+        return model
+    return str(latest_run(path.parent).path)
+
+
+def _suggestion(named: Path) -> str:
+    """Name the run that may have been meant: the one around `named`, the newest in it, or one spelt like it."""
+    if RunFolder(named.parent).is_run:
+        return f"; did you mean {named.parent}?"
+    if runs_in(named):
+        return f"; did you mean {named / LATEST}?"
+    beside = [run.path.name for run in runs_in(named.parent)]
+    close = near_match(named.name, [*beside, LATEST] if beside else [])
+    if close is not None:
+        return f"; did you mean {named.parent / close}?"
+    if runs_in(Path("runs")):
+        return f"; the newest one is {Path('runs') / LATEST}"
+    return f"; the newest one there is {named.parent / LATEST}" if beside else ""

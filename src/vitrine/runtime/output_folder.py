@@ -1,0 +1,82 @@
+"""Where a command writes: a new dated folder under ./runs, or the folder that the user names; never into data."""
+
+import os
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from datetime import datetime
+from pathlib import Path
+
+from vitrine.errors import ConfigError, TryOption, VitrineError
+
+
+def new_output_folder(
+    named: str | Path | None,
+    *,
+    verb: str,
+    files: Iterable[str],
+    never_in: Iterable[Path] = (),
+    is_overwriting: bool = False,
+) -> Path:
+    """Choose and create the folder for the results of `verb`, which will write `files` there.
+
+    Refuses a folder inside any of `never_in`, and one that already holds one of the files.
+    """
+    folder = Path(named) if named is not None else _dated(verb)
+    for data in never_in:
+        if is_inside(folder, data):
+            raise ConfigError(
+                f"{folder} is inside the data set {data}, where nothing is ever written; choose a folder outside it",
+                option="out",
+            )
+    present = [] if named is None else [name for name in files if (folder / name).exists()]
+    if present and not is_overwriting:
+        raise ConfigError(
+            f"{folder} already holds {present[0]}; choose another folder",
+            option="out",
+            advice=[TryOption("overwrite", "to replace it", True)],
+        )
+    try:
+        if named is None:
+            return _new_dated(verb)
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(
+            f"cannot create the folder {folder}: {error.strerror}; choose another", option="out"
+        ) from error
+    return folder
+
+
+@contextmanager
+def removed_if_empty(folder: Path) -> Iterator[None]:
+    """Remove a folder again where the block fails or is interrupted before anything was written there."""
+    try:
+        yield
+    except (VitrineError, KeyboardInterrupt):
+        with suppress(OSError):  # it holds something
+            folder.rmdir()
+        raise
+
+
+def is_inside(path: Path, data: Path) -> bool:
+    """Whether `path` is `data` or below it, links followed; beside a single file is not inside it."""
+    root = os.path.realpath(data)
+    return os.path.commonpath([root, os.path.realpath(path)]) == root
+
+
+def _new_dated(verb: str) -> Path:
+    """Create a folder that nobody else has, even if two commands start in the same second."""
+    Path("runs").mkdir(exist_ok=True)
+    number = 1
+    while True:
+        folder = _dated(verb, number)
+        try:
+            folder.mkdir()
+        except FileExistsError:
+            number += 1
+        else:
+            return folder
+
+
+def _dated(verb: str, number: int = 1) -> Path:
+    stamp = datetime.now().strftime("%Y-%m-%d-%H%M%S")
+    return Path("runs") / (f"{stamp}-{verb}" + (f"-{number}" if number > 1 else ""))

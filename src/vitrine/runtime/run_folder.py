@@ -1,0 +1,344 @@
+"""A run folder: the name of every file in it, and every read and write of them. No torch.
+
+run.json           how the run was started: all that `resume` needs beside the recipe (a `RunRecord`)
+config.yaml        the recipe
+command.txt        the command line, as it was typed
+environment.json   versions and machine
+classes.json       class names, in the order of the head
+split.csv          which images were held out
+data.json          sizes, fingerprints and problems of the data
+metrics.jsonl      one record per line: logged steps and evaluations
+log.txt            notices with their time
+checkpoints/       last, best and stopped: weights and optimizer state
+model/             the trained model with its record
+pictures/          what the model sees along the way, for objectives that draw it
+sweep/             one run folder per learning rate that was tried
+report.html        the page of the run
+"""
+
+import dataclasses
+import json
+import math
+import os
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TextIO
+
+from vitrine.errors import CheckpointError, ConfigError, VitrineError
+from vitrine.runtime.files import json_text, write_atomically
+from vitrine.runtime.locks import require_lock
+
+RECORD, RECIPE, METRICS, CHECKPOINTS, MODEL = (
+    "run.json",
+    "config.yaml",
+    "metrics.jsonl",
+    "checkpoints",
+    "model",
+)
+# A folder that holds one of these is not overwritten unless asked for.
+RESULTS = (RECIPE, METRICS, CHECKPOINTS, MODEL)
+# Everything that a run writes, and so all that overwriting removes.
+WRITTEN = (
+    *RESULTS, RECORD, "command.txt", "environment.json", "classes.json", "split.csv", "data.json", "log.txt",
+    "pictures", "sweep", "tensorboard", "wandb", "report.html",
+)  # fmt: skip
+LAST, BEST, STOPPED = "last.safetensors", "best.safetensors", "stopped.safetensors"
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunRecord:
+    """`run.json`: how a run was started."""
+
+    verb: str
+    data: str
+    """Address of the data set, absolute where it is a path."""
+    device: str
+    workers: int
+    model: Mapping[str, Any]
+    """Config of the model, as `checkpoints.record` writes it."""
+    preprocess: Mapping[str, Any]
+    objective: str = "labels"
+    hold_out: float | None = None
+    exclude: str | None = None
+    shard: bool = False
+    trains_on_all: bool = False
+    """Whether the held-out images are trained on too, as after a sweep."""
+    is_sweeping: bool = False
+    """Whether learning rates are still being tried."""
+    tensorboard: bool = False
+    wandb: str | None = None
+    launch: str | None = None
+    """Identity of the torchrun that started it."""
+    threads: int | None = None
+    teacher: str | None = None
+    """Hash of the teacher's weights, for distillation."""
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """One run folder; nothing is read or written until asked for."""
+
+    path: Path
+
+    def __str__(self) -> str:
+        return str(self.path)
+
+    @property
+    def is_run(self) -> bool:
+        """Whether a run was started here."""
+        return self.record_file.exists()
+
+    @property
+    def has_model(self) -> bool:
+        """Whether the run has finished and saved its model; config.json is written last."""
+        return (self.model / "config.json").exists()
+
+    @property
+    def record_file(self) -> Path:
+        """How the run was started."""
+        return self.path / RECORD
+
+    @property
+    def recipe_file(self) -> Path:
+        """The recipe."""
+        return self.path / RECIPE
+
+    @property
+    def split_file(self) -> Path:
+        """Which images were held out; `data.split` reads and writes it."""
+        return self.path / "split.csv"
+
+    @property
+    def metrics_file(self) -> Path:
+        """Logged steps and evaluations."""
+        return self.path / METRICS
+
+    @property
+    def log_file(self) -> Path:
+        """Notices with their time."""
+        return self.path / "log.txt"
+
+    @property
+    def report_file(self) -> Path:
+        """The page of the run."""
+        return self.path / "report.html"
+
+    @property
+    def model(self) -> Path:
+        """The trained model."""
+        return self.path / MODEL
+
+    @property
+    def checkpoints(self) -> Path:
+        """Weights and optimizer state, by name."""
+        return self.path / CHECKPOINTS
+
+    @property
+    def last_checkpoint(self) -> Path:
+        """Where training resumes."""
+        return self.checkpoints / LAST
+
+    @property
+    def best_checkpoint(self) -> Path:
+        """The weights with the best evaluation."""
+        return self.checkpoints / BEST
+
+    @property
+    def tensorboard(self) -> Path:
+        """Event files of TensorBoard."""
+        return self.path / "tensorboard"
+
+    def attempt(self, rate: float) -> "RunFolder":
+        """Return the run folder of one learning rate of a sweep."""
+        return RunFolder(self.path / "sweep" / f"lr-{rate:g}")
+
+    def attempts(self) -> dict[float, "RunFolder"]:
+        """Return the run folders of a sweep by learning rate, lowest first."""
+        found = {float(path.name.removeprefix("lr-")): path for path in (self.path / "sweep").glob("lr-*")}
+        return {rate: RunFolder(found[rate]) for rate in sorted(found)}
+
+    def trained_at(self) -> float:
+        """Return the time of the last step; a report that is written again does not count."""
+        files = (self.record_file, self.metrics_file)
+        return max((file.stat().st_mtime for file in files if file.exists()), default=0.0)
+
+    def read_record(self) -> RunRecord:
+        """Read run.json; fields of later versions are ignored."""
+        values = self._json(RECORD)
+        known = {field.name for field in dataclasses.fields(RunRecord)}
+        try:
+            return RunRecord(**{name: value for name, value in values.items() if name in known})
+        except TypeError as error:
+            missing = str(error).rpartition(": ")[2]
+            raise ConfigError(f"{self.record_file} is damaged: it lacks {missing}") from None
+
+    def read_recipe(self) -> str:
+        """Read the recipe as it was written."""
+        return self._text(RECIPE)
+
+    def read_command(self) -> str:
+        """Read the command line; empty where it was not kept."""
+        return self._text("command.txt", "").strip()
+
+    def read_environment(self) -> dict[str, Any]:
+        """Read versions and machine; empty where they were not kept."""
+        return self._json("environment.json", {})
+
+    def read_classes(self) -> list[str]:
+        """Read the class names."""
+        return [str(name) for name in self._json("classes.json")["classes"]]
+
+    def read_data(self) -> dict[str, Any]:
+        """Read what the data was; empty where that was not kept."""
+        return self._json("data.json", {})
+
+    def read_metrics(self) -> list[dict[str, Any]]:
+        """Read all records; a line that was cut short, as by a power cut, is skipped."""
+        lines = self._text(METRICS, "").splitlines()
+        return [record for line in lines if (record := _parsed(line)) is not None and "step" in record]
+
+    def write_record(self, record: RunRecord) -> None:
+        """Write run.json."""
+        self._write_json(RECORD, dataclasses.asdict(record))
+
+    def write_recipe(self, text: str) -> None:
+        """Write config.yaml."""
+        self._write(RECIPE, text)
+
+    def write_command(self, text: str) -> None:
+        """Write command.txt."""
+        self._write("command.txt", text + "\n")
+
+    def write_environment(self, values: Mapping[str, Any]) -> None:
+        """Write environment.json."""
+        self._write_json("environment.json", values)
+
+    def write_classes(self, names: Sequence[str]) -> None:
+        """Write classes.json."""
+        self._write_json("classes.json", {"classes": list(names)})
+
+    def write_data(self, values: Mapping[str, Any]) -> None:
+        """Write data.json."""
+        self._write_json("data.json", values)
+
+    def write_picture(self, step: int, png: bytes) -> None:
+        """Write pictures/step-N.png."""
+        self._write(f"pictures/step-{step}.png", png)
+
+    def open_log(self) -> TextIO:
+        """Open log.txt to append to it."""
+        return self._append("log.txt")
+
+    def open_metrics(self, *, done_steps: int) -> TextIO:
+        """Open metrics.jsonl to append; records after `done_steps`, which will be written again, are removed."""
+        if self.metrics_file.exists():
+            lines = self._text(METRICS).splitlines()
+            self._write(METRICS, "".join(line + "\n" for line in lines if _step_of(line) <= done_steps))
+        return self._append(METRICS)
+
+    def clear(self) -> None:
+        """Remove everything that a run writes: an earlier run's weights must not be taken for a new one's."""
+        for name in WRITTEN:
+            _remove(self.path / name)
+
+    def locked(self) -> AbstractContextManager[None]:
+        """Keep other processes from writing to this run for the length of the block; refuse if one does already.
+
+        The lock lies inside the folder: beside it, as with /out, nothing may be writable.
+        """
+        self.require_own_files()
+        return require_lock(
+            self.checkpoints, advice="wait for it or stop it first, or write to another folder"
+        )
+
+    def require_own_files(self) -> None:
+        """Refuse a folder with links that lead out of it, pipes or devices: a run writes to its own files only."""
+        root = Path(os.path.realpath(self.path))
+        for folder, folders, files in os.walk(self.path):
+            for name in (*folders, *files):
+                require_own_file(Path(folder) / name, root=root)
+
+    @contextmanager
+    def removed_on_failure(self) -> Iterator[None]:
+        """Remove the folder again where the block fails before the run has begun; only if it was empty."""
+        was_empty = not any(self.path.iterdir())
+        try:
+            yield
+        except (VitrineError, KeyboardInterrupt):
+            if was_empty:
+                _remove(self.split_file)
+                self.path.rmdir()
+            raise
+
+    def _text(self, name: str, default: str | None = None) -> str:
+        path = self.path / name
+        if default is not None and not path.exists():
+            return default
+        try:
+            return path.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+            raise ConfigError(f"cannot read {path}: {reason}") from None
+
+    def _json(self, name: str, default: dict[str, Any] | None = None) -> dict[str, Any]:
+        if default is not None and not (self.path / name).exists():
+            return default
+        try:
+            values = json.loads(self._text(name))
+        except ValueError as error:
+            raise ConfigError(f"{self.path / name} is damaged: {error}") from None
+        if not isinstance(values, dict):
+            raise ConfigError(f"{self.path / name} is damaged: not a table of names and values")
+        return values
+
+    def _write_json(self, name: str, values: Mapping[str, Any]) -> None:
+        self._write(name, json_text(values, indent=2) + "\n")
+
+    def _write(self, name: str, content: str | bytes) -> None:
+        path = self.path / name
+        require_own_file(path, root=Path(os.path.realpath(self.path)))
+        try:
+            with write_atomically(path, mode="w" if isinstance(content, str) else "wb") as file:
+                file.write(content)
+        except OSError as error:
+            raise CheckpointError(f"cannot write {path}: {error.strerror or error}") from None
+
+    def _append(self, name: str) -> TextIO:
+        self.path.mkdir(parents=True, exist_ok=True)
+        require_own_file(self.path / name, root=Path(os.path.realpath(self.path)))
+        return (self.path / name).open("a", encoding="utf-8")
+
+
+def require_own_file(path: Path, *, root: Path) -> None:
+    """Refuse a path that leaves the folder `root`, which has no links itself, or that is no file or folder."""
+    target = Path(os.path.realpath(path))
+    if not target.is_relative_to(root):
+        raise ConfigError(
+            f"{path} is a symbolic link to {target}, outside the run folder; replace it by a file or folder of its "
+            "own"
+        )
+    if path.exists() and not (path.is_file() or path.is_dir()):
+        raise ConfigError(f"{path} is a pipe or a device; remove it from the run folder")
+
+
+def _parsed(line: str) -> dict[str, Any] | None:
+    try:
+        record = json.loads(line)
+    except ValueError:
+        return None
+    return record if isinstance(record, dict) else None
+
+
+def _step_of(line: str) -> float:
+    record = _parsed(line)
+    return float(record.get("step", 0)) if record is not None else math.inf
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
