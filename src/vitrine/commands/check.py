@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from annotated_doc import Doc
 
+from vitrine.commands.arguments import as_path
 from vitrine.spelling import counted, num_cells, padded
 
 if TYPE_CHECKING:
@@ -108,20 +109,25 @@ class CheckResult:
 
 
 def check(
-    data: Annotated[str, Doc("A folder with one folder a class, a manifest, shards, or a built-in name.")],
+    data: Annotated[
+        str | Path,
+        Doc("Folder with one folder per class, manifest, shards, or the name of a built-in data set"),
+    ],
     *,
     out: Annotated[
-        Path | None, Doc("Folder for report.html and issues.csv; a new dated one under ./runs if not given.")
+        Path | str | None,
+        Doc("Folder for report.html and issues.csv [default: a new dated folder under ./runs]"),
     ] = None,
-    strict: Annotated[bool, Doc("Exit with 1 if anything is wrong.")] = False,
+    strict: Annotated[bool, Doc("Exit with 1 if any problem is found")] = False,
     near_duplicates: Annotated[
-        bool, Doc("Look for near duplicates too; the time grows with the square of the set.")
+        bool, Doc("Also search for near-duplicates; the time grows with the square of the number of images")
     ] = True,
-    workers: Annotated[int, Doc("Files read at once; 0 is one a processor.")] = 0,
-    cache: Annotated[bool, Doc("Recall an earlier reading of an unchanged set.")] = True,
-    overwrite: Annotated[bool, Doc("Replace the report in a folder that holds one.")] = False,
+    workers: Annotated[int, Doc("Files read in parallel; 0 means one per processor")] = 0,
+    cache: Annotated[bool, Doc("Reuse the results of an earlier check of unchanged files")] = True,
+    overwrite: Annotated[bool, Doc("Replace the report in the output folder")] = False,
 ) -> CheckResult:
-    """Look at every image of a data set: counts, unreadable files, duplicates, leaks between splits."""
+    """Check every image of a data set: counts, unreadable files, duplicates, leaks between splits."""
+    data, out = str(data), as_path(out)
     from vitrine.data.auditing.scan import scan, write_issues
     from vitrine.runtime.output_folder import new_output_folder, removed_if_empty
     from vitrine.runtime.progress import notice

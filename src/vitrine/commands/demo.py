@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from annotated_doc import Doc
 
 from vitrine.commands import options
+from vitrine.commands.arguments import as_path
 from vitrine.commands.model_or_box import BOX
 
 if TYPE_CHECKING:
@@ -61,14 +62,17 @@ class DemoResult:
 
 def demo(
     *,
-    out: Annotated[Path, Doc("Where to write; an earlier demonstration there is replaced.")] = Path(
+    out: Annotated[Path | str, Doc("Folder to write to; an earlier demonstration there is replaced")] = Path(
         "vitrine-demo"
     ),
-    images: Annotated[int, Doc("Pictures to render.")] = 480,
-    steps: Annotated[int | None, Doc("Steps of 32 images; by default ten passes over the pictures.")] = None,
+    images: Annotated[int, Doc("Number of pictures to render")] = 480,
+    steps: Annotated[
+        int | None, Doc("Training steps of 32 images [default: ten passes over the pictures]")
+    ] = None,
     device: options.Device = "auto",
 ) -> DemoResult:
-    """Go the whole way once on rendered pictures, in about two minutes on two cores; needs no network."""
+    """Run the whole workflow once on rendered pictures: about two minutes on two cores, no network needed."""
+    out = as_path(out)
     from vitrine.commands.check import check
     from vitrine.commands.finetune import finetune
     from vitrine.commands.inspect import inspect

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 from annotated_doc import Doc
 
 from vitrine.commands import options
+from vitrine.commands.arguments import as_path
 from vitrine.commands.model_or_box import Data, ModelOrBox, model_and_data
 from vitrine.spelling import counted, with_first
 
@@ -80,26 +81,28 @@ def evaluate(
     data: Data = None,
     *,
     split: Annotated[
-        str | None, Doc("Which split; by default test, else val, else all images of a set that is not split.")
+        str | None,
+        Doc("Split to evaluate on [default: test, else val, else all images of data without splits]"),
     ] = None,
     real: Annotated[
-        Path | None, Doc("ReaL's real.json: score ImageNet with every acceptable label too.")
+        Path | str | None, Doc("ReaL's real.json: also score ImageNet with every acceptable label")
     ] = None,
     out: Annotated[
-        Path | None,
-        Doc("Folder for the report and the predictions; a new dated one under ./runs if not given."),
+        Path | str | None,
+        Doc("Folder for the report and the predictions [default: a new dated folder under ./runs]"),
     ] = None,
-    by_order: Annotated[bool, Doc("Match classes by their order instead of by name.")] = False,
+    by_order: Annotated[bool, Doc("Match classes by order instead of by name")] = False,
     size: options.ModelSize = None,
     batch_size: options.BatchAtATime = None,
     workers: options.Readers = 2,
     device: options.Device = "auto",
     precision: options.ModelPrecision = "fp32",
-    seed: Annotated[int, Doc("Seed of the resamples that the intervals come from.")] = 0,
-    strict: Annotated[bool, Doc("Exit with 1 if any file cannot be read.")] = False,
-    overwrite: Annotated[bool, Doc("Replace the results in a folder that holds some.")] = False,
+    seed: Annotated[int, Doc("Seed of the bootstrap for the intervals")] = 0,
+    strict: Annotated[bool, Doc("Exit with 1 if any file cannot be read")] = False,
+    overwrite: Annotated[bool, Doc("Replace the results in the output folder")] = False,
 ) -> EvaluateResult:
     """Measure accuracy, calibration and confusion with 95 % intervals, and show the mistakes."""
+    real, out = as_path(real), as_path(out)
     from vitrine.checkpoints import load
     from vitrine.evaluation.outputs import run_model
     from vitrine.runtime.output_folder import removed_if_empty
