@@ -133,7 +133,7 @@ def _serve(
     """Serve until told to stop; return the number of pictures computed."""
     import torch
 
-    from vitrine.data.decoding.decode import quiet_pillow
+    from vitrine.data.decoding.image_file import quiet_pillow
     from vitrine.runtime.progress import notice
     from vitrine.serving.app import create_app
     from vitrine.serving.batching import keep_freed_memory
