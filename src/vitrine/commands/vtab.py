@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from annotated_doc import Doc
 
-from vitrine.commands import options
+from vitrine.commands import documented, options
 from vitrine.commands.arguments import as_path, as_texts
 from vitrine.commands.model_or_box import ModelOrBox, model_and_data
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from vitrine.data.preparing.preprocess import Preprocess
     from vitrine.data.sources.source import Source
-    from vitrine.evaluation.bootstrap import Interval
+    from vitrine.evaluation.metrics import Interval
     from vitrine.evaluation.vtab.protocol import Attempt, Protocol
     from vitrine.evaluation.vtab.scores import VtabScores
     from vitrine.recipes import Recipe
@@ -40,6 +40,7 @@ class VtabResult:
         return "\n".join([*lines, f"Next: open {self.wrote[-1]}"] if self.wrote else lines)
 
 
+@documented
 def vtab(
     model: ModelOrBox = None,
     root: Annotated[str | Path | None, Doc("Folder with one folder per task")] = None,
@@ -204,8 +205,7 @@ def _recipe(attempt: "Attempt", *, model: str, precision: str) -> "Recipe":
 def _measurer(place: "torch.device", *, workers: int) -> Any:
     def measure(trained: Any, source: "Source") -> "Interval":
         from vitrine.errors import DataError
-        from vitrine.evaluation.bootstrap import interval_of_share
-        from vitrine.evaluation.metrics import top_k_correct
+        from vitrine.evaluation.metrics import interval_of_share, top_k_correct
         from vitrine.evaluation.outputs import run_model
 
         preprocess: Preprocess = trained.preprocess
