@@ -59,14 +59,14 @@ def _item_offsets(box: bytes) -> Iterator[int]:
     bits.take(24)
     offset_size, length_size, base_size, index_size = (8 * bits.take(4) for _ in range(4))
     for _ in range(bits.take(16 if version < 2 else 32)):
-        if bits.is_spent:
+        if bits.is_spent():
             return
         bits.take(16 if version < 2 else 32)  # the item's number
         method = bits.take(16) & 0xF if version else 0
         bits.take(16)  # the file: always this one
         base = bits.take(base_size)
         for _ in range(bits.take(16)):
-            if bits.is_spent:
+            if bits.is_spent():
                 return
             if version:
                 bits.take(index_size)
@@ -116,7 +116,7 @@ def _sequence_size(unit: bytes) -> tuple[int, int] | None:
         _skip_operating_points(bits)
     width_bits, height_bits = bits.take(4) + 1, bits.take(4) + 1
     width, height = bits.take(width_bits) + 1, bits.take(height_bits) + 1
-    return None if bits.is_spent else (height, width)
+    return None if bits.is_spent() else (height, width)
 
 
 def _skip_operating_points(bits: "_Bits") -> None:
@@ -125,7 +125,7 @@ def _skip_operating_points(bits: "_Bits") -> None:
         bits.take(64)
         if bits.take(1):  # equal picture interval, as a number of leading zeros and as many bits
             zeros = 0
-            while not bits.take(1) and not bits.is_spent:
+            while not bits.take(1) and not bits.is_spent():
                 zeros += 1
             bits.take(zeros)
         if bits.take(1):  # decoder model
@@ -149,8 +149,8 @@ class _Bits:
     data: bytes
     position: int = 0
 
-    @property
     def is_spent(self) -> bool:
+        """Whether more bits were taken than there are."""
         return self.position > 8 * len(self.data)
 
     def take(self, count: int) -> int:

@@ -119,9 +119,9 @@ def _part_sizes(image: Image.Image, data: bytes | None) -> Iterator[tuple[int, i
     """Yield height and width of each part that a decoder allocates as a whole."""
     if image.format == "TIFF":
         tags = getattr(image, "tag_v2", {})
-        sides = tags.get(_TILE_LENGTH), tags.get(_TILE_WIDTH)
-        if all(isinstance(side, int) for side in sides):
-            yield sides[0], sides[1]
+        height, width = tags.get(_TILE_LENGTH), tags.get(_TILE_WIDTH)
+        if isinstance(height, int) and isinstance(width, int):
+            yield height, width
     elif image.format == "ICO" and data is not None:
         yield from _icon_sizes(data)
     elif image.format == "AVIF" and data is not None:
