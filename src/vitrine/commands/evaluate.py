@@ -5,13 +5,14 @@ from typing import TYPE_CHECKING, Annotated
 
 from annotated_doc import Doc
 
-from vitrine.commands import options
+from vitrine.commands import documented, options
 from vitrine.commands.arguments import as_model, as_path
 
 if TYPE_CHECKING:
     from vitrine.jobs.evaluate import EvaluateResult
 
 
+@documented
 def evaluate(
     model: options.ModelOrBox = None,
     data: options.Data = None,

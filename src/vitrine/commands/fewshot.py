@@ -6,13 +6,14 @@ from typing import TYPE_CHECKING, Annotated
 
 from annotated_doc import Doc
 
-from vitrine.commands import options
+from vitrine.commands import documented, options
 from vitrine.commands.arguments import as_model, as_numbers, as_path
 
 if TYPE_CHECKING:
     from vitrine.jobs.fewshot import FewShotReport
 
 
+@documented
 def fewshot(
     model: options.ModelOrBox = None,
     data: options.Data = None,

@@ -14,12 +14,12 @@ from typing import TypeVar
 import torch
 from torch import Tensor, nn
 
+from vitrine.checkpoints.libraries import import_installed
 from vitrine.evaluation.outputs import Precision
 from vitrine.models import Model, ViT
 from vitrine.models.config import ModelConfig
 from vitrine.models.cost import cost_of
-from vitrine.runtime.peers import import_peer
-from vitrine.runtime.rate import bytes_per_second, flops_per_second
+from vitrine.runtime.hardware import bytes_per_second, flops_per_second
 
 Name = TypeVar("Name", bound=Hashable)
 # Each turn lasts about this long, so that a clock's tick and a launch's delay do not count.
@@ -180,7 +180,7 @@ def search_largest(fits: Callable[[int], bool], *, most: int) -> int:
 def find_timm() -> tuple[ModuleType | None, list[str]]:
     """Import timm, or say why there is none."""
     try:
-        return import_peer("timm"), []
+        return import_installed("timm"), []
     except ImportError:
         return None, ["Not beside timm: it is not installed"]
     except RuntimeError as error:

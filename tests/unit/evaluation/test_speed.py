@@ -21,7 +21,7 @@ from vitrine.evaluation.speed import (
 )
 from vitrine.models import create_model
 from vitrine.models.cost import cost_of
-from vitrine.runtime import rate
+from vitrine.runtime import hardware
 
 
 class Waits(nn.Module):
@@ -73,9 +73,9 @@ def test_the_largest_batch_is_found_to_one_per_cent_and_never_above(limit):
 @pytest.fixture
 def few_bytes(monkeypatch):
     """Ceilings of small products and copies: these tests are not about their value."""
-    monkeypatch.setattr(rate, "SIDE", {"cpu": 64})
-    monkeypatch.setattr(rate, "COPIED_BYTES", {"cpu": 2**20})
-    monkeypatch.setattr(rate, "LEAST_SECONDS", 0.0)
+    monkeypatch.setattr(hardware, "SIDE", {"cpu": 64})
+    monkeypatch.setattr(hardware, "COPIED_BYTES", {"cpu": 2**20})
+    monkeypatch.setattr(hardware, "LEAST_SECONDS", 0.0)
 
 
 def test_the_floor_is_the_longer_of_computing_and_reading():
@@ -128,7 +128,7 @@ def test_no_layer_is_faster_than_the_floor_of_its_product():
     layer, rows = nn.Linear(1024, 1024, bias=False), torch.zeros(1024, 1024)
     floors, seconds = [], []
     for _ in range(3):  # in turns, so that other work on the machine falls on both
-        floors.append(2 * 1024**3 / rate.flops_per_second(torch.float32, device="cpu"))
+        floors.append(2 * 1024**3 / hardware.flops_per_second(torch.float32, device="cpu"))
         seconds += time_in_turns({"layer": lambda: layer(rows)}, turns=1, turn_seconds=0.1)["layer"]
     assert min(seconds) > 0.7 * min(floors)  # the same product; clocks and caches differ by less than that
 

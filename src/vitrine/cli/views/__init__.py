@@ -36,6 +36,7 @@ PRESENTED: dict[str, str] = {
     "vitrine.jobs.fewshot.FewShotPlan": "fewshot:plan_lines",
     "vitrine.jobs.evaluate.EvaluatePlan": "evaluate:plan_lines",
     "vitrine.jobs.model_argument.PicturesPlan": "plans:pictures",
+    "vitrine.jobs.serve.ServePlan": "serve:plan_lines",
     "vitrine.studies.execution.StudyPlan": "study:plan_lines",
 }
 
