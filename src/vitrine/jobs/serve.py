@@ -9,7 +9,7 @@ from typing import Literal
 import torch
 
 from vitrine.checkpoints.locating import BOX
-from vitrine.data.decoding.decode import quiet_pillow
+from vitrine.data.decoding.image_file import quiet_pillow
 from vitrine.errors import ConfigError
 from vitrine.evaluation.outputs import Precision
 from vitrine.runtime.devices import choose_device
