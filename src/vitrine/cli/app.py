@@ -23,7 +23,7 @@ from typer.core import TyperCommand
 from vitrine.cli.command_line import COMMAND_LINE, option
 from vitrine.cli.parameters import option_of
 from vitrine.commands import OTHER_NAMES, VERBS, Verb
-from vitrine.errors import RepeatedError, VitrineError
+from vitrine.errors import ConfigError, RepeatedError, VitrineError
 from vitrine.runtime.launch import launched
 
 INTERRUPTED = 130
@@ -159,6 +159,8 @@ def as_command(verb: Verb) -> Callable[..., None]:
         from vitrine.runtime.progress import listening
 
         is_for_machines = options.pop("json")
+        if is_for_machines and str(options.get("out")) == "-":
+            raise ConfigError("both write to standard output; leave one of them out", option="json")
         if launched().rank > 0:  # of several processes one speaks
             result = function(**options)
             raise typer.Exit(getattr(result, "exit_code", 0))

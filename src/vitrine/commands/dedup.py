@@ -157,8 +157,8 @@ def _features(
 
     from vitrine.checkpoints import load
     from vitrine.evaluation.features import extract_features
-    from vitrine.runtime.cores import available_cores
     from vitrine.runtime.devices import choose_device
+    from vitrine.runtime.threads import available_cores
 
     loaded = load(model)
     place = choose_device(device)

@@ -14,8 +14,8 @@ from vitrine.spelling import counted, with_first
 if TYPE_CHECKING:
     from vitrine.checkpoints import Loaded
     from vitrine.data.sources.source import Source
-    from vitrine.evaluation.bootstrap import Interval
     from vitrine.evaluation.classification import MultiLabel, SingleLabel
+    from vitrine.evaluation.metrics import Interval
     from vitrine.evaluation.outputs import Outputs
 
 MOST_WORST = 5

@@ -105,7 +105,7 @@ def finetune(
     with joined_processes(device) as processes:
         lost = restarted_run(out, processes=processes)
         if lost is not None:
-            return resume(lost, device=device, workers=workers)
+            return resume(lost, device=device, workers=workers, allow_download=True)
         folder = start_folder(out, verb="finetune", data=data, overwrite=overwrite, processes=processes)
         with withdrawing(folder, processes):
             opened = open_data(

@@ -94,7 +94,7 @@ def pretrain(
     with joined_processes(device) as processes:
         lost = restarted_run(out, processes=processes)
         if lost is not None:
-            return resume(lost, device=device, workers=workers)
+            return resume(lost, device=device, workers=workers, allow_download=True)
         folder = start_folder(out, verb="pretrain", data=data, overwrite=overwrite, processes=processes)
         with withdrawing(folder, processes):
             opened = open_data(

@@ -33,6 +33,9 @@ def resume(
         Doc("Setting to change from here on, such as training.lr=1e-4; may be repeated"),
     ] = None,
     allow_changed_data: Annotated[bool, Doc("Continue even if files were added, removed or changed")] = False,
+    allow_download: Annotated[
+        bool, Doc("Download data or a teacher that the run names and that is not in the cache")
+    ] = False,
 ) -> "TrainingResult":
     """Resume a run where it stopped; data order, random numbers, averages and the best result are kept."""
     run, set = as_path(run), as_texts(set)
@@ -48,6 +51,7 @@ def resume(
     from vitrine.runs.sweep import swept
     from vitrine.runs.teachers import load_teacher
     from vitrine.runs.training_run import Setting, carry_out
+    from vitrine.runtime.cache import downloads
     from vitrine.runtime.devices import same_threads
     from vitrine.runtime.find_run import find_run
     from vitrine.runtime.processes import joined_processes, on_first_process
@@ -63,7 +67,7 @@ def resume(
     if workers is None:
         workers = int(began.workers)
     exclude = None if began.exclude is None else Path(began.exclude)
-    with joined_processes(device or began.device) as processes:
+    with joined_processes(device or began.device) as processes, downloads(allowed=allow_download):
         state, done = on_first_process(
             lambda: unfinished_state(folder, recipe.training, is_sweeping=began.is_sweeping), processes
         )

@@ -181,7 +181,7 @@ def _limits(*, target: float, waiting: int, max_upload: float, max_pixels: float
 def _threads(workers: int | None, *, is_on_cpu: bool) -> tuple[int, int]:
     """Choose inference threads and torch's threads in each: a core for each batch beats batches that share cores."""
     from vitrine.errors import ConfigError
-    from vitrine.runtime.cores import available_cores
+    from vitrine.runtime.threads import available_cores
 
     if workers is not None and workers < 1:
         raise ConfigError(f"must be at least 1, got {workers}", option="workers")

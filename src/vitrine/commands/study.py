@@ -10,7 +10,7 @@ from vitrine.commands.arguments import as_path, as_texts
 from vitrine.commands.options import Device
 
 if TYPE_CHECKING:
-    from vitrine.studies.running.study_outcome import StudyResult
+    from vitrine.jobs.study import StudyResult
 
 ScaleName = Literal["tiny", "small", "medium", "paper"]
 
@@ -25,7 +25,7 @@ def study(
     ] = "",
     *,
     scale: Annotated[ScaleName, Doc("Size of models, images and schedules")] = "small",
-    seeds: Annotated[int | None, Doc("Number of seeds [default: the study's own, two or three]")] = None,
+    seeds: Annotated[int | None, Doc("Number of seeds [default: the study's own, 1 to 3]")] = None,
     out: Annotated[Path | str, Doc("Folder to write to; for page, the Markdown file")] = Path("runs/studies"),
     target: Annotated[
         str | Path | Sequence[str | Path] | None,
@@ -44,7 +44,7 @@ def study(
     device: Device = "auto",
     workers: Annotated[int, Doc("Data-loading workers before the first run")] = 2,
 ) -> "StudyResult":
-    """Run the paper's experiments and evaluate them by their rules; continues where it stopped."""
+    """Run the paper's experiments and compare them with its claims; continues where it stopped."""
     data, out = str(data), as_path(out)
     target = None if target is None else ",".join(as_texts(target))
     from vitrine.jobs.study import run_studies

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from vitrine.data.preparing.preprocess import Preprocess
     from vitrine.data.sources.source import Source
-    from vitrine.evaluation.bootstrap import Interval
+    from vitrine.evaluation.metrics import Interval
     from vitrine.evaluation.vtab.protocol import Attempt, Protocol
     from vitrine.evaluation.vtab.scores import VtabScores
     from vitrine.recipes import Recipe
@@ -204,8 +204,7 @@ def _recipe(attempt: "Attempt", *, model: str, precision: str) -> "Recipe":
 def _measurer(place: "torch.device", *, workers: int) -> Any:
     def measure(trained: Any, source: "Source") -> "Interval":
         from vitrine.errors import DataError
-        from vitrine.evaluation.bootstrap import interval_of_share
-        from vitrine.evaluation.metrics import top_k_correct
+        from vitrine.evaluation.metrics import interval_of_share, top_k_correct
         from vitrine.evaluation.outputs import run_model
 
         preprocess: Preprocess = trained.preprocess

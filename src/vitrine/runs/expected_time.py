@@ -102,7 +102,7 @@ def pace_of(setting: "Setting", processes: "Processes", module: "nn.Module", tas
     import torch
 
     from vitrine.runs.training_batches import is_resident
-    from vitrine.runtime.cores import available_cores
+    from vitrine.runtime.threads import available_cores
 
     batch, reading = few_images(setting, processes.device)
     if is_resident(setting, processes):
@@ -120,7 +120,7 @@ def learning_seconds(
     setting: "Setting", processes: "Processes", module: "nn.Module", task: "Task | None", batch: "Batch"
 ) -> float:
     """Return the seconds that learning from one image takes: by a trial, or else by its operations."""
-    from vitrine.runtime.rate import measured_matmul_rate
+    from vitrine.runtime.hardware import measured_matmul_rate
     from vitrine.training.graphs import can_record
 
     training, kind = setting.recipe.training, processes.device.type

@@ -19,7 +19,7 @@ def chosen_micro_batch(setting: "Setting", processes: "Processes") -> int | None
     """
     import torch
 
-    from vitrine.runtime.memory import memory_of
+    from vitrine.runtime.hardware import memory_of
 
     training, device = setting.recipe.training, processes.device
     if training.micro_batch is not None:

@@ -68,7 +68,7 @@ def device_in_words(setting: "Setting", processes: "Processes") -> str:
 def memory_in_words(setting: "Setting", processes: "Processes") -> str:
     """Predict the memory of a step on one device."""
     from vitrine.runs.micro_batches import images_a_process, memory_of_step
-    from vitrine.runtime.memory import memory_of
+    from vitrine.runtime.hardware import memory_of
 
     share = images_a_process(setting, processes)
     batch = min(setting.recipe.training.micro_batch or share, share)

@@ -81,7 +81,7 @@ def write_report(
     Every process must come here; the first one writes.
     """
     from vitrine.checkpoints import load
-    from vitrine.evaluation.ranks import this_rank
+    from vitrine.evaluation.outputs import this_rank
     from vitrine.reports.run_account import read_account
     from vitrine.runtime.progress import quiet
 
@@ -93,7 +93,7 @@ def write_report(
         judged = _judged(loaded, splits[JUDGED_BY], device=device, workers=workers)
     interval = None
     if judged is not None and judged.accuracy is not None:
-        from vitrine.evaluation.bootstrap import wilson_interval
+        from vitrine.evaluation.metrics import wilson_interval
 
         interval = wilson_interval(judged.accuracy, judged.figures.num_images)
     file = None

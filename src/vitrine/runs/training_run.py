@@ -262,7 +262,7 @@ def save_model(setting: Setting) -> None:
 
 def result_of(setting: Setting, outcome: "Outcome", report: "RunReport | None" = None) -> TrainingResult:
     """Say how the run ended: the accuracy is that of the weights that were saved."""
-    from vitrine.evaluation.bootstrap import wilson_interval
+    from vitrine.evaluation.metrics import wilson_interval
     from vitrine.runs.validation import unjudged
     from vitrine.spelling import printable
 

@@ -3,13 +3,14 @@
 import json
 import os
 import statistics
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from vitrine.errors import DataError
-from vitrine.runtime.turns import taking_turns
+from vitrine.reports.charts import Point
+from vitrine.runtime.locks import wait_for_lock
 
 FILE = "results.jsonl"
 
@@ -109,11 +110,35 @@ def mean_and_spread(values: list[float]) -> tuple[float, float | None]:
     return statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else None
 
 
+def point_at(results: Results, x: float | str, *, measure: str = "", **settings: Any) -> tuple[Point, ...]:
+    """Return the mean over seeds, in percent, as a point at `x`; nothing if it was not measured."""
+    values = results.values(measure, **settings)
+    if not values:
+        return ()
+    mean, spread = mean_and_spread([100 * value for value in values])
+    return (Point(x=x, y=mean, spread=spread, seeds=len(values)),)
+
+
+def points_by(
+    results: Results, setting: str, options: Sequence[Any], *, measure: str = "", **fixed: Any
+) -> tuple[Point, ...]:
+    """Return one point per option of a setting."""
+    points: list[Point] = []
+    for option in options:
+        points += point_at(results, str(option), measure=measure, **{setting: option}, **fixed)
+    return tuple(points)
+
+
+def paper_points(values: Mapping[str, float]) -> tuple[Point, ...]:
+    """Return the paper's own numbers as points."""
+    return tuple(Point(x=name, y=value) for name, value in values.items())
+
+
 def append_result(folder: Path, values: Mapping[str, Any]) -> None:
     """Add one line, whole or not at all: a line that a crash cut off is taken away first."""
     line = json.dumps(values).encode() + b"\n"
     # Else what another process has half written would be taken for what a crash cut off.
-    with taking_turns(folder / FILE), (folder / FILE).open("ab+") as file:
+    with wait_for_lock(folder / FILE), (folder / FILE).open("ab+") as file:
         size = file.seek(0, os.SEEK_END)
         if size:
             file.seek(size - 1)

@@ -24,7 +24,7 @@ from vitrine.runs.expected_time import (
 from vitrine.runs.run_plan import plan_of
 from vitrine.runs.training_run import Setting
 from vitrine.runs.training_task import make_task, trained_module
-from vitrine.runtime import rate
+from vitrine.runtime import hardware
 from vitrine.runtime.processes import Processes
 from vitrine.training import graphs
 from vitrine.training.task import Task
@@ -126,12 +126,12 @@ def test_recorded_steps_are_not_reckoned_with_the_time_of_their_launches(
     launched, recorded = (setting(graphs=wanted, compile=False) for wanted in (False, True))
     task = slowed(make_task(launched, ALONE), 0.02)
     monkeypatch.setattr(graphs, "can_record", lambda device, *, world_size: True)
-    monkeypatch.setattr(rate, "measured_matmul_rate", lambda precision, *, device: (1e12, ""))
+    monkeypatch.setattr(hardware, "measured_matmul_rate", lambda precision, *, device: (1e12, ""))
     assert pace_of(launched, ALONE, launched.model, task).learning > 0.02
     found = pace_of(recorded, ALONE, recorded.model, task).learning
     assert found == pytest.approx(operations_an_image(recorded) / (0.2 * 1e12))
     # A step that is no longer than its kernels stays as it was seen.
-    monkeypatch.setattr(rate, "measured_matmul_rate", lambda precision, *, device: (1e3, ""))
+    monkeypatch.setattr(hardware, "measured_matmul_rate", lambda precision, *, device: (1e3, ""))
     assert 0.02 < pace_of(recorded, ALONE, recorded.model, task).learning < 0.1
 
 

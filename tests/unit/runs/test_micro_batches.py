@@ -55,7 +55,7 @@ def test_a_small_machine_takes_few_images_at_a_time_and_the_plan_says_so(
 ) -> None:
     run = setting()
     room = memory_of_step(run, ALONE, micro_batch=32)
-    monkeypatch.setattr("vitrine.runtime.memory.memory_of", lambda device: room / SHARE_OF_MACHINE + 1)
+    monkeypatch.setattr("vitrine.runtime.hardware.memory_of", lambda device: room / SHARE_OF_MACHINE + 1)
     assert chosen_micro_batch(run, ALONE) == 32
     assert chosen_micro_batch(run, Processes(world_size=2)) < 32  # both need it at once
     assert "for 32 images at a time, 4 times a step" in memory_in_words(setting(micro_batch=32), ALONE)
@@ -64,7 +64,9 @@ def test_a_small_machine_takes_few_images_at_a_time_and_the_plan_says_so(
 def test_what_was_asked_for_and_what_fits_as_it_is_stay(monkeypatch: pytest.MonkeyPatch) -> None:
     assert chosen_micro_batch(setting(micro_batch=100), ALONE) == 100
     assert chosen_micro_batch(setting(), ALONE) is None
-    monkeypatch.setattr("vitrine.runtime.memory.memory_of", lambda device: None)  # a system that does not say
+    monkeypatch.setattr(
+        "vitrine.runtime.hardware.memory_of", lambda device: None
+    )  # a system that does not say
     assert chosen_micro_batch(setting(), ALONE) is None
 
 
@@ -73,9 +75,9 @@ def test_a_gpu_is_tried_out_and_a_plan_that_does_not_fit_says_what_will_happen(
 ) -> None:
     gpu = Processes(device=torch.device("cuda"))
     assert chosen_micro_batch(setting(), gpu) is None
-    monkeypatch.setattr("vitrine.runtime.memory.memory_of", lambda device: 2**30)
+    monkeypatch.setattr("vitrine.runtime.hardware.memory_of", lambda device: 2**30)
     assert "halved" not in memory_in_words(setting(), gpu)
-    monkeypatch.setattr("vitrine.runtime.memory.memory_of", lambda device: 2**20)
+    monkeypatch.setattr("vitrine.runtime.hardware.memory_of", lambda device: 2**20)
     assert "more than the 1 MiB there are: the images at a time are halved until they fit" in memory_in_words(
         setting(), gpu
     )

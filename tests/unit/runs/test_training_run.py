@@ -6,7 +6,7 @@ import pytest
 from pictures import class_folders
 
 from vitrine.data.sources.opening import open_splits
-from vitrine.evaluation.bootstrap import wilson_interval
+from vitrine.evaluation.metrics import wilson_interval
 from vitrine.runs.validation import unjudged
 
 

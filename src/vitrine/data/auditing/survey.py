@@ -26,7 +26,7 @@ from vitrine.data.decoding.decode import ImageFacts, decode, read_facts
 from vitrine.data.sources.source import Source, Subset
 from vitrine.errors import DataError
 from vitrine.runtime.cache import cache_folder
-from vitrine.runtime.files import size_in_words, write_atomically
+from vitrine.runtime.files import move_into_place, size_in_words, write_atomically
 from vitrine.runtime.progress import track
 from vitrine.runtime.threads import in_order
 from vitrine.spelling import printable
@@ -233,7 +233,7 @@ def _can_write(folder: Path) -> bool:
 
 
 def _store(readings: ImageSurvey, thumbnails: Path, folder: Path) -> None:
-    thumbnails.replace(folder / _THUMBNAILS)
+    move_into_place(thumbnails, folder / _THUMBNAILS)
     with write_atomically(folder / "arrays.npz") as file:
         np.savez(file, hashes=readings.hashes, kind_of=readings.kind_of, sizes=readings.sizes)
     # Written last: where it is, everything is.

@@ -67,7 +67,7 @@ class FileList(Source):
     ) -> None:
         self.root = root
         self.base = root if base is None else base
-        self.paths = paths if isinstance(paths, Strings) else Strings(paths)
+        self.paths = paths if isinstance(paths, Strings) else Strings(_inside(paths, self.base, address))
         self.labels = labels
         self.classes = tuple(classes)
         self.address = address or str(root)
@@ -144,6 +144,30 @@ def require_path(path: Path) -> Path:
     if path.exists():
         return path
     raise DataError(no_such(path, kind="file" if path.suffix else "folder"))
+
+
+def require_inside(name: str, folder: str | Path, *, listing: str) -> None:
+    """Refuse a file that a listing (a manifest, shards.json) names outside its own folder, unless that is allowed.
+
+    A listing from elsewhere could name any file of this machine. $VITRINE_ALLOW_OUTSIDE allows it.
+    """
+    if name[:1] not in ("/", "\\") and ".." not in name and ":" not in name:
+        return
+    base = os.path.abspath(folder)  # noqa: PTH100 (links stay as they are)
+    place = os.path.normpath(os.path.join(base, name))  # noqa: PTH118
+    is_inside = place.startswith(os.path.join(base, "")) and "://" not in name  # noqa: PTH118
+    if is_inside or os.environ.get("VITRINE_ALLOW_OUTSIDE") == "1":
+        return
+    raise DataError(
+        f"{printable(listing)} names {printable(name)}, which lies outside its folder; move the files below it, or "
+        "set VITRINE_ALLOW_OUTSIDE=1 if you trust this list"
+    )
+
+
+def _inside(names: Iterable[str], folder: Path, listing: str) -> Iterator[str]:
+    for name in names:
+        require_inside(name, folder, listing=listing or str(folder))
+        yield name
 
 
 def no_such(path: Path, *, kind: str) -> str:

@@ -18,10 +18,10 @@ from urllib.parse import parse_qsl, urlsplit
 from vitrine.data.sources import parquet
 from vitrine.data.sources.source import Source
 from vitrine.errors import DataError, MissingExtraError
-from vitrine.runtime.cache import cache_folder
+from vitrine.runtime.cache import cache_folder, is_offline, why_offline
 from vitrine.runtime.files import sha256_of, write_atomically
+from vitrine.runtime.locks import wait_for_lock
 from vitrine.runtime.progress import notice, track
-from vitrine.runtime.turns import taking_turns
 
 PREFIX = "hub:"
 
@@ -68,6 +68,12 @@ def fetch_dataset(
         raise DataError(f"a set on the hub is named owner/name, got {repository!r}")
     endpoint = endpoint or os.environ.get("HF_ENDPOINT") or None
     own = (cache or cache_folder() / "hub") / repository.replace("/", "--")
+    if is_offline():
+        kept = _kept_copy(own, revision=revision, config=config)
+        if kept is None:
+            reason, advice = why_offline()
+            raise DataError(f"the set {repository} is not in the cache and {reason}", advice=advice)
+        return _common_folder(kept, _noted(kept)["files"])
     try:
         facts = client.HfApi(endpoint=endpoint).dataset_info(
             repository, revision=revision, files_metadata=True
@@ -142,7 +148,7 @@ def bring(
         return path
     part = path.with_name(path.name + ".part")
     # Two processes that went on with one file would each write over what the other has brought.
-    with taking_turns(part):
+    with wait_for_lock(part):
         if _is_whole(path, size):  # another process has brought it meanwhile
             return path
         for _ in range(2):
