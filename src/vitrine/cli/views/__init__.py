@@ -34,6 +34,7 @@ SHARED = {"pretrain": "finetune", "resume": "finetune"}
 # Class of a record, by its full name -> the function that makes its lines.
 PRESENTED: dict[str, str] = {
     "vitrine.jobs.model_argument.PicturesPlan": "plans:pictures",
+    "vitrine.jobs.serve.ServePlan": "serve:plan_lines",
     "vitrine.studies.execution.StudyPlan": "study:plan_lines",
 }
 
