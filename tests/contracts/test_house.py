@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import vitrine
-from vitrine.commands import VERBS
+from vitrine.commands import VERBS, kind_and_text
 
 ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src" / "vitrine"
@@ -117,9 +117,13 @@ def test_every_verb_is_a_documented_library_function(verb) -> None:  # type: ign
     function = getattr(importlib.import_module(verb.module), verb.function)
     assert getattr(vitrine, verb.function) is function
     assert inspect.getdoc(function)
-    for parameter in inspect.signature(function).parameters.values():
-        assert "Annotated" in str(parameter.annotation) or hasattr(parameter.annotation, "__metadata__"), (
-            parameter
+    for name in inspect.signature(function).parameters:
+        text = kind_and_text(function.__annotations__[name])[1]
+        assert text, name
+        described = inspect.getdoc(function).split("Args:")[1]
+        assert f"{name}: {text.split()[0]}" in described
+        assert not text.endswith(".") and "; by default" not in text, (
+            "a noun phrase or an imperative, defaults in brackets"
         )
 
 

@@ -141,7 +141,11 @@ def gist(sentence: str) -> str:
 def as_command(verb: Verb) -> Callable[..., None]:
     """Wrap a verb's function so that it reads options, shows its result and returns its exit code."""
     function: Callable[..., Any] = getattr(importlib.import_module(verb.module), verb.function)
-    parameters = [option_of(p) for p in inspect.signature(function).parameters.values()]
+    annotated = function.__annotations__
+    parameters = [
+        option_of(p.replace(annotation=annotated[p.name]))
+        for p in inspect.signature(function).parameters.values()
+    ]
     parameters.append(
         inspect.Parameter(
             "json",
@@ -174,7 +178,7 @@ def as_command(verb: Verb) -> Callable[..., None]:
             raise typer.Exit(result.exit_code)
 
     run.__name__ = verb.name
-    run.__doc__ = inspect.getdoc(function)
+    run.__doc__ = (function.__doc__ or "").split("\n\nArgs:")[0]
     run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     run.__annotations__ = {p.name: p.annotation for p in parameters}
     return run

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from annotated_doc import Doc
 
-from vitrine.commands import options
+from vitrine.commands import documented, options
 from vitrine.commands.arguments import as_model, as_numbers
 from vitrine.commands.model_or_box import BOX
 from vitrine.spelling import counted
@@ -86,6 +86,7 @@ class BenchResult:
         ).rstrip()
 
 
+@documented
 def bench(
     model: Annotated[
         str | Path, Doc("Run folder, weights file, hub id or variant name such as ViT-B/16")

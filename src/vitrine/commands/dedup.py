@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from annotated_doc import Doc
 
-from vitrine.commands import options
+from vitrine.commands import documented, options
 from vitrine.commands.arguments import as_model, as_path, as_texts
 from vitrine.spelling import counted
 
@@ -49,6 +49,7 @@ class DedupResult:
         return "\n".join(lines)
 
 
+@documented
 def dedup(
     train: Annotated[
         str | Path, Doc("Training set: folder, manifest, shards, or the name of a built-in data set")

@@ -5,13 +5,14 @@ from typing import TYPE_CHECKING, Annotated
 
 from annotated_doc import Doc
 
-from vitrine.commands import options
+from vitrine.commands import documented, options
 from vitrine.commands.arguments import as_model, as_path, as_texts
 
 if TYPE_CHECKING:
     from vitrine.jobs.embed import EmbedResult
 
 
+@documented
 def embed(
     model: options.ModelOrBox = None,
     pictures: options.Pictures = None,

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from annotated_doc import Doc
 
-from vitrine.commands import options
+from vitrine.commands import documented, options
 from vitrine.commands.arguments import as_model, as_path, as_texts
 from vitrine.commands.model_or_box import BOX
 from vitrine.runtime.find_run import resolve_latest
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from vitrine.runs.training_run import TrainingResult
 
 
+@documented
 def finetune(
     data: Annotated[
         str | Path,

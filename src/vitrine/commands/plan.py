@@ -5,6 +5,7 @@ from typing import Annotated, Literal
 
 from annotated_doc import Doc
 
+from vitrine.commands import documented
 from vitrine.spelling import counted, duration
 
 GIB = 1024**3
@@ -76,6 +77,7 @@ class Plan:
         )
 
 
+@documented
 def plan(
     model: Annotated[str, Doc("Variant name, such as ViT-B/16")],
     *,

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from annotated_doc import Doc
 
-from vitrine.commands import options
+from vitrine.commands import documented, options
 from vitrine.commands.arguments import as_model, as_path, as_texts
 from vitrine.errors import ConfigError
 
@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from vitrine.jobs.predict import PredictResult
 
 
+@documented
 def predict(
     model: options.ModelOrBox = None,
     pictures: options.Pictures = None,

@@ -6,6 +6,8 @@ from typing import Annotated
 
 from annotated_doc import Doc
 
+from vitrine.commands import documented
+
 # What finetune and pretrain take where no recipe is named.
 DEFAULTS = ("photos", "from-scratch")
 
@@ -58,6 +60,7 @@ class RecipeList:
         )
 
 
+@documented
 def list_recipes(
     name: Annotated[
         str | None, Doc("Recipe to show with all its settings [default: list all recipes]")

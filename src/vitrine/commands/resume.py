@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from annotated_doc import Doc
 
+from vitrine.commands import documented
 from vitrine.commands.arguments import as_path, as_texts
 from vitrine.runtime.run_folder import RunFolder
 from vitrine.spelling import counted
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 KEPT = ("verb", "data", "hold_out", "trains_on_all", "is_sweeping", "shard", "tensorboard", "wandb")
 
 
+@documented
 def resume(
     run: Annotated[Path | str, Doc("Run folder; runs/latest is the newest one")] = Path("runs/latest"),
     *,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from annotated_doc import Doc
 
-from vitrine.commands import options
+from vitrine.commands import documented, options
 from vitrine.commands.arguments import as_path, as_texts
 from vitrine.commands.model_or_box import ModelOrBox, model_and_data
 
@@ -40,6 +40,7 @@ class VtabResult:
         return "\n".join([*lines, f"Next: open {self.wrote[-1]}"] if self.wrote else lines)
 
 
+@documented
 def vtab(
     model: ModelOrBox = None,
     root: Annotated[str | Path | None, Doc("Folder with one folder per task")] = None,
