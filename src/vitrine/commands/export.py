@@ -77,7 +77,8 @@ def export(
     model: ModelOrBox = None,
     *,
     to: Annotated[
-        Literal["onnx", "torch-export", "hf", "timm", "torchvision", "npz"], Doc("Format to write")
+        Literal["onnx", "transformers.js", "torch-export", "hf", "timm", "torchvision", "npz"],
+        Doc("Format to write"),
     ] = "onnx",
     out: Annotated[
         Path | str | None, Doc("Folder for the export [default: a new dated folder under ./runs]")
@@ -244,7 +245,7 @@ def _written(loaded: "Loaded", exported: "Exported", result: ExportResult) -> Ex
         write_json(folder / "classes.json", list(record.classes))
         small.append(folder / "classes.json")
     card = write_card(
-        record, to=result.to, proof=result.proof, accuracy=result.accuracy, notes=result.notes  # type: ignore[arg-type]
+        record, to=result.to, proof=result.proof, accuracy=result.accuracy, notes=result.notes, folder=folder.name,  # type: ignore[arg-type]
     )  # fmt: skip
     write_text(folder / "README.md", card)
     proof = dataclasses.asdict(result)
