@@ -158,8 +158,8 @@ def test_changed_data_is_not_taken_for_the_old(tmp_path: Path) -> None:
 
 
 def test_a_study_from_outside_runs_by_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(STUDIES, "batch", STUDIES["head"])  # so that what is registered goes when the test ends
-    monkeypatch.delitem(STUDIES, "batch")
+    monkeypatch.setitem(STUDIES, "batch", STUDIES["head"])
+    monkeypatch.delitem(STUDIES, "batch")  # removed again when the test ends
 
     def runs(setup: Setup) -> tuple[Run, ...]:
         return tuple(
