@@ -137,6 +137,10 @@ class MissingCheckpointError(CheckpointError, FileNotFoundError):
     """A weights file or a run does not exist."""
 
 
+class DownloadError(VitrineError, ConnectionError):
+    """A file cannot be downloaded: no network, a refusal, a limit, another checksum."""
+
+
 class MissingExtraError(VitrineError, ImportError):
     """An optional dependency is needed and not installed."""
 
