@@ -35,6 +35,7 @@ SHARED = {"pretrain": "finetune", "resume": "finetune"}
 PRESENTED: dict[str, str] = {
     "vitrine.jobs.export.ExportPlan": "export:plan_lines",
     "vitrine.jobs.inspect.InspectPlan": "inspect:plan_lines",
+    "vitrine.jobs.check.CheckPlan": "check:plan_lines",
     "vitrine.jobs.fewshot.FewShotPlan": "fewshot:plan_lines",
     "vitrine.jobs.evaluate.EvaluatePlan": "evaluate:plan_lines",
     "vitrine.jobs.model_argument.PicturesPlan": "plans:pictures",
