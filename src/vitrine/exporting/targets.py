@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from vitrine.checkpoints.converting import other_numerics
+from vitrine.checkpoints.layouts import Target
 from vitrine.checkpoints.libraries import LIBRARIES, NoAnswerError, open_in_library
 from vitrine.checkpoints.loading import Loaded, load
 from vitrine.checkpoints.saving import Prepared, prepare, write
@@ -50,7 +51,9 @@ class Exported:
     """The files of weights and graphs, and who computes from them."""
 
     files: tuple[Path, ...]
-    subjects: tuple[Subject, ...]
+    settings: tuple[Path, ...] = ()
+    """Small files that go with them."""
+    subjects: tuple[Subject, ...] = ()
     notes: tuple[str, ...] = ()
 
 
@@ -85,7 +88,8 @@ def plan_export(
         )
     if to == "torch-export":
         return lambda folder: export_program(loaded, folder)
-    prepared = prepare(ModelWeights(loaded.model), loaded.record, target=to, approximate=approximate)
+    target: Target = to  # type: ignore[assignment]
+    prepared = prepare(ModelWeights(loaded.model), loaded.record, target=target, approximate=approximate)
     return lambda folder: export_layout(prepared, folder)
 
 
@@ -102,7 +106,7 @@ def export_onnx(
     files = {precision: folder / names[precision] for precision in precisions}
     files["fp32"].parent.mkdir(parents=True, exist_ok=True)
     subjects, notes = [], []
-    small = write_settings(loaded.record, folder) if for_hugging_face else ()
+    settings = write_settings(loaded.record, folder) if for_hugging_face else ()
     for precision, path in track(files.items(), "Writing ONNX"):
         if precision == "fp32":
             write_onnx(model, path, record=loaded.record, for_hugging_face=for_hugging_face)
@@ -116,7 +120,9 @@ def export_onnx(
             "int8 takes the range of the activations from each batch, so an image's logits depend slightly on the "
             "other images of its batch"
         )
-    return Exported(files=(*files.values(), *small), subjects=tuple(subjects), notes=tuple(notes))
+    return Exported(
+        files=tuple(files.values()), settings=settings, subjects=tuple(subjects), notes=tuple(notes)
+    )
 
 
 def answer_of(runner: OnnxRunner) -> Answer:

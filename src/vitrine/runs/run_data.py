@@ -54,9 +54,9 @@ def open_data(
 
     The first process looks at the files and writes the split; the others read what it found.
     """
-    from vitrine.data.auditing.scan import ScanReport, conversions_in_words, scan, set_aside
+    from vitrine.data.auditing.scan import ScanReport, conversion_text, scan, skip_unreadable
     from vitrine.data.sources.exclusions import read_exclusions
-    from vitrine.data.sources.file_list import photos_passed_over
+    from vitrine.data.sources.file_list import photos_skipped
     from vitrine.data.sources.opening import check_classes, open_splits
     from vitrine.runtime.processes import on_first_process
     from vitrine.runtime.progress import notice, quiet
@@ -101,7 +101,7 @@ def open_data(
             )
         if needs_labels and not is_resumed:  # a class may have had unreadable files alone
             with quiet():
-                left = set_aside(own, report)
+                left = skip_unreadable(own, report)
             check_classes(left, allow_empty_class=allow_empty_class)
         return report, tuple(own[split].name(row) for split, rows in report.bad.items() for row in rows)
 
@@ -109,10 +109,10 @@ def open_data(
     report, bad = on_first_process(looked_through, processes)
     splits = own or opened()
     if report is not None:
-        splits = set_aside(splits, report)
+        splits = skip_unreadable(splits, report)
         if report.converted:
-            notice(conversions_in_words(report.converted))
-        if photos := photos_passed_over(report.passed_over):
+            notice(conversion_text(report.converted))
+        if photos := photos_skipped(report.passed_over):
             notice(photos)
     if exclude is not None:
         splits |= without(splits, read_exclusions(exclude))
