@@ -6,15 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from vitrine.errors import ConfigError
-from vitrine.objectives.patch_targets import Target
-from vitrine.recipes import find_recipe
-from vitrine.recipes.recipe import (
-    Objective,
-    Recipe,
-    from_yaml,
-    with_settings,
-    without_labels,
-)
+from vitrine.objectives import LabelsObjective, Objective, find_objective
+from vitrine.recipes.registry import RECIPES, find_recipe
+from vitrine.recipes.recipe import Recipe, from_yaml, with_settings
 from vitrine.spelling import nearest
 
 FROM_SCRATCH = "from-scratch"
@@ -35,8 +29,8 @@ CHANGEABLE = (
 def chosen_recipe(
     name: str | None,
     *,
-    objective: Objective | None = None,
-    target: Target | None = None,
+    objective: str | None = None,
+    target: str | None = None,
     teacher: str | None = None,
     model: str | None = None,
     epochs: float | None = None,
@@ -53,20 +47,23 @@ def chosen_recipe(
 ) -> Recipe:
     """Find a recipe by name or file, then change what was given; `settings` come last.
 
-    Without a name it is that of the objective; another objective than the recipe's takes its place.
+    Without a name it is the recipe of the objective; an objective other than the recipe's replaces that.
     """
     if name is None:
-        name = FROM_SCRATCH if objective in (None, "labels") else objective
-    assert name is not None
+        name = FROM_SCRATCH if objective in (None, LabelsObjective.kind) else default_recipe(str(objective))
     settings = tuple(settings)
     by_setting = {path.strip(): text for path, _, text in (setting.partition("=") for setting in settings)}
     wanted_epochs = by_setting.get("epochs", epochs)
     wanted_steps = by_setting.get("training.total_steps", steps)
     if wanted_epochs is not None and wanted_steps is not None:
         raise ConfigError(f"give epochs or steps, not both, got {wanted_epochs} and {wanted_steps}")
-    recipe = with_objective(read_recipe(name), objective=objective, target=target)
+    recipe = with_kind(read_recipe(name), objective)
+    if target is not None:
+        recipe = with_objective_option(recipe, "target", target)
     if teacher is not None:
-        recipe = with_teacher(recipe, teacher)
+        # A path must hold wherever the run is resumed.
+        path = str(Path(teacher).resolve()) if Path(teacher).exists() else teacher
+        recipe = with_objective_option(recipe, "teacher", path)
     if model is not None:
         recipe = with_model(recipe, model)
     named = {
@@ -112,7 +109,7 @@ def read_recipe(name: str) -> Recipe:
     """Return the recipe of this name, or the one that is written in this file."""
     if is_file(name):
         try:
-            return from_yaml(Path(name).read_text(encoding="utf-8"))
+            return from_yaml(Path(name).read_text(encoding="utf-8"), name=Path(name).stem)
         except (OSError, UnicodeDecodeError) as error:
             raise ConfigError(f"the recipe {name} cannot be read: {error}") from None
     path = Path(name)
@@ -142,27 +139,26 @@ def changed_under_way(recipe: Recipe, settings: Iterable[str]) -> Recipe:
     return dataclasses.replace(changed, epochs=None) if "training.total_steps" in paths else changed
 
 
-def with_objective(recipe: Recipe, *, objective: Objective | None, target: Target | None) -> Recipe:
-    """Give a recipe the objective, and masked patches the target, that was asked for."""
-    if objective is not None and objective != recipe.objective:
-        if objective == "labels":
-            raise ConfigError(
-                f"recipe {recipe.name} learns without labels; for labels choose another, such as {FROM_SCRATCH}"
-            )
-        recipe = without_labels(recipe, objective)
-    if target is None:
+def default_recipe(objective: str) -> str:
+    """Return the recipe that is named like an objective; the plain one where it has none of its own."""
+    return objective if objective in RECIPES else FROM_SCRATCH
+
+
+def with_kind(recipe: Recipe, kind: str | None) -> Recipe:
+    """Give a recipe the objective of this name, with its default settings, unless it has it already."""
+    if kind is None or kind == recipe.objective.kind:
         return recipe
-    if recipe.objective != "masked-patches":
-        raise ConfigError(f"a target goes with objective masked-patches, got {target} and {recipe.objective}")
-    return dataclasses.replace(
-        recipe, masked_patches=dataclasses.replace(recipe.masked_patches, target=target)
-    )
+    if kind == LabelsObjective.kind:
+        raise ConfigError(
+            f"recipe {recipe.name} learns without labels; choose another one, such as {FROM_SCRATCH}",
+            option="recipe",
+        )
+    return recipe.with_objective(find_objective(kind)())
 
 
-def with_teacher(recipe: Recipe, teacher: str) -> Recipe:
-    """Name the teacher of a distillation, in a way that holds wherever the run is gone on with."""
-    if recipe.objective != "distillation":
-        raise ConfigError(f"a teacher goes with objective distillation, got {teacher} and {recipe.objective}")
-    path = Path(teacher)
-    named = str(path.resolve()) if path.exists() else teacher
-    return dataclasses.replace(recipe, distillation=dataclasses.replace(recipe.distillation, teacher=named))
+def with_objective_option(recipe: Recipe, name: str, value: Any) -> Recipe:
+    """Change one setting of a recipe's objective; refuse one that it does not have."""
+    objective: Objective = recipe.objective
+    if name not in {one.name for one in dataclasses.fields(objective)}:
+        raise ConfigError(f"does not go with objective {objective.kind}", option=name)
+    return dataclasses.replace(recipe, objective=dataclasses.replace(objective, **{name: value}))

@@ -1,8 +1,8 @@
-"""Which device a run computes on."""
+"""Which device a run computes on, and in which precision."""
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 import torch
 
@@ -24,6 +24,18 @@ def choose_device(name: str, local_rank: int = 0) -> torch.device:
             raise ConfigError(f"device {name!r} was asked for, but this torch sees no GPU; use --device cpu")
         torch.cuda.set_device(device)
     return device
+
+
+def is_bf16(precision: str, *, device: str) -> bool:
+    """Whether a run on this kind of device computes in bf16, or does beside fp8: `auto` does on CUDA."""
+    return precision in ("bf16", "fp8") or (precision == "auto" and device == "cuda")
+
+
+def computing_in(precision: str, device: str) -> AbstractContextManager[None]:
+    """Compute in bf16 inside the block if the precision of the run is bf16 on this kind of device."""
+    return (
+        torch.autocast(device, dtype=torch.bfloat16) if is_bf16(precision, device=device) else nullcontext()
+    )
 
 
 def has_fast_bf16(device: torch.device) -> bool:

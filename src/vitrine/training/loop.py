@@ -14,13 +14,14 @@ from vitrine.data.source import some_of
 from vitrine.errors import CheckpointError, ConfigError, RepeatedError
 from vitrine.models.dropout import image_keys, number_random_layers
 from vitrine.models.kernels import use_kernels
+from vitrine.runtime.devices import computing_in, is_bf16
 from vitrine.runtime.memory import peak_memory
 from vitrine.runtime.processes import Processes, anyone
 from vitrine.runtime.progress import announced, notice
 from vitrine.runtime.run_folder import BEST, LAST, STOPPED
 from vitrine.spelling import counted
 from vitrine.training.averaging import Averages
-from vitrine.training.config import TrainingConfig, is_bf16
+from vitrine.training.config import TrainingConfig
 from vitrine.training.distribution import distributed
 from vitrine.training.graphs import ReplayedStep, Taken, can_record, on_own_stream, put_rates_in_tensors
 from vitrine.training.metrics_log import Sink
@@ -32,7 +33,6 @@ from vitrine.training.state import TrainingState
 from vitrine.training.step import (
     Parts,
     StepState,
-    computing_in,
     fit_micro_batch,
     forward_backward,
     update,
