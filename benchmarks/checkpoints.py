@@ -1,12 +1,12 @@
-"""What loading and converting cost, for models too large for the tests.
+"""Measure time and memory of loading and converting models that are too large for the tests.
 
-    python benchmarks/checkpoints.py load            ViT-B/16: time beside safetensors' own, peak memory
-    python benchmarks/checkpoints.py convert         ViT-H/14 to every layout that holds it: peak memory
-    python benchmarks/checkpoints.py convert --model ViT-B/16
+    python benchmarks/checkpoints.py load            ViT-B/16: time against safetensors' own, peak memory
+    python benchmarks/checkpoints.py convert         ViT-H/14 to every layout that supports it: peak memory
+    python benchmarks/checkpoints.py convert --model ViT-B/16 --to npz,timm
 
-Each measurement runs in a process of its own, so that its peak is its own. Limits: loading in at most 1.3 times
-the time of safetensors.torch.load_file plus one copy, in at most the file plus one tensor; converting below 1.5
-times the file.
+Each measurement runs in its own process, so that peaks don't mix. Limits: loading takes at most 1.3 times as long as
+safetensors.torch.load_file plus one copy, and at most the file's size plus one tensor of memory; converting takes
+less than 1.5 times the file's size.
 """
 
 import argparse
@@ -28,8 +28,9 @@ def main() -> None:
     )
     parser.add_argument("what", choices=["load", "convert", "child"])
     parser.add_argument("--model")
-    parser.add_argument("--work", type=Path, help="folder for the files; by default a temporary one")
+    parser.add_argument("--work", type=Path, help="folder for the files [default: a temporary one]")
     parser.add_argument("--repeat", type=int, default=5)
+    parser.add_argument("--to", default="npz,timm,torchvision,vitrine", help="layouts to convert to")
     parser.add_argument("--job", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.what == "child":
@@ -39,7 +40,7 @@ def main() -> None:
         if options.what == "load":
             measure_loading(Path(folder), options.model or "ViT-B/16", repeat=options.repeat)
         else:
-            measure_converting(Path(folder), options.model or "ViT-H/14")
+            measure_converting(Path(folder), options.model or "ViT-H/14", layouts=options.to.split(","))
 
 
 def measure_loading(folder: Path, model: str, *, repeat: int) -> None:
@@ -62,7 +63,7 @@ def measure_loading(folder: Path, model: str, *, repeat: int) -> None:
     print(f"peak memory above the start: {memory / MIB:.0f} MiB (limit {(size + largest) / MIB:.0f} MiB)")
 
 
-def measure_converting(folder: Path, model: str) -> None:
+def measure_converting(folder: Path, model: str, *, layouts: list[str]) -> None:
     source = made(folder, model)
     size = (source / "model.safetensors").stat().st_size
     print(f"{model}: {size / MIB:,.0f} MiB, limit {1.5 * size / MIB:,.0f} MiB")
@@ -73,6 +74,8 @@ def measure_converting(folder: Path, model: str) -> None:
         ("torchvision", "A", False),
         ("vitrine", "A", True),
     ):
+        if to not in layouts:
+            continue
         name = f"out.{to}" if to == "npz" else "out"
         job = {"name": "convert", "path": str(source), "to": to, "generation": generation, "check": check}
         done = child(**job, destination=str(folder / name))

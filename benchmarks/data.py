@@ -1,15 +1,14 @@
-"""How fast files become batches: ours, timm's loader and torchvision's ImageFolder, side by side in one run.
+"""Time data loading, files to batches: Vitrine, timm's loader and torchvision's ImageFolder in one run.
 
-On the CPU (real JPEGs, equal worker counts, rounds interleaved so that a busy machine is busy for all):
+On the CPU (real JPEGs, equal worker counts, rounds interleaved so that other load slows all of them alike):
     PYTHONPATH=src python benchmarks/data.py --images /data/pets/images
-On a CUDA machine (JPEGs made here if no folder is given; a ViT-B/16 step on real against synthetic data, for several
-numbers of processes and shares that the device decodes):
+On a CUDA machine (generated JPEGs if no folder is given; a ViT-B/16 step on real and on synthetic data, for several
+numbers of worker processes and shares of the images decoded on the device):
     PYTHONPATH=src python benchmarks/data.py --cuda --compile --cells 15:0,14:0.4,12:0.6,0:1
 """
 
 import argparse
 import contextlib
-import importlib
 import itertools
 import json
 import os
@@ -18,6 +17,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,40 +25,43 @@ import numpy as np
 import torch
 from PIL import Image
 
-from vitrine.data.augment import Augment, augment
-from vitrine.data.loader import Batch, Loader
-from vitrine.data.preprocess import Preprocess
-from vitrine.data.sources import open_source
-from vitrine.data.view import TrainView
+from vitrine.data.augmenting.augment import Augment, augment
+from vitrine.data.loading.loader import Batch, Loader
+from vitrine.data.preparing.preprocess import Preprocess
+from vitrine.data.preparing.training_view import TrainView
+from vitrine.data.sources.opening import open_source
 from vitrine.models import create_model
 from vitrine.models.kernels import use_kernels
+from vitrine.runtime.peers import import_peer
 
-SIZE, BATCH = 224, 64
+CPU_BATCH, CUDA_BATCH = 64, 256
 AREA = (0.05, 1.0)
 
 
 def main() -> None:
-    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    options.add_argument("--images", type=Path, help="folder of JPEGs, flat or by class")
-    options.add_argument("--count", type=int, default=1500, help="images of one round")
-    options.add_argument("--rounds", type=int, help="3, in the CUDA mode 2")
-    options.add_argument("--workers", default="0,1,2")
-    options.add_argument("--interpolation", choices=("bilinear", "bicubic"), default="bilinear")
-    options.add_argument("--cuda", action="store_true")
-    options.add_argument("--batch", type=int, default=256, help="batch of the CUDA mode")
-    options.add_argument(
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--images", type=Path, help="folder of JPEGs, flat or by class")
+    parser.add_argument("--count", type=int, default=1500, help="images of one round")
+    parser.add_argument("--rounds", type=int, help="3, in the CUDA mode 2")
+    parser.add_argument("--workers", default="0,1,2")
+    parser.add_argument("--interpolation", choices=("bilinear", "bicubic"), default="bilinear")
+    parser.add_argument("--cuda", action="store_true")
+    parser.add_argument("--batch", type=int, help="images per batch [default: 64; 256 in the CUDA mode]")
+    parser.add_argument("--size", type=int, default=224, help="image size in pixels")
+    parser.add_argument(
         "--steps", type=int, default=30, help="steps of the CUDA mode that count, by cell and round"
     )
-    options.add_argument("--cells", default="15:0,14:0.4,12:0.6,0:1", help="processes:share of the CUDA mode")
-    options.add_argument("--compile", action="store_true", help="compile the model of the CUDA mode")
-    options.add_argument("--out", type=Path, help="write the figures here as JSON")
-    given = options.parse_args()
-    given.rounds = given.rounds or (2 if given.cuda else 3)
+    parser.add_argument("--cells", default="15:0,14:0.4,12:0.6,0:1", help="processes:share of the CUDA mode")
+    parser.add_argument("--compile", action="store_true", help="compile the model of the CUDA mode")
+    parser.add_argument("--out", type=Path, help="write the figures here as JSON")
+    options = parser.parse_args()
+    options.rounds = options.rounds or (2 if options.cuda else 3)
+    options.batch = options.batch or (CUDA_BATCH if options.cuda else CPU_BATCH)
     with tempfile.TemporaryDirectory() as folder:
-        root = class_folders(given.images, Path(folder), count=given.count)
-        figures = on_cuda(root, given) if given.cuda else on_cpu(root, given)
-    if given.out:
-        given.out.write_text(json.dumps(figures, indent=1))
+        root = class_folders(options.images, Path(folder), count=options.count)
+        figures = on_cuda(root, options) if options.cuda else on_cpu(root, options)
+    if options.out:
+        options.out.write_text(json.dumps(figures, indent=1))
 
 
 def class_folders(images: Path | None, folder: Path, *, count: int) -> Path:
@@ -95,26 +98,24 @@ def make_jpegs(root: Path, *, count: int) -> None:
         list(pool.map(make, range(count)))
 
 
-def ours(root: Path, *, workers: int, kind: str, interpolation: str) -> Iterator[int]:
-    view = TrainView(size=(SIZE, SIZE), area=AREA, interpolation=interpolation)  # type: ignore[arg-type]
+def ours(root: Path, options: argparse.Namespace, *, workers: int, kind: str = "threads") -> Iterator[int]:
+    view = TrainView(size=(options.size, options.size), area=AREA, interpolation=options.interpolation)
     source = open_source(root)
-    with Loader(source, view, batch_size=BATCH, num_workers=workers, worker_kind=kind) as loader:  # type: ignore[arg-type]
-        for batch in loader.training_batches(stop_step=len(source) // BATCH):
+    with Loader(source, view, batch_size=options.batch, num_workers=workers, worker_kind=kind) as loader:  # type: ignore[arg-type]
+        for batch in loader.training_batches(stop_step=len(source) // options.batch):
             yield len(batch.images)
 
 
-def timms(root: Path, *, workers: int, interpolation: str) -> Iterator[int]:
-    import_torchvision()
-    from timm.data import ImageDataset, create_loader
-
-    loader = create_loader(
-        ImageDataset(str(root)),
-        input_size=(3, SIZE, SIZE),
-        batch_size=BATCH,
+def timms(root: Path, options: argparse.Namespace, *, workers: int) -> Iterator[int]:
+    data = import_peer("timm.data")
+    loader = data.create_loader(
+        data.ImageDataset(str(root)),
+        input_size=(3, options.size, options.size),
+        batch_size=options.batch,
         is_training=True,
         scale=AREA,
         color_jitter=0.0,
-        interpolation=interpolation,
+        interpolation=options.interpolation,
         num_workers=workers,
         persistent_workers=False,
         device=torch.device("cpu"),
@@ -124,21 +125,19 @@ def timms(root: Path, *, workers: int, interpolation: str) -> Iterator[int]:
         yield len(images)
 
 
-def torchvisions(root: Path, *, workers: int, interpolation: str) -> Iterator[int]:
-    import_torchvision()
-    from torchvision import datasets, transforms
-
-    mode = transforms.InterpolationMode(interpolation)
+def torchvisions(root: Path, options: argparse.Namespace, *, workers: int) -> Iterator[int]:
+    datasets, transforms = import_peer("torchvision.datasets"), import_peer("torchvision.transforms")
+    mode = transforms.InterpolationMode(options.interpolation)
     steps = transforms.Compose(
         [
-            transforms.RandomResizedCrop(SIZE, scale=AREA, interpolation=mode),
+            transforms.RandomResizedCrop(options.size, scale=AREA, interpolation=mode),
             transforms.RandomHorizontalFlip(),
             transforms.PILToTensor(),  # uint8, which is faster than its usual floats
         ]
     )
     loader = torch.utils.data.DataLoader(
         datasets.ImageFolder(str(root), steps),
-        batch_size=BATCH,
+        batch_size=options.batch,
         shuffle=True,
         drop_last=True,
         num_workers=workers,
@@ -147,31 +146,25 @@ def torchvisions(root: Path, *, workers: int, interpolation: str) -> Iterator[in
         yield len(images)
 
 
-def on_cpu(root: Path, given: argparse.Namespace) -> dict[str, Any]:
+def on_cpu(root: Path, options: argparse.Namespace) -> dict[str, Any]:
     figures: dict[str, Any] = {}
     torch.set_num_threads(1)
-    for workers in map(int, given.workers.split(",")):
+    for workers in map(int, options.workers.split(",")):
         systems: dict[str, Callable[[], Iterator[int]]] = {
-            "vitrine": lambda w=workers: ours(  # type: ignore[misc]
-                root, workers=w, kind="threads", interpolation=given.interpolation
-            ),
-            "timm": lambda w=workers: timms(root, workers=w, interpolation=given.interpolation),  # type: ignore[misc]
-            "torchvision": lambda w=workers: torchvisions(  # type: ignore[misc]
-                root, workers=w, interpolation=given.interpolation
-            ),
+            "vitrine": partial(ours, root, options, workers=workers),
+            "timm": partial(timms, root, options, workers=workers),
+            "torchvision": partial(torchvisions, root, options, workers=workers),
         }
         if workers:
-            systems["vitrine, processes"] = lambda w=workers: ours(  # type: ignore[misc]
-                root, workers=w, kind="processes", interpolation=given.interpolation
-            )
+            systems["vitrine, processes"] = partial(ours, root, options, workers=workers, kind="processes")
         rates: dict[str, list[float]] = {name: [] for name in systems}
         costs: dict[str, list[float]] = {name: [] for name in systems}
-        for _ in range(given.rounds):
+        for _ in range(options.rounds):
             for name, system in systems.items():
                 before = cpu_seconds()
                 rates[name].append(rate(system()))
-                costs[name].append((cpu_seconds() - before) / given.count)
-        figures[f"{workers} workers"] = {"images/s": rates, "CPU seconds an image": costs}
+                costs[name].append((cpu_seconds() - before) / options.count)
+        figures[f"{workers} workers"] = {"images/s": rates, "CPU seconds per image": costs}
         for name, found in rates.items():
             # By round: what slows the machine down in a round slows all of them.
             ratio = statistics.median(a / b for a, b in zip(rates["vitrine"], found, strict=True))
@@ -179,7 +172,7 @@ def on_cpu(root: Path, given: argparse.Namespace) -> dict[str, Any]:
             times = (
                 f"; ours: {ratio:.2f} times the rate, {saved:.2f} times less CPU" if name != "vitrine" else ""
             )
-            cost = f"{1000 * statistics.median(costs[name]):.2f} ms of CPU an image"
+            cost = f"{1000 * statistics.median(costs[name]):.2f} ms of CPU per image"
             spread = f"{min(found):.0f} to {max(found):.0f}"
             middle = statistics.median(found)
             print(
@@ -205,46 +198,46 @@ def rate(batches: Iterator[int], *, uncounted: int = 2) -> float:
     return images / (time.perf_counter() - start)
 
 
-def on_cuda(root: Path, given: argparse.Namespace) -> dict[str, Any]:
+def on_cuda(root: Path, options: argparse.Namespace) -> dict[str, Any]:
     """Time a training step on synthetic batches and on files, in rounds; and the parts of the way there alone."""
     figures: dict[str, Any] = {}
     source, device = open_source(root), torch.device("cuda")
-    view = TrainView(size=(SIZE, SIZE))
+    view = TrainView(size=(options.size, options.size))
     # The paper's own augmentation is crop and flip alone; the other is what small data needs.
     paper, strong = Augment(), Augment(num_operations=2, magnitude=10, mixup=0.2)
-    cells = [(int(cell.split(":")[0]), float(cell.split(":")[1])) for cell in given.cells.split(",")]
+    cells = [(int(cell.split(":")[0]), float(cell.split(":")[1])) for cell in options.cells.split(",")]
     with contextlib.ExitStack() as stack:
         loaders = {}
         for workers, share in cells:  # all at once: processes start while the model is compiled
             name = f"{workers} processes, {100 * share:.0f} % on the device"
             loaders[name] = stack.enter_context(
                 Loader(
-                    source, view, batch_size=given.batch, num_workers=workers, worker_kind="processes", device=device,
-                    prefetch_batches=4, device_share=share,
+                    source, view, batch_size=options.batch, num_workers=workers, worker_kind="processes",
+                    device=device, prefetch_batches=4, device_share=share,
                 )
             )  # fmt: skip
-        step = training_step(device, compiled=given.compile)
+        step = training_step(device, compiled=options.compile)
         ready = (
-            torch.randn(given.batch, 3, SIZE, SIZE, device=device, dtype=torch.bfloat16),
-            torch.full((given.batch, 1000), 1e-3, device=device),
+            torch.randn(options.batch, 3, options.size, options.size, device=device, dtype=torch.bfloat16),
+            torch.full((options.batch, 1000), 1e-3, device=device),
         )
         step_rate(step, itertools.repeat(ready, 14))
-        figures |= parts_alone(loaders, source, view, strong, given)
+        figures |= parts_alone(loaders, source, view, strong, options)
 
         def synthetic() -> float:
-            return step_rate(step, itertools.repeat(ready, given.steps + 12))[0]
+            return step_rate(step, itertools.repeat(ready, options.steps + 12))[0]
 
         def from_files(name: str, how: Augment) -> tuple[float, float]:
-            return step_rate(step, inputs(loaders[name].training_batches(stop_step=given.steps + 12), how))
+            return step_rate(step, inputs(loaders[name].training_batches(stop_step=options.steps + 12), how))
 
         shares: dict[str, list[float]] = {name: [] for name in loaders}
-        for number in range(given.rounds):
+        for number in range(options.rounds):
             bare = synthetic()
             print(f"round {number}: ViT-B/16 step on synthetic data: {bare:.0f} images/s", flush=True)
             for name in loaders:
                 real, waited = from_files(name, paper)
                 shares[name].append(real / bare)
-                print(f"  {name}: {real:.0f} images/s, {100 * real / bare:.1f} %, waits {waited:.1f} ms a step",
+                print(f"  {name}: {real:.0f} images/s, {100 * real / bare:.1f} %, waits {waited:.1f} ms per step",
                       flush=True)  # fmt: skip
         best = max(shares, key=lambda name: statistics.mean(shares[name]))
         figures["shares of synthetic"] = shares
@@ -252,10 +245,10 @@ def on_cuda(root: Path, given: argparse.Namespace) -> dict[str, Any]:
             f"best: {best}: {100 * statistics.mean(shares[best]):.1f} % of synthetic ({len(shares[best])} rounds)"
         )
         batch = next(loaders[best].training_batches())
-        for number in range(given.rounds):
+        for number in range(options.rounds):
             bare, made = (
                 synthetic(),
-                step_rate(step, inputs(itertools.repeat(batch, given.steps + 12), strong))[0],
+                step_rate(step, inputs(itertools.repeat(batch, options.steps + 12), strong))[0],
             )
             real, waited = from_files(best, strong)
             figures[f"RandAugment and mixup, round {number}"] = {
@@ -273,26 +266,25 @@ def on_cuda(root: Path, given: argparse.Namespace) -> dict[str, Any]:
 
 def inputs(batches: Iterable[Batch], how: Augment) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
     """Augment batches and turn them into the model's input."""
-    preprocess = Preprocess(size=(SIZE, SIZE))
     for batch in batches:
         pixels, targets = augment(batch.images, batch.labels, batch.rows, how=how, num_classes=1000, seed=0)
-        yield preprocess.normalise(pixels, dtype=torch.bfloat16), targets
+        yield Preprocess(size=pixels.shape[-2:]).normalise(pixels, dtype=torch.bfloat16), targets
 
 
 def parts_alone(
-    loaders: dict[str, Loader], source: Any, view: TrainView, how: Augment, given: argparse.Namespace
+    loaders: dict[str, Loader], source: Any, view: TrainView, how: Augment, options: argparse.Namespace
 ) -> dict[str, float]:
     """Time each loader without a model, nvJPEG with the cut, and the augmentation of one batch."""
     found: dict[str, float] = {}
     for name, loader in loaders.items():
-        batches = inputs(loader.training_batches(stop_step=given.steps + 20), Augment())
+        batches = inputs(loader.training_batches(stop_step=options.steps + 20), Augment())
         found[name] = rate((len(images) for images, _ in batches), uncounted=10)
         print(f"files to bf16 batches, no model, {name}: {found[name]:.0f} images/s", flush=True)
         batch = next(loader.training_batches())
-    found["nvJPEG and cut"], by_cpu = nvjpeg_rate(source, view, batch=given.batch)
+    found["nvJPEG and cut"], by_cpu = nvjpeg_rate(source, view, batch=options.batch)
     print(
         f"nvJPEG and cut, one thread, files in memory: {found['nvJPEG and cut']:.0f} images/s, "
-        f"{by_cpu} of {given.batch} left to the CPU",
+        f"{by_cpu} of {options.batch} left to the CPU",
         flush=True,
     )
     for name, chosen in (("crop and flip only", Augment()), ("RandAugment and mixup", how)):
@@ -303,13 +295,13 @@ def parts_alone(
         torch.cuda.synchronize()
         found[f"{name}, ms"] = times[0].elapsed_time(times[1]) / 10  # type: ignore[no-untyped-call]
         print(
-            f"{name} and to bf16: {found[f'{name}, ms']:.2f} ms a batch on the device, no model", flush=True
+            f"{name} and to bf16: {found[f'{name}, ms']:.2f} ms per batch on the device, no model", flush=True
         )
     return found
 
 
 def nvjpeg_rate(source: Any, view: TrainView, *, batch: int) -> tuple[float, int]:
-    from vitrine.data.decode_cuda import render_rows
+    from vitrine.data.loading.nvjpeg import render_rows
     from vitrine.data.randomness import uniforms
 
     examples = [source.read(number % len(source)) for number in range(batch)]
@@ -362,21 +354,6 @@ def step_rate(step: Callable[..., None], batches: Iterable[Any]) -> tuple[float,
     torch.cuda.synchronize()
     seconds = begin.elapsed_time(end) / 1000  # type: ignore[no-untyped-call]
     return images / seconds, 1000 * waited * len(pixels) / images
-
-
-def import_torchvision() -> None:
-    """Import torchvision even where its compiled operators do not fit this torch."""
-    try:
-        importlib.import_module("torchvision")
-    except RuntimeError:
-        library = torch.library.Library("torchvision", "DEF")
-        for name in ("nms", "qnms"):
-            library.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
-        _KEPT.append(library)
-        importlib.import_module("torchvision")
-
-
-_KEPT: list[Any] = []
 
 
 if __name__ == "__main__":

@@ -1,18 +1,18 @@
-"""Plant copies of test images in a training set, and measure how many are found, and what else is.
+"""Plant copies of test images in a training set; measure how many are found, and how many false pairs.
 
     python benchmarks/dedup.py TRAIN TEST [--quality 75] [--shift 2] [--brightness 1.1 1.2] [--sheets DIR]
 
-Every test image is copied once: moved by up to `--shift` pixels each way (never by none; what moves in is
-black, repeated or the other edge, by turns), made brighter and saved as JPEG. Reported:
+Every test image is copied once: shifted by up to `--shift` pixels in each direction (never by zero; the exposed
+border is black, repeated or wrapped, in turn), brightened and saved as JPEG. Prints:
 
-- recall: planted copies whose own test image is found, of all of them;
-- other pairs: test images paired with real training images or with the copy of another test image. Real sets
-  have real near duplicates, so these have to be looked at: `--sheets` draws them;
-- the mirror control: the test images mirrored, against the training images without planted copies. They have
-  the same statistics as the test images, but only a mirrored or symmetric copy is a true find.
+- recall: the fraction of planted copies that are paired with their own test image;
+- other pairs: test images paired with real training images or with the copy of another test image. Real data sets
+  contain real near-duplicates, so these need a look: `--sheets` draws them;
+- the mirror control: mirrored test images against the training images without planted copies. They have the same
+  statistics as the test images, but only a mirrored or symmetric copy is a true match.
 
-A rate of false pairs is a number of pairs over the number of test images (queries).
-Before that: the time and memory of a search of 10,000 synthetic thumbnails among 100,000.
+The rate of false pairs is the number of pairs divided by the number of test images (queries). Before that it prints
+time and memory of a search of 10,000 synthetic thumbnails among 100,000 (`--synthetic` sets both numbers).
 """
 
 import argparse
@@ -27,11 +27,11 @@ from pathlib import Path
 import numpy as np
 from PIL import Image, ImageDraw
 
-from vitrine.data.decode import decode
-from vitrine.data.neighbours import Pairs, feature_pairs, near_pairs
-from vitrine.data.readings import in_order, read_all
-from vitrine.data.source import Source
-from vitrine.data.sources import open_source
+from vitrine.data.auditing.near_duplicates import Pairs, feature_pairs, near_pairs
+from vitrine.data.auditing.survey import in_order, survey_images
+from vitrine.data.decoding.decode import decode
+from vitrine.data.sources.opening import open_source
+from vitrine.data.sources.source import Source
 
 
 def main() -> None:
@@ -45,18 +45,20 @@ def main() -> None:
     parser.add_argument("--brightness", type=float, nargs=2, default=(1.1, 1.2))
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--sheets", type=Path, help="folder for contact sheets of the pairs to look at")
+    parser.add_argument("--synthetic", type=int, nargs=2, default=(100_000, 10_000), help="base and queries")
     parser.add_argument("--synthetic-only", action="store_true")
     options = parser.parse_args()
     if options.synthetic_only:
-        measure_synthetic()
+        measure_synthetic(*options.synthetic)
         return
     # In a process of its own, so that its peak of memory is its own.
-    subprocess.run([sys.executable, __file__, "--synthetic-only"], check=True)
+    sizes = map(str, options.synthetic)
+    subprocess.run([sys.executable, __file__, "--synthetic-only", "--synthetic", *sizes], check=True)
     if options.train and options.test:
         measure_planted(options)
 
 
-def measure_synthetic(num_base: int = 100_000, num_queries: int = 10_000) -> None:
+def measure_synthetic(num_base: int, num_queries: int) -> None:
     rng = np.random.default_rng(0)
     coarse = rng.normal(size=(num_base, 8, 8)).astype(np.float32)
     base = np.empty((num_base, 32, 32), dtype=np.uint8)
@@ -90,7 +92,7 @@ def measure_planted(options: argparse.Namespace) -> None:
         thumbnails = {}
         for name, source in (("train", train), ("test", test), ("copies", copies)):
             began = time.perf_counter()
-            thumbnails[name] = np.array(read_all(source, is_cached=False).thumbnails)
+            thumbnails[name] = np.array(survey_images(source, is_cached=False).thumbnails)
             seconds = time.perf_counter() - began
             print(
                 f"reading {name}: {len(source):,} images in {seconds:.1f} s, {len(source) / seconds:,.0f}/s"

@@ -1,13 +1,13 @@
-"""How cost grows: each quantity doubled several times, the rest fixed, and the exponent that fits.
+"""Measure how cost grows: double one quantity several times, keep the rest fixed, and fit the exponent.
 
-    python benchmarks/growth.py [--rounds 5] [--only tokens,width]
+    python benchmarks/growth.py [--rounds 5] [--only tokens,width] [--sizes 2]
 
-Processor seconds of this process (a busy machine hardly changes them), the least of the rounds; sizes take turns
-within a round. The exponent is the slope of the logarithms over the larger half, where overhead no longer counts,
-beside the most that the method should have: a forward pass is linear in images, layers and, until attention takes
-over (tokens near six widths), in tokens; quadratic in width; the search for copies is linear in either set; few-
-shot solving is linear in test examples and cubic in the smaller of examples and features. Rows above their bound
-are marked.
+Measures processor seconds of this process (other load hardly changes them), the minimum over the rounds; the sizes
+take turns within a round. The exponent is the slope of the logarithms over the larger half of the sizes, where
+overhead no longer counts, next to its theoretical bound: a forward pass is linear in images, layers and, until
+attention dominates (tokens near six widths), in tokens, and quadratic in width; the search for copies is linear in
+either set; solving few-shot is linear in test examples and cubic in the smaller of examples and features. Rows above
+their bound are marked.
 """
 
 import argparse
@@ -15,16 +15,16 @@ import math
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
-from vitrine.data.neighbours import feature_pairs, near_pairs
-from vitrine.data.order import training_rows
-from vitrine.data.sources import open_source
+from vitrine.data.auditing.near_duplicates import feature_pairs, near_pairs
+from vitrine.data.loading.order import training_rows
+from vitrine.data.sources.opening import open_source
 from vitrine.evaluation.fewshot import fewshot_accuracy
 from vitrine.models import ViT, ViTConfig
 
@@ -48,7 +48,8 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--only", default="")
+    parser.add_argument("--only", default="", help="some of the quantities, separated by commas")
+    parser.add_argument("--sizes", type=int, help="only the first sizes of each quantity, at least 2")
     options = parser.parse_args()
     torch.set_num_threads(1)
     wanted = set(filter(None, options.only.split(",")))
@@ -56,7 +57,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         for growth in growths(Path(folder)):
             if not wanted or growth.name in wanted:
-                print(row(growth, seconds_of(growth, rounds=options.rounds)), flush=True)
+                shorter = replace(growth, sizes=growth.sizes[: options.sizes])
+                print(row(shorter, seconds_of(shorter, rounds=options.rounds)), flush=True)
 
 
 def growths(folder: Path) -> Iterator[Growth]:

@@ -1,9 +1,12 @@
-"""Inference beside timm's, compiled, interleaved in one run.
+"""Time inference against timm's, compiled, interleaved in one run.
 
     PYTHONPATH=src python benchmarks/inference.py --model ViT-B/16 --batches 1,256
 
-Needs a CUDA device and timm. bf16 weights and images on both sides; batches up to 8 are replayed as CUDA graphs
-(`--mode` max-autotune tries more products there, on both sides too).
+Needs timm, and a CUDA device for figures that count. bf16 weights and images on both sides; batches of up to 8 are
+replayed as CUDA graphs (`--mode max-autotune` tries more matrix products there, on both sides).
+
+    PYTHONPATH=src python benchmarks/inference.py --device cpu --model ViT-Ti/16 --size 32 --batches 1 \
+        --no-compile --rounds 1 --repeats 1                     the same code in seconds, as a test runs it
 """
 
 import argparse
@@ -14,40 +17,41 @@ from pathlib import Path
 
 import torch
 from torch import nn
-from train_step import TIMM_NAMES
+from train_step import TIMM_NAMES, synchronize
 
 from vitrine.models import create_model
 from vitrine.models.kernels.layers import speed_up
+from vitrine.runtime.peers import import_peer
 
 SMALL = 8
 
 
-def contestants(name: str) -> dict[str, nn.Module]:
-    import timm
+def contestants(options: argparse.Namespace) -> dict[str, nn.Module]:
+    ours = create_model(options.model, image_size=options.size)
+    theirs = import_peer("timm").create_model(TIMM_NAMES[options.model], img_size=options.size)
+    models = {"vitrine": ours, "timm": theirs}
+    if options.device == "cuda":  # our kernels are Triton's
+        fp8 = speed_up(create_model(options.model, image_size=options.size), in_fp8=True)
+        models = {"vitrine": speed_up(ours), "vitrine, fp8": fp8, "timm": theirs}
+    return {key: model.to(options.device).eval().to(torch.bfloat16) for key, model in models.items()}
 
-    models = {
-        "vitrine": speed_up(create_model(name)),
-        "vitrine, fp8": speed_up(create_model(name), in_fp8=True),
-        "timm": timm.create_model(TIMM_NAMES[name]),
-    }
-    return {key: model.cuda().eval().to(torch.bfloat16) for key, model in models.items()}
 
-
-def compiled(model: nn.Module, *, batch: int, mode: str) -> Callable[[torch.Tensor], torch.Tensor]:
-    forward: Callable[[torch.Tensor], torch.Tensor] = torch.compile(
-        model, mode=mode if batch <= SMALL else "default"
-    )
-    return forward
+def compiled(
+    model: nn.Module, *, batch: int, options: argparse.Namespace
+) -> Callable[[torch.Tensor], torch.Tensor]:
+    if not options.compile:
+        return model
+    return torch.compile(model, mode=options.mode if batch <= SMALL else "default")
 
 
 def seconds_of(
     forward: Callable[[torch.Tensor], torch.Tensor], images: torch.Tensor, *, repeats: int
 ) -> float:
-    torch.cuda.synchronize()
+    synchronize()
     began = time.perf_counter()
     for _ in range(repeats):
         forward(images)
-    torch.cuda.synchronize()
+    synchronize()
     return (time.perf_counter() - began) / repeats
 
 
@@ -59,15 +63,26 @@ def main() -> None:
     parser.add_argument("--mode", default="reduce-overhead", choices=("reduce-overhead", "max-autotune"))
     parser.add_argument("--only", help="some of the contestants, separated by semicolons")
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument(
+        "--repeats", type=int, help="forward passes per round [default: 20; 200 up to 8 images]"
+    )
+    parser.add_argument("--size", type=int, default=224, help="image size in pixels")
+    parser.add_argument("--device", default="cuda", choices=("cuda", "cpu"))
+    parser.add_argument(
+        "--no-compile", dest="compile", action="store_false", help="no torch.compile on either side"
+    )
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
-    result: dict[str, object] = {"device": torch.cuda.get_device_name(), "torch": torch.__version__}
+    name = torch.cuda.get_device_name() if options.device == "cuda" else "CPU"
+    result: dict[str, object] = {"device": name, "torch": torch.__version__}
     for batch in map(int, options.batches.split(",")):
         torch._dynamo.reset()
-        images = torch.randn(batch, 3, 224, 224, device="cuda", dtype=torch.bfloat16)
+        images = torch.randn(
+            batch, 3, options.size, options.size, device=options.device, dtype=torch.bfloat16
+        )
         forwards = {
-            name: compiled(model, batch=batch, mode=options.mode)
-            for name, model in contestants(options.model).items()
+            name: compiled(model, batch=batch, options=options)
+            for name, model in contestants(options).items()
             if not (options.only and name not in options.only.split(";"))
             and not (batch <= SMALL and "fp8" in name)
         }
@@ -77,7 +92,7 @@ def main() -> None:
                 forward(images)
         for _ in range(options.rounds):
             for name, forward in forwards.items():
-                repeats = 200 if batch <= SMALL else 20
+                repeats = options.repeats or (200 if batch <= SMALL else 20)
                 best[name] = min(best[name], seconds_of(forward, images, repeats=repeats))
         result[f"batch {batch}"] = {
             name: {

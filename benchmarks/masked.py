@@ -1,10 +1,10 @@
-"""What the encoder of a masked autoencoder costs by the share that it sees, interleaved in one run on the CPU.
+"""Time the encoder of a masked autoencoder by the share of patches it sees, interleaved in one run on the CPU.
 
     PYTHONPATH=src OMP_NUM_THREADS=1 python benchmarks/masked.py --model ViT-S/16
 
-Forward and backward of the encoder alone (assembling, blocks, norm), and of the whole step with its decoder, beside
-masked patch prediction, whose encoder sees every patch. The best of several rounds, each of which runs every case
-once, so that a slow moment of the machine falls on all of them.
+Forward and backward pass of the encoder alone (assembling, blocks, norm) and of the whole step with its decoder,
+next to masked patch prediction, whose encoder sees every patch. Prints the best of several rounds; every round runs
+every case once, so that other load on the machine slows all of them alike.
 """
 
 import argparse
@@ -51,12 +51,13 @@ def step_of(module: torch.nn.Module, images: torch.Tensor, targets: torch.Tensor
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--model", default="ViT-S/16")
+    parser.add_argument("--size", type=int, default=224, help="image size in pixels")
     parser.add_argument("--batch-size", type=int, default=4)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--decoder-width", type=int, default=128)
     parser.add_argument("--decoder-depth", type=int, default=2)
     options = parser.parse_args()
-    vit = create_model(options.model, num_classes=None)
+    vit = create_model(options.model, num_classes=None, image_size=options.size)
     assert isinstance(vit, ViT)
     size = vit.config.image_size
     pixels = torch.randint(0, 256, (options.batch_size, 3, *size)).float()

@@ -1,14 +1,14 @@
-"""What pre-training without labels is worth on CIFAR-10: one model, one fine-tuning budget, several seeds.
+"""Measure what pre-training without labels gains on CIFAR-10: one model, one fine-tuning budget, several seeds.
 
     PYTHONPATH=src python benchmarks/self_supervision.py --data /tmp/cifar --device cuda --out /tmp/table \
         --pretrain-minutes 4 --tune-minutes 1 --seeds 3 --jobs 3
 
-`--data` is CIFAR-10 in its binary layout. Every row pre-trains on the training images (a fiftieth is held out to look
-at the representation), then fine-tunes on all 50,000 with labels and is tested once, at the end; `scratch` fine-tunes
-fresh weights in the same way. Minutes become epochs by a short trial of every stage, so that seeds share a schedule;
-give `--pretrain-epochs` and `--tune-epochs` to say them instead. GPU minutes are those in which steps were made, by
-the clock, divided by the jobs that share the GPU. What `results.jsonl` has is not done again, and a run that was
-stopped goes on where it was.
+`--data` is CIFAR-10 in its binary layout. Every row pre-trains on the training images (2 % are held out to evaluate
+the representation), then fine-tunes on all 50,000 with labels and is tested once, at the end; `scratch` fine-tunes
+fresh weights in the same way. A short trial of every stage converts minutes to epochs, so that all seeds share a
+schedule; `--pretrain-epochs` and `--tune-epochs` set them directly. GPU minutes are wall-clock minutes of training
+steps divided by the number of jobs that share the GPU. Stages with a line in `results.jsonl` are skipped, and stopped
+runs are resumed.
 """
 
 import argparse
@@ -110,7 +110,9 @@ def read_options() -> argparse.Namespace:
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--methods", help="some of the rows, separated by semicolons")
-    parser.add_argument("--jobs", type=int, default=1, help="how many share the device")
+    parser.add_argument(
+        "--jobs", type=int, default=1, help="processes that share the device; 0: none but this one"
+    )
     parser.add_argument("--pretrain-minutes", type=float)
     parser.add_argument("--tune-minutes", type=float)
     parser.add_argument("--pretrain-epochs", type=float, default=200)
@@ -125,6 +127,10 @@ def read_options() -> argparse.Namespace:
 def run_all(jobs: list[dict[str, Any]], options: argparse.Namespace) -> None:
     """Run jobs that have no result yet, so many at a time, each in a process of its own."""
     left = [job for job in jobs if result(job, options) is None]
+    if options.jobs == 0:
+        for job in left:
+            keep(json.dumps(carry_out(job, options)), options)
+        return
     running: list[tuple[dict[str, Any], subprocess.Popen[str]]] = []
     while left or running:
         while left and len(running) < options.jobs:
@@ -138,10 +144,15 @@ def run_all(jobs: list[dict[str, Any]], options: argparse.Namespace) -> None:
             if process.returncode:
                 print("failed", job, process.returncode, said[-2000:], flush=True)
                 continue
-            with (options.out / "results.jsonl").open("a") as file:
-                file.write(said.splitlines()[-1] + "\n")
-            print("done", said.splitlines()[-1], flush=True)
+            keep(said.splitlines()[-1], options)
         time.sleep(0.2)
+
+
+def keep(line: str, options: argparse.Namespace) -> None:
+    """Add one job's result to the file of results."""
+    with (options.out / "results.jsonl").open("a") as file:
+        file.write(line + "\n")
+    print("done", line, flush=True)
 
 
 def results(options: argparse.Namespace) -> list[dict[str, Any]]:
@@ -194,7 +205,7 @@ def spent(run: Path, options: argparse.Namespace) -> dict[str, Any]:
         (after - before) * batch / r["images_per_second"]
         for before, after, r in zip(steps, steps[1:], logged, strict=False)
     )
-    return {"steps": steps[-1], "gpu_minutes": round(seconds / 60 / options.jobs, 3)}
+    return {"steps": steps[-1], "gpu_minutes": round(seconds / 60 / max(options.jobs, 1), 3)}
 
 
 def records(run: Path) -> list[dict[str, Any]]:

@@ -1,6 +1,8 @@
-"""Tests that need a GPU are left out where there is none, however pytest is called; kernels run in an interpreter."""
+"""What every test starts with: a cache folder of its own test run, one thread, and no GPU tests without a GPU."""
 
 import os
+import tempfile
+from pathlib import Path
 
 import pytest
 import torch
@@ -9,8 +11,22 @@ if not torch.cuda.is_available():
     # Read when Triton is first imported, by whichever test that is.
     os.environ["TRITON_INTERPRET"] = "1"
 
-# As those in processes of their own do (journeys/commandline.py): the number of threads decides the last bits.
+# As in the processes that tests start (journeys/commandline.py): the number of threads decides the last bits.
 torch.set_num_threads(1)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Give this run one empty cache; its workers and the processes that tests start inherit it.
+
+    Set before any test module is imported, and never the user's: a test must neither read what earlier runs left
+    nor fill the user's folder.
+    """
+    if hasattr(config, "workerinput"):  # a worker of pytest-xdist
+        return
+    folder = tempfile.TemporaryDirectory(prefix="vitrine-test-cache-")
+    config.add_cleanup(folder.cleanup)
+    os.environ["VITRINE_CACHE"] = str(Path(folder.name) / "vitrine")
+    os.environ["HF_HOME"] = str(Path(folder.name) / "huggingface")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -19,3 +35,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.get_closest_marker("gpu"):
             item.add_marker(pytest.mark.skip(reason="needs a CUDA device"))
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """With `-m gpu`, import only files that have such tests: a GPU machine need not have every extra."""
+    if config.getoption("markexpr") == "gpu" and collection_path.suffix == ".py":
+        return "mark.gpu" not in collection_path.read_text(encoding="utf-8") or None
+    return None

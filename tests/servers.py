@@ -15,14 +15,14 @@ from pictures import photo
 from PIL import Image
 
 import vitrine
-from vitrine.data.preprocess import Preprocess
+from vitrine.data.preparing.preprocess import Preprocess
 from vitrine.models import create_model
+from vitrine.serving.admission import Limits
 from vitrine.serving.app import create_app
 from vitrine.serving.guard import LOOPBACK
-from vitrine.serving.hosting import Hosted
-from vitrine.serving.limits import Limits
 from vitrine.serving.live_run import LiveRun
-from vitrine.serving.opening import Seat, open_models
+from vitrine.serving.open_models import ModelSlot, open_models
+from vitrine.serving.served_model import ServedModel
 from vitrine.serving.server import Server, bind, make_server
 from vitrine.serving.service import Service
 
@@ -69,7 +69,7 @@ class Running:
 
 @contextmanager
 def serving(
-    models: Sequence[str | Path | Hosted],
+    models: Sequence[str | Path | ServedModel],
     *,
     limits: Limits | None = None,
     run: LiveRun | None = None,
@@ -79,11 +79,11 @@ def serving(
 ) -> Iterator[Running]:
     """Serve for the block on a free port of this machine, then stop."""
     limits = limits or Limits()
-    awaited: tuple[Seat, ...] = ()
-    if all(isinstance(model, Hosted) for model in models):
+    awaited: tuple[ModelSlot, ...] = ()
+    if all(isinstance(model, ServedModel) for model in models):
         hosted = list(models)
     else:
-        opened = open_models([str(model) for model in models], device="cpu", most=8, threads=1)
+        opened = open_models([str(model) for model in models], device="cpu", max_batch=8, threads=1)
         hosted, awaited, run = list(opened.models), opened.awaited, run or opened.run
     service = Service(hosted, limits=limits, run=run, awaited=awaited, workers=workers)  # type: ignore[arg-type]
     service.warm_up()

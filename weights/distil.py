@@ -28,7 +28,7 @@ from teaching import WEIGHTS, Student, Teacher, compile_blocks, embedded, lesson
 from torch import Tensor, nn
 
 import vitrine
-from vitrine.data.preprocess import Preprocess
+from vitrine.data.preparing.preprocess import Preprocess
 from vitrine.evaluation.fewshot import fewshot_accuracy
 from vitrine.training.averaging import Averages
 from vitrine.training.muon import Muon

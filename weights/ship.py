@@ -15,7 +15,7 @@ import torch
 
 import vitrine
 from vitrine.checkpoints.locating import BOX_FOLDER
-from vitrine.data.preprocess import Preprocess
+from vitrine.data.preparing.preprocess import Preprocess
 
 MOST_BYTES = 12_000_000
 CARD = """---

@@ -18,7 +18,7 @@ from vitrine.spelling import nearest
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from vitrine.data.given import Given, Picture
+    from vitrine.data.sources.in_memory import Picture, PictureList
     from vitrine.evaluation.closed_form import ClosedForm
     from vitrine.serving.predictor import Predictor
 
@@ -60,7 +60,7 @@ class VitClassifier:
 
     def fit(self, X: "Sequence[Picture]", y: Sequence[Any]) -> Self:
         """Learn from pictures and their labels, which may be words or numbers; unreadable pictures are refused."""
-        from vitrine.data.given import Given
+        from vitrine.data.sources.in_memory import PictureList
 
         if self.method not in METHODS:
             raise ConfigError(f"method must be features or finetune, got {self.method!r}")
@@ -70,7 +70,9 @@ class VitClassifier:
         self.classes_, numbers = np.unique(labels, return_inverse=True)
         if len(self.classes_) < 2:
             raise DataError(f"y must have two classes or more, got {len(self.classes_)}")
-        source = Given(X, labels=numbers.astype(np.int32), classes=[str(label) for label in self.classes_])
+        source = PictureList(
+            X, labels=numbers.astype(np.int32), classes=[str(label) for label in self.classes_]
+        )
         self._fit_features(source) if self.method == "features" else self._fit_weights(source)
         return self
 
@@ -131,7 +133,7 @@ class VitClassifier:
         """Tell scikit-learn whether `fit` was called."""
         return hasattr(self, "classes_")
 
-    def _fit_features(self, source: "Given") -> None:
+    def _fit_features(self, source: "PictureList") -> None:
         import torch
 
         from vitrine.evaluation.closed_form import fit_closed_form
@@ -148,7 +150,7 @@ class VitClassifier:
             l2=self.l2,
         )
 
-    def _fit_weights(self, source: "Given") -> None:
+    def _fit_weights(self, source: "PictureList") -> None:
         import dataclasses
 
         from vitrine.recipes.options import chosen_recipe

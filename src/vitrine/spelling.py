@@ -4,7 +4,7 @@ import difflib
 import math
 import re
 import unicodedata
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 # Escape sequences, line breaks and marks that reverse the direction of text: a name that holds them could move the
 # cursor, forge a line or show another name than it has.
@@ -72,3 +72,9 @@ def with_first(unreadable: Mapping[str, str], noun: str) -> str:
     """Count what cannot be read, and say of the first why."""
     name, why = next(iter(unreadable.items()))
     return f"{counted(len(unreadable), noun)}; the first: {with_name(why, name)}"
+
+
+def some_of(names: Sequence[str], *, most: int = 5) -> str:
+    """Name the first few of many for a message, and how many more there are."""
+    shown = ", ".join(printable(name) for name in names[:most])
+    return shown if len(names) <= most else f"{shown} and {len(names) - most} more"

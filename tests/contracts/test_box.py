@@ -1,6 +1,6 @@
-"""The model in the box: what ships with the package, and what its card promises.
+"""The bundled model: the files that ship with the package, and what its card promises.
 
-Tests that need the trained weights are left out only where the file is not there.
+A checkout without the trained weights fails here: they are part of the package.
 """
 
 import json
@@ -17,8 +17,8 @@ from safetensors import safe_open
 
 import vitrine
 from vitrine.checkpoints import locating
-from vitrine.data.preprocess import Preprocess
-from vitrine.data.sources import open_splits
+from vitrine.data.preparing.preprocess import Preprocess
+from vitrine.data.sources.opening import open_splits
 from vitrine.errors import CheckpointError
 from vitrine.evaluation.features import extract_features
 from vitrine.models import ViTConfig
@@ -26,19 +26,14 @@ from vitrine.models import ViTConfig
 BOX = locating.BOX_FOLDER
 MOST_BYTES = 12_000_000
 NUM_CLASSES = 200
-shipped = pytest.mark.skipif(
-    not (BOX / "model.safetensors").exists(), reason="the trained weights are not in the box yet"
-)
 
 
-@shipped
 def test_the_whole_folder_is_small_and_every_tensor_is_half_precision() -> None:
     assert sum(path.stat().st_size for path in BOX.iterdir()) <= MOST_BYTES
     with safe_open(BOX / "model.safetensors", framework="pt") as file:
         assert {file.get_slice(name).get_dtype() for name in file.keys()} == {"F16"}  # noqa: SIM118
 
 
-@shipped
 def test_the_folder_holds_what_a_saved_model_holds_and_git_keeps_all_of_it() -> None:
     files = {path.name for path in BOX.iterdir()}
     assert files == {"README.md", "config.json", "model.safetensors", "preprocessor_config.json"}
@@ -47,7 +42,6 @@ def test_the_folder_holds_what_a_saved_model_holds_and_git_keeps_all_of_it() -> 
         assert ignored.stdout == ""
 
 
-@shipped
 def test_it_is_a_vit_tiny_at_224_pixels_with_200_named_classes(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object, **__: object) -> None:
         raise AssertionError("loading the box must not use the network")
@@ -69,7 +63,6 @@ def test_it_is_a_vit_tiny_at_224_pixels_with_200_named_classes(monkeypatch: pyte
     assert loaded.preprocess.size == (224, 224)
 
 
-@shipped
 def test_the_card_names_data_licence_limits_and_figures() -> None:
     card = (BOX / "README.md").read_text(encoding="utf-8")
     front = card.split("---")[1]
@@ -83,7 +76,6 @@ def test_the_card_names_data_licence_limits_and_figures() -> None:
     assert "vitrine fewshot" in figures  # a figure counts only with its command
 
 
-@shipped
 def test_its_features_tell_shapes_apart_better_than_those_of_fresh_weights(tmp_path: Path) -> None:
     splits = open_splits("generated:shapes?size=96&count=120&test=120&label=texture&seed=5")
 

@@ -2,6 +2,7 @@
 
 import importlib
 import inspect
+import os
 import re
 import resource
 import subprocess
@@ -140,3 +141,34 @@ def test_the_readmes_two_commands_exist() -> None:
     for command in ("demo", "test"):
         assert f"make {command}" in readme
         assert re.search(rf"^{command}:", makefile, flags=re.MULTILINE)
+
+
+# Hides installed packages as if they were missing, then collects.
+BLOCKED_EXTRAS = """
+import sys
+from importlib.machinery import PathFinder
+
+HIDDEN = {
+    "fastapi", "starlette", "uvicorn", "python_multipart", "onnx", "onnxruntime", "matplotlib", "pyarrow", "h5py",
+    "huggingface_hub", "sklearn", "timm", "transformers", "hypothesis", "schemathesis", "playwright",
+}
+find_spec = PathFinder.find_spec
+
+class Hiding:  # not a function, which pytest would bind as a method
+    def __call__(self, name, *place):
+        return None if name.partition(".")[0] in HIDDEN else find_spec(name, *place)
+
+PathFinder.find_spec = Hiding()
+
+import pytest
+sys.exit(pytest.main(["-q", "--collect-only", "-m", "gpu", "-p", "no:cacheprovider"]))
+"""
+
+
+def test_tests_for_a_gpu_are_collected_on_a_machine_without_the_extras() -> None:
+    collected = subprocess.run(
+        [sys.executable, "-c", BLOCKED_EXTRAS], capture_output=True, text=True, cwd=ROOT,
+        env={**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTEST_PLUGINS": "pytest_timeout"},
+    )  # fmt: skip
+    assert collected.returncode == 0, collected.stdout + collected.stderr
+    assert len([line for line in collected.stdout.splitlines() if "::" in line]) > 20

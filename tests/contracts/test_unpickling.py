@@ -1,7 +1,7 @@
 """No file from elsewhere runs code: every call that could unpickle is listed here, with the reason why it is safe."""
 
 import ast
-from collections.abc import Iterator
+import functools
 from pathlib import Path
 
 import vitrine
@@ -9,19 +9,22 @@ import vitrine
 ROOT = Path(vitrine.__file__).parent
 UNPICKLERS = {
     # Classes are replaced by inert records or stand-ins; see the tests of each.
-    "training/sharded_contents.py": "the table of contents of a sharded state",
-    "data/sources/cifar.py": "CIFAR's Python version",
+    "sharded_contents.py": "the table of contents of a sharded state",
+    "cifar.py": "CIFAR's Python version",
 }
 OPENED_BY_ITS_WRITER = {"exporting/program.py"}  # torch.export.load, on the file that was just written
 
 
-def calls() -> Iterator[tuple[str, str, dict[str, ast.expr]]]:
-    """Yield the file, the called name with its dots, and the keywords of every call in the package."""
+@functools.cache
+def calls() -> list[tuple[str, str, dict[str, ast.expr]]]:
+    """List the file, the called name with its dots, and the keywords of every call in the package."""
+    found = []
     for path in sorted(ROOT.rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Call):
                 keywords = {keyword.arg: keyword.value for keyword in node.keywords if keyword.arg}
-                yield str(path.relative_to(ROOT)), ast.unparse(node.func), keywords
+                found.append((str(path.relative_to(ROOT)), ast.unparse(node.func), keywords))
+    return found
 
 
 def is_constant(value: ast.expr | None, expected: bool) -> bool:
@@ -62,7 +65,7 @@ def test_nothing_else_unpickles() -> None:
 
 def test_unpicklers_are_the_known_ones() -> None:
     holders = {
-        str(path.relative_to(ROOT))
+        path.name
         for path in ROOT.rglob("*.py")
         for node in ast.walk(ast.parse(path.read_text()))
         if isinstance(node, ast.ClassDef) and any("Unpickler" in ast.unparse(base) for base in node.bases)

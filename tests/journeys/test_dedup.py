@@ -6,8 +6,8 @@ import json
 import pytest
 from pictures import altered, class_folders, photo, save
 
-from vitrine.data.exclusions import leave_out, read_exclusions
-from vitrine.data.sources import open_source
+from vitrine.data.sources.exclusions import leave_out, read_exclusions
+from vitrine.data.sources.opening import open_source
 
 pytestmark = pytest.mark.usefixtures("elsewhere")
 

@@ -7,7 +7,7 @@ import pytest
 from boxes import untrained_box
 
 from vitrine.checkpoints import locating
-from vitrine.data.demonstration import CLASSES, scene
+from vitrine.data.sources.demo_photos import CLASSES, scene
 
 from .commandline import inside
 

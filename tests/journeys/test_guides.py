@@ -44,15 +44,6 @@ NOT_RUN = {
 }
 
 
-@pytest.fixture(scope="module", autouse=True)
-def some_box(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Put fresh weights in the place of the model in the box, where that is not there."""
-    with pytest.MonkeyPatch.context() as patch:
-        if not (locating.BOX_FOLDER / "model.safetensors").exists():
-            patch.setattr(locating, "BOX_FOLDER", untrained_box(tmp_path_factory.mktemp("box") / "box"))
-        yield
-
-
 def commands_in(text: str) -> list[list[str]]:
     """Find the calls of `vitrine` in lines for a shell: the words after the program's name."""
     lines = text.replace("\\\n", " ").splitlines()

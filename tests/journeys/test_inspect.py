@@ -9,7 +9,7 @@ from pictures import photo, save
 from PIL import Image
 
 import vitrine
-from vitrine.data.preprocess import Preprocess
+from vitrine.data.preparing.preprocess import Preprocess
 from vitrine.models import create_model
 
 from .commandline import assert_refused, inside

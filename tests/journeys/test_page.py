@@ -14,7 +14,7 @@ from servers import CLASSES, encoded, jpeg, saved_vit, serving, small_vit
 
 import vitrine
 from vitrine.evaluation.ridge import BIAS_FEATURE, RidgeClassifiers
-from vitrine.serving.classifier import with_classifier
+from vitrine.serving.fewshot_classifier import with_classifier
 from vitrine.serving.live_run import LiveRun
 from vitrine.serving.predictor import Predictor
 

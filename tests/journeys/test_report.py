@@ -134,7 +134,7 @@ def test_a_run_whose_data_is_gone_is_still_reported(run: Path, tmp_path: Path) -
     (moved / "run.json").write_text(json.dumps(facts | {"data": "/nowhere/photos"}))
     found = vitrine.report(moved, out=tmp_path / "page.html", device="cpu")
     assert found.accuracy is None
-    assert "cannot be opened any more" in found.notes[0]
+    assert "cannot be opened" in found.notes[0]
     assert "Curves" in headings((tmp_path / "page.html").read_text())
 
 

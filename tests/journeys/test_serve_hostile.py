@@ -17,7 +17,7 @@ from schemathesis.specs.openapi.checks import (
 )
 from servers import encoded, jpeg, saved_vit, serving
 
-from vitrine.serving.limits import Limits
+from vitrine.serving.admission import Limits
 
 NUM_MUTATED = 400
 KINDS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "AVIF")

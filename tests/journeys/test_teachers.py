@@ -15,8 +15,8 @@ from safetensors.torch import load_file
 
 import vitrine
 from vitrine.checkpoints import save
-from vitrine.data.preprocess import Preprocess
-from vitrine.data.sources import open_splits
+from vitrine.data.preparing.preprocess import Preprocess
+from vitrine.data.sources.opening import open_splits
 from vitrine.models import create_model
 
 HEAD = (

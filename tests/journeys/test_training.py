@@ -116,7 +116,7 @@ def test_an_interruption_before_the_first_step_is_said_and_leaves_no_run(tmp_pat
     def interrupted(*given: object, **options: object) -> None:
         raise KeyboardInterrupt
 
-    with mock.patch("vitrine.data.sources.open_splits", interrupted):
+    with mock.patch("vitrine.data.sources.opening.open_splits", interrupted):
         done = inside("pretrain", SHAPES, *SMALL, "--steps", "8", "--out", tmp_path / "run")
     assert_refused(done, "vitrine: interrupted", code=130)
     assert not (tmp_path / "run").exists()

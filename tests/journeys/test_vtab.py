@@ -8,7 +8,7 @@ import torch
 from PIL import Image
 
 import vitrine
-from vitrine.data.preprocess import Preprocess
+from vitrine.data.preparing.preprocess import Preprocess
 from vitrine.errors import ConfigError, DataError
 from vitrine.models import create_model
 from vitrine.runs.run_records import claim

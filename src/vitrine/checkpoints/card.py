@@ -5,10 +5,10 @@ import json
 from vitrine.checkpoints.layouts.huggingface import HuggingFaceLayout
 from vitrine.checkpoints.layouts.layout import Layout
 from vitrine.checkpoints.record import Record
-from vitrine.data.source import printable
 from vitrine.models import ViTConfig
 from vitrine.models.config import shown
 from vitrine.models.cost import cost_of
+from vitrine.spelling import printable
 
 MAX_NAMES = 20
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from vitrine.errors import CheckpointError
-from vitrine.runtime.cache import cache_folder, is_offline
+from vitrine.runtime.cache import cache_folder, is_offline, why_offline
 from vitrine.runtime.progress import track
 from vitrine.runtime.turns import taking_turns
 
@@ -27,9 +27,10 @@ def download(url: str) -> Path:
     if path.is_file():
         return path
     if is_offline():
+        reason, advice = why_offline()
         raise CheckpointError(
-            f"{url} is not in the cache ({path.parent}) and HF_HUB_OFFLINE forbids the network; unset it, or "
-            "give the path of a copy"
+            f"{url} is not in the cache ({path.parent}) and {reason}, or give the path of a copy",
+            advice=advice,
         )
     partial = path.with_name(path.name + ".part")
     # Two processes that went on with one file would each write over what the other has brought.

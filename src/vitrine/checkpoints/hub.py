@@ -10,7 +10,7 @@ from typing import Any
 from vitrine.checkpoints.reading.safetensors_file import read_weight_map
 from vitrine.checkpoints.tensors import WEIGHT_FILES
 from vitrine.errors import CheckpointError, MissingExtraError
-from vitrine.runtime.cache import is_offline
+from vitrine.runtime.cache import is_offline, why_offline
 from vitrine.runtime.progress import current_listener, notice
 
 SMALL_FILES = ("config.json", "preprocessor_config.json")
@@ -29,11 +29,16 @@ def fetch(repository: str, *, revision: str | None = None) -> Path:
     def get(name: str) -> Path | None:
         try:
             path = huggingface_hub.hf_hub_download(
-                repository, name, revision=revision, tqdm_class=told_bar(), library_name="vitrine"
+                repository,
+                name,
+                revision=revision,
+                tqdm_class=told_bar(),
+                library_name="vitrine",
+                local_files_only=is_offline(),
             )
         except errors.LocalEntryNotFoundError:
             # Also what a lost network ends in; huggingface-hub has looked into its cache by then.
-            raise CheckpointError(unreachable(repository, name)) from None
+            raise unreachable(repository, name) from None
         except errors.EntryNotFoundError:
             return None
         except errors.GatedRepoError:
@@ -86,14 +91,16 @@ def fetch_shards(index: Path, get: Any) -> None:
             raise CheckpointError(f"{index} names the shard {shard!r}, which is not there")
 
 
-def unreachable(repository: str, name: str) -> str:
-    """Say why nothing came: offline by wish, or no network."""
+def unreachable(repository: str, name: str) -> CheckpointError:
+    """Return the error for a file that could not be downloaded: not allowed, or no network."""
     if is_offline():
-        return (
-            f"{repository}/{name} is not in the cache and HF_HUB_OFFLINE forbids the network; unset it, or copy "
-            "the model's folder here and give its path"
+        reason, advice = why_offline()
+        return CheckpointError(
+            f"{repository}/{name} is not in the cache and {reason}, or copy the model's folder here and give its "
+            "path",
+            advice=advice,
         )
-    return (
+    return CheckpointError(
         f"{repository}/{name} is neither a folder here nor in the cache, and the hub cannot be reached; check the "
         "network, or copy the model's folder here and give its path"
     )

@@ -18,7 +18,7 @@ from vitrine.checkpoints.record import Record
 from vitrine.checkpoints.sidecars import Sidecars, read_sidecars
 from vitrine.checkpoints.tensors import TensorFile
 from vitrine.checkpoints.weights import ModelWeights, Weights, fill_model, map_weights
-from vitrine.data.preprocess import Preprocess
+from vitrine.data.preparing.preprocess import Preprocess
 from vitrine.errors import CheckpointError, ConfigError
 from vitrine.models import Model, create_model
 from vitrine.models.config import as_size

@@ -28,9 +28,11 @@ from vitrine.checkpoints.writing import (
     write_safetensors,
     write_text,
 )
-from vitrine.data.preprocess import Preprocess
+from vitrine.data.preparing.hf_preprocess import to_hf
+from vitrine.data.preparing.preprocess import Preprocess
 from vitrine.errors import CheckpointError, ConfigError
 from vitrine.models import Model, ViTConfig
+from vitrine.runtime.files import move_into_place
 from vitrine.runtime.progress import track
 
 WEIGHTS = "model.safetensors"
@@ -162,7 +164,7 @@ def write_folder(prepared: Prepared, destination: Path) -> None:
         write_text(staged / "README.md", card(record, layout=prepared.layout))
         if prepared.target != "timm":  # its config.json says it
             with suppress(ConfigError):  # what Hugging Face's file cannot say, our record does
-                write_json(staged / "preprocessor_config.json", record.preprocess.to_hf())
+                write_json(staged / "preprocessor_config.json", to_hf(record.preprocess))
         write_json(staged / "config.json", {**settings_of(prepared), KEY: record.to_json()})
         with refusing_in_words(destination):
             put_in_place(staged, destination)
@@ -173,10 +175,10 @@ def write_folder(prepared: Prepared, destination: Path) -> None:
 def put_in_place(staged: Path, destination: Path) -> None:
     """Move a finished folder to its place; into one that exists, file by file with the config last."""
     if not destination.exists():
-        os.rename(staged, destination)  # noqa: PTH104
+        move_into_place(staged, Path(os.path.realpath(destination)))
         return
     for name in sorted((entry.name for entry in staged.iterdir()), key=lambda name: name == "config.json"):
-        os.replace(staged / name, destination / name)  # noqa: PTH105
+        move_into_place(staged / name, destination / name)
 
 
 def settings_of(prepared: Prepared) -> dict[str, Any]:

@@ -9,7 +9,8 @@ from typing import Any
 
 from vitrine.checkpoints.layouts.huggingface import GELU_NAMES, HuggingFaceLayout
 from vitrine.checkpoints.record import KEY, Record
-from vitrine.data.preprocess import Preprocess
+from vitrine.data.preparing.hf_preprocess import from_hf
+from vitrine.data.preparing.preprocess import Preprocess
 from vitrine.errors import CheckpointError, ConfigError
 from vitrine.models import BiTConfig, ModelConfig, ViTConfig
 from vitrine.models.config import as_size
@@ -60,7 +61,7 @@ def read_sidecars(folder: Path | None, metadata: Mapping[str, str]) -> Sidecars:
     preprocess = None
     try:
         if rules:
-            preprocess = Preprocess.from_hf(rules)
+            preprocess = from_hf(rules)
         elif "pretrained_cfg" in settings:
             preprocess = timm_preprocess(settings["pretrained_cfg"])
     except (ConfigError, KeyError, TypeError, ValueError) as error:

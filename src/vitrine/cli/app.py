@@ -15,13 +15,14 @@ import re
 import sys
 import warnings
 from collections.abc import Callable
-from typing import Annotated, Any, get_args, get_origin
+from typing import Annotated, Any
 
 import typer
-from annotated_doc import Doc
+from typer.core import TyperCommand
 
 from vitrine.cli.command_line import COMMAND_LINE, option
-from vitrine.commands import VERBS, Verb
+from vitrine.cli.parameters import option_of
+from vitrine.commands import OTHER_NAMES, VERBS, Verb
 from vitrine.errors import RepeatedError, VitrineError
 from vitrine.runtime.launch import launched
 
@@ -108,7 +109,7 @@ def build() -> typer.Typer:
 
     @app.callback(invoke_without_command=True)
     def root(
-        version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False,
+        version: Annotated[bool, typer.Option("--version", help="Print the version and exit")] = False,
     ) -> None:
         if version:
             from vitrine.version import __version__
@@ -118,8 +119,18 @@ def build() -> typer.Typer:
 
     for verb in VERBS:
         run = as_command(verb)
-        app.command(verb.name, short_help=gist(run.__doc__ or ""))(run)
+        app.command(verb.name, cls=VerbCommand, short_help=gist(run.__doc__ or ""))(run)
+        for name in (other for other, meant in OTHER_NAMES.items() if meant == verb.name):
+            app.command(name, cls=VerbCommand, hidden=True)(run)
     return app
+
+
+class VerbCommand(TyperCommand):
+    """A command whose usage line reads `vitrine finetune [OPTIONS] DATA`, without braces round DATA."""
+
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        """Return the pieces of the usage line."""
+        return [piece.replace("{", "").replace("}", "") for piece in super().collect_usage_pieces(ctx)]
 
 
 def gist(sentence: str) -> str:
@@ -135,7 +146,7 @@ def as_command(verb: Verb) -> Callable[..., None]:
         inspect.Parameter(
             "json",
             inspect.Parameter.KEYWORD_ONLY,
-            annotation=Annotated[bool, typer.Option("--json", help="Print the result for machines.")],
+            annotation=Annotated[bool, typer.Option("--json", help="Print the result as JSON")],
             default=False,
         )
     )
@@ -165,20 +176,3 @@ def as_command(verb: Verb) -> Callable[..., None]:
     run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     run.__annotations__ = {p.name: p.annotation for p in parameters}
     return run
-
-
-def option_of(parameter: inspect.Parameter) -> inspect.Parameter:
-    """Turn one parameter of a library function into an argument (positional) or an option (keyword)."""
-    annotation = parameter.annotation
-    text = ""
-    if get_origin(annotation) is Annotated:
-        annotation, *notes = get_args(annotation)
-        text = next((note.documentation for note in notes if isinstance(note, Doc)), "")
-    if parameter.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD:
-        mark: Any = typer.Argument(help=text, show_default=parameter.default not in (None, ()))
-    else:
-        # `class_` is --class: a word that Python keeps for itself ends in an underscore.
-        mark = typer.Option("--" + parameter.name.rstrip("_").replace("_", "-"), help=text)
-        if annotation is bool and parameter.default:
-            mark = typer.Option(help=text)  # a switch that is on needs its --no- form
-    return parameter.replace(annotation=Annotated[annotation, mark])

@@ -1,7 +1,7 @@
-"""One function a verb: the only place that wires rooms together.
+"""One function per verb: its signature, cheap checks, and one call of its work in `vitrine.jobs`.
 
 `vitrine finetune` and `vitrine.finetune()` are the same function: the command line is derived from its
-signature. So a verb's module must import in milliseconds: rooms are imported inside the functions.
+signature. A verb's module imports in milliseconds: its work is imported inside the function, when it is called.
 """
 
 from dataclasses import dataclass
@@ -45,3 +45,6 @@ VERBS = (
     Verb("dedup", "dedup"),
     Verb("shard", "shard"),
 )
+
+# What people type for another verb; not listed in the help.
+OTHER_NAMES = {"train": "finetune"}

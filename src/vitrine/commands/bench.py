@@ -1,13 +1,15 @@
 """`vitrine bench`: how fast a model is on this device, beside what the device allows and timm's where installed."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from annotated_doc import Doc
 
 from vitrine.commands import options
+from vitrine.commands.arguments import as_model, as_numbers
 from vitrine.commands.model_or_box import BOX
 from vitrine.spelling import counted
 
@@ -86,21 +88,24 @@ class BenchResult:
 
 def bench(
     model: Annotated[
-        str, Doc("A run folder, a file of weights, a hub id or a variant's name such as ViT-B/16.")
+        str | Path, Doc("Run folder, weights file, hub id or variant name such as ViT-B/16")
     ] = BOX,
     *,
-    sizes: Annotated[str, Doc("Image sides in pixels, with commas between.")] = SIZES,
-    batches: Annotated[str, Doc("Batch sizes, with commas between.")] = BATCHES,
+    sizes: Annotated[
+        str | int | Sequence[int], Doc("Image heights and widths in pixels, separated by commas")
+    ] = SIZES,
+    batches: Annotated[str | int | Sequence[int], Doc("Batch sizes, separated by commas")] = BATCHES,
     device: options.Device = "auto",
     precision: Annotated[
-        Literal["auto", "bf16", "fp32"], Doc("What to compute in; auto is bf16 on CUDA, fp32 elsewhere.")
+        Literal["auto", "bf16", "fp32"], Doc("Number format; auto is bf16 on CUDA, fp32 elsewhere")
     ] = "auto",
-    compile: Annotated[bool, Doc("Compile the models first (and the peer's alike).")] = False,
-    peer: Annotated[bool, Doc("Time timm's model of the same shape in turns with it.")] = True,
-    largest: Annotated[bool, Doc("Look for the largest batch that fits, on CUDA.")] = True,
-    turns: Annotated[int, Doc("Turns of half a second; the median counts.")] = 5,
+    compile: Annotated[bool, Doc("Compile both models first")] = False,
+    peer: Annotated[bool, Doc("Also time timm's model of the same shape, alternating with ours")] = True,
+    largest: Annotated[bool, Doc("Search for the largest batch that fits, on CUDA")] = True,
+    turns: Annotated[int, Doc("Measurements of half a second each; the median is reported")] = 5,
 ) -> BenchResult:
-    """Measure images a second, latency and the largest batch, beside the floor and, where installed, timm."""
+    """Measure images/s, latency and the largest batch; compared with the hardware's limit and, if installed, timm."""
+    model, sizes, batches = as_model(model), as_numbers(sizes), as_numbers(batches)
     import torch
 
     from vitrine.checkpoints import load

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Annotated
 
 from annotated_doc import Doc
 
+from vitrine.commands.arguments import as_path
 from vitrine.spelling import counted, num_cells, padded
 
 if TYPE_CHECKING:
-    from vitrine.data.scan import Issue
-    from vitrine.data.source import Source
+    from vitrine.data.auditing.scan import Issue
+    from vitrine.data.sources.source import Source
 
 # The table on the terminal stays on one screen; the report has all classes.
 MOST_CLASSES_SHOWN = 20
@@ -48,9 +49,9 @@ class CheckResult:
         return int(self.is_strict and bool(self.issues))
 
     def __str__(self) -> str:
-        from vitrine.data.file_list import photos_passed_over
-        from vitrine.data.scan import conversions_in_words
-        from vitrine.data.source import printable
+        from vitrine.data.auditing.scan import conversions_in_words
+        from vitrine.data.sources.file_list import photos_passed_over
+        from vitrine.spelling import printable
 
         kinds = ", ".join(f"{count:,} {name}" for name, count in self.formats.items())
         modes = ", ".join(f"{count:,} {name}" for name, count in self.modes.items())
@@ -82,7 +83,7 @@ class CheckResult:
 
     def next(self) -> str:
         """Say what to do now; first of all what `finetune` would refuse to begin without."""
-        from vitrine.data.source import printable
+        from vitrine.spelling import printable
 
         first = next((todo for problem, todo in REFUSED.items() if problem in self.problems), "")
         if not any(self.counts.values()):
@@ -90,7 +91,7 @@ class CheckResult:
         return f"Next: {first}vitrine finetune {shlex.quote(printable(self.data))}"
 
     def _class_table(self) -> list[str]:
-        from vitrine.data.source import printable
+        from vitrine.spelling import printable
 
         splits = list(self.counts)
         classes = list(self.counts[splits[0]])
@@ -108,24 +109,29 @@ class CheckResult:
 
 
 def check(
-    data: Annotated[str, Doc("A folder with one folder a class, a manifest, shards, or a built-in name.")],
+    data: Annotated[
+        str | Path,
+        Doc("Folder with one folder per class, manifest, shards, or the name of a built-in data set"),
+    ],
     *,
     out: Annotated[
-        Path | None, Doc("Folder for report.html and issues.csv; a new dated one under ./runs if not given.")
+        Path | str | None,
+        Doc("Folder for report.html and issues.csv [default: a new dated folder under ./runs]"),
     ] = None,
-    strict: Annotated[bool, Doc("Exit with 1 if anything is wrong.")] = False,
+    strict: Annotated[bool, Doc("Exit with 1 if any problem is found")] = False,
     near_duplicates: Annotated[
-        bool, Doc("Look for near duplicates too; the time grows with the square of the set.")
+        bool, Doc("Also search for near-duplicates; the time grows with the square of the number of images")
     ] = True,
-    workers: Annotated[int, Doc("Files read at once; 0 is one a processor.")] = 0,
-    cache: Annotated[bool, Doc("Recall an earlier reading of an unchanged set.")] = True,
-    overwrite: Annotated[bool, Doc("Replace the report in a folder that holds one.")] = False,
+    workers: Annotated[int, Doc("Files read in parallel; 0 means one per processor")] = 0,
+    cache: Annotated[bool, Doc("Reuse the results of an earlier check of unchanged files")] = True,
+    overwrite: Annotated[bool, Doc("Replace the report in the output folder")] = False,
 ) -> CheckResult:
-    """Look at every image of a data set: counts, unreadable files, duplicates, leaks between splits."""
-    from vitrine.data.scan import scan, write_issues
-    from vitrine.data.source import printable
+    """Check every image of a data set: counts, unreadable files, duplicates, leaks between splits."""
+    data, out = str(data), as_path(out)
+    from vitrine.data.auditing.scan import scan, write_issues
     from vitrine.runtime.output_folder import new_output_folder, removed_if_empty
     from vitrine.runtime.progress import notice
+    from vitrine.spelling import printable
 
     splits = _open(data)
     roots = [source.root for source in splits.values() if source.root is not None]
@@ -164,7 +170,7 @@ def check(
 
 def _open(data: str) -> Mapping[str, "Source"]:
     """Open all splits as they are on disk; a folder of loose images is a set without labels."""
-    from vitrine.data.sources import is_loose, open_kind, open_source
+    from vitrine.data.sources.opening import is_loose, open_kind, open_source
     from vitrine.runtime.progress import notice
 
     if is_loose(data):
@@ -174,7 +180,7 @@ def _open(data: str) -> Mapping[str, "Source"]:
 
 
 def _page(report: object, splits: Mapping[str, "Source"], path: Path) -> Path:
-    from vitrine.data.scan import ScanReport
+    from vitrine.data.auditing.scan import ScanReport
     from vitrine.reports.data_pages import render_scan
     from vitrine.reports.pages import write_page
 

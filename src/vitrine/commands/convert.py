@@ -1,39 +1,49 @@
 """`vitrine convert`: weights from one layout to another, with proof."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from annotated_doc import Doc
+
+from vitrine.commands.arguments import as_model, as_path, as_paths
 
 if TYPE_CHECKING:
     from vitrine.checkpoints.converting import Conversion
 
 
 def convert(
-    source: Annotated[str, Doc("A file, folder, run folder, hub id or URL of weights in any layout.")],
-    destination: Annotated[Path, Doc("A folder, a .safetensors file, or for npz an .npz file.")],
+    source: Annotated[str | Path, Doc("File, folder, run folder, hub id or URL of weights in any layout")],
+    destination: Annotated[Path | str, Doc("Folder, .safetensors file, or .npz file for npz")],
     *,
     to: Annotated[
-        Literal["npz", "hf", "timm", "torchvision", "dinov2", "vitrine"], Doc("The layout to write.")
+        Literal["npz", "hf", "timm", "torchvision", "dinov2", "vitrine"], Doc("Layout to write")
     ] = "vitrine",
     generation: Annotated[
         Literal["A", "B", "C", "D"],
         Doc(
-            "Which official .npz: A released, B current code, C big_vision, D big_vision with scanned layers."
+            "Kind of official .npz: A released, B current code, C big_vision, D big_vision with scanned layers"
         ),
     ] = "A",
-    size: Annotated[int | None, Doc("Resample the positions for this image height and width.")] = None,
-    num_classes: Annotated[int | None, Doc("Put in a new head of zeros for so many classes.")] = None,
-    channels: Annotated[int | None, Doc("Adapt the first kernel to so many input channels.")] = None,
-    num_heads: Annotated[int | None, Doc("Attention heads, for files that do not tell.")] = None,
-    images: Annotated[list[Path] | None, Doc("Compare the logits on these images too (up to 8).")] = None,
+    size: Annotated[
+        int | None, Doc("Resample the position embeddings for this image height and width in pixels")
+    ] = None,
+    num_classes: Annotated[
+        int | None, Doc("Replace the head by one of zeros for this number of classes")
+    ] = None,
+    channels: Annotated[int | None, Doc("Adapt the first kernel to this number of input channels")] = None,
+    num_heads: Annotated[int | None, Doc("Number of attention heads, if the file does not say")] = None,
+    images: Annotated[
+        str | Path | Sequence[str | Path] | None, Doc("Also compare the logits on these images (at most 8)")
+    ] = None,
     approximate: Annotated[
-        bool, Doc("Convert also where the target computes another GELU than the weights were trained with.")
+        bool, Doc("Convert even if the target uses another GELU than the weights were trained with")
     ] = False,
-    check: Annotated[bool, Doc("Compare the logits before and after.")] = True,
-    overwrite: Annotated[bool, Doc("Replace what is at the destination.")] = False,
+    check: Annotated[bool, Doc("Compare the logits before and after")] = True,
+    overwrite: Annotated[bool, Doc("Replace the destination if it exists")] = False,
 ) -> "Conversion":
     """Convert weights between layouts and prove that both compute the same."""
+    source, destination = as_model(source), as_path(destination)
     from vitrine.checkpoints.converting import convert as convert_weights
 
     return convert_weights(
@@ -45,7 +55,7 @@ def convert(
         num_classes=num_classes,
         channels=channels,
         num_heads=num_heads,
-        images=tuple(images or ()),
+        images=as_paths(images),
         approximate=approximate,
         check_logits=check,
         overwrite=overwrite,

@@ -1,6 +1,7 @@
 """`vitrine dedup`: find training images that are copies of test images, and list them to be left out."""
 
 import shlex
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -8,11 +9,12 @@ from typing import TYPE_CHECKING, Annotated
 from annotated_doc import Doc
 
 from vitrine.commands import options
+from vitrine.commands.arguments import as_model, as_path, as_texts
 from vitrine.spelling import counted
 
 if TYPE_CHECKING:
-    from vitrine.data.overlap import Features
-    from vitrine.data.source import Source
+    from vitrine.data.auditing.overlap import Features
+    from vitrine.data.sources.source import Source
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,33 +50,44 @@ class DedupResult:
 
 
 def dedup(
-    train: Annotated[str, Doc("The training set: a folder, a manifest, shards, or a built-in name.")],
+    train: Annotated[
+        str | Path, Doc("Training set: folder, manifest, shards, or the name of a built-in data set")
+    ],
     *,
-    against: Annotated[list[str], Doc("A test set; give the option once for each test set.")],
+    against: Annotated[
+        str | Path | Sequence[str | Path], Doc("Test set; may be repeated for several test sets")
+    ],
     by: Annotated[
         str,
-        Doc("How to search: hash (equal files), perceptual (moved, brightened, re-compressed), features."),
+        Doc(
+            "Search methods, separated by commas: hash (equal files), perceptual (shifted, brightened, "
+            "re-compressed), features"
+        ),
     ] = "hash,perceptual",
     model: Annotated[
-        str | None, Doc("Search by this model's features, too: a run folder, a file, a hub id, a variant.")
+        str | Path | None,
+        Doc("Also compare the features of this model: run folder, weights file, hub id or variant name"),
     ] = None,
     least_cosine: Annotated[
-        float, Doc("Features are alike from this cosine on; depends on the model, so look at the pairs.")
+        float, Doc("Minimum cosine similarity for two images to count as duplicates; depends on the model")
     ] = 0.95,
     device: options.Device = "auto",
-    mirrored: Annotated[bool, Doc("Find copies that were flipped left to right, too.")] = False,
-    split: Annotated[str, Doc("Split of the training set to search; all is every image it has.")] = "all",
-    against_split: Annotated[str, Doc("Split of each test set to search for.")] = "all",
+    mirrored: Annotated[bool, Doc("Also find horizontally flipped copies")] = False,
+    split: Annotated[str, Doc("Split of the training set to search; all means every image")] = "all",
+    against_split: Annotated[str, Doc("Split of each test set to compare with")] = "all",
     out: Annotated[
-        Path | None, Doc("Folder for pairs.html, pairs.csv, exclude.txt; a new dated one if not given.")
+        Path | str | None,
+        Doc("Folder for pairs.html, pairs.csv and exclude.txt [default: a new dated folder under ./runs]"),
     ] = None,
-    workers: Annotated[int, Doc("Files read at once; 0 is one a processor.")] = 0,
-    cache: Annotated[bool, Doc("Recall an earlier reading of an unchanged set.")] = True,
-    overwrite: Annotated[bool, Doc("Replace the results in a folder that holds some.")] = False,
+    workers: Annotated[int, Doc("Files read in parallel; 0 means one per processor")] = 0,
+    cache: Annotated[bool, Doc("Reuse the results of an earlier search of unchanged files")] = True,
+    overwrite: Annotated[bool, Doc("Replace the results in the output folder")] = False,
 ) -> DedupResult:
-    """Find the training images that are copies of test images, and write a list to leave them out by."""
-    from vitrine.data.exclusions import write_exclusions
-    from vitrine.data.overlap import TRAIN, check_methods, find_overlap, write_pairs
+    """Find training images that are copies of test images, and write a list that training can skip."""
+    train, against, out = str(train), as_texts(against), as_path(out)
+    model = None if model is None else as_model(model)
+    from vitrine.data.auditing.overlap import TRAIN, check_methods, find_overlap, write_pairs
+    from vitrine.data.sources.exclusions import write_exclusions
     from vitrine.runtime.output_folder import new_output_folder, removed_if_empty
 
     methods = tuple(part.strip() for part in by.split(",") if part.strip())
@@ -117,7 +130,7 @@ def dedup(
     )
 
 
-def _names(addresses: list[str]) -> dict[str, str]:
+def _names(addresses: Sequence[str]) -> dict[str, str]:
     """Give each test set the last part of its address as its name, or the whole where that is not enough."""
     from vitrine.errors import ConfigError
 
@@ -130,7 +143,7 @@ def _names(addresses: list[str]) -> dict[str, str]:
 
 def _open(address: str, split: str) -> "Source":
     """Open a set for comparing: without labels where it is a folder of loose images, empty classes allowed."""
-    from vitrine.data.sources import is_loose, open_source
+    from vitrine.data.sources.opening import is_loose, open_source
 
     has_labels = not is_loose(address)
     return open_source(address, split=split, val_fraction=0, allow_empty_class=True, is_labelled=has_labels)
@@ -169,7 +182,7 @@ def _features(
 
 
 def _page(overlap: object, train: "Source", tests: "dict[str, Source]", path: Path) -> Path:
-    from vitrine.data.overlap import Overlap
+    from vitrine.data.auditing.overlap import Overlap
     from vitrine.reports.data_pages import render_overlap
     from vitrine.reports.pages import write_page
 

@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 from annotated_doc import Doc
 
 from vitrine.commands import options
+from vitrine.commands.arguments import as_path
 from vitrine.commands.model_or_box import BOX
 
 if TYPE_CHECKING:
     from vitrine.commands.check import CheckResult
-    from vitrine.data.demonstration import Fault
+    from vitrine.data.sources.demo_photos import Fault
 
 DATA, INBOX = "photos", "inbox"
 # 96 pixels are a sixth of the work of 224, and enough for things that fill a third of the picture.
@@ -61,19 +62,22 @@ class DemoResult:
 
 def demo(
     *,
-    out: Annotated[Path, Doc("Where to write; an earlier demonstration there is replaced.")] = Path(
+    out: Annotated[Path | str, Doc("Folder to write to; an earlier demonstration there is replaced")] = Path(
         "vitrine-demo"
     ),
-    images: Annotated[int, Doc("Pictures to render.")] = 480,
-    steps: Annotated[int | None, Doc("Steps of 32 images; by default ten passes over the pictures.")] = None,
+    images: Annotated[int, Doc("Number of pictures to render")] = 480,
+    steps: Annotated[
+        int | None, Doc("Training steps of 32 images [default: ten passes over the pictures]")
+    ] = None,
     device: options.Device = "auto",
 ) -> DemoResult:
-    """Go the whole way once on rendered pictures, in about two minutes on two cores; needs no network."""
+    """Run the whole workflow once on rendered pictures: about two minutes on two cores, no network needed."""
+    out = as_path(out)
     from vitrine.commands.check import check
     from vitrine.commands.finetune import finetune
     from vitrine.commands.inspect import inspect
     from vitrine.commands.predict import predict
-    from vitrine.data.demonstration import CLASSES, write_inbox, write_photos
+    from vitrine.data.sources.demo_photos import CLASSES, write_inbox, write_photos
 
     out = Path(out)
     _make_room(out)

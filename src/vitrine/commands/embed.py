@@ -7,6 +7,7 @@ from typing import Annotated
 from annotated_doc import Doc
 
 from vitrine.commands import options
+from vitrine.commands.arguments import as_path
 from vitrine.commands.model_or_box import ModelOrBox, Pictures
 from vitrine.spelling import counted, with_first
 
@@ -46,9 +47,10 @@ def embed(
     pictures: Pictures = None,
     *,
     out: Annotated[
-        Path | None,
+        Path | str | None,
         Doc(
-            "A .npy file (paths go into a .csv beside it) or a .parquet; by default in a new folder under ./runs."
+            "A .npy file (paths go into a .csv beside it) or a .parquet file "
+            "[default: features.npy in a new dated folder under ./runs]"
         ),
     ] = None,
     size: options.ModelSize = None,
@@ -56,19 +58,20 @@ def embed(
     workers: options.Readers = 2,
     device: options.Device = "auto",
     precision: options.ModelPrecision = "fp32",
-    strict: Annotated[bool, Doc("Exit with 1 if any picture cannot be read.")] = False,
-    overwrite: Annotated[bool, Doc("Replace the file that --out names.")] = False,
+    strict: Annotated[bool, Doc("Exit with 1 if any picture cannot be read")] = False,
+    overwrite: Annotated[bool, Doc("Replace the output file if it exists")] = False,
 ) -> EmbedResult:
-    """Turn pictures into features, the input of the model's head: a row of numbers for each."""
+    """Compute one feature vector per picture (the input of the classification head)."""
+    out = as_path(out)
     import torch
 
     from vitrine.commands.model_or_box import opened_pictures, plan_line
-    from vitrine.data.source import printable
     from vitrine.errors import DataError
     from vitrine.runtime.output_folder import new_output_folder
     from vitrine.runtime.progress import announced, notice
+    from vitrine.serving.output_files import FEATURE_KINDS, require_kind, write_features
     from vitrine.serving.predictor import Predictor
-    from vitrine.serving.writing import FEATURE_KINDS, require_kind, write_features
+    from vitrine.spelling import printable
 
     name, source = opened_pictures("embed", model, pictures, out=out)
     if out is not None:

@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, Annotated
 from annotated_doc import Doc
 
 from vitrine.commands import options
+from vitrine.commands.arguments import as_path
 from vitrine.commands.model_or_box import Data, ModelOrBox, model_and_data
 from vitrine.spelling import counted, with_first
 
 if TYPE_CHECKING:
     from vitrine.checkpoints import Loaded
-    from vitrine.data.source import Source
+    from vitrine.data.sources.source import Source
     from vitrine.evaluation.bootstrap import Interval
     from vitrine.evaluation.classification import MultiLabel, SingleLabel
     from vitrine.evaluation.outputs import Outputs
@@ -80,26 +81,28 @@ def evaluate(
     data: Data = None,
     *,
     split: Annotated[
-        str | None, Doc("Which split; by default test, else val, else all images of a set that is not split.")
+        str | None,
+        Doc("Split to evaluate on [default: test, else val, else all images of data without splits]"),
     ] = None,
     real: Annotated[
-        Path | None, Doc("ReaL's real.json: score ImageNet with every acceptable label too.")
+        Path | str | None, Doc("ReaL's real.json: also score ImageNet with every acceptable label")
     ] = None,
     out: Annotated[
-        Path | None,
-        Doc("Folder for the report and the predictions; a new dated one under ./runs if not given."),
+        Path | str | None,
+        Doc("Folder for the report and the predictions [default: a new dated folder under ./runs]"),
     ] = None,
-    by_order: Annotated[bool, Doc("Match classes by their order instead of by name.")] = False,
+    by_order: Annotated[bool, Doc("Match classes by order instead of by name")] = False,
     size: options.ModelSize = None,
     batch_size: options.BatchAtATime = None,
     workers: options.Readers = 2,
     device: options.Device = "auto",
     precision: options.ModelPrecision = "fp32",
-    seed: Annotated[int, Doc("Seed of the resamples that the intervals come from.")] = 0,
-    strict: Annotated[bool, Doc("Exit with 1 if any file cannot be read.")] = False,
-    overwrite: Annotated[bool, Doc("Replace the results in a folder that holds some.")] = False,
+    seed: Annotated[int, Doc("Seed of the bootstrap for the intervals")] = 0,
+    strict: Annotated[bool, Doc("Exit with 1 if any file cannot be read")] = False,
+    overwrite: Annotated[bool, Doc("Replace the results in the output folder")] = False,
 ) -> EvaluateResult:
     """Measure accuracy, calibration and confusion with 95 % intervals, and show the mistakes."""
+    real, out = as_path(real), as_path(out)
     from vitrine.checkpoints import load
     from vitrine.evaluation.outputs import run_model
     from vitrine.runtime.output_folder import removed_if_empty
@@ -139,7 +142,7 @@ def evaluate(
 
 def held_out_by(model: str, data: str) -> "tuple[str, Source] | None":
     """Open what the run that a model is from held out of this very data, which has no splits of its own."""
-    from vitrine.data.sources import list_splits
+    from vitrine.data.sources.opening import list_splits
     from vitrine.runs.run_data import splits_of_run, trained_on
     from vitrine.runtime.progress import notice
 
@@ -169,7 +172,8 @@ def warn_of_trained(model: str, source: "Source") -> None:
 
 def open_test_split(data: str, split: str | None) -> "tuple[str, Source]":
     """Open the split to test on, and say which it is: the one asked for, else test, val, or a set without splits."""
-    from vitrine.data.sources import ALL, list_splits, open_source
+    from vitrine.data.sources.opening import list_splits, open_source
+    from vitrine.data.sources.source import ALL
 
     if split is None:
         own = list_splits(data)
@@ -238,12 +242,12 @@ def _write(
     model: str,
     split: str,
 ) -> tuple[Path, ...]:
-    from vitrine.data.source import printable
     from vitrine.evaluation.calibration import softmax
     from vitrine.evaluation.classification import SingleLabel
     from vitrine.evaluation.writing import write_confusion, write_metrics, write_predictions
     from vitrine.reports.evaluation_page import render_evaluation
     from vitrine.runtime.files import write_atomically
+    from vitrine.spelling import printable
 
     rows = outputs.rows
     probabilities = rows.sigmoid().numpy() if source.is_multi_label else softmax(rows.numpy())
@@ -273,8 +277,8 @@ def _result(
     wrote: tuple[Path, ...],
     is_strict: bool,
 ) -> EvaluateResult:
-    from vitrine.data.source import printable
     from vitrine.evaluation.classification import SingleLabel
+    from vitrine.spelling import printable
 
     single = figures if isinstance(figures, SingleLabel) else None
     if isinstance(figures, SingleLabel):

@@ -1,5 +1,6 @@
 """`vitrine export`: a model in another format, with proof that it computes the same."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -7,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from annotated_doc import Doc
 
 from vitrine.commands import options
-from vitrine.commands.model_or_box import BOX, ModelOrBox
+from vitrine.commands.arguments import BOX, as_model, as_path, as_texts
+from vitrine.commands.model_or_box import ModelOrBox
 from vitrine.runtime.find_run import resolve_latest
 from vitrine.spelling import counted, with_name
 
@@ -15,7 +17,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from vitrine.checkpoints import Loaded
-    from vitrine.data.source import Source
+    from vitrine.data.sources.source import Source
     from vitrine.exporting.comparison import Timing
     from vitrine.exporting.proof import Accuracy, Agreement
     from vitrine.exporting.targets import Exported
@@ -74,35 +76,37 @@ def export(
     model: ModelOrBox = None,
     *,
     to: Annotated[
-        Literal["onnx", "torch-export", "hf", "timm", "torchvision", "npz"], Doc("The format to write.")
+        Literal["onnx", "torch-export", "hf", "timm", "torchvision", "npz"], Doc("Format to write")
     ] = "onnx",
     out: Annotated[
-        Path | None, Doc("Folder for the export; a new dated one under ./runs if not given.")
+        Path | str | None, Doc("Folder for the export [default: a new dated folder under ./runs]")
     ] = None,
     images: Annotated[
-        list[str] | None,
-        Doc("Files, folders or patterns of images to prove it on; generated ones if not given."),
+        str | Path | Sequence[str | Path] | None,
+        Doc("Files, folders or patterns of images to compare the outputs on [default: generated images]"),
     ] = None,
-    count: Annotated[int, Doc("Images of those given that are compared, spread evenly.")] = 32,
-    fp16: Annotated[bool, Doc("Write a copy in half precision too (onnx).")] = False,
-    int8: Annotated[bool, Doc("Write a copy with eight-bit matrix products too (onnx).")] = False,
+    count: Annotated[int, Doc("Number of the given images to compare, spread evenly")] = 32,
+    fp16: Annotated[bool, Doc("Also write a copy in half precision (onnx)")] = False,
+    int8: Annotated[bool, Doc("Also write a copy with 8-bit matrix products (onnx)")] = False,
     data: Annotated[
-        str | None, Doc("A labelled data set: say what top-1 each precision has, and what it costs.")
+        str | Path | None, Doc("Labelled data set to measure top-1 accuracy of each precision on")
     ] = None,
     split: Annotated[
         str | None,
-        Doc("Which split of the data; by default test, else val, else what the run held out of it, or all."),
+        Doc("Split of the data [default: test, else val, else the images that the run held out, else all]"),
     ] = None,
-    by_order: Annotated[bool, Doc("Match the data's classes by their order instead of by name.")] = False,
+    by_order: Annotated[bool, Doc("Match the classes of the data by order instead of by name")] = False,
     size: options.ModelSize = None,
     approximate: Annotated[
-        bool, Doc("Write also where the target computes another GELU than the weights were trained with.")
+        bool, Doc("Export even if the target uses another GELU than the weights were trained with")
     ] = False,
-    speed: Annotated[bool, Doc("Time the export beside torch.")] = True,
+    speed: Annotated[bool, Doc("Compare the speed of the export with torch")] = True,
     workers: options.Readers = 2,
-    overwrite: Annotated[bool, Doc("Replace an export in a folder that holds one.")] = False,
+    overwrite: Annotated[bool, Doc("Replace the export in the output folder")] = False,
 ) -> ExportResult:
-    """Write a model for onnxruntime, torch, transformers, timm, torchvision or JAX, and prove that it agrees."""
+    """Export a model for onnxruntime, torch, transformers, timm, torchvision or JAX, and prove that outputs agree."""
+    model, images, out = as_model(model or BOX), as_texts(images), as_path(out)
+    data = None if data is None else str(data)
     import torch
 
     from vitrine.checkpoints import load
@@ -118,7 +122,7 @@ def export(
         raise ConfigError(f"--count must be at least 1, got {count}")
     loaded = _loaded(load(model, image_size=size))
     write = plan_export(loaded, to=to, fp16=fp16, int8=int8, approximate=approximate)
-    pixels, kind, folders = _pixels(loaded, images, count=count, workers=workers)
+    pixels, kind, folders = _pixels(loaded, list(images), count=count, workers=workers)
     source = None if data is None else _data(loaded, model, data, split, by_order=by_order)
     if source is not None and source.root is not None:
         folders.append(source.root)
@@ -169,9 +173,9 @@ def _pixels(
     """Return normalised images (N, C, height, width), what they are, and the folders that they lie in."""
     import torch
 
-    from vitrine.data.generated import GeneratedSource
-    from vitrine.data.pictures import open_pictures
-    from vitrine.data.source import Subset
+    from vitrine.data.sources.generated import GeneratedSource
+    from vitrine.data.sources.picture_paths import open_pictures
+    from vitrine.data.sources.source import Subset
     from vitrine.errors import DataError
     from vitrine.inspection.pictures import PictureBatches, spread
     from vitrine.runtime.progress import notice

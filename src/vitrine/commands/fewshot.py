@@ -2,6 +2,7 @@
 
 import functools
 import shlex
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -9,11 +10,12 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from annotated_doc import Doc
 
 from vitrine.commands import options
+from vitrine.commands.arguments import as_numbers, as_path
 from vitrine.commands.model_or_box import BOX, Data, ModelOrBox, model_and_data
 from vitrine.spelling import counted, with_first
 
 if TYPE_CHECKING:
-    from vitrine.data.source import Source
+    from vitrine.data.sources.source import Source
     from vitrine.evaluation.fewshot import FewShotResult
 
 
@@ -50,37 +52,40 @@ def fewshot(
     data: Data = None,
     *,
     shots: Annotated[
-        str | None,
-        Doc(
-            "Examples a class, with commas between; by default those of 1,5,10,25 that there are enough for."
-        ),
+        str | int | Sequence[int] | None,
+        Doc("Examples per class, separated by commas [default: those of 1,5,10,25 that the data has]"),
     ] = None,
-    seeds: Annotated[int, Doc("How often the examples are drawn.")] = 3,
+    seeds: Annotated[int, Doc("Number of random draws of the examples")] = 3,
     probe: Annotated[
         Literal["ridge", "knn", "logistic"],
-        Doc("ridge is the paper's closed form; knn and logistic regression are other readers."),
+        Doc("Classifier on the frozen features; ridge is the paper's closed form"),
     ] = "ridge",
     l2: Annotated[
-        str | None, Doc("Regularisation, several with commas between; 1024 for ridge, 1 for logistic.")
+        str | float | Sequence[float] | None,
+        Doc("Regularisation, several separated by commas [default: 1024 for ridge, 1 for logistic]"),
     ] = None,
-    neighbours: Annotated[int, Doc("Neighbours that vote, for knn.")] = 20,
-    test_fraction: Annotated[float, Doc("Part held out for the test where the set is not split.")] = 0.5,
+    neighbours: Annotated[int, Doc("Number of neighbours for knn")] = 20,
+    test_fraction: Annotated[float, Doc("Fraction of the images to test on if the data has no splits")] = 0.5,
     size: options.ModelSize = None,
     batch_size: options.BatchAtATime = None,
     workers: options.Readers = 2,
     device: options.Device = "auto",
     precision: options.ModelPrecision = "fp32",
-    cache: Annotated[bool, Doc("Keep features, and use those that are kept.")] = True,
-    cache_dir: Annotated[Path | None, Doc("Where features are kept; by default the user's cache.")] = None,
+    cache: Annotated[bool, Doc("Cache features, and reuse cached ones")] = True,
+    cache_dir: Annotated[
+        Path | str | None, Doc("Folder for cached features [default: the user's cache folder]")
+    ] = None,
 ) -> FewShotReport:
-    """Measure accuracy from 1, 5, 10, 25 examples a class on the frozen representation, over several draws."""
+    """Measure accuracy with 1, 5, 10, 25 examples per class on frozen features, over several draws."""
+    shots, l2 = as_numbers(shots), as_numbers(l2)
+    cache_dir = as_path(cache_dir)
     from vitrine.checkpoints import load
-    from vitrine.data.source import printable
     from vitrine.evaluation.features import extract_features
     from vitrine.evaluation.fewshot import fewshot_accuracy, parse_shots, require_enough
     from vitrine.runs.run_data import trained_on
     from vitrine.runtime.processes import joined_processes
     from vitrine.runtime.progress import notice
+    from vitrine.spelling import printable
 
     model, data = model_and_data("fewshot", model, data)
     values, asked = _numbers(l2), None if shots is None else parse_shots(shots)
@@ -141,8 +146,8 @@ def fewshot(
 
 def _open(data: str, test_fraction: float) -> "tuple[tuple[str, str], tuple[Source, Source]]":
     """Open what examples are drawn from and what is tested on: the set's own splits, or two halves."""
-    from vitrine.data.source import match_classes
-    from vitrine.data.sources import list_splits, open_splits
+    from vitrine.data.sources.labels import match_classes
+    from vitrine.data.sources.opening import list_splits, open_splits
     from vitrine.errors import DataError
 
     own = list_splits(data)

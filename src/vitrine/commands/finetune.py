@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 from annotated_doc import Doc
 
 from vitrine.commands import options
+from vitrine.commands.arguments import as_model, as_path, as_texts
 from vitrine.commands.model_or_box import BOX
 from vitrine.runtime.find_run import resolve_latest
 
@@ -16,26 +17,31 @@ if TYPE_CHECKING:
 
 def finetune(
     data: Annotated[
-        str, Doc("A folder with one folder a class, a file, a built-in name, or generated:shapes.")
+        str | Path,
+        Doc("Folder with one folder per class, manifest, built-in data set, or generated:shapes"),
     ],
     *,
     model: Annotated[
-        str | None,
-        Doc("Weights: a run folder, a file, a hub id, an address; if not given, the model in the box."),
+        str | Path | None,
+        Doc("Starting weights: run folder, weights file, hub id or URL [default: the bundled model]"),
     ] = None,
-    recipe: Annotated[str, Doc("A recipe's name, or a config.yaml of an earlier run.")] = "photos",
+    recipe: Annotated[
+        str | Path, Doc("Name of a recipe, or a YAML file with all or some of its settings")
+    ] = "photos",
     out: options.Out = None,
     epochs: options.Epochs = None,
     steps: options.Steps = None,
     batch_size: options.BatchSize = None,
     lr: options.PeakRate = None,
-    size: Annotated[int | None, Doc("Image side in pixels; positions are resampled to it.")] = None,
+    size: Annotated[
+        int | None, Doc("Image height and width in pixels; position embeddings are resampled")
+    ] = None,
     sweep: Annotated[
-        bool, Doc("Try the recipe's learning rates on the held-out part, then train on all.")
+        bool, Doc("Try the recipe's learning rates on held-out images, then train on all images")
     ] = False,
-    probe: Annotated[bool, Doc("Train the head alone.")] = False,
-    freeze: Annotated[int | None, Doc("Leave the embedding and so many first blocks as they are.")] = None,
-    seed: Annotated[int | None, Doc("Seed of order and augmentation.")] = None,
+    probe: Annotated[bool, Doc("Train only the head")] = False,
+    freeze: Annotated[int | None, Doc("Freeze the patch embedding and the first N blocks")] = None,
+    seed: Annotated[int | None, Doc("Seed of data order and augmentation")] = None,
     set: options.Settings = None,
     device: options.Device = "auto",
     precision: options.Precision = None,
@@ -52,7 +58,10 @@ def finetune(
     tensorboard: options.TensorBoard = False,
     wandb: options.WeightsAndBiases = None,
 ) -> "TrainingResult":
-    """Transfer a trained model to your images: a new head, all weights trained; also under torchrun, unchanged."""
+    """Fine-tune a trained model on your images; all weights are trained. Works under torchrun unchanged."""
+    data, recipe, out, exclude = str(data), str(recipe), as_path(out), as_path(exclude)
+    model = None if model is None else as_model(model)
+    set = as_texts(set)
     from vitrine.commands.resume import resume
     from vitrine.errors import ConfigError
     from vitrine.recipes.options import chosen_recipe, is_file
@@ -96,7 +105,7 @@ def finetune(
     with joined_processes(device) as processes:
         lost = restarted_run(out, processes=processes)
         if lost is not None:
-            return resume(lost, device=device, workers=workers)
+            return resume(lost, device=device, workers=workers, allow_download=True)
         folder = start_folder(out, verb="finetune", data=data, overwrite=overwrite, processes=processes)
         with withdrawing(folder, processes):
             opened = open_data(

@@ -1,5 +1,6 @@
 """`vitrine inspect`: filters, positions, attention and tokens of a model, as figures, arrays and one page."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -7,12 +8,13 @@ from typing import TYPE_CHECKING, Annotated
 from annotated_doc import Doc
 
 from vitrine.commands import options
+from vitrine.commands.arguments import as_model, as_path, as_texts
 from vitrine.commands.model_or_box import BOX
 from vitrine.spelling import counted, with_name
 
 if TYPE_CHECKING:
     from vitrine.checkpoints import Loaded
-    from vitrine.data.source import Source
+    from vitrine.data.sources.source import Source
     from vitrine.inspection.analysis import Analysis
     from vitrine.inspection.pictures import PictureBatches
     from vitrine.inspection.selection import Selection
@@ -64,35 +66,37 @@ class InspectResult:
 
 def inspect(
     model: Annotated[
-        str, Doc("A run folder, a file, a hub id, a variant's name; left out, it is the model in the box.")
+        str | Path, Doc("Run folder, weights file, hub id or variant name [default: the bundled model]")
     ] = BOX,
     images: Annotated[
-        list[str] | None,
-        Doc("Files, folders, patterns, or one data set; without, what needs no image is drawn."),
+        str | Path | Sequence[str | Path] | None,
+        Doc("Files, folders, patterns, or one data set; without images, only figures that need none"),
     ] = None,
     *,
     out: Annotated[
-        Path | None, Doc("Folder for figures, arrays and page; a new dated one under ./runs if not given.")
+        Path | str | None,
+        Doc("Folder for figures, arrays and the page [default: a new dated folder under ./runs]"),
     ] = None,
-    count: Annotated[int, Doc("Images that averages are over, spread evenly over those given.")] = 128,
-    show: Annotated[int, Doc("Images that get figures of their own.")] = 6,
-    components: Annotated[int, Doc("Principal components of the filters to draw.")] = 28,
+    count: Annotated[int, Doc("Number of images to average over, spread evenly over the given ones")] = 128,
+    show: Annotated[int, Doc("Number of images with figures of their own")] = 6,
+    components: Annotated[int, Doc("Number of principal components of the filters to draw")] = 28,
     patch: Annotated[
-        str | None, Doc("Row,column of a patch to see attention from; by default the centre.")
+        str | None, Doc("Row,column of the patch whose attention is drawn [default: the centre]")
     ] = None,
     layer: Annotated[
-        int | None, Doc("Layer, from 0, of tokens and patch attention; by default the last.")
+        int | None, Doc("Layer of tokens and patch attention, from 0 [default: the last]")
     ] = None,
     class_: Annotated[
         str | None,
-        Doc("Class, by name or number, that gradients are of; by default each image's prediction."),
+        Doc("Class for the gradients, by name or number [default: the prediction of each image]"),
     ] = None,
     size: options.ModelSize = None,
     workers: options.Readers = 2,
     device: options.Device = "auto",
-    overwrite: Annotated[bool, Doc("Replace the figures in a folder that holds some.")] = False,
+    overwrite: Annotated[bool, Doc("Replace the figures in the output folder")] = False,
 ) -> InspectResult:
     """Look inside a model: filters, positions, attention distance, rollout, heads, tokens, layers."""
+    model, images, out = as_model(model), as_texts(images), as_path(out)
     from vitrine.checkpoints import load
     from vitrine.commands.model_or_box import model_and_pictures
     from vitrine.inspection.analysis import analyse_images, analyse_model
@@ -146,8 +150,8 @@ def _require_counts(**counts: int) -> None:
 
 
 def _open(images: list[str] | None, *, count: int) -> "tuple[Source | None, list[Path]]":
-    from vitrine.data.pictures import open_pictures
-    from vitrine.data.source import Subset
+    from vitrine.data.sources.picture_paths import open_pictures
+    from vitrine.data.sources.source import Subset
     from vitrine.inspection.pictures import spread
 
     if not images:
@@ -157,7 +161,7 @@ def _open(images: list[str] | None, *, count: int) -> "tuple[Source | None, list
 
 
 def _no_images(images: list[str] | None) -> str:
-    from vitrine.data.source import printable
+    from vitrine.spelling import printable
 
     if not images:
         return (
@@ -180,9 +184,9 @@ def _batches(loaded: "Loaded", source: "Source", *, workers: int, device: str) -
 
 
 def _small(loaded: "Loaded", source: "Source") -> list[str]:
-    from vitrine.data.source import printable
     from vitrine.inspection.pictures import smaller_than_a_patch
     from vitrine.models import ViTConfig
+    from vitrine.spelling import printable
 
     config = loaded.model.config
     if not isinstance(config, ViTConfig):
@@ -223,10 +227,10 @@ def _written(
 ) -> InspectResult:
     import numpy as np
 
-    from vitrine.data.source import printable
     from vitrine.errors import MissingExtraError
     from vitrine.runtime.files import write_atomically
     from vitrine.runtime.progress import notice
+    from vitrine.spelling import printable
 
     failures = {} if batches is None else dict(sorted(batches.failures.items()))
     unreadable = (
@@ -270,7 +274,6 @@ def _draw(
     notes: list[str],
     unreadable: dict[str, str],
 ) -> tuple[Path, ...]:
-    from vitrine.data.source import printable
     from vitrine.reports.inspection_page import (
         Captions,
         described,
@@ -280,6 +283,7 @@ def _draw(
         render_inspection,
     )
     from vitrine.runtime.files import write_atomically
+    from vitrine.spelling import printable
 
     classes = loaded.classes
     numbers = analysis.predictions if selection.target is None else [selection.target] * len(names)

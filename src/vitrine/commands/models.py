@@ -24,11 +24,11 @@ class ModelCost:
 def list_models(
     *,
     size: Annotated[
-        int, Doc("Image side in pixels; a model that cannot tile it is listed at the nearest it can.")
+        int, Doc("Image height and width in pixels; rounded to what the patches of each model can tile")
     ] = 224,
-    num_classes: Annotated[int, Doc("Classes of the head.")] = 1000,
-    images: Annotated[float, Doc("Images in the training set (303e6 is JFT).")] = JFT_IMAGES,
-    epochs: Annotated[float, Doc("Passes over the training set.")] = DEFAULT_EPOCHS,
+    num_classes: Annotated[int, Doc("Number of classes")] = 1000,
+    images: Annotated[float, Doc("Images in the training set (303e6 is JFT)")] = JFT_IMAGES,
+    epochs: Annotated[float, Doc("Passes over the training set")] = DEFAULT_EPOCHS,
 ) -> list[ModelCost]:
     """List every variant with its parameters, tokens and compute."""
     from vitrine.errors import ConfigError

@@ -1,42 +1,64 @@
 """Options that several verbs share: kind and help text, once."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Literal, TypeAlias
 
 from annotated_doc import Doc
 
-Out: TypeAlias = Annotated[Path | None, Doc("Where to write; by default a new dated folder under ./runs.")]
-Epochs: TypeAlias = Annotated[float | None, Doc("Passes over the data.")]
-Steps: TypeAlias = Annotated[int | None, Doc("Steps, instead of epochs.")]
-BatchSize: TypeAlias = Annotated[int | None, Doc("Images a step, over all devices.")]
-PeakRate: TypeAlias = Annotated[float | None, Doc("Peak learning rate.")]
-Settings: TypeAlias = Annotated[list[str] | None, Doc("Any setting of the recipe, such as training.lr=3e-4.")]
-Device: TypeAlias = Annotated[str, Doc("auto, cpu or cuda.")]
-ModelSize: TypeAlias = Annotated[int | None, Doc("Image height and width; by default the model's own.")]
-BatchAtATime: TypeAlias = Annotated[
-    int | None, Doc("Images at a time on each device; by default 64, on a CPU 8 of 224 px.")
+ModelOrBox: TypeAlias = Annotated[
+    str | Path | None,
+    Doc("Run folder, weights file, hub id or variant name [default: the bundled model]"),
 ]
-Readers: TypeAlias = Annotated[int, Doc("Threads that read images.")]
-ModelPrecision: TypeAlias = Annotated[Literal["fp32", "bf16"], Doc("What the model computes in.")]
+Data: TypeAlias = Annotated[
+    str | Path | None,
+    Doc("Folder with one folder per class, manifest, shards, or the name of a built-in data set"),
+]
+Pictures: TypeAlias = Annotated[
+    str | Path | Sequence[str | Path] | None,
+    Doc(
+        "Files, folders, patterns, a .csv or .jsonl with a column path, a .txt of paths, or - for standard input"
+    ),
+]
+Out: TypeAlias = Annotated[
+    Path | str | None, Doc("Folder to write to [default: a new dated folder under ./runs]")
+]
+Epochs: TypeAlias = Annotated[float | None, Doc("Passes over the training images")]
+Steps: TypeAlias = Annotated[int | None, Doc("Training steps, instead of epochs")]
+BatchSize: TypeAlias = Annotated[int | None, Doc("Images per step, over all devices")]
+PeakRate: TypeAlias = Annotated[float | None, Doc("Peak learning rate")]
+Settings: TypeAlias = Annotated[
+    str | Sequence[str] | None, Doc("Any setting of the recipe, such as training.lr=3e-4; may be repeated")
+]
+Device: TypeAlias = Annotated[str, Doc("auto, cpu, cuda, cuda:N or mps")]
+ModelSize: TypeAlias = Annotated[
+    int | None, Doc("Image height and width in pixels [default: the model's own]")
+]
+BatchAtATime: TypeAlias = Annotated[int | None, Doc("Images per batch [default: 64; on CPU 8 at 224 px]")]
+Readers: TypeAlias = Annotated[int, Doc("Threads that read images")]
+ModelPrecision: TypeAlias = Annotated[Literal["fp32", "bf16"], Doc("Number format of the computation")]
 Precision: TypeAlias = Annotated[
-    Literal["auto", "bf16", "fp32", "fp8"] | None, Doc("What to compute in; fp8 on recent CUDA devices.")
+    Literal["auto", "bf16", "fp32", "fp8"] | None,
+    Doc("Number format; fp8 on recent CUDA devices [default: the recipe's]"),
 ]
-Workers: TypeAlias = Annotated[int, Doc("How many read images: threads, or processes beside a GPU.")]
-LogEvery: TypeAlias = Annotated[int | None, Doc("Steps between two records.")]
+Workers: TypeAlias = Annotated[int, Doc("Data-loading workers [threads; processes when training on a GPU]")]
+LogEvery: TypeAlias = Annotated[int | None, Doc("Steps between two lines of the log")]
 CheckpointEvery: TypeAlias = Annotated[
-    int | None, Doc("Steps between two checkpoints; by default 1000, or a quarter of a shorter run.")
+    int | None, Doc("Steps between two checkpoints [default: 1000, or a quarter of a shorter run]")
 ]
 EvaluateEvery: TypeAlias = Annotated[
-    int | None, Doc("Steps between two evaluations; by default about ten a run.")
+    int | None, Doc("Steps between two evaluations [default: about ten evaluations per run]")
 ]
 HoldOut: TypeAlias = Annotated[
     float | None,
-    Doc("Share of train to validate on where there is no val; by default a tenth, 0 for none."),
+    Doc(
+        "Fraction of the training images to hold out if there is no validation set; 0 for none [default: 0.1]"
+    ),
 ]
-Exclude: TypeAlias = Annotated[Path | None, Doc("A list of images to leave out, as vitrine dedup writes it.")]
-Shard: TypeAlias = Annotated[bool, Doc("Share weights and optimizer among the processes (FSDP2).")]
-Strict: TypeAlias = Annotated[bool, Doc("Refuse to train where a file cannot be read.")]
-AllowEmptyClass: TypeAlias = Annotated[bool, Doc("Go on where a class has no images.")]
-Overwrite: TypeAlias = Annotated[bool, Doc("Write into a folder that holds a run.")]
-TensorBoard: TypeAlias = Annotated[bool, Doc("Write for TensorBoard too.")]
-WeightsAndBiases: TypeAlias = Annotated[str | None, Doc("Send records to this W&B project too.")]
+Exclude: TypeAlias = Annotated[Path | str | None, Doc("List of images to skip, as written by vitrine dedup")]
+Shard: TypeAlias = Annotated[bool, Doc("Shard weights and optimizer state over the processes (FSDP2)")]
+Strict: TypeAlias = Annotated[bool, Doc("Refuse to train if any file cannot be read")]
+AllowEmptyClass: TypeAlias = Annotated[bool, Doc("Accept classes without images")]
+Overwrite: TypeAlias = Annotated[bool, Doc("Replace the run in the output folder")]
+TensorBoard: TypeAlias = Annotated[bool, Doc("Also log to TensorBoard")]
+WeightsAndBiases: TypeAlias = Annotated[str | None, Doc("Also log to this W&B project")]

@@ -77,27 +77,27 @@ class Plan:
 
 
 def plan(
-    model: Annotated[str, Doc("A variant's name, such as ViT-B/16.")],
+    model: Annotated[str, Doc("Variant name, such as ViT-B/16")],
     *,
-    batch_size: Annotated[int, Doc("Images a step, over all devices.")] = 4096,
-    devices: Annotated[int, Doc("How many devices train together.")] = 1,
-    device_memory: Annotated[float, Doc("Memory of one device in GiB.")] = 80.0,
-    images: Annotated[float, Doc("Images in the training set.")] = 1_281_167,
-    epochs: Annotated[float, Doc("Passes over the training set.")] = 300,
-    size: Annotated[int | None, Doc("Image height and width in pixels.")] = None,
-    num_classes: Annotated[int, Doc("Classes of the head.")] = 1000,
+    batch_size: Annotated[int, Doc("Images per step, over all devices")] = 4096,
+    devices: Annotated[int, Doc("Number of devices that train together")] = 1,
+    device_memory: Annotated[float, Doc("Memory per device in GiB")] = 80.0,
+    images: Annotated[float, Doc("Images in the training set")] = 1_281_167,
+    epochs: Annotated[float, Doc("Passes over the training set")] = 300,
+    size: Annotated[int | None, Doc("Image height and width in pixels")] = None,
+    num_classes: Annotated[int, Doc("Number of classes")] = 1000,
     optimizer: Annotated[
-        Literal["adamw", "sgd"], Doc("adamw keeps two averages a weight, sgd one.")
+        Literal["adamw", "sgd"], Doc("Optimizer; adamw keeps two averages per weight, sgd one")
     ] = "adamw",
     precision: Annotated[
-        Literal["bf16", "fp32"], Doc("What activations are kept in; weights are fp32.")
+        Literal["bf16", "fp32"], Doc("Number format of the activations; weights are fp32")
     ] = "bf16",
     rate: Annotated[
         float | None,
-        Doc("TFLOP/s that one device reaches in training; by default measured here, in a second."),
+        Doc("Training speed of one device in TFLOP/s [default: measured on this machine in a second]"),
     ] = None,
 ) -> Plan:
-    """Predict memory and time of a training run, and say what makes it fit."""
+    """Predict the memory and time of a training run, and suggest what makes it fit."""
     from vitrine.errors import ConfigError
     from vitrine.models.cost import cost_of, training_exaflops
     from vitrine.models.memory import Demand, fit

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Annotated
 from annotated_doc import Doc
 
 from vitrine.commands import options
+from vitrine.commands.arguments import as_path
 from vitrine.commands.model_or_box import ModelOrBox, Pictures
 
 if TYPE_CHECKING:
-    from vitrine.data.source import Source
+    from vitrine.data.sources.source import Source
     from vitrine.serving.predictor import Prediction, Predictor
 
 TOP = 5
@@ -44,26 +45,27 @@ def predict(
     model: ModelOrBox = None,
     pictures: Pictures = None,
     *,
-    out: Annotated[Path | None, Doc("A .csv, .json or .jsonl file for the answers.")] = None,
+    out: Annotated[Path | str | None, Doc("File for the predictions: .csv, .json or .jsonl")] = None,
     top: Annotated[
         int | None,
-        Doc("How many classes to name for each picture; by default 5, and 1 where several are listed."),
+        Doc("Classes to name per picture [default: 5; 1 when several pictures are listed]"),
     ] = None,
     size: options.ModelSize = None,
     batch_size: options.BatchAtATime = None,
     workers: options.Readers = 2,
     device: options.Device = "auto",
     precision: options.ModelPrecision = "fp32",
-    strict: Annotated[bool, Doc("Exit with 1 if any picture cannot be read.")] = False,
-    overwrite: Annotated[bool, Doc("Replace the file that --out names.")] = False,
+    strict: Annotated[bool, Doc("Exit with 1 if any picture cannot be read")] = False,
+    overwrite: Annotated[bool, Doc("Replace the output file if it exists")] = False,
 ) -> PredictResult:
-    """Name the most likely classes of pictures; one that cannot be read gets a row with the reason."""
+    """Name the most likely classes of pictures; a picture that cannot be read gets a row with the reason."""
+    out = as_path(out)
     from vitrine.commands.model_or_box import opened_pictures, plan_line
-    from vitrine.data.source import printable
     from vitrine.errors import ConfigError
     from vitrine.runtime.progress import notice
+    from vitrine.serving.output_files import PREDICTION_KINDS, require_kind, write_predictions
     from vitrine.serving.predictor import Predictor
-    from vitrine.serving.writing import PREDICTION_KINDS, require_kind, write_predictions
+    from vitrine.spelling import printable
 
     if top is not None and top < 1:
         raise ConfigError(f"--top must be at least 1, got {top}")

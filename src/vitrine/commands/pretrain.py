@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from annotated_doc import Doc
 
 from vitrine.commands import options
+from vitrine.commands.arguments import as_model, as_path, as_texts
 
 if TYPE_CHECKING:
     from vitrine.models import Model
@@ -18,25 +19,27 @@ DEFAULT_MODEL = "ViT-Ti/16"
 
 def pretrain(
     data: Annotated[
-        str, Doc("A folder with one folder a class, a file, a built-in name, or generated:shapes.")
+        str | Path,
+        Doc("Folder with one folder per class, manifest, built-in data set, or generated:shapes"),
     ],
     *,
-    model: Annotated[str | None, Doc("A variant, such as ViT-S/16; by default the recipe's.")] = None,
+    model: Annotated[str | None, Doc("Variant, such as ViT-S/16 [default: the recipe's]")] = None,
     objective: Annotated[
         Literal["labels", "masked-patches", "autoencoder", "dino", "distillation"] | None,
-        Doc("What to learn from; by default the recipe's. All but the first need no labels."),
+        Doc("Training objective; only labels needs labels [default: the recipe's]"),
     ] = None,
     target: Annotated[
         Literal["mean-color", "downsized-colors", "pixels"] | None,
-        Doc("What masked-patches predicts of a hidden patch; by default its mean colour."),
+        Doc("What masked-patches predicts of a hidden patch [default: mean-color]"),
     ] = None,
     teacher: Annotated[
-        str | None, Doc("For distillation: trained weights, a run folder, a file or a hub id.")
+        str | Path | None, Doc("Teacher for distillation: run folder, weights file or hub id")
     ] = None,
     recipe: Annotated[
-        str | None,
+        str | Path | None,
         Doc(
-            "A recipe's name, or a config.yaml of an earlier run; by default from-scratch, or the objective's."
+            "Name of a recipe, or a YAML file with all or some of its settings "
+            "[default: from-scratch, or the objective's]"
         ),
     ] = None,
     out: options.Out = None,
@@ -44,8 +47,8 @@ def pretrain(
     steps: options.Steps = None,
     batch_size: options.BatchSize = None,
     lr: options.PeakRate = None,
-    size: Annotated[int | None, Doc("Image side in pixels.")] = None,
-    seed: Annotated[int | None, Doc("Seed of weights, order and augmentation.")] = None,
+    size: Annotated[int | None, Doc("Image height and width in pixels")] = None,
+    seed: Annotated[int | None, Doc("Seed of weights, data order and augmentation")] = None,
     set: options.Settings = None,
     device: options.Device = "auto",
     precision: options.Precision = None,
@@ -62,11 +65,14 @@ def pretrain(
     tensorboard: options.TensorBoard = False,
     wandb: options.WeightsAndBiases = None,
 ) -> "TrainingResult":
-    """Train a model from fresh weights, with labels or without; also under torchrun, unchanged."""
+    """Train a model from scratch, with or without labels. Works under torchrun unchanged."""
+    data, out, exclude = str(data), as_path(out), as_path(exclude)
+    recipe, teacher = None if recipe is None else str(recipe), None if teacher is None else as_model(teacher)
+    set = as_texts(set)
     import torch
 
     from vitrine.commands.resume import resume
-    from vitrine.data.preprocess import Preprocess
+    from vitrine.data.preparing.preprocess import Preprocess
     from vitrine.recipes.options import chosen_recipe
     from vitrine.runs.run_data import open_data, withdrawing
     from vitrine.runs.run_records import restarted_run, start_folder
@@ -88,7 +94,7 @@ def pretrain(
     with joined_processes(device) as processes:
         lost = restarted_run(out, processes=processes)
         if lost is not None:
-            return resume(lost, device=device, workers=workers)
+            return resume(lost, device=device, workers=workers, allow_download=True)
         folder = start_folder(out, verb="pretrain", data=data, overwrite=overwrite, processes=processes)
         with withdrawing(folder, processes):
             opened = open_data(
@@ -118,7 +124,7 @@ def pretrain(
 
 def require_patches(recipe: "Recipe") -> None:
     """Refuse a model without patches where patches are to be predicted, before anything is written."""
-    from vitrine.data.multi_crop import small_view_size
+    from vitrine.data.augmenting.multi_crop import small_view_size
     from vitrine.errors import ConfigError
     from vitrine.models import ViTConfig, configure
 

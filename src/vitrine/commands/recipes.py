@@ -59,9 +59,11 @@ class RecipeList:
 
 
 def list_recipes(
-    name: Annotated[str | None, Doc("A recipe to show in full; if not given, all are listed.")] = None,
+    name: Annotated[
+        str | None, Doc("Recipe to show with all its settings [default: list all recipes]")
+    ] = None,
 ) -> RecipeList:
-    """List every recipe with what it has reached, or show one with all its settings."""
+    """List all recipes with their measured results, or show one with all its settings."""
     from vitrine.recipes import FINE_TUNING, RECIPES, find_recipe
     from vitrine.recipes.recipe import to_yaml
 

@@ -1,11 +1,13 @@
 """`vitrine resume`: go on with a run that was stopped, to the bit."""
 
 import dataclasses
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from annotated_doc import Doc
 
+from vitrine.commands.arguments import as_path, as_texts
 from vitrine.runtime.run_folder import RunFolder
 from vitrine.spelling import counted
 
@@ -19,20 +21,28 @@ KEPT = ("verb", "data", "hold_out", "trains_on_all", "is_sweeping", "shard", "te
 
 
 def resume(
-    run: Annotated[Path, Doc("A run folder, or runs/latest for the newest one.")] = Path("runs/latest"),
+    run: Annotated[Path | str, Doc("Run folder; runs/latest is the newest one")] = Path("runs/latest"),
     *,
-    device: Annotated[str | None, Doc("auto, cpu or cuda; by default what the run began on.")] = None,
-    workers: Annotated[int | None, Doc("How many read images: threads, or processes beside a GPU.")] = None,
-    set: Annotated[
-        list[str] | None, Doc("A setting to change from here on, such as training.lr=1e-4.")
+    device: Annotated[str | None, Doc("auto, cpu, cuda, cuda:N or mps [default: the run's own]")] = None,
+    workers: Annotated[
+        int | None,
+        Doc("Data-loading workers: threads, or processes when training on a GPU [default: the run's own]"),
     ] = None,
-    allow_changed_data: Annotated[bool, Doc("Go on although files were added, removed or changed.")] = False,
+    set: Annotated[
+        str | Sequence[str] | None,
+        Doc("Setting to change from here on, such as training.lr=1e-4; may be repeated"),
+    ] = None,
+    allow_changed_data: Annotated[bool, Doc("Continue even if files were added, removed or changed")] = False,
+    allow_download: Annotated[
+        bool, Doc("Download data or a teacher that the run names and that is not in the cache")
+    ] = False,
 ) -> "TrainingResult":
-    """Go on with a run where it was stopped: data order, random numbers, averages and best result are kept."""
+    """Resume a run where it stopped; data order, random numbers, averages and the best result are kept."""
+    run, set = as_path(run), as_texts(set)
     import torch
 
     from vitrine.checkpoints.record import config_from_json
-    from vitrine.data.preprocess import Preprocess
+    from vitrine.data.preparing.preprocess import Preprocess
     from vitrine.errors import ConfigError
     from vitrine.models import build
     from vitrine.recipes.options import changed_under_way
@@ -41,6 +51,7 @@ def resume(
     from vitrine.runs.sweep import swept
     from vitrine.runs.teachers import load_teacher
     from vitrine.runs.training_run import Setting, carry_out
+    from vitrine.runtime.cache import downloads
     from vitrine.runtime.devices import same_threads
     from vitrine.runtime.find_run import find_run
     from vitrine.runtime.processes import joined_processes, on_first_process
@@ -48,7 +59,7 @@ def resume(
 
     kept = find_run(run)
     folder, before, began = kept.path, from_yaml(kept.read_recipe()), kept.read_record()
-    recipe = changed_under_way(before, set or ())
+    recipe = changed_under_way(before, set)
     if set and began.is_sweeping:
         raise ConfigError(
             f"{folder} is still trying learning rates, all with the same settings; go on without --set"
@@ -56,7 +67,7 @@ def resume(
     if workers is None:
         workers = int(began.workers)
     exclude = None if began.exclude is None else Path(began.exclude)
-    with joined_processes(device or began.device) as processes:
+    with joined_processes(device or began.device) as processes, downloads(allowed=allow_download):
         state, done = on_first_process(
             lambda: unfinished_state(folder, recipe.training, is_sweeping=began.is_sweeping), processes
         )
@@ -100,7 +111,7 @@ def resume(
                 return carry_out(swept(with_weights(setting)))
         notice(f"Going on with {folder} after step {done:,} of {recipe.training.total_steps:,}")
         if recipe != before:
-            on_first_process(lambda: write_change(folder, recipe, settings=set or [], done=done), processes)
+            on_first_process(lambda: write_change(folder, recipe, settings=list(set), done=done), processes)
         with same_threads(threads):
             return carry_out(setting, resume_from=state)
 

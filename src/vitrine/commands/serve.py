@@ -2,6 +2,7 @@
 
 import os
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -9,12 +10,13 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from annotated_doc import Doc
 
 from vitrine.commands import options
+from vitrine.commands.arguments import as_path, as_texts
 from vitrine.commands.model_or_box import BOX
 from vitrine.spelling import counted
 
 if TYPE_CHECKING:
-    from vitrine.serving.limits import Limits
-    from vitrine.serving.opening import Opened
+    from vitrine.serving.admission import Limits
+    from vitrine.serving.open_models import OpenedModels
 
 KEY_VARIABLE = "VITRINE_API_KEY"
 # More inference threads than this bring nothing: each batch then has too few cores.
@@ -39,47 +41,46 @@ class ServeResult:
 
 def serve(
     models: Annotated[
-        list[str] | None,
-        Doc("One model, or two to compare: run folders (also while they train), files, hub ids; or the box."),
+        str | Path | Sequence[str | Path] | None,
+        Doc("One model, or two to compare: run folders (also while they train), weights files, hub ids"),
     ] = None,
     *,
     host: Annotated[
-        str, Doc("Address to listen on; 0.0.0.0 lets other machines in, then set a key.")
+        str, Doc("Address to listen on; 0.0.0.0 accepts other machines and needs a key")
     ] = "127.0.0.1",
-    port: Annotated[int, Doc("Port to listen on; 0 takes any that is free.")] = 8000,
+    port: Annotated[int, Doc("Port to listen on; 0 takes any free port")] = 8000,
     onnx: Annotated[
-        Path | None, Doc("Compute the first model with this file or folder of vitrine export --to onnx.")
+        Path | str | None, Doc("ONNX export (file or folder) to run the first model with")
     ] = None,
-    engine: Annotated[Literal["onnxruntime", "openvino"], Doc("What runs the ONNX file.")] = "onnxruntime",
+    engine: Annotated[
+        Literal["onnxruntime", "openvino"], Doc("Engine that runs the ONNX file")
+    ] = "onnxruntime",
     classifier: Annotated[
-        Path | None, Doc("Give the first model a few-shot classifier that the page made.")
+        Path | str | None, Doc("Few-shot classifier saved from the page, for the first model")
     ] = None,
-    target: Annotated[
-        float, Doc("Latency aimed at, in milliseconds: batches are kept to what half of it computes.")
-    ] = 500.0,
-    waiting: Annotated[int, Doc("Requests that may wait; the next is told to come back (429).")] = 256,
-    max_upload: Annotated[float, Doc("Largest upload, in MiB.")] = 16.0,
+    target: Annotated[float, Doc("Target latency in milliseconds; a batch may take half of it")] = 500.0,
+    waiting: Annotated[int, Doc("Maximum number of waiting requests; further ones get 429")] = 256,
+    max_upload: Annotated[float, Doc("Maximum upload size in MiB")] = 16.0,
     max_pixels: Annotated[
-        float, Doc("Largest JPEG, in millions of pixels; other kinds are unpacked whole and may have half.")
+        float, Doc("Maximum size of a JPEG in megapixels; half of it for other formats")
     ] = 50.0,
-    timeout: Annotated[float, Doc("Seconds after which a request that waits is given up (503).")] = 60.0,
+    timeout: Annotated[float, Doc("Seconds after which a waiting request gets 503")] = 60.0,
     workers: Annotated[
-        int | None, Doc("Threads that compute batches; by default one a core, at most 4, or 1 on a GPU.")
+        int | None, Doc("Threads that compute batches [default: one per core, at most 4; 1 on a GPU]")
     ] = None,
     api_key: Annotated[
-        str | None, Doc(f"Key that requests must send; or set {KEY_VARIABLE}, which others cannot read.")
+        str | None, Doc(f"Key that requests must send; safer in the environment variable {KEY_VARIABLE}")
     ] = None,
-    answer_as: Annotated[
-        str | None, Doc("Another host name to answer as: that of a proxy on this machine.")
-    ] = None,
+    answer_as: Annotated[str | None, Doc("Host name of a proxy on this machine to also answer for")] = None,
     precision: options.ModelPrecision = "fp32",
     device: options.Device = "auto",
 ) -> ServeResult:
-    """Serve a page and an API: classes, features, attention, few-shot, live curves."""
+    """Serve a web page and an API: predictions, features, attention, few-shot training, live curves."""
+    models, onnx, classifier = as_texts(models), as_path(onnx), as_path(classifier)
     from vitrine.runtime.devices import choose_device
     from vitrine.runtime.progress import notice
     from vitrine.serving.guard import LOOPBACK
-    from vitrine.serving.opening import open_models
+    from vitrine.serving.open_models import open_models
     from vitrine.serving.server import LOOPBACK_HOSTS, bind
 
     limits = _limits(
@@ -94,7 +95,7 @@ def serve(
         opened = open_models(
             models or [BOX],
             device=device,
-            most=limits.batch,
+            max_batch=limits.batch,
             threads=threads,
             onnx=onnx,
             engine=engine,
@@ -119,7 +120,7 @@ def serve(
 
 
 def _serve(
-    opened: "Opened",
+    opened: "OpenedModels",
     *,
     limits: "Limits",
     key: str | None,
@@ -132,10 +133,10 @@ def _serve(
     """Serve until told to stop; return the number of pictures computed."""
     import torch
 
-    from vitrine.data.decode import quiet_pillow
+    from vitrine.data.decoding.decode import quiet_pillow
     from vitrine.runtime.progress import notice
     from vitrine.serving.app import create_app
-    from vitrine.serving.memory import keep_freed_memory
+    from vitrine.serving.batching import keep_freed_memory
     from vitrine.serving.server import make_server
     from vitrine.serving.service import Service
 
@@ -157,14 +158,14 @@ def _serve(
         server = make_server(app, limits=limits, on_stop=service.admission.close)
         notice(f"Serving at {address} (page), {address}/docs (API); Ctrl-C stops")
         server.run(sockets=[socket])
-        return int(service.pictures.total - service.num_warm_ups)
+        return service.num_pictures
     finally:
         service.stop()
         torch.set_num_threads(before)
 
 
 def _limits(*, target: float, waiting: int, max_upload: float, max_pixels: float, timeout: float) -> "Limits":
-    from vitrine.serving.limits import MIB, Limits
+    from vitrine.serving.admission import MIB, Limits
 
     upload_bytes = int(max_upload * MIB)
     return Limits(
@@ -183,7 +184,7 @@ def _threads(workers: int | None, *, is_on_cpu: bool) -> tuple[int, int]:
     from vitrine.runtime.cores import available_cores
 
     if workers is not None and workers < 1:
-        raise ConfigError(f"--workers must be at least 1, got {workers}")
+        raise ConfigError(f"must be at least 1, got {workers}", option="workers")
     cores = available_cores()
     count = workers or (min(cores, MOST_WORKERS) if is_on_cpu else 1)
     return count, max(1, cores // count)

@@ -7,6 +7,7 @@ from typing import Annotated
 
 from annotated_doc import Doc
 
+from vitrine.commands.arguments import as_path
 from vitrine.spelling import counted
 
 
@@ -30,15 +31,16 @@ class ShardResult:
 
 
 def shard(
-    data: Annotated[str, Doc("The data set: a folder, a file, a built-in name or a web address.")],
-    out: Annotated[Path, Doc("Folder for the shards; outside the data set.")],
+    data: Annotated[str | Path, Doc("Data set: folder, file, name of a built-in data set, or URL")],
+    out: Annotated[Path | str, Doc("Folder for the shards, outside the data set")],
     *,
-    shard_megabytes: Annotated[int, Doc("Size of one shard, about.")] = 256,
-    overwrite: Annotated[bool, Doc("Replace the shards that OUT holds.")] = False,
+    shard_megabytes: Annotated[int, Doc("Approximate size of one shard in MB")] = 256,
+    overwrite: Annotated[bool, Doc("Replace the shards in OUT")] = False,
 ) -> ShardResult:
-    """Write a data set as indexed, checksummed tar shards; run again to go on after an interruption."""
-    from vitrine.data.shard import write_shards
-    from vitrine.data.sources import open_kind
+    """Write a data set as indexed tar shards with checksums; run again to continue after an interruption."""
+    data, out = str(data), as_path(out)
+    from vitrine.data.sources.opening import open_kind
+    from vitrine.data.sources.shard_writing import write_shards
 
     splits = open_kind(data)
     written = write_shards(splits, out, shard_bytes=shard_megabytes * 2**20, overwrite=overwrite)

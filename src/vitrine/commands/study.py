@@ -1,14 +1,16 @@
 """`vitrine study`: the paper's experiments at any scale, resumably, run by run."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from annotated_doc import Doc
 
+from vitrine.commands.arguments import as_path, as_texts
 from vitrine.commands.options import Device
 
 if TYPE_CHECKING:
-    from vitrine.studies.running.study_outcome import StudyResult
+    from vitrine.jobs.study import StudyResult
 
 ScaleName = Literal["tiny", "small", "medium", "paper"]
 
@@ -16,33 +18,35 @@ ScaleName = Literal["tiny", "small", "medium", "paper"]
 def study(
     name: Annotated[
         str,
-        Doc(
-            "A study, several with commas between, all, list (what there is and costs), or page (a document)."
-        ),
+        Doc("Study, several separated by commas, all, list (names and costs), or page (write a document)"),
     ],
-    data: Annotated[str, Doc("Data to train on; for page, the folder that studies were written to.")] = "",
+    data: Annotated[
+        str | Path, Doc("Data to train on; for page, the folder with the results of studies")
+    ] = "",
     *,
-    scale: Annotated[ScaleName, Doc("How large models, images and schedules are.")] = "small",
-    seeds: Annotated[
-        int | None, Doc("Seeds, 0 to this less one; by default the study's own two or three.")
-    ] = None,
-    out: Annotated[Path, Doc("Where to write; for page, the Markdown file.")] = Path("runs/studies"),
+    scale: Annotated[ScaleName, Doc("Size of models, images and schedules")] = "small",
+    seeds: Annotated[int | None, Doc("Number of seeds [default: the study's own, 1 to 3]")] = None,
+    out: Annotated[Path | str, Doc("Folder to write to; for page, the Markdown file")] = Path("runs/studies"),
     target: Annotated[
-        str | None, Doc("Data to transfer to and to draw few shots from; several with commas between.")
+        str | Path | Sequence[str | Path] | None,
+        Doc("Data for transfer and few-shot evaluation; several separated by commas"),
     ] = None,
-    jobs: Annotated[int, Doc("Runs side by side on the device, each in a process of its own.")] = 1,
-    steps: Annotated[float, Doc("Factor on the steps of every run.")] = 1.0,
-    compile: Annotated[bool, Doc("Compile every model: worth it for runs of several minutes.")] = False,
+    jobs: Annotated[int, Doc("Runs in parallel on the device, each in its own process")] = 1,
+    steps: Annotated[float, Doc("Factor on the number of steps of every run")] = 1.0,
+    compile: Annotated[bool, Doc("Compile every model; pays off for runs of several minutes")] = False,
     graphs: Annotated[
-        bool, Doc("On CUDA, record a step of every run and replay it, where the scale says so.")
+        bool, Doc("On CUDA, capture a training step as a graph and replay it, where the scale allows")
     ] = True,
     rate: Annotated[
-        float | None, Doc("TFLOP/s of the device's matrix products, for the estimate; by default measured.")
+        float | None,
+        Doc("Matrix-product speed of the device in TFLOP/s, for the estimate [default: measured]"),
     ] = None,
     device: Device = "auto",
-    workers: Annotated[int, Doc("How many read image files before the first run.")] = 2,
+    workers: Annotated[int, Doc("Data-loading workers before the first run")] = 2,
 ) -> "StudyResult":
-    """Run the paper's experiments and judge them by their rules; goes on where it was stopped."""
+    """Run the paper's experiments and compare them with its claims; continues where it stopped."""
+    data, out = str(data), as_path(out)
+    target = None if target is None else ",".join(as_texts(target))
     from vitrine.jobs.study import run_studies
 
     return run_studies(

@@ -1,19 +1,21 @@
 """`vitrine vtab`: the 19 tasks of VTAB-1k, from local files, one after the other."""
 
 import dataclasses
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from annotated_doc import Doc
 
 from vitrine.commands import options
+from vitrine.commands.arguments import as_path, as_texts
 from vitrine.commands.model_or_box import ModelOrBox, model_and_data
 
 if TYPE_CHECKING:
     import torch
 
-    from vitrine.data.preprocess import Preprocess
-    from vitrine.data.source import Source
+    from vitrine.data.preparing.preprocess import Preprocess
+    from vitrine.data.sources.source import Source
     from vitrine.evaluation.bootstrap import Interval
     from vitrine.evaluation.vtab.protocol import Attempt, Protocol
     from vitrine.evaluation.vtab.scores import VtabScores
@@ -40,29 +42,31 @@ class VtabResult:
 
 def vtab(
     model: ModelOrBox = None,
-    root: Annotated[Path | None, Doc("The folder that holds a folder for each task.")] = None,
+    root: Annotated[str | Path | None, Doc("Folder with one folder per task")] = None,
     *,
     protocol: Annotated[
         Literal["vit", "lightweight"],
-        Doc("vit is the paper's (2,500 steps, lr .01, batch 512, 384 px); lightweight sweeps four settings."),
+        Doc("vit is the paper's (2,500 steps, lr 0.01, batch 512, 384 px); lightweight sweeps four settings"),
     ] = "vit",
-    tasks: Annotated[str | None, Doc("Only these tasks, with commas between.")] = None,
+    tasks: Annotated[str | Sequence[str] | None, Doc("Only these tasks, separated by commas")] = None,
     out: Annotated[
-        Path | None, Doc("Where results are kept; a folder that holds some goes on after them.")
+        Path | str | None, Doc("Folder for the results; tasks with results there are skipped")
     ] = None,
-    steps: Annotated[int | None, Doc("Steps of every run, instead of the protocol's.")] = None,
-    batch_size: Annotated[int | None, Doc("Images a step, instead of the protocol's.")] = None,
-    size: Annotated[int | None, Doc("Image side in pixels, instead of the protocol's.")] = None,
+    steps: Annotated[int | None, Doc("Steps per run [default: the protocol's]")] = None,
+    batch_size: Annotated[int | None, Doc("Images per step [default: the protocol's]")] = None,
+    size: Annotated[int | None, Doc("Image height and width in pixels [default: the protocol's]")] = None,
     device: options.Device = "auto",
-    precision: Annotated[Literal["auto", "bf16", "fp32"], Doc("What to compute in.")] = "auto",
+    precision: Annotated[Literal["auto", "bf16", "fp32"], Doc("Number format of the computation")] = "auto",
     workers: options.Readers = 2,
-    keep_models: Annotated[bool, Doc("Keep the weights of every run.")] = False,
+    keep_models: Annotated[bool, Doc("Keep the weights of every run")] = False,
 ) -> VtabResult:
-    """Fine-tune on each of VTAB's 19 tasks and score the whole test sets; what is missing is named."""
+    """Fine-tune on each of VTAB's 19 tasks and evaluate on the whole test sets; missing tasks are listed."""
+    root, out = None if root is None else Path(root), as_path(out)
+    tasks = None if tasks is None else ",".join(as_texts(tasks))
     from vitrine.checkpoints import load
+    from vitrine.data.sources.vtab.tasks import GROUPS, TASKS, find_task
     from vitrine.evaluation.features import weights_hash
     from vitrine.evaluation.vtab.protocol import run_vtab
-    from vitrine.evaluation.vtab.tasks import GROUPS, TASKS, find_task
     from vitrine.runs.run_records import at_work
     from vitrine.runtime.output_folder import new_output_folder, removed_if_empty
     from vitrine.runtime.processes import joined_processes, on_first_process

@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from vitrine.data.source import NO_LABEL, Source, match_classes
+from vitrine.data.sources.labels import match_classes
+from vitrine.data.sources.source import NO_LABEL, Source
 from vitrine.errors import ConfigError, DataError
 from vitrine.evaluation.bootstrap import RESAMPLES, Interval, interval_of, interval_of_share
 from vitrine.evaluation.calibration import Calibration, measure_calibration, softmax

@@ -18,8 +18,8 @@ from torch import Tensor
 
 from vitrine.checkpoints.tensors import Spec
 from vitrine.checkpoints.writing import write_safetensors
-from vitrine.data.preprocess import Preprocess
-from vitrine.data.source import Source
+from vitrine.data.preparing.preprocess import Preprocess
+from vitrine.data.sources.source import Source
 from vitrine.errors import CheckpointError, DataError
 from vitrine.evaluation.outputs import Outputs, Precision, run_model
 from vitrine.evaluation.ranks import on_every_rank, this_rank

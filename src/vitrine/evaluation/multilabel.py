@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from vitrine.data.source import NO_LABEL
+from vitrine.data.sources.source import NO_LABEL
 from vitrine.errors import DataError
 
 

@@ -13,9 +13,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from vitrine.data.loader import Loader
-from vitrine.data.preprocess import Preprocess
-from vitrine.data.source import Source
+from vitrine.data.loading.loader import Loader
+from vitrine.data.preparing.preprocess import Preprocess
+from vitrine.data.sources.source import Source
 from vitrine.errors import DataError
 from vitrine.evaluation.ranks import gather_mappings, gather_rows, this_rank
 from vitrine.runtime.progress import announced

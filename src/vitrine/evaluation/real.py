@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from vitrine.data.file_list import require_path
-from vitrine.data.source import Source
+from vitrine.data.sources.file_list import require_path
+from vitrine.data.sources.source import Source
 from vitrine.errors import DataError
 
 _NUMBER = re.compile(r"ILSVRC2012_val_(\d{8})")

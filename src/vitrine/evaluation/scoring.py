@@ -10,12 +10,13 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from vitrine.data.source import Source, printable
+from vitrine.data.sources.source import Source
 from vitrine.errors import ConfigError
 from vitrine.evaluation.calibration import softmax
 from vitrine.evaluation.classification import MultiLabel, SingleLabel, score_multi_label, score_single_label
 from vitrine.evaluation.outputs import Outputs
 from vitrine.evaluation.real import RealLabels
+from vitrine.spelling import printable
 
 ClassMeasure = Literal["f1", "average_precision"]
 """What classes are ranked by: F1 with one label per image, average precision with several."""

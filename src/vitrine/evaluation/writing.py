@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from vitrine.data.source import Source, printable
+from vitrine.data.sources.source import Source
 from vitrine.evaluation.classification import MultiLabel, SingleLabel
 from vitrine.runtime.files import write_atomically
+from vitrine.spelling import printable
 
 
 def write_predictions(

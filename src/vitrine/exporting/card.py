@@ -4,12 +4,12 @@ from collections.abc import Sequence
 
 from vitrine.checkpoints.card import recipe_section
 from vitrine.checkpoints.record import Record
-from vitrine.data.source import printable
 from vitrine.exporting.proof import Accuracy, Agreement
 from vitrine.exporting.targets import Kind
 from vitrine.exporting.usage import usage_of
 from vitrine.models.config import shown
 from vitrine.models.cost import cost_of
+from vitrine.spelling import printable
 
 MAX_NAMES = 20
 

@@ -12,8 +12,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from vitrine.data.preprocess import Preprocess
-from vitrine.data.source import Source
+from vitrine.data.preparing.preprocess import Preprocess
+from vitrine.data.sources.source import Source
 from vitrine.evaluation.bootstrap import Interval, interval_of_share
 from vitrine.evaluation.metrics import top_k_correct
 from vitrine.evaluation.outputs import run_model

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vitrine.checkpoints.reading.onnx_file import read_metadata
-from vitrine.data.preprocess import Preprocess
+from vitrine.data.preparing.preprocess import Preprocess
 from vitrine.errors import CheckpointError, ConfigError, MissingExtraError
 from vitrine.runtime.cores import available_cores
 

@@ -1,8 +1,6 @@
 """A model as torch's own exported program (.pt2), which runs without Vitrine."""
 
 import json
-import os
-import tempfile
 from pathlib import Path
 
 import torch
@@ -11,6 +9,7 @@ from torch import Tensor
 from vitrine.checkpoints.record import Record
 from vitrine.exporting.inference_model import InferenceModel
 from vitrine.exporting.onnx_graph import metadata_of, quietly
+from vitrine.runtime.files import write_atomically
 
 FILE = "model.pt2"
 
@@ -23,11 +22,8 @@ def write_program(model: InferenceModel, path: Path, *, record: Record) -> None:
         program = torch.export.export(
             model, (example,), dynamic_shapes=({0: torch.export.Dim("batch")},), strict=False
         )
-        # torch writes to a name that ends in .pt2 only, so the whole file is moved to its place.
-        with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.name}.") as folder:
-            whole = Path(folder) / FILE
-            torch.export.save(program, whole, extra_files={"vitrine.json": json.dumps(metadata_of(record))})
-            os.replace(whole, path)  # noqa: PTH105
+        with write_atomically(path) as file:
+            torch.export.save(program, file, extra_files={"vitrine.json": json.dumps(metadata_of(record))})
 
 
 def open_program(path: Path) -> torch.nn.Module:

@@ -8,10 +8,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from vitrine.data.decode import read_facts
-from vitrine.data.loader import Loader
-from vitrine.data.preprocess import Preprocess
-from vitrine.data.source import Source, Subset
+from vitrine.data.decoding.decode import read_facts
+from vitrine.data.loading.loader import Loader
+from vitrine.data.preparing.preprocess import Preprocess
+from vitrine.data.sources.source import Source, Subset
 from vitrine.errors import DataError
 
 

@@ -2,29 +2,60 @@
 
 import dataclasses
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
-from vitrine.errors import ConfigError
-from vitrine.studies import STUDIES, find_studies
+from vitrine.errors import ConfigError, TryVerb
 from vitrine.studies.estimate import estimate
-from vitrine.studies.page import PAGE as INDEX
-from vitrine.studies.page import write_document as write
-from vitrine.studies.page import write_page
-from vitrine.studies.record import Run, Study
-from vitrine.studies.results import latest_series, read_results
-from vitrine.studies.running.study_outcome import StudyLine, StudyResult
-from vitrine.studies.running.study_plan import (
-    Facts,
-    carried_out,
-    facts_of,
-    looked_at,
-    matmul_rate,
-    planned,
-    runs_of,
-)
+from vitrine.studies.execution import MatmulRate, execute_plans, matmul_rate
+from vitrine.studies.planning import DataFacts, Plan, describe_all, facts_of, make_plans, runs_of
+from vitrine.studies.record import Study
+from vitrine.studies.registry import STUDIES, find_studies
+from vitrine.studies.reporting import PAGE, verdict_on, write_document, write_study_page
+from vitrine.studies.results import Result, latest_series, read_results
 from vitrine.studies.scales import Scale, find_scale
 
-LIST, PAGE = "list", "page"
+LIST_WORD, PAGE_WORD = "list", "page"
+DEFAULT_OUT = Path("runs/studies")
+CIFAR_LIKE = DataFacts(num_classes=10, num_images=50_000, num_test=10_000)
+
+
+@dataclass(frozen=True, kw_only=True)
+class StudyLine:
+    """One study: its cost before it runs, its verdict afterwards."""
+
+    name: str
+    where: str
+    claim: str
+    runs: int
+    finished: int
+    exaflops: float
+    estimated_seconds: float
+    verdict: str = ""
+    """Empty where nothing has run."""
+    findings: tuple[str, ...] = ()
+    page: Path | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class StudyResult:
+    """Every study that was asked for."""
+
+    scale: str
+    lines: tuple[StudyLine, ...]
+    failed: tuple[str, ...] = ()
+    """Runs that failed, each with the reason."""
+    notes: tuple[str, ...] = ()
+    document: Path | None = None
+    rate: MatmulRate | None = None
+    """What the estimated seconds are based on."""
+    is_for_cifar: bool = False
+    """Whether the costs are those of a set like CIFAR-10, as no data was given."""
+
+    @property
+    def exit_code(self) -> int:
+        """1 if a run failed."""
+        return int(bool(self.failed))
 
 
 def run_studies(
@@ -44,84 +75,101 @@ def run_studies(
     workers: int,
 ) -> StudyResult:
     """Run the named studies on `data` and apply their rules; finished runs in `out` are not repeated."""
-
-    if name == PAGE:
-        return write_document(Path(data or "runs/studies"), out)
-    chosen = tuple(STUDIES.values()) if name == LIST else find_studies(name)
+    if name == PAGE_WORD:
+        return write_studies(Path(data) if data else DEFAULT_OUT, out)
+    studies = tuple(STUDIES.values()) if name == LIST_WORD else find_studies(name)
     size = find_scale(scale, steps=steps)
     size = dataclasses.replace(size, graphs=size.graphs and uses_graphs)
-    for word, value in (("seeds", seeds), ("jobs", jobs)):
+    for option, value in (("seeds", seeds), ("jobs", jobs)):
         if value is not None and value < 1:
-            raise ConfigError(f"{word} must be at least 1, got {value}")
-    if name == LIST:
-        return listed(chosen, size, data=data, target=target, seeds=seeds, jobs=jobs, rate=rate)
+            raise ConfigError(f"must be at least 1, got {value}", option=option)
+    if name == LIST_WORD:
+        return list_studies(studies, size, data=data, target=target, seeds=seeds, jobs=jobs, rate=rate)
     if not data:
         raise ConfigError(
-            f"which data? For example: vitrine study {name} cifar10, or generated:shapes?size=32"
+            "must name the data to train on",
+            option="data",
+            advice=[
+                TryVerb("study", (name, "cifar10")),
+                TryVerb("study", (name, "generated:shapes?size=32")),
+            ],
         )
-    plans = planned(chosen, size, data=data, target=target, seeds=seeds, out=out, compiles=compiles)
-    return carried_out(plans, scale=scale, jobs=jobs, device=device, workers=workers, rate=rate)
+    plans = make_plans(studies, size, data=data, target=target, seeds=seeds, out=out, compiles=compiles)
+    outcome = execute_plans(plans, scale=scale, jobs=jobs, device=device, workers=workers, rate=rate)
+    lines = tuple(_finished_line(plan) for plan in plans)
+    return StudyResult(scale=scale, lines=lines, failed=outcome.failed, notes=outcome.notes)
 
 
-def listed(
-    chosen: Sequence[Study], scale: Scale, *, data: str, target: str | None, seeds: int | None, jobs: int,
+def list_studies(
+    studies: Sequence[Study],
+    scale: Scale,
+    *,
+    data: str,
+    target: str | None,
+    seeds: int | None,
+    jobs: int,
     rate: float | None,
-) -> StudyResult:  # fmt: skip
-    """Say of every study what it claims, how many runs it has and what they cost."""
-
-    facts = Facts(num_classes=10, num_images=50_000, num_test=10_000)
-    notes = () if data else ("Costs are for a set like CIFAR-10; give your DATA for its own",)
-    if data:
-        facts = facts_of(looked_at(data, target, folder=Path()))
-    speed, source = matmul_rate(rate)
+) -> StudyResult:
+    """Return every study's claim, number of runs and cost; no image is read."""
+    facts = facts_of(describe_all(data, target, folder=Path())) if data else CIFAR_LIKE
+    speed = matmul_rate(rate)
     lines = []
-    for found in chosen:
-        runs = runs_of(found, scale, seeds=seeds, facts=facts)
-        lines.append(line_of(found, runs, num_test=facts.num_test, rate=speed, jobs=jobs))
-    return StudyResult(scale=scale.name, lines=tuple(lines), notes=(*notes, source))
+    for study in studies:
+        runs = runs_of(study, scale, seeds=seeds, facts=facts)
+        cost = estimate(runs, rate=speed.flops_per_second, num_test=facts.num_test)
+        lines.append(
+            StudyLine(
+                name=study.name,
+                where=study.where,
+                claim=study.claim,
+                runs=len(runs),
+                finished=0,
+                exaflops=cost.exaflops,
+                estimated_seconds=cost.seconds(jobs),
+            )
+        )
+    return StudyResult(scale=scale.name, lines=tuple(lines), rate=speed, is_for_cifar=not data)
 
 
-def line_of(found: Study, runs: Sequence[Run], *, num_test: int, rate: float, jobs: int) -> StudyLine:
-    """Describe a study before it starts."""
-
-    cost = estimate(runs, rate=rate, num_test=num_test)
-    return StudyLine(
-        name=found.name,
-        where=found.where,
-        claim=found.claim,
-        runs=len(runs),
-        finished=0,
-        exaflops=cost.exaflops,
-        estimated_seconds=cost.seconds(jobs),
-    )
-
-
-def write_document(folder: Path, file: Path) -> StudyResult:
+def write_studies(folder: Path, file: Path) -> StudyResult:
     """Write the document, and the page, of every study that has results below a folder."""
-
     if file.suffix != ".md":
-        raise ConfigError(f"page writes a Markdown file, got {file}; for example --out docs/studies.md")
+        raise ConfigError(f"must be a Markdown file such as docs/studies.md, got {file}", option="out")
     sections, lines = [], []
-    for found in STUDIES.values():
-        results = read_results(folder / found.name)
+    for study in STUDIES.values():
+        results = read_results(folder / study.name)
         if not results:
             continue
         results = latest_series(results)
         seeds = len({result.seed for result in results})
-        command = f"{results[-1].command} --seeds {seeds}"
-        sections.append((found, results, command))
-        page = folder / found.name / INDEX
-        verdict = write_page(page, found, results)
-        lines.append(
-            StudyLine(
-                name=found.name, where=found.where, claim=found.claim, runs=len(results), finished=len(results),
-                exaflops=sum(result.exaflops for result in results), estimated_seconds=0.0, verdict=verdict.word,
-                findings=tuple(map(str, verdict.findings)), page=page,
-            )
-        )  # fmt: skip
+        sections.append((study, results, f"{results[-1].command} --seeds {seeds}"))
+        page = folder / study.name / PAGE
+        write_study_page(page, study, results)
+        lines.append(_line(study, results, num_runs=len(results), page=page))
     if not sections:
         raise ConfigError(
-            f"{folder} holds no results of a study; run one with: vitrine study NAME DATA --out {folder}"
+            f"{folder} holds no results of a study",
+            advice=[TryVerb("study", ("NAME", "DATA"), "to run one", {"out": str(folder)})],
         )
-    write(file, sections)
+    write_document(file, sections)
     return StudyResult(scale=sections[0][1][0].scale, lines=tuple(lines), document=file)
+
+
+def _finished_line(plan: Plan) -> StudyLine:
+    return _line(plan.study, plan.finished(), num_runs=len(plan.runs), page=plan.folder / PAGE)
+
+
+def _line(study: Study, results: Sequence[Result], *, num_runs: int, page: Path) -> StudyLine:
+    _, verdict = verdict_on(study, results)
+    return StudyLine(
+        name=study.name,
+        where=study.where,
+        claim=study.claim,
+        runs=num_runs,
+        finished=len(results),
+        exaflops=sum(result.exaflops for result in results),
+        estimated_seconds=0.0,
+        verdict=verdict.word,
+        findings=tuple(map(str, verdict.findings)),
+        page=page,
+    )

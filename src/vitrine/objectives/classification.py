@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Literal, Self, get_args
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from vitrine.data.loader import Batch
+from vitrine.data.loading.loader import Batch
 from vitrine.errors import ConfigError
 from vitrine.models import Model, ModelConfig
 from vitrine.objectives.objective import (

@@ -12,8 +12,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from vitrine.data.multi_crop import MultiCrop, multi_crop, small_view_size
-from vitrine.data.order import Rows
+from vitrine.data.augmenting.multi_crop import MultiCrop, multi_crop, small_view_size
+from vitrine.data.loading.order import Rows
 from vitrine.models import Model, ModelConfig, ViT, ViTConfig
 from vitrine.objectives.objective import (
     AfterStep,

@@ -10,8 +10,8 @@ from typing import ClassVar, Self
 import torch
 from torch import Tensor, nn
 
-from vitrine.data.loader import Batch
-from vitrine.data.order import Rows
+from vitrine.data.loading.loader import Batch
+from vitrine.data.loading.order import Rows
 from vitrine.data.transfer import sent
 from vitrine.errors import ConfigError, TryOption
 from vitrine.models import Model, ViT, ViTConfig

@@ -11,7 +11,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from vitrine.data.order import Rows
+from vitrine.data.loading.order import Rows
 from vitrine.errors import ConfigError
 from vitrine.models import Model, ViT, ViTConfig
 from vitrine.models.dropout import RandomLayer

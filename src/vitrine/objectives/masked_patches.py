@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from vitrine.data.order import Rows
+from vitrine.data.loading.order import Rows
 from vitrine.errors import ConfigError
 from vitrine.models import Model, ViT
 from vitrine.models.dropout import RandomLayer

@@ -23,10 +23,10 @@ from typing import Any, ClassVar, Protocol, Self, TypeAlias, TypeVar
 import torch
 from torch import Tensor, nn
 
-from vitrine.data.augment import Augment, augment
-from vitrine.data.loader import Batch
-from vitrine.data.order import Rows
-from vitrine.data.preprocess import Preprocess
+from vitrine.data.augmenting.augment import Augment, augment
+from vitrine.data.loading.loader import Batch
+from vitrine.data.loading.order import Rows
+from vitrine.data.preparing.preprocess import Preprocess
 from vitrine.errors import ConfigError
 from vitrine.models import Model, ModelConfig, ViT, ViTConfig
 from vitrine.objectives.teacher import Teacher, TeacherRequest

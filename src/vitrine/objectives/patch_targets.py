@@ -12,8 +12,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from vitrine.data.order import Rows
-from vitrine.data.preprocess import Preprocess
+from vitrine.data.loading.order import Rows
+from vitrine.data.preparing.preprocess import Preprocess
 from vitrine.errors import ConfigError
 from vitrine.models import ModelConfig, ViTConfig
 from vitrine.models.vit import cut_patches

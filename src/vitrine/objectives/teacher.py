@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from vitrine.data.preprocess import Preprocess
+from vitrine.data.preparing.preprocess import Preprocess
 from vitrine.errors import ConfigError, TryVerb
 from vitrine.models import Model
 from vitrine.runtime.devices import computing_in

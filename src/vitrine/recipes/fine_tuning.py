@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from vitrine.data.augment import Augment
+from vitrine.data.augmenting.augment import Augment
 from vitrine.recipes.recipe import Recipe, Views
 from vitrine.training.config import TrainingConfig
 

@@ -8,8 +8,8 @@ from typing import Any, get_args, get_origin, get_type_hints
 
 import yaml
 
-from vitrine.data.augment import Augment
-from vitrine.data.view import Crop
+from vitrine.data.augmenting.augment import Augment
+from vitrine.data.preparing.training_view import Crop
 from vitrine.errors import ConfigError
 from vitrine.models import BiTConfig, ViTConfig
 from vitrine.objectives import LabelsObjective, Objective, find_objective

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from vitrine.data.multi_crop import MultiCrop
+from vitrine.data.augmenting.multi_crop import MultiCrop
 from vitrine.objectives import (
     AutoencoderObjective,
     DinoObjective,

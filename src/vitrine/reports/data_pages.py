@@ -5,16 +5,17 @@ from typing import Any
 
 import numpy as np
 
-from vitrine.data.decode import decode
-from vitrine.data.duplicates import Duplicate, ImageRef
-from vitrine.data.file_list import photos_passed_over
-from vitrine.data.overlap import TRAIN, Overlap
-from vitrine.data.scan import ScanReport, problem_of
-from vitrine.data.source import Source, printable
+from vitrine.data.auditing.duplicates import Duplicate, ImageRef
+from vitrine.data.auditing.overlap import TRAIN, Overlap
+from vitrine.data.auditing.scan import ScanReport, problem_of
+from vitrine.data.decoding.decode import decode
+from vitrine.data.sources.file_list import photos_passed_over
+from vitrine.data.sources.source import Source
 from vitrine.errors import DataError
 from vitrine.reports.pages import render
 from vitrine.reports.thumbnails import thumbnail
 from vitrine.runtime.progress import track
+from vitrine.spelling import printable
 
 # Most of each kind that a page shows: it stays a file that any browser opens at once. The CSV files hold all.
 MOST_BAD = 60

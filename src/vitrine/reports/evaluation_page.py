@@ -6,13 +6,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from vitrine.data.source import Source, printable
+from vitrine.data.sources.source import Source
 from vitrine.evaluation.classification import MultiLabel, SingleLabel
 from vitrine.evaluation.label_errors import likely_label_errors
 from vitrine.evaluation.scoring import confident_mistakes
 from vitrine.reports.pages import render
 from vitrine.reports.thumbnails import THUMBNAIL_SIDE, thumbnail
 from vitrine.runtime.progress import track
+from vitrine.spelling import printable
 
 MOST_PICTURES = 24
 MOST_CLASSES = 20

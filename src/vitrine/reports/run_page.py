@@ -1,23 +1,33 @@
 """The page of a run: curves, verdict, confusion, mistakes with their attention, calibration, data, cost, command."""
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from vitrine.data.source import printable
 from vitrine.evaluation.classification import MultiLabel, SingleLabel
 from vitrine.evaluation.scoring import SplitScore
-from vitrine.reports.curves import HEIGHT, WIDTH, charts_of
+from vitrine.reports.charts import Chart, Point, lay_out_all
 from vitrine.reports.evaluation_page import bars_of, cards_of, confused_pairs, matrix_cells, worst_classes
 from vitrine.reports.pages import render
 from vitrine.reports.run_account import RunAccount
+from vitrine.spelling import printable
 
 MOST_MISTAKES = 12
 MOST_WORST = 12
 MOST_ISSUES = 60
 CARD_SIDE = 192
+MOST_POINTS = 400
+# Title, unit, what a value is multiplied by, and the records' names with the words for them.
+CURVES = (
+    ("Loss", "", 1, {"loss": "training", "val_loss": "validation"}),
+    ("Accuracy", "%", 100, {"accuracy": "training", "val_accuracy": "validation"}),
+    ("Learning rate", "", 1, {"lr": "learning rate"}),
+    ("Speed", "images/s", 1, {"images_per_second": "training"}),
+)
+_USUAL = {name for *_, names in CURVES for name in names}
 Attention = Callable[[NDArray[np.int64]], Sequence[str | None] | None]
 """From the numbers of some images to pictures of where the model looked, as data addresses."""
 
@@ -39,8 +49,7 @@ def render_run(
         "account": account,
         "name": printable(account.folder.name),
         "address": printable(str(account.run.get("data", ""))),
-        "charts": charts_of(account.records),
-        "chart_size": (WIDTH, HEIGHT),
+        "charts": lay_out_all(curves_of(account.records)),
         "score": score,
         "interval": interval,
         "facts": facts,
@@ -84,3 +93,32 @@ def _single(score: SplitScore, figures: SingleLabel, attention: Attention | None
 def _issues(account: RunAccount) -> list[dict[str, str]]:
     found = account.data.get("issues", ())[:MOST_ISSUES]
     return [{name: printable(str(issue[name])) for name in ("path", "problem", "detail")} for issue in found]
+
+
+def curves_of(records: Sequence[Mapping[str, Any]]) -> list[Chart]:
+    """Chart the records of metrics.jsonl by step: the usual curves, then every other number of an evaluation."""
+    others = sorted({name for record in records for name in record if name.startswith("val_")} - _USUAL)
+    plans = [
+        *CURVES,
+        *((name.removeprefix("val_").replace("_", " "), "", 1, {name: "validation"}) for name in others),
+    ]
+    charts = []
+    for title, unit, factor, names in plans:
+        series = {words: _curve(records, name, factor) for name, words in names.items()}
+        series = {words: points for words, points in series.items() if points}
+        if series:
+            charts.append(
+                Chart(title=title[:1].upper() + title[1:], y_label=unit, series=series, has_dots=False)
+            )
+    return charts
+
+
+def _curve(records: Sequence[Mapping[str, Any]], name: str, factor: float) -> list[Point]:
+    points = [
+        Point(x=float(record["step"]), y=factor * float(record[name]))
+        for record in records
+        if isinstance(record.get(name), int | float) and math.isfinite(record[name])
+    ]
+    if len(points) <= MOST_POINTS:
+        return points
+    return [points[round(at * (len(points) - 1) / (MOST_POINTS - 1))] for at in range(MOST_POINTS)]

@@ -5,8 +5,9 @@ import io
 
 from PIL import Image
 
-from vitrine.data.decode import JPEG_MAGIC, decode
-from vitrine.data.source import Pixels, Source
+from vitrine.data.decoding.decode import JPEG_MAGIC, decode
+from vitrine.data.decoding.pixels import Pixels
+from vitrine.data.sources.source import Source
 from vitrine.errors import DataError
 
 THUMBNAIL_SIDE = 112

@@ -13,8 +13,8 @@ def make_logits_task(setting: "Setting", processes: "Processes") -> "Task":
     import torch
     from torch import nn
 
-    from vitrine.data.augment import augment
-    from vitrine.data.loader import Batch
+    from vitrine.data.augmenting.augment import augment
+    from vitrine.data.loading.loader import Batch
     from vitrine.runs.teachers import fetched, kept_rows, require_classes_of
     from vitrine.runs.training_task import labelled_task
 

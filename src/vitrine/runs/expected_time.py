@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
-    from vitrine.data.loader import Batch
+    from vitrine.data.loading.loader import Batch
     from vitrine.runs.training_run import Setting
     from vitrine.runtime.processes import Processes
     from vitrine.training.task import Task
@@ -146,8 +146,8 @@ def few_images(setting: "Setting", device: "torch.device") -> "tuple[Batch, floa
     import numpy as np
     import torch
 
-    from vitrine.data.loader import Batch, Loader
-    from vitrine.data.order import Rows
+    from vitrine.data.loading.loader import Batch, Loader
+    from vitrine.data.loading.order import Rows
     from vitrine.runs.training_batches import train_view
 
     source = setting.splits["train"]
@@ -232,8 +232,8 @@ def repeated(batch: "Batch", size: int) -> "Batch":
     import numpy as np
     import torch
 
-    from vitrine.data.loader import Batch
-    from vitrine.data.order import Rows
+    from vitrine.data.loading.loader import Batch
+    from vitrine.data.loading.order import Rows
 
     chosen = np.arange(size) % len(batch)
     rows, numbers = batch.rows, torch.from_numpy(chosen).to(batch.images.device)

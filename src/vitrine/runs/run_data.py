@@ -14,8 +14,8 @@ from vitrine.runtime.run_folder import RunFolder
 from vitrine.spelling import counted
 
 if TYPE_CHECKING:
-    from vitrine.data.scan import Issue
-    from vitrine.data.source import Source, Subset
+    from vitrine.data.auditing.scan import Issue
+    from vitrine.data.sources.source import Source, Subset
     from vitrine.runtime.processes import Processes
 
 # The record of a run is no place for a million lines; `vitrine check` writes all of them.
@@ -54,10 +54,10 @@ def open_data(
 
     The first process looks at the files and writes the split; the others read what it found.
     """
-    from vitrine.data.exclusions import read_exclusions
-    from vitrine.data.file_list import photos_passed_over
-    from vitrine.data.scan import ScanReport, conversions_in_words, scan, set_aside
-    from vitrine.data.sources import check_classes, open_splits
+    from vitrine.data.auditing.scan import ScanReport, conversions_in_words, scan, set_aside
+    from vitrine.data.sources.exclusions import read_exclusions
+    from vitrine.data.sources.file_list import photos_passed_over
+    from vitrine.data.sources.opening import check_classes, open_splits
     from vitrine.runtime.processes import on_first_process
     from vitrine.runtime.progress import notice, quiet
 
@@ -123,7 +123,7 @@ def open_data(
 
 def require_two_classes(source: "Source", address: str) -> None:
     """Refuse images that are all of one class: whatever a model says of them is right."""
-    from vitrine.data.source import printable
+    from vitrine.spelling import printable
 
     if len(source.classes) == 1 and not source.is_multi_label:
         raise DataError(
@@ -160,8 +160,8 @@ def mend_split(address: str, split_file: Path, *, needs_labels: bool = True) -> 
 
     import numpy as np
 
-    from vitrine.data.sources import open_splits
-    from vitrine.data.split import write_split
+    from vitrine.data.sources.opening import open_splits
+    from vitrine.data.sources.splitting import write_split
 
     with split_file.open(newline="", encoding="utf-8", errors="surrogateescape") as file:
         side = {row["path"]: row["split"] for row in csv.DictReader(file)}
@@ -184,7 +184,7 @@ def require_classes(splits: "Mapping[str, Source]", folder: Path) -> None:
 
 def splits_of_run(folder: RunFolder) -> "dict[str, Source] | None":
     """Open a run's data with the split that it was trained with; None where nothing was held out."""
-    from vitrine.data.sources import open_splits
+    from vitrine.data.sources.opening import open_splits
     from vitrine.recipes.recipe import from_yaml
 
     run = folder.read_record()
@@ -211,7 +211,7 @@ def trained_on(model: str | Path, data: str) -> RunFolder | None:
 
 def num_trained_on(model: str | Path, source: "Source") -> int:
     """Count the images of a set that the run of a model was trained on, by their files and if it can be told."""
-    from vitrine.data.sources import open_splits
+    from vitrine.data.sources.opening import open_splits
 
     folder = run_of_model(model)
     if folder is None or source.root is None:
@@ -235,7 +235,7 @@ def num_trained_on(model: str | Path, source: "Source") -> int:
 
 def everything(splits: "Mapping[str, Source]") -> "dict[str, Source]":
     """Join the held-out part to the rest, for a run on all images."""
-    from vitrine.data.joined import Joined
+    from vitrine.data.sources.source import ConcatSource as Joined
 
     whole = uncut(splits) or Joined([splits["train"], splits["val"]])
     return {"train": whole} | {name: source for name, source in splits.items() if name == "test"}
@@ -245,7 +245,7 @@ def uncut(splits: "Mapping[str, Source]") -> "Subset | None":
     """Put the part that we held out of train back to its places, as with --hold-out 0; None for a val of its own."""
     import numpy as np
 
-    from vitrine.data.source import Subset
+    from vitrine.data.sources.source import Subset
 
     train, val = splits["train"], splits.get("val")
     if not isinstance(train, Subset) or not isinstance(val, Subset) or train.source is not val.source:
@@ -257,8 +257,8 @@ def without(splits: "Mapping[str, Source]", names: "Iterable[str]") -> "dict[str
     """Leave listed images out of train, and of what was held out of it: a sweep trains on that in the end."""
     import numpy as np
 
-    from vitrine.data.exclusions import leave_out
-    from vitrine.data.source import Subset
+    from vitrine.data.sources.exclusions import leave_out
+    from vitrine.data.sources.source import Subset
 
     whole = uncut(splits)
     if whole is None:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from vitrine.checkpoints import Loaded
-    from vitrine.data.source import Source
+    from vitrine.data.sources.source import Source
     from vitrine.evaluation.scoring import Mistake, SplitScore
     from vitrine.reports.run_account import RunAccount
     from vitrine.reports.run_page import Attention

@@ -10,7 +10,7 @@ from vitrine.runtime.run_folder import RunFolder
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-    from vitrine.data.order import Rows
+    from vitrine.data.loading.order import Rows
     from vitrine.models import ViT
     from vitrine.runs.training_run import Setting
     from vitrine.runs.unlabelled_task import PartsOf
@@ -52,8 +52,8 @@ def write_sheet(
     import torch
     from PIL import Image
 
-    from vitrine.data.loader import Loader
-    from vitrine.data.source import Subset
+    from vitrine.data.loading.loader import Loader
+    from vitrine.data.sources.source import Subset
     from vitrine.runs.unlabelled_evaluation import EVALUATION_SEED
 
     source, preprocess = setting.splits["val"], setting.preprocess

@@ -10,7 +10,7 @@ from vitrine.errors import ConfigError
 from vitrine.runtime.run_folder import RunFolder
 
 if TYPE_CHECKING:
-    from vitrine.data.source import Source
+    from vitrine.data.sources.source import Source
     from vitrine.recipes import Recipe
     from vitrine.runs.training_run import Setting
 

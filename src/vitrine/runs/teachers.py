@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from vitrine.data.order import Rows
-    from vitrine.data.preprocess import Preprocess
+    from vitrine.data.loading.order import Rows
+    from vitrine.data.preparing.preprocess import Preprocess
     from vitrine.models import Model, ModelConfig, ViTConfig
     from vitrine.recipes import Recipe
     from vitrine.runs.training_run import Setting
@@ -190,6 +190,6 @@ def fetched(rows: "Tensor", wanted: "Rows", processes: "Processes") -> "Tensor":
     """Pick the rows of a batch and bring them to the device."""
     import torch
 
-    from vitrine.data.transfer import sent
+    from vitrine.runtime.devices import copy_to_device
 
-    return sent(rows[torch.from_numpy(wanted.indices)], processes.device)
+    return copy_to_device(rows[torch.from_numpy(wanted.indices)], processes.device)

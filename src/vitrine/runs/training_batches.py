@@ -4,16 +4,16 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
-    from vitrine.data.loader import Batch
-    from vitrine.data.view import TrainView
+    from vitrine.data.loading.loader import Batch
+    from vitrine.data.preparing.training_view import TrainView
     from vitrine.runs.training_run import Setting
     from vitrine.runtime.processes import Processes
 
 
 def make_batches(setting: "Setting", processes: "Processes") -> "Callable[[int, int], Iterator[Batch]]":
     """Return the function from (start, stop) to the batches of these steps."""
-    from vitrine.data.loader import Loader
-    from vitrine.data.resident import ResidentLoader
+    from vitrine.data.loading.loader import Loader
+    from vitrine.data.loading.resident import ResidentLoader
 
     train_split, config, view = setting.splits["train"], setting.recipe.training, train_view(setting)
     sharing: dict[str, Any] = {
@@ -52,14 +52,14 @@ def make_batches(setting: "Setting", processes: "Processes") -> "Callable[[int, 
 
 def is_resident(setting: "Setting", processes: "Processes") -> bool:
     """Whether the whole set is held in the device's memory, so that no file is read while a run goes on."""
-    from vitrine.data.resident import can_reside
+    from vitrine.data.loading.resident import can_reside
 
     return processes.device.type == "cuda" and can_reside(setting.splits["train"], train_view(setting))
 
 
 def train_view(setting: "Setting") -> "TrainView":
     """Return what is cut out of a training image."""
-    from vitrine.data.view import TrainView
+    from vitrine.data.preparing.training_view import TrainView
 
     preprocess, views = setting.preprocess, setting.recipe.views
     source_size = setting.recipe.multi_crop.source_size if setting.recipe.objective == "dino" else None
@@ -75,7 +75,7 @@ def train_view(setting: "Setting") -> "TrainView":
 
 def make_names(setting: "Setting") -> Callable[[int], list[str]]:
     """Return the function from a step to the files of its batch."""
-    from vitrine.data.order import training_rows
+    from vitrine.data.loading.order import training_rows
 
     train_split, config = setting.splits["train"], setting.recipe.training
 

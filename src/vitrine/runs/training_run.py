@@ -18,9 +18,9 @@ from vitrine.runtime.run_folder import RunFolder
 from vitrine.spelling import counted
 
 if TYPE_CHECKING:
-    from vitrine.data.preprocess import Preprocess
-    from vitrine.data.scan import Issue
-    from vitrine.data.source import Source
+    from vitrine.data.auditing.scan import Issue
+    from vitrine.data.preparing.preprocess import Preprocess
+    from vitrine.data.sources.source import Source
     from vitrine.models import Model
     from vitrine.recipes import Recipe
     from vitrine.runs.run_report import RunReport
@@ -262,9 +262,9 @@ def save_model(setting: Setting) -> None:
 
 def result_of(setting: Setting, outcome: "Outcome", report: "RunReport | None" = None) -> TrainingResult:
     """Say how the run ended: the accuracy is that of the weights that were saved."""
-    from vitrine.data.source import printable
     from vitrine.evaluation.bootstrap import wilson_interval
     from vitrine.runs.validation import unjudged
+    from vitrine.spelling import printable
 
     folder, accuracy = setting.folder, outcome.best
     num_validation = len(setting.splits["val"]) if "val" in setting.splits else 0

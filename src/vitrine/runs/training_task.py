@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-    from vitrine.data.loader import Batch
+    from vitrine.data.loading.loader import Batch
     from vitrine.recipes.recipe import Objective
     from vitrine.runs.training_run import Setting
     from vitrine.runtime.processes import Processes
@@ -49,8 +49,8 @@ def make_labels_task(setting: "Setting", processes: "Processes") -> "Task":
     import torch
     from torch import nn
 
-    from vitrine.data.augment import augment
-    from vitrine.data.loader import Batch
+    from vitrine.data.augmenting.augment import augment
+    from vitrine.data.loading.loader import Batch
     from vitrine.objectives.classification import classification_loss, num_correct
 
     recipe, preprocess = setting.recipe, setting.preprocess

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-    from vitrine.data.order import Rows
-    from vitrine.data.source import Source
+    from vitrine.data.loading.order import Rows
+    from vitrine.data.sources.source import Source
     from vitrine.runs.training_run import Setting
     from vitrine.runs.unlabelled_task import PartsOf
     from vitrine.runtime.processes import Processes
@@ -81,7 +81,7 @@ def mean_sums(
     """Return the mean loss, and the means of its module's sums, over the validation split, every image once."""
     import torch
 
-    from vitrine.data.order import evaluation_rows
+    from vitrine.data.loading.order import evaluation_rows
     from vitrine.models.dropout import image_keys, randomness_of
     from vitrine.runs.validation import validation_passes
     from vitrine.runtime.processes import mean_over
@@ -114,8 +114,8 @@ def probed(
     import numpy as np
     import torch
 
-    from vitrine.data.loader import Loader
-    from vitrine.data.source import Subset
+    from vitrine.data.loading.loader import Loader
+    from vitrine.data.sources.source import Subset
     from vitrine.runs.validation import evaluation_batch
 
     if len(source) > MOST_PROBED:
@@ -137,7 +137,7 @@ def neighbour_accuracy(
     support: "tuple[Tensor, Tensor]", test: "tuple[Tensor, Tensor]", num_classes: int
 ) -> float:
     """Return the share of labelled test images that their nearest labelled support images name rightly."""
-    from vitrine.data.source import NO_LABEL
+    from vitrine.data.sources.source import NO_LABEL
     from vitrine.evaluation.probes import nearest_neighbours
 
     (known, names), (rows, labels) = (

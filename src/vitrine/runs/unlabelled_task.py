@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, TypeAlias
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-    from vitrine.data.order import Rows
+    from vitrine.data.loading.order import Rows
     from vitrine.runs.training_run import Setting
     from vitrine.runtime.processes import Processes
     from vitrine.training.task import Task
@@ -64,7 +64,7 @@ def make_targets(setting: "Setting") -> PartsOf:
 
 def make_views(setting: "Setting") -> PartsOf:
     """Return the function to large and small views, normalised."""
-    from vitrine.data.multi_crop import multi_crop, small_view_size
+    from vitrine.data.augmenting.multi_crop import multi_crop, small_view_size
     from vitrine.models import ViTConfig
 
     config, how, preprocess = setting.model.config, setting.recipe.multi_crop, setting.preprocess
@@ -103,8 +103,8 @@ def make_unlabelled_task(setting: "Setting", processes: "Processes") -> "Task":
     import torch
     from torch import nn
 
-    from vitrine.data.augment import augment
-    from vitrine.data.loader import Batch
+    from vitrine.data.augmenting.augment import augment
+    from vitrine.data.loading.loader import Batch
     from vitrine.runs.sheets import make_pictures
     from vitrine.runs.teachers import make_kept_features
     from vitrine.runs.training_batches import make_batches, make_names

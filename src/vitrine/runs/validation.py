@@ -5,8 +5,8 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from vitrine.data.loader import Batch
-    from vitrine.data.source import Source
+    from vitrine.data.loading.loader import Batch
+    from vitrine.data.sources.source import Source
     from vitrine.recipes import Recipe
     from vitrine.runs.training_run import Setting
     from vitrine.runtime.processes import Processes
@@ -34,7 +34,7 @@ def validation_passes(setting: "Setting", processes: "Processes") -> "Iterator[B
 
     A sharded model gathers its weights in every pass, so it has to run for None too, on anything.
     """
-    from vitrine.data.loader import Loader
+    from vitrine.data.loading.loader import Loader
 
     source, world_size = setting.splits["val"], processes.world_size
     batch = evaluation_batch(setting, world_size)
@@ -56,7 +56,7 @@ def evaluation_batch(setting: "Setting", world_size: int) -> int:
 
 def unjudged(splits: "Mapping[str, Source]") -> tuple[str, ...]:
     """Name the classes that the accuracy says nothing about, as of so few images none is held out."""
-    from vitrine.data.source import some_of
+    from vitrine.spelling import some_of
 
     train, val = splits["train"], splits["val"]
     names = [

@@ -1,10 +1,14 @@
 """Which device a run computes on, and in which precision."""
 
+import functools
 import os
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
+from torch import Tensor
 
 from vitrine.errors import ConfigError
 from vitrine.runtime.progress import notice
@@ -72,3 +76,18 @@ def same_threads(before: int | None) -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(now)
+
+
+def copy_to_device(values: NDArray[np.generic] | Tensor, device: torch.device) -> Tensor:
+    """Copy an array to a device; the host goes on at once."""
+    tensor = values if isinstance(values, Tensor) else torch.from_numpy(values)
+    if device.type == "cuda":
+        return tensor.pin_memory().to(device, non_blocking=True)
+    return tensor.to(device)
+
+
+@functools.lru_cache(maxsize=256)
+def device_constant(values: tuple[float, ...], device: torch.device) -> Tensor:
+    """Return a few numbers as a float32 tensor that is made on its device once; not to be written to."""
+    with torch.inference_mode(False):  # made once, used in every mode
+        return torch.tensor(values, device=device, dtype=torch.float32)

@@ -1,33 +1,143 @@
-"""Write files so that a crash leaves the old one or the new one, never half of one."""
+"""Write files so that a crash leaves the old file or the new one, never a part of one. No torch."""
 
+import errno
 import hashlib
 import json
 import os
 import secrets
+import shutil
+import stat
+import sys
+import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
+
+# Names here stand for what a process has open, whatever they resolve to: /dev/stdout is /proc/self/fd/1.
+_OPEN_FILES = (Path("/proc"), Path("/dev/fd"))
+_MAX_LINKS = 40  # as in Linux
+_NAME_LENGTH = 40
+_MARK_BYTES = 8
 
 
 @contextmanager
 def write_atomically(path: Path, *, mode: str = "wb") -> Iterator[IO[Any]]:
-    """Open a temporary file beside `path` that takes its place when the block ends without an error."""
+    """Open a temporary file that takes the place of `path` when the block ends without an error.
+
+    A symbolic link stays, and the file that it names is replaced. A device, a pipe or an open file (`/dev/stdout`)
+    stays as well: it receives the content when the block has ended.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     text: dict[str, Any] = (
         {} if "b" in mode else {"encoding": "utf-8", "errors": "surrogateescape", "newline": ""}
     )
-    # Made as any other file is, so that the system gives it the mode bits that the user's mask leaves.
-    temporary = path.with_name(f".{path.name[:40]}.{secrets.token_hex(8)}")
+    special = special_place(path)
+    if special is not None:
+        with tempfile.TemporaryFile(mode.replace("w", "w+"), **text) as file:
+            yield file
+            file.flush()
+            file.seek(0)
+            _write_through(special, getattr(file, "buffer", file))
+        return
+    target = Path(os.path.realpath(path))
+    # Created as any other file is, so that the system gives it the mode bits that the user's mask leaves.
+    temporary = target.with_name(f"{_temporary_start(target)}{secrets.token_hex(_MARK_BYTES)}")
     try:
         with temporary.open(mode.replace("w", "x"), **text) as file:
             yield file
             file.flush()
+            _take_over_owner_and_mode(target, temporary)
             os.fsync(file.fileno())
-        temporary.replace(path)
+        move_into_place(temporary, target)
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
+
+
+def special_place(path: Path) -> Path | None:
+    """Follow links from `path` to a device, a pipe or an open file of a process; None for what can be replaced."""
+    for _ in range(_MAX_LINKS):
+        folder = Path(os.path.realpath(path.parent))
+        if any(folder.is_relative_to(place) for place in _OPEN_FILES):
+            return folder / path.name
+        if not path.is_symlink():
+            break
+        path = path.parent / path.readlink()
+    try:
+        mode = path.stat().st_mode
+    except FileNotFoundError:
+        return None
+    if stat.S_ISDIR(mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+    return None if stat.S_ISREG(mode) else path
+
+
+def move_into_place(source: Path, target: Path) -> None:
+    """Rename a finished file or folder to `target`, and wait until the rename itself is on the disk."""
+    os.replace(source, target)  # noqa: PTH105
+    sync_folder(target.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """Wait until the entries of a folder are on the disk, where the file system can do that."""
+    with suppress(OSError):  # Windows and some network file systems cannot open or sync a folder
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def remove_temporary_files(path: Path) -> list[Path]:
+    """Remove what interrupted writes of `path` have left beside it; return the files.
+
+    Only for files that one process writes, and while none does.
+    """
+    start = _temporary_start(path)
+    orphans = [
+        entry
+        for entry in (path.parent.iterdir() if path.parent.is_dir() else ())
+        if entry.name.startswith(start) and _is_mark(entry.name.removeprefix(start))
+    ]
+    for orphan in orphans:
+        orphan.unlink(missing_ok=True)
+    return orphans
+
+
+def _temporary_start(path: Path) -> str:
+    return f".{path.name[:_NAME_LENGTH]}."
+
+
+def _is_mark(text: str) -> bool:
+    return len(text) == 2 * _MARK_BYTES and set(text) <= set("0123456789abcdef")
+
+
+def _take_over_owner_and_mode(target: Path, temporary: Path) -> None:
+    """Give a new file the owner and mode of the one that it replaces; the owner only where that is allowed."""
+    try:
+        before = target.stat()
+    except FileNotFoundError:
+        return
+    now = temporary.stat()
+    if (before.st_uid, before.st_gid) != (now.st_uid, now.st_gid):
+        with suppress(OSError):
+            os.chown(temporary, before.st_uid, before.st_gid)
+    temporary.chmod(stat.S_IMODE(before.st_mode))
+
+
+def _write_through(path: Path, content: IO[bytes]) -> None:
+    own = Path(os.path.realpath("/proc/self/fd")), Path("/dev/fd")
+    if path.parent in own and path.name.isdecimal():
+        for stream in (sys.stdout, sys.stderr):  # what was printed before comes first
+            stream.flush()
+        descriptor = os.dup(
+            int(path.name)
+        )  # which shares its place in the file, unlike one that is opened anew
+    else:
+        descriptor = os.open(path, os.O_WRONLY)
+    with os.fdopen(descriptor, "wb") as file:
+        shutil.copyfileobj(content, file)
 
 
 def json_text(values: Any, *, indent: int | None = None) -> str:

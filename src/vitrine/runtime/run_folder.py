@@ -19,6 +19,7 @@ report.html        the page of the run
 import dataclasses
 import json
 import math
+import os
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -248,7 +249,15 @@ class RunFolder:
 
         The lock lies inside the folder: beside it, as with /out, nothing may be writable.
         """
+        self.require_own_files()
         return alone_at(self.checkpoints, advice="wait for it or stop it first, or write to another folder")
+
+    def require_own_files(self) -> None:
+        """Refuse a folder with links that lead out of it, pipes or devices: a run writes to its own files only."""
+        root = Path(os.path.realpath(self.path))
+        for folder, folders, files in os.walk(self.path):
+            for name in (*folders, *files):
+                require_own_file(Path(folder) / name, root=root)
 
     @contextmanager
     def removed_on_failure(self) -> Iterator[None]:
@@ -288,6 +297,7 @@ class RunFolder:
 
     def _write(self, name: str, content: str | bytes) -> None:
         path = self.path / name
+        require_own_file(path, root=Path(os.path.realpath(self.path)))
         try:
             with write_atomically(path, mode="w" if isinstance(content, str) else "wb") as file:
                 file.write(content)
@@ -296,7 +306,20 @@ class RunFolder:
 
     def _append(self, name: str) -> TextIO:
         self.path.mkdir(parents=True, exist_ok=True)
+        require_own_file(self.path / name, root=Path(os.path.realpath(self.path)))
         return (self.path / name).open("a", encoding="utf-8")
+
+
+def require_own_file(path: Path, *, root: Path) -> None:
+    """Refuse a path that leaves the folder `root`, which has no links itself, or that is no file or folder."""
+    target = Path(os.path.realpath(path))
+    if not target.is_relative_to(root):
+        raise ConfigError(
+            f"{path} is a symbolic link to {target}, outside the run folder; replace it by a file or folder of its "
+            "own"
+        )
+    if path.exists() and not (path.is_file() or path.is_dir()):
+        raise ConfigError(f"{path} is a pipe or a device; remove it from the run folder")
 
 
 def _parsed(line: str) -> dict[str, Any] | None:

@@ -1,14 +1,92 @@
-"""Who may come in: requests and bytes that the server holds at a time, both bounded."""
+"""What the server accepts: its limits, how it refuses a request, and the count of requests and bytes it holds."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
 
-from vitrine.serving.limits import Limits
-from vitrine.serving.refusals import TOO_MANY, UNAVAILABLE, RefusedError
+from vitrine.errors import ConfigError, DataError, ImageSizeError, VitrineError
+
+TOO_LARGE, WRONG_KIND, UNREADABLE, TOO_MANY, UNAVAILABLE = 413, 415, 422, 429, 503
+MIB = 2**20
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """The bounds of one server; nothing that a client sends makes it hold more."""
+
+    upload_bytes: int = 16 * MIB
+    """Of one picture as it is sent."""
+    pixels: int = 50_000_000
+    """Of one JPEG, which is decoded at a fraction of its size."""
+    waiting: int = 256
+    """Uploaded pictures that are queued or being computed; further requests are answered with 429."""
+    held_bytes: int = 256 * MIB
+    """Of all uploads in memory."""
+    unsent_bytes: int = 256 * MIB
+    """Of all responses that clients have not read yet."""
+    header_bytes: int = 16 * 1024
+    read_seconds: float = 20.0
+    """For a whole request to arrive, and for a connection to be idle."""
+    stall_seconds: float = 5.0
+    """That a client may fall behind `bytes_per_second` while it uploads or reads a response."""
+    bytes_per_second: int = 16 * 1024
+    answer_seconds: float = 60.0
+    """From the end of the upload to the response."""
+    stop_seconds: float = 3.0
+    """That a stopping server waits for clients to send or read; it always finishes what is being computed."""
+    target_seconds: float = 0.5
+    """Target latency: no batch is larger than what is computed within half of it."""
+    batch: int = 32
+    """Most pictures in one batch, whatever the target allows."""
+    connections: int = 1024
+    """Open at a time; one more closes the least recently active one that waits for its client."""
+
+    @property
+    def whole_pixels(self) -> int:
+        """Of one picture in a format other than JPEG: it is decoded whole, at up to 20 bytes per pixel."""
+        return self.pixels // 2
+
+    def __post_init__(self) -> None:
+        for name, value in vars(self).items():
+            if not value > 0:
+                raise ConfigError(f"must be above 0, got {value}", option=name)
+        if self.held_bytes < self.upload_bytes:
+            raise ConfigError(
+                f"must hold at least one upload of {self.upload_bytes} bytes, got {self.held_bytes}",
+                option="held_bytes",
+            )
+
+
+class RefusedError(VitrineError):
+    """A request that the server refuses: the HTTP status, one sentence, and when to try again."""
+
+    def __init__(self, status: int, sentence: str, *, retry_after: float | None = None) -> None:
+        super().__init__(sentence)
+        self.status = status
+        self.sentence = sentence
+        self.retry_after = retry_after
+
+    @property
+    def body(self) -> dict[str, Any]:
+        """The JSON that the client reads."""
+        return {"error": self.sentence}
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """Retry-After in whole seconds, where another try makes sense."""
+        if self.retry_after is None:
+            return {}
+        return {"Retry-After": str(max(1, round(self.retry_after)))}
+
+
+def refusal_of(error: DataError) -> RefusedError:
+    """Turn a decoder's error into a refusal."""
+    return RefusedError(TOO_LARGE if isinstance(error, ImageSizeError) else UNREADABLE, str(error))
 
 
 class Admission:
-    """Counts what is inside; used from the event loop alone, so it needs no lock."""
+    """Counts requests and bytes; used from the event loop alone, so it needs no lock."""
 
     def __init__(self, limits: Limits, *, expected_wait: Callable[[], float]) -> None:
         self.limits = limits
@@ -18,33 +96,43 @@ class Admission:
         self.is_stopping = False
 
     def close(self) -> None:
-        """Let nobody in any more."""
+        """Refuse all further requests."""
         self.is_stopping = True
 
-    @contextmanager
-    def entry(self) -> "Iterator[Entry]":
-        """Let one request in for the block, or refuse it."""
+    def require_room(self) -> None:
+        """Refuse a request while the server stops or its queue is full."""
         if self.is_stopping:
-            raise RefusedError(
-                UNAVAILABLE, "the server is stopping and takes no more requests", retry_after=5
-            )
+            raise RefusedError(UNAVAILABLE, "the server is stopping", retry_after=5)
         if self.requests >= self.limits.waiting:
             raise RefusedError(
                 TOO_MANY,
-                f"{self.requests} requests are waiting, which is the most that are taken; try again shortly",
+                f"{self.requests} requests are waiting, which is the limit; try again later",
                 retry_after=self.expected_wait(),
             )
-        self.requests += 1
-        entry = Entry(self)
+
+    @contextmanager
+    def upload(self) -> Iterator["Upload"]:
+        """Count the bytes of one upload for the block; refuse it before it is read where the queue is full."""
+        self.require_room()
+        upload = Upload(self)
         try:
-            yield entry
+            yield upload
+        finally:
+            upload.release()
+
+    @contextmanager
+    def request(self) -> Iterator[None]:
+        """Count one request whose upload is complete, or refuse it: slow uploads take no place in the queue."""
+        self.require_room()
+        self.requests += 1
+        try:
+            yield
         finally:
             self.requests -= 1
-            entry.release()
 
 
-class Entry:
-    """One request that is inside, and the bytes it holds."""
+class Upload:
+    """The bytes that one upload holds."""
 
     def __init__(self, admission: Admission) -> None:
         self._admission = admission
@@ -56,14 +144,14 @@ class Entry:
         if admission.held_bytes + count > admission.limits.held_bytes:
             raise RefusedError(
                 UNAVAILABLE,
-                f"uploads hold {admission.held_bytes} bytes, near the limit of {admission.limits.held_bytes}; "
-                "try again shortly",
+                f"uploads hold {admission.held_bytes} bytes of at most {admission.limits.held_bytes}; "
+                "try again later",
                 retry_after=admission.expected_wait(),
             )
         admission.held_bytes += count
         self._bytes += count
 
     def release(self) -> None:
-        """Give the bytes back; the upload is gone."""
+        """Give the bytes back."""
         self._admission.held_bytes -= self._bytes
         self._bytes = 0

@@ -1,4 +1,4 @@
-"""The web application: one route a question, every answer described in /openapi.json."""
+"""The web application: the routes, the page's files and the guard around them; /openapi.json describes it."""
 
 import hashlib
 from collections.abc import Awaitable, Callable
@@ -6,7 +6,6 @@ from importlib.resources import files
 
 from vitrine.errors import MissingExtraError
 from vitrine.serving.guard import LOOPBACK, Guard
-from vitrine.serving.prometheus import SECONDS, Counter, Histogram
 from vitrine.serving.service import Service
 from vitrine.version import __version__
 
@@ -14,11 +13,11 @@ try:
     from fastapi import FastAPI, Request
     from starlette.responses import Response
 
-    from vitrine.serving.answers import add_refusals
-    from vitrine.serving.questions import add_questions
-    from vitrine.serving.status import add_contents, add_health, add_metrics
+    from vitrine.serving.picture_routes import add_picture_routes
+    from vitrine.serving.responses import add_error_handlers
+    from vitrine.serving.status_routes import add_content_routes, add_health_routes
 except ImportError:
-    raise MissingExtraError("fastapi", extra="serve", purpose="vitrine serve") from None
+    raise MissingExtraError("fastapi", extra="serve", purpose="serving a model") from None
 
 TYPES = {
     "html": "text/html; charset=utf-8",
@@ -31,23 +30,21 @@ TYPES = {
 def create_app(
     service: Service, *, api_key: str | None = None, hosts: frozenset[str] | None = LOOPBACK
 ) -> FastAPI:
-    """Make the application round a service; it answers under the names in `hosts`, or any where that is None."""
+    """Build the application for a service; it answers to the host names in `hosts`, or to any if that is None."""
     app = FastAPI(
         title="Vitrine",
         version=__version__,
-        description="A Vision Transformer in service: classes, features and attention of pictures.",
+        description="A Vision Transformer behind an API: classes, features and attention of pictures.",
         docs_url=None,  # FastAPI's own page loads its parts from elsewhere; ours is at /docs
         redoc_url=None,
         swagger_ui_oauth2_redirect_url=None,
+        redirect_slashes=False,  # Starlette would redirect to the host that the client names
     )
-    add_questions(app, service)
-    add_contents(app, service)
-    add_health(app, service)
+    add_picture_routes(app, service)
+    add_content_routes(app, service)
+    add_health_routes(app, service)
     pages = add_page(app)
-    requests = Counter("vitrine_requests_total", "Requests answered, by path and status.")
-    seconds = Histogram("vitrine_request_seconds", "Time from headers to answer.", bounds=SECONDS)
-    add_metrics(app, service, requests=requests, seconds=seconds)
-    add_refusals(app)
+    add_error_handlers(app)
     app.add_middleware(
         Guard,
         header_bytes=service.limits.header_bytes,
@@ -55,21 +52,21 @@ def create_app(
         static_paths=pages,
         api_key=api_key,
         hosts=hosts,
-        requests=requests,
-        seconds=seconds,
+        metrics=service.metrics,
     )
     return app
 
 
 def add_page(app: FastAPI) -> frozenset[str]:
-    """Add the page's files, read once: no path of a request ever touches the disk. Returns their paths."""
-    paths = set()
+    """Add the page's files, read once, so that no request touches the disk; return their paths."""
+    paths = {"/docs/"}
     for file in files("vitrine.serving").joinpath("page").iterdir():
         name = file.name
         kind = TYPES[name.rsplit(".", 1)[1]]
         path = {"index.html": "/", "docs.html": "/docs"}.get(name, f"/page/{name}")
         paths.add(path)
         app.add_route(path, _file(file.read_bytes(), kind), methods=["GET"], include_in_schema=False)
+    app.add_route("/docs/", _redirect("/docs"), methods=["GET"], include_in_schema=False)
     return frozenset(paths)
 
 
@@ -80,5 +77,12 @@ def _file(data: bytes, kind: str) -> Callable[[Request], Awaitable[Response]]:
         if request.headers.get("if-none-match") == headers["ETag"]:
             return Response(status_code=304, headers=headers)
         return Response(data, media_type=kind, headers=headers)
+
+    return send
+
+
+def _redirect(path: str) -> Callable[[Request], Awaitable[Response]]:
+    async def send(request: Request) -> Response:
+        return Response(status_code=308, headers={"Location": path})
 
     return send

@@ -10,7 +10,7 @@ from typing import Any
 from vitrine.checkpoints import Loaded, Record
 from vitrine.checkpoints.reading.safetensors_file import SafetensorsFile
 from vitrine.checkpoints.record import config_from_json
-from vitrine.data.preprocess import Preprocess
+from vitrine.data.preparing.preprocess import Preprocess
 from vitrine.errors import CheckpointError
 from vitrine.models import build
 from vitrine.runtime.run_folder import RunFolder

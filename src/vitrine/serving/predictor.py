@@ -14,10 +14,10 @@ import torch
 from torch import Tensor
 
 from vitrine.checkpoints import Loaded, load
-from vitrine.data.given import Given, Picture
-from vitrine.data.loader import Loader
-from vitrine.data.preprocess import Preprocess
-from vitrine.data.source import Source
+from vitrine.data.loading.loader import Loader
+from vitrine.data.preparing.preprocess import Preprocess
+from vitrine.data.sources.in_memory import Picture, PictureList
+from vitrine.data.sources.source import Source
 from vitrine.errors import ConfigError
 from vitrine.evaluation.features import representation
 from vitrine.evaluation.outputs import Outputs, Precision, at_a_time, casting
@@ -115,7 +115,7 @@ class Predictor:
     def predict(self, images: Sequence[Picture], *, top: int = TOP) -> list[Prediction]:
         """Return the `top` most likely classes of each picture; one that cannot be read has an error instead."""
         self.require_head()
-        source = Given(images)
+        source = PictureList(images)
         return [
             prediction
             for rows in self.stream(source, wanted="logits")
@@ -154,7 +154,7 @@ class Predictor:
 
     def pixels(self, image: Picture, *, name: str | None = None) -> Tensor:
         """Decode one picture to (C, height, width) uint8 for `batch`; a `DataError` says why it cannot be."""
-        example = Given([image]).read(0)
+        example = PictureList([image]).read(0)
         return self.preprocess.pixels(self.preprocess.decode(example.data, name=name or example.name))
 
     def batch(self, pixels: Tensor, *, wanted: Wanted = "logits") -> Tensor:
@@ -200,7 +200,7 @@ class Predictor:
             )
 
     def _outputs(self, images: Sequence[Picture], *, wanted: Wanted) -> Outputs:
-        found = list(self.stream(Given(images), wanted=wanted))
+        found = list(self.stream(PictureList(images), wanted=wanted))
         rows = torch.cat([part.values for part in found]) if found else torch.zeros(0, 0)
         failures = {part.start + row: why for part in found for row, why in part.failures.items()}
         return Outputs(rows=rows, failures=failures)

@@ -1,7 +1,7 @@
-"""What happens to one picture between its last byte and its answer, off the event loop.
+"""What happens to one picture between the end of its upload and its result, off the event loop.
 
 Decoding runs in a few threads, the model in others that batch; the event loop only waits. Nothing of an upload is
-kept: bytes and pixels are let go with the answer.
+kept: bytes and pixels are released with the response.
 """
 
 import asyncio
@@ -16,154 +16,157 @@ from torch import Tensor
 
 from vitrine.errors import DataError
 from vitrine.runtime.cores import available_cores
-from vitrine.serving.admission import Admission
-from vitrine.serving.arrivals import Arrivals
+from vitrine.serving.admission import UNAVAILABLE, UNREADABLE, Admission, Limits, RefusedError, refusal_of
 from vitrine.serving.batching import Batcher, Task
-from vitrine.serving.explaining import chosen_layers
-from vitrine.serving.hosting import Hosted, Wish
-from vitrine.serving.limits import Limits
+from vitrine.serving.explanation import chosen_layers
 from vitrine.serving.live_run import LiveRun
-from vitrine.serving.opening import Seat
-from vitrine.serving.prometheus import SECONDS, SIZES, Counter, Gauge, Histogram
-from vitrine.serving.refusals import UNAVAILABLE, UNREADABLE, RefusedError, refused
+from vitrine.serving.metrics import Metrics
+from vitrine.serving.open_models import ModelSlot, WeightsWatcher
+from vitrine.serving.served_model import ExplainRequest, ServedModel
 from vitrine.serving.uploads import check_picture, is_jpeg, num_pixels
 from vitrine.spelling import nearest
 
 MOST_DECODERS = 4
-# A picture may need 20 bytes a pixel while it is unpacked; larger ones than this go one at a time.
+# A picture may take 20 bytes per pixel while it is decoded; larger ones than this are decoded one at a time.
 LARGE_PIXELS = 8_000_000
-# Batches that set the speed by which the first requests are batched.
+# Batches that measure the speed by which the first requests are batched.
 WARM_UP_SIZES = (1, 1, 2)
 
 
 class Service:
-    """The models in service with their queue, their limits and their counters."""
+    """The served models with their queue, limits and counters."""
 
     def __init__(
         self,
-        models: Sequence[Hosted],
+        models: Sequence[ServedModel],
         *,
         limits: Limits,
         run: LiveRun | None = None,
-        awaited: Sequence[Seat] = (),
+        awaited: Sequence[ModelSlot] = (),
         workers: int = 1,
     ) -> None:
-        self.models = {hosted.name: hosted for hosted in models}
+        self.models = {served.name: served for served in models}
         self.limits, self.run = limits, run
         self.num_warm_ups = 0
-        self.batch_sizes = Histogram("vitrine_batch_size", "Pictures in one batch.", bounds=SIZES)
-        self.batch_seconds = Histogram(
-            "vitrine_batch_seconds", "Time that one batch is computed in.", bounds=SECONDS
-        )
-        self.pictures = Counter("vitrine_pictures_total", "Pictures computed, by what was wanted of them.")
         self.batcher = Batcher(
             workers=workers, target_seconds=limits.target_seconds, on_batch=self._count_batch
         )
         self.admission = Admission(limits, expected_wait=self.batcher.expected_wait)
         self.decoders = ThreadPoolExecutor(min(MOST_DECODERS, available_cores()), thread_name_prefix="decode")
         self.large_decoder = ThreadPoolExecutor(1, thread_name_prefix="decode large")
-        self.gauges = [
-            Gauge("vitrine_requests_inside", "Requests being answered.", lambda: self.admission.requests),
-            Gauge("vitrine_waiting", "Pictures that no worker has yet.", lambda: self.batcher.num_waiting),
-            Gauge("vitrine_held_bytes", "Bytes of uploads in memory.", lambda: self.admission.held_bytes),
-            Gauge("vitrine_target_seconds", "The latency aimed at.", lambda: limits.target_seconds),
-        ]
-        self.arrivals = Arrivals(awaited, on_arrival=self._admit)
+        self.metrics = Metrics(
+            {
+                "vitrine_requests_inside": ("Requests being computed.", lambda: self.admission.requests),
+                "vitrine_waiting": ("Pictures in the queue.", lambda: self.batcher.num_waiting),
+                "vitrine_held_bytes": ("Bytes of uploads in memory.", lambda: self.admission.held_bytes),
+                "vitrine_target_seconds": ("Target latency.", lambda: limits.target_seconds),
+            }
+        )
+        self.watcher = WeightsWatcher(awaited, on_weights=self._add_model)
+
+    @property
+    def num_pictures(self) -> int:
+        """Pictures computed for clients."""
+        return self.metrics.num_pictures - self.num_warm_ups
 
     @property
     def awaited(self) -> list[str]:
-        """Names of the models whose runs have no weights so far."""
-        return [seat.name for seat in self.arrivals.awaited]
+        """Names of the models whose runs have no weights yet."""
+        return [slot.name for slot in self.watcher.awaited]
 
     def warm_up(self) -> None:
-        """Run each model a few times, so that the first request finds memory made and the speed known."""
-        for hosted in self.models.values():
-            self._warm_up(hosted)
+        """Run each model a few times, so that memory is allocated and the speed known at the first request."""
+        for served in self.models.values():
+            self._warm_up(served)
 
     def stop(self) -> None:
-        """Finish what is in the queue and end all threads."""
+        """Finish the queue and end all threads."""
         self.admission.close()
-        self.arrivals.stop()
+        self.watcher.stop()
         self.batcher.stop()
         self.decoders.shutdown()
         self.large_decoder.shutdown()
 
-    def find(self, name: str | None) -> Hosted:
-        """Return the model of that name, the first one without a name."""
-        models = self.models  # one that arrives meanwhile makes a new dictionary
+    def find(self, name: str | None) -> ServedModel:
+        """Return the model of that name, or the first one."""
+        models = self.models  # a model that is added meanwhile creates a new dictionary
         if name in self.awaited or not models:
             raise RefusedError(
                 UNAVAILABLE,
-                "the run has saved no weights yet and answers once it has; its curves are at /run",
+                "the run has no weights yet; its model is served as soon as it has, and its curves are at /run",
                 retry_after=30,
             )
         if name is None:
             return next(iter(models.values()))
         if name not in models:
             near = nearest(name, list(models))[0]
-            raise RefusedError(UNREADABLE, f"no model here is called {name[:80]!r}; did you mean {near!r}?")
+            raise RefusedError(UNREADABLE, f"no model is called {name[:80]!r}; did you mean {near!r}?")
         return models[name]
 
-    async def predict(self, hosted: Hosted, data: bytes, *, top: int, with_logits: bool) -> dict[str, Any]:
-        """Name the most likely classes of an upload."""
+    async def predict(
+        self, served: ServedModel, data: bytes, *, top: int, with_logits: bool
+    ) -> dict[str, Any]:
+        """Return the most likely classes of an upload."""
         begin = time.perf_counter()
-        if hosted.predictor.num_classes is None:
+        if served.predictor.num_classes is None:
             raise RefusedError(
-                UNREADABLE, f"{hosted.name} has no head, so it names no classes; /embed gives its features"
+                UNREADABLE, f"{served.name} has no classification head; /embed returns its features"
             )
-        logits = await self._computed(hosted, data, hosted.logits)
-        [answers] = hosted.predictor.best(logits[None], top=top)
+        logits = await self._computed(served, data, served.logits)
+        [answers] = served.predictor.best(logits[None], top=top)
         return {
-            "model": hosted.name,
+            "model": served.name,
             "answers": [
                 {"label": answer.label, "number": answer.number, "probability": answer.probability}
                 for answer in answers
             ],
             "logits": logits.tolist() if with_logits else None,
-            "size": list(hosted.predictor.preprocess.size),
+            "size": list(served.predictor.preprocess.size),
             "milliseconds": since(begin),
         }
 
-    async def embed(self, hosted: Hosted, data: bytes) -> dict[str, Any]:
+    async def embed(self, served: ServedModel, data: bytes) -> dict[str, Any]:
         """Return the features of an upload."""
         begin = time.perf_counter()
-        features = await self._computed(hosted, data, hosted.features)
-        return {"model": hosted.name, "features": features.tolist(), "milliseconds": since(begin)}
+        features = await self._computed(served, data, served.features)
+        return {"model": served.name, "features": features.tolist(), "milliseconds": since(begin)}
 
-    async def explain(self, hosted: Hosted, data: bytes, *, layers: str, with_matrix: bool) -> dict[str, Any]:
+    async def explain(
+        self, served: ServedModel, data: bytes, *, layers: str, with_matrix: bool
+    ) -> dict[str, Any]:
         """Return what the model attends to in an upload."""
         begin = time.perf_counter()
-        if not hosted.has_attention:
+        if not served.has_attention:
             raise RefusedError(
-                UNREADABLE, f"{hosted.name} is a ResNet and has no attention; a ViT or a hybrid would do"
+                UNREADABLE, f"{served.name} is a ResNet and has no attention; serve a ViT or a hybrid"
             )
-        chosen = tuple(chosen_layers(layers, hosted.depth))
+        chosen = tuple(chosen_layers(layers, served.depth))
 
-        def wish(pixels: Tensor) -> Wish:
-            return Wish(pixels=pixels, layers=chosen, with_matrix=with_matrix)
+        def explain_request(pixels: Tensor) -> ExplainRequest:
+            return ExplainRequest(pixels=pixels, layers=chosen, with_matrix=with_matrix)
 
-        found = await self._computed(hosted, data, hosted.explanation, item=wish)
-        return {"model": hosted.name, **found, "milliseconds": since(begin)}
+        explained = await self._computed(served, data, served.explanation, item=explain_request)
+        return {"model": served.name, **explained, "milliseconds": since(begin)}
 
     async def in_thread(self, function: Any, *values: Any) -> Any:
-        """Run what takes a moment beside the event loop."""
+        """Run a function beside the event loop."""
         return await asyncio.get_running_loop().run_in_executor(self.decoders, function, *values)
 
     async def _computed(
         self,
-        hosted: Hosted,
+        served: ServedModel,
         data: bytes,
         task: Task,
         *,
         item: Callable[[Tensor], Any] = lambda pixels: pixels,
     ) -> Any:
-        """Let an upload be decoded and computed; the event loop hears of it once, when there is an answer."""
-        answer: Future[Any] = Future()
+        """Decode and compute an upload in threads; cancelling this cancels the work that has not begun."""
+        result: Future[Any] = Future()
         max_pixels = self.limits.pixels if is_jpeg(data) else self.limits.whole_pixels
 
         def decode() -> None:
-            pixels = hosted.pixels(data, max_pixels=max_pixels)
-            self.batcher.submit(task, item(pixels), future=answer)
+            pixels = served.pixels(data, max_pixels=max_pixels)
+            self.batcher.submit(task, item(pixels), future=result)
 
         def decode_if_small() -> None:
             check_picture(data, max_pixels=max_pixels)
@@ -173,47 +176,45 @@ class Service:
                 decode()
 
         def attempt(work: Callable[[], None]) -> None:
-            if answer.cancelled():
+            if result.cancelled():
                 return
             try:
                 work()
-            except Exception as error:  # whatever it is, somebody waits to hear of it
-                with suppress(InvalidStateError):  # unless they have given up meanwhile
-                    answer.set_exception(refused(error) if isinstance(error, DataError) else error)
+            except Exception as error:  # the client waits for the result
+                with suppress(InvalidStateError):  # unless it has gone away meanwhile
+                    result.set_exception(refusal_of(error) if isinstance(error, DataError) else error)
 
         self.decoders.submit(attempt, decode_if_small)
         try:
             async with asyncio.timeout(self.limits.answer_seconds):
-                return await asyncio.wrap_future(answer)
+                return await asyncio.wrap_future(result)
         except TimeoutError:
             raise RefusedError(
                 UNAVAILABLE,
-                f"there was no answer within {self.limits.answer_seconds:g} seconds; try again later",
+                f"no result within {self.limits.answer_seconds:g} seconds; try again later",
                 retry_after=self.batcher.expected_wait(),
             ) from None
 
-    def _admit(self, seat: Seat, hosted: Hosted) -> None:
-        """Let a model answer that had no weights when serving began."""
-        self._warm_up(hosted)
-        arrived = {hosted.name: hosted}
-        self.models = arrived | self.models if seat.is_first else self.models | arrived
+    def _add_model(self, slot: ModelSlot, served: ServedModel) -> None:
+        """Serve a model that had no weights when the server started."""
+        self._warm_up(served)
+        added = {served.name: served}
+        self.models = added | self.models if slot.is_first else self.models | added
 
-    def _warm_up(self, hosted: Hosted) -> None:
-        preprocess = hosted.predictor.preprocess
+    def _warm_up(self, served: ServedModel) -> None:
+        preprocess = served.predictor.preprocess
         blank = torch.zeros(preprocess.channels, *preprocess.size, dtype=torch.uint8)
-        tasks = [hosted.logits] if hosted.predictor.num_classes else []
-        for task in [*tasks, hosted.features]:
+        tasks = [served.logits] if served.predictor.num_classes else []
+        for task in [*tasks, served.features]:
             for size in WARM_UP_SIZES:
                 for future in [self.batcher.submit(task, blank) for _ in range(size)]:
                     future.result()
                 self.num_warm_ups += size
 
     def _count_batch(self, task: Task, size: int, seconds: float) -> None:
-        self.batch_sizes.observe(size, task=task.name)
-        self.batch_seconds.observe(seconds, task=task.name)
-        self.pictures.add(size, task=task.name)
+        self.metrics.count_batch(task=task.name, size=size, seconds=seconds)
 
 
 def since(begin: float) -> float:
-    """Milliseconds from `begin` until now."""
+    """Return the milliseconds since `begin`."""
     return round((time.perf_counter() - begin) * 1000, 2)

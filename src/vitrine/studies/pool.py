@@ -17,6 +17,7 @@ from multiprocessing.connection import Connection, wait
 from typing import Any
 
 from vitrine.errors import VitrineError
+from vitrine.studies.estimate import exaflops_of
 from vitrine.studies.record import Run
 
 # What a process does with a run; a function of a module, so that another process can import it.
@@ -94,7 +95,6 @@ def longest_first(runs: Sequence[Run]) -> list[Run]:
     A seed of every study comes before the next seed of any, so that all can be judged where time runs out; within a
     seed, studies keep their order. What must run alone comes last.
     """
-    from vitrine.studies.estimate import exaflops_of
 
     cost = {id(run): exaflops_of(run, run.recipe.training.total_steps) for run in runs}
     weight = dict(cost)

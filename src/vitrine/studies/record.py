@@ -5,16 +5,14 @@ import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from vitrine.models.config import ModelConfig
 from vitrine.recipes import Recipe
+from vitrine.reports.charts import Chart
+from vitrine.studies.results import Results
 from vitrine.studies.scales import Scale
-
-if TYPE_CHECKING:
-    from vitrine.studies.panels import Panel
-    from vitrine.studies.results import Results
-    from vitrine.studies.verdicts import Finding
+from vitrine.studies.verdicts import Finding
 
 Role = Literal["measured", "preparation"]
 Work = Literal["training", "speed"]
@@ -91,8 +89,9 @@ class Study:
     rule: str
     """How the verdict follows from the results, in words."""
     runs: Callable[[Setup], tuple[Run, ...]]
-    judge: "Callable[[Results], Sequence[Finding]]"
-    panels: "Callable[[Results], Sequence[Panel]]"
+    findings: Callable[[Results], Sequence[Finding]]
+    """The rule: compares results with the claim."""
+    charts: Callable[[Results], Sequence[Chart]]
     measure: str = "accuracy"
     """The number that decides."""
     seeds: int = 3

@@ -3,12 +3,13 @@
 import json
 import os
 import statistics
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from vitrine.errors import DataError
+from vitrine.reports.charts import Point
 from vitrine.runtime.turns import taking_turns
 
 FILE = "results.jsonl"
@@ -107,6 +108,30 @@ class Results:
 def mean_and_spread(values: list[float]) -> tuple[float, float | None]:
     """Return mean and standard deviation (n - 1); None for the latter where there is one value."""
     return statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else None
+
+
+def point_at(results: Results, x: float | str, *, measure: str = "", **settings: Any) -> tuple[Point, ...]:
+    """Return the mean over seeds, in percent, as a point at `x`; nothing if it was not measured."""
+    values = results.values(measure, **settings)
+    if not values:
+        return ()
+    mean, spread = mean_and_spread([100 * value for value in values])
+    return (Point(x=x, y=mean, spread=spread, seeds=len(values)),)
+
+
+def points_by(
+    results: Results, setting: str, options: Sequence[Any], *, measure: str = "", **fixed: Any
+) -> tuple[Point, ...]:
+    """Return one point per option of a setting."""
+    points: list[Point] = []
+    for option in options:
+        points += point_at(results, str(option), measure=measure, **{setting: option}, **fixed)
+    return tuple(points)
+
+
+def paper_points(values: Mapping[str, float]) -> tuple[Point, ...]:
+    """Return the paper's own numbers as points."""
+    return tuple(Point(x=name, y=value) for name, value in values.items())
 
 
 def append_result(folder: Path, values: Mapping[str, Any]) -> None:

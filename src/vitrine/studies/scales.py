@@ -8,7 +8,7 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Any
 
-from vitrine.data.augment import Augment
+from vitrine.data.augmenting.augment import Augment
 from vitrine.errors import ConfigError
 from vitrine.models.config import BiTConfig, ResNetStemConfig, ViTConfig
 from vitrine.models.variants import configure

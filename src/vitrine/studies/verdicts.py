@@ -1,7 +1,7 @@
-"""From results to a verdict, by rules that are stated: comparisons of means with the spread over seeds.
+"""From results to a verdict, by stated rules: comparisons of means with the spread over seeds.
 
-Every comparison has a standard error made of the spread of one run, pooled over the whole study, and the number of
-seeds on either side. A difference counts when it is more than twice its standard error.
+Every comparison has a standard error, computed from the spread of one run (pooled over the whole study) and the
+number of seeds on either side. A difference counts if it is more than twice its standard error.
 """
 
 import statistics
@@ -16,7 +16,7 @@ SURE = 2.0
 
 @dataclass(frozen=True, kw_only=True)
 class Finding:
-    """One sentence of the claim beside what was measured."""
+    """One sentence of the claim, compared with the measurements."""
 
     says: str
     difference: float
@@ -39,12 +39,9 @@ class Verdict:
     word: Word
     findings: tuple[Finding, ...]
 
-    def __str__(self) -> str:
-        return "\n".join([self.word, *(f"  {finding}" for finding in self.findings)])
-
 
 def verdict_of(findings: Sequence[Finding]) -> Verdict:
-    """Contradicted by one opposite finding; reproduced when all hold; otherwise not reproduced at this scale."""
+    """Contradicted by one opposite finding; reproduced if all hold; otherwise not reproduced at this scale."""
     states = [finding.state for finding in findings]
     word: Word
     if not findings:
@@ -61,11 +58,11 @@ def verdict_of(findings: Sequence[Finding]) -> Verdict:
 def ahead(
     says: str, better: Sequence[float], worse: Sequence[float], *, spread: float, by: float = 0.0
 ) -> list[Finding]:
-    """Compare two means: holds when `better` is ahead by more than `by`, opposite when surely behind."""
+    """Compare two means: holds if `better` is ahead by more than `by` and the noise, opposite if as far behind."""
     if not better or not worse:
         return []
     difference = statistics.fmean(better) - statistics.fmean(worse)
-    return [sure(says, difference, error_of(spread, better, worse), by=by)]
+    return [above(says, difference, error_of(spread, better, worse), by=by)]
 
 
 def level(
@@ -73,22 +70,24 @@ def level(
 ) -> list[Finding]:
     """Compare two means that should be equal: holds within `within` or twice the error, opposite above `most`.
 
-    Noise in which a difference of `most` would be lost proves nothing: it stays open.
+    A difference inside twice its error is never opposite, and noise that could hide a difference of `most` leaves the
+    comparison open.
     """
     if not one or not other:
         return []
     difference = statistics.fmean(one) - statistics.fmean(other)
     error = error_of(spread, one, other)
+    noise = SURE * error
     state: State = "open"
-    if abs(difference) <= max(within, SURE * error) and SURE * error <= most:
+    if abs(difference) <= max(within, noise) and noise <= most:
         state = "holds"
-    elif abs(difference) > most:
+    elif abs(difference) > max(most, noise):
         state = "opposite"
     return [Finding(says=says, difference=difference, error=error, state=state)]
 
 
-def sure(says: str, difference: float, error: float, *, by: float = 0.0, is_points: bool = True) -> Finding:
-    """Judge a difference that should be above `by`."""
+def above(says: str, difference: float, error: float, *, by: float = 0.0, is_points: bool = True) -> Finding:
+    """Compare a difference that should be above `by` with twice its standard error."""
     state: State = "open"
     if difference > max(SURE * error, by):
         state = "holds"

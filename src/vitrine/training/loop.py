@@ -10,7 +10,6 @@ from typing import Any
 import torch
 from torch import nn
 
-from vitrine.data.source import some_of
 from vitrine.errors import CheckpointError, ConfigError, RepeatedError
 from vitrine.models.dropout import image_keys, number_random_layers
 from vitrine.models.kernels import use_kernels
@@ -19,7 +18,7 @@ from vitrine.runtime.memory import peak_memory
 from vitrine.runtime.processes import Processes, anyone
 from vitrine.runtime.progress import announced, notice
 from vitrine.runtime.run_folder import BEST, LAST, STOPPED
-from vitrine.spelling import counted
+from vitrine.spelling import counted, some_of
 from vitrine.training.averaging import Averages
 from vitrine.training.config import TrainingConfig
 from vitrine.training.distribution import distributed

@@ -4,7 +4,6 @@ Any number of processes can read what any other number has written.
 """
 
 import json
-import os
 import shutil
 import warnings
 from pathlib import Path
@@ -19,7 +18,7 @@ from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
 
 from vitrine.errors import CheckpointError
-from vitrine.runtime.files import write_atomically
+from vitrine.runtime.files import move_into_place, write_atomically
 from vitrine.runtime.processes import Processes, on_first_process
 from vitrine.training.room import num_bytes, require_room
 from vitrine.training.sharded_contents import (
@@ -45,7 +44,7 @@ def save_sharded(state: TrainingState, path: Path, *, processes: Processes) -> N
 
     def prepare() -> None:
         if not path.exists() and (fresh / NUMBERS).exists():  # a crash came between two renamings
-            os.replace(fresh, path)  # noqa: PTH105
+            move_into_place(fresh, path)
         shutil.rmtree(fresh, ignore_errors=True)
         require_room(path, num_bytes(tensors))
 
@@ -54,8 +53,8 @@ def save_sharded(state: TrainingState, path: Path, *, processes: Processes) -> N
             json.dump(state.numbers(), file)
         shutil.rmtree(old_path(path), ignore_errors=True)
         if path.exists():
-            os.replace(path, old_path(path))  # noqa: PTH105
-        os.replace(fresh, path)  # noqa: PTH105
+            move_into_place(path, old_path(path))
+        move_into_place(fresh, path)
         shutil.rmtree(old_path(path), ignore_errors=True)
 
     on_first_process(prepare, processes)

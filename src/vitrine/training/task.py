@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import nn
 
-from vitrine.data.loader import Batch
+from vitrine.data.loading.loader import Batch
 from vitrine.training.step import LossOf, Parts
 
 Evaluate = Callable[[nn.Module], dict[str, float]]

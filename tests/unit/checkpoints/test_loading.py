@@ -11,7 +11,7 @@ from unit.checkpoints.made import arrays_of, images, logits, small_vit, write_np
 import vitrine
 from vitrine.checkpoints import load, save
 from vitrine.checkpoints.weights import fill_model
-from vitrine.data.preprocess import Preprocess
+from vitrine.data.preparing.preprocess import Preprocess
 from vitrine.errors import ConfigError
 from vitrine.models.positions import resample_grid
 

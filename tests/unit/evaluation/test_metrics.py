@@ -3,8 +3,8 @@ import json
 import numpy as np
 import pytest
 
-from vitrine.data.arrays import ArraySource
-from vitrine.data.file_list import FileList
+from vitrine.data.sources.file_list import FileList
+from vitrine.data.sources.in_memory import ArraySource
 from vitrine.errors import ConfigError, DataError
 from vitrine.evaluation.classification import (
     in_model_classes,

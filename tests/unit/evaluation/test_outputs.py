@@ -6,9 +6,9 @@ import torch
 import torch.distributed as dist
 from torch import multiprocessing
 
-from vitrine.data.arrays import ArraySource
-from vitrine.data.file_list import FileList
-from vitrine.data.preprocess import Preprocess
+from vitrine.data.preparing.preprocess import Preprocess
+from vitrine.data.sources.file_list import FileList
+from vitrine.data.sources.in_memory import ArraySource
 from vitrine.errors import DataError
 from vitrine.evaluation.features import (
     extract_features,

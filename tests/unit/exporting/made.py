@@ -6,7 +6,7 @@ import torch
 from unit.models.small import VIT, small_model
 
 from vitrine.checkpoints import Loaded, Record
-from vitrine.data.preprocess import Preprocess
+from vitrine.data.preparing.preprocess import Preprocess
 from vitrine.models import Model, create_model
 
 DINOV2: dict[str, Any] = {**VIT, "num_classes": None, "layer_scale": 0.1, "gelu": "erf", "mlp_width": 64}

@@ -66,7 +66,7 @@ def test_another_gelu_is_written_when_asked_and_the_difference_is_explained(tmp_
 
 
 def test_what_a_precision_costs_is_measured_on_labelled_images(tmp_path: Path) -> None:
-    from vitrine.data.generated import GeneratedSource
+    from vitrine.data.sources.generated import GeneratedSource
 
     found = loaded("class token")
     source = GeneratedSource(count=12, size=32, label="count")  # five classes, as the model has

@@ -13,7 +13,7 @@ from unit.exporting.made import CLASSES, loaded
 
 import vitrine
 from vitrine.checkpoints import save as save_model
-from vitrine.data.preprocess import Preprocess
+from vitrine.data.preparing.preprocess import Preprocess
 from vitrine.exporting.usage import pixels_of
 
 RULES = [

@@ -6,9 +6,9 @@ import pytest
 from pictures import altered, class_folders, photo, save
 from PIL import Image
 
-from vitrine.data.overlap import find_overlap
-from vitrine.data.scan import scan
-from vitrine.data.sources import open_kind, open_source
+from vitrine.data.auditing.overlap import find_overlap
+from vitrine.data.auditing.scan import scan
+from vitrine.data.sources.opening import open_kind, open_source
 from vitrine.reports import data_pages
 from vitrine.reports.data_pages import render_overlap, render_scan
 from vitrine.reports.thumbnails import thumbnail

@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import nn
 
-from vitrine.data.generated import GeneratedSource
-from vitrine.data.preprocess import Preprocess
+from vitrine.data.preparing.preprocess import Preprocess
+from vitrine.data.sources.generated import GeneratedSource
 from vitrine.models import create_model
 from vitrine.recipes import find_recipe
 from vitrine.recipes.recipe import Recipe

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from vitrine.data.preprocess import Preprocess
+from vitrine.data.preparing.preprocess import Preprocess
 from vitrine.models import create_model
 from vitrine.recipes import find_recipe
 from vitrine.runs.micro_batches import (

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from pictures import class_folders
 
-from vitrine.data.sources import open_splits
+from vitrine.data.sources.opening import open_splits
 from vitrine.evaluation.bootstrap import wilson_interval
 from vitrine.runs.validation import unjudged
 

@@ -1,10 +1,15 @@
 import hashlib
 import os
+import stat
+import subprocess
+import sys
 import threading
 
+import numpy as np
 import pytest
 
-from vitrine.runtime.files import sha256_of, write_atomically
+from vitrine.runtime import files
+from vitrine.runtime.files import remove_temporary_files, sha256_of, write_atomically
 
 
 def test_a_block_that_fails_leaves_the_old_file_and_nothing_beside_it(tmp_path):
@@ -59,3 +64,143 @@ def test_many_who_write_one_file_at_once_leave_one_of_theirs_whole(tmp_path):
 def test_the_sha256_of_a_file_is_that_of_its_bytes(tmp_path):
     (tmp_path / "a").write_bytes(bytes(range(256)) * 9000)
     assert sha256_of(tmp_path / "a") == hashlib.sha256(bytes(range(256)) * 9000).hexdigest()
+
+
+def write(path, content=b"new"):
+    with write_atomically(path) as opened:
+        opened.write(content)
+
+
+@pytest.mark.parametrize("is_relative", [True, False])
+def test_a_symbolic_link_stays_and_its_file_is_replaced(tmp_path, is_relative):
+    (tmp_path / "elsewhere").mkdir()
+    target, link = tmp_path / "elsewhere" / "target", tmp_path / "link"
+    target.write_bytes(b"old")
+    link.symlink_to(os.path.relpath(target, tmp_path) if is_relative else target)
+    write(link)
+    assert link.is_symlink()
+    assert target.read_bytes() == b"new"
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["elsewhere", "link", "target"]
+
+
+def test_a_link_to_a_link_to_a_file_that_is_not_there_yet_creates_it(tmp_path):
+    (tmp_path / "first").symlink_to("second")
+    (tmp_path / "second").symlink_to("file")
+    write(tmp_path / "first")
+    assert (tmp_path / "first").is_symlink() and (tmp_path / "second").is_symlink()
+    assert (tmp_path / "file").read_bytes() == b"new"
+
+
+def test_links_that_name_each_other_are_an_error_and_stay(tmp_path):
+    (tmp_path / "first").symlink_to("second")
+    (tmp_path / "second").symlink_to("first")
+    with pytest.raises(OSError, match="symbolic links"):
+        write(tmp_path / "first")
+    assert (tmp_path / "first").is_symlink()
+
+
+def read_from(fifo, into):
+    into.append(fifo.read_bytes())
+
+
+@pytest.mark.parametrize("named", ["fifo", "link"])
+def test_a_pipe_stays_a_pipe_and_receives_the_content(tmp_path, named):
+    os.mkfifo(tmp_path / "fifo")
+    (tmp_path / "link").symlink_to("fifo")
+    received: list[bytes] = []
+    reader = threading.Thread(target=read_from, args=(tmp_path / "fifo", received))
+    reader.start()
+    content = os.urandom(1 << 20)  # more than a pipe holds
+    write(tmp_path / named, content)
+    reader.join()
+    assert received == [content]
+    assert stat.S_ISFIFO((tmp_path / "fifo").stat().st_mode)
+
+
+def test_a_writer_that_seeks_can_write_to_a_pipe(tmp_path):
+    os.mkfifo(tmp_path / "fifo")
+    received: list[bytes] = []
+    reader = threading.Thread(target=read_from, args=(tmp_path / "fifo", received))
+    reader.start()
+    with write_atomically(tmp_path / "fifo") as opened:
+        np.savez(opened, numbers=np.arange(3))
+    reader.join()
+    assert received[0].startswith(b"PK")
+
+
+def test_a_block_that_fails_writes_nothing_to_a_pipe(tmp_path):
+    os.mkfifo(tmp_path / "fifo")  # nobody reads: opening it would wait for ever
+    with pytest.raises(KeyboardInterrupt), write_atomically(tmp_path / "fifo") as opened:
+        opened.write(b"half")
+        raise KeyboardInterrupt
+
+
+def test_a_device_stays_a_device(tmp_path):
+    device = tmp_path / "null"
+    try:
+        os.mknod(device, stat.S_IFCHR | 0o666, os.makedev(1, 3))  # as /dev/null
+        device.open("wb").close()  # some systems let devices be made and not be opened
+    except PermissionError:
+        device.unlink(missing_ok=True)
+        device.symlink_to("/dev/null")
+    write(device)
+    assert stat.S_ISCHR(device.stat().st_mode)
+    assert stat.S_ISCHR(os.stat("/dev/null").st_mode)  # noqa: PTH116
+    assert list(tmp_path.iterdir()) == [device]
+
+
+@pytest.mark.parametrize("is_file", [True, False], ids=["to a file", "to a pipe"])
+def test_standard_output_receives_the_content_after_what_was_printed(tmp_path, is_file):
+    code = (
+        "import pathlib, sys; from vitrine.runtime.files import write_atomically\n"
+        "print('before')\n"
+        "with write_atomically(pathlib.Path('/dev/stdout'), mode='w') as file: file.write('content\\n')\n"
+        "print('after')"
+    )
+    if is_file:
+        with (tmp_path / "printed").open("wb") as printed:
+            subprocess.run([sys.executable, "-c", code], check=True, stdout=printed)
+        text = (tmp_path / "printed").read_text()
+    else:
+        text = subprocess.run(
+            [sys.executable, "-c", code], check=True, stdout=subprocess.PIPE, text=True
+        ).stdout
+    assert text == "before\ncontent\nafter\n"
+
+
+def test_the_mode_of_a_file_that_is_replaced_is_kept(tmp_path):
+    (tmp_path / "a").touch(mode=0o640)
+    write(tmp_path / "a")
+    assert stat.S_IMODE((tmp_path / "a").stat().st_mode) == 0o640
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may give files away")
+def test_the_owner_of_a_file_that_root_replaces_is_kept(tmp_path):
+    (tmp_path / "a").touch()
+    os.chown(tmp_path / "a", 1234, 1235)
+    write(tmp_path / "a")
+    assert ((tmp_path / "a").stat().st_uid, (tmp_path / "a").stat().st_gid) == (1234, 1235)
+
+
+def test_the_folder_is_synced_after_the_rename(tmp_path, monkeypatch):
+    synced = []
+    monkeypatch.setattr(files, "sync_folder", lambda folder: synced.append((folder, os.listdir(folder))))  # noqa: PTH208
+    write(tmp_path / "a")
+    assert synced == [(tmp_path, ["a"])]
+
+
+def test_a_folder_in_the_way_is_an_error_before_anything_is_written(tmp_path):
+    (tmp_path / "a").mkdir()
+    with pytest.raises(IsADirectoryError), write_atomically(tmp_path / "a"):
+        pytest.fail("the block must not begin")
+
+
+def test_files_of_interrupted_writes_are_removed_and_nothing_else(tmp_path):
+    orphan = tmp_path / ".last.safetensors.0123456789abcdef"
+    others = [
+        tmp_path / name for name in (".last.safetensors.lock", ".last.safetensors.0123", "last.safetensors")
+    ]
+    for file in (orphan, *others):
+        file.touch()
+    assert remove_temporary_files(tmp_path / "last.safetensors") == [orphan]
+    assert sorted(tmp_path.iterdir()) == sorted(others)

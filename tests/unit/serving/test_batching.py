@@ -1,10 +1,13 @@
+import platform
+import sys
 import threading
 import time
 
 import pytest
 
-from vitrine.serving.batching import Batcher, Task
-from vitrine.serving.refusals import RefusedError
+from vitrine.serving import batching
+from vitrine.serving.admission import RefusedError
+from vitrine.serving.batching import Batcher, Task, keep_freed_memory
 
 
 @pytest.fixture
@@ -14,7 +17,7 @@ def batcher():
     made.stop()
 
 
-def held_task(most=8, seconds=0.0):
+def held_task(max_batch=8, seconds=0.0):
     """A task that notes its batches, and waits until it may go on."""
     go, batches = threading.Event(), []
 
@@ -24,7 +27,7 @@ def held_task(most=8, seconds=0.0):
         time.sleep(seconds * len(items))
         return [10 * item for item in items]
 
-    return Task(name="held", run=run, most=most), go, batches
+    return Task(name="held", run=run, max_batch=max_batch), go, batches
 
 
 def test_what_waits_while_a_batch_is_computed_goes_together_in_order(batcher):
@@ -40,7 +43,7 @@ def test_what_waits_while_a_batch_is_computed_goes_together_in_order(batcher):
 
 
 def test_a_batch_is_no_larger_than_half_the_target_computes_nor_than_its_most(batcher):
-    task, _, _ = held_task(most=8)
+    task, _, _ = held_task(max_batch=8)
     assert batcher.batch_size(task) == 1  # its speed is not known yet
     batcher.seconds_each[task] = 0.1
     assert batcher.batch_size(task) == 5
@@ -84,7 +87,7 @@ def test_a_batch_that_fails_tells_its_clients_and_the_worker_goes_on(batcher):
             raise ValueError("no")
         return items
 
-    task = Task(name="moody", run=run, most=1)
+    task = Task(name="moody", run=run, max_batch=1)
     with pytest.raises(ValueError, match="no"):
         batcher.submit(task, "bad").result(5)
     assert batcher.submit(task, "good").result(5) == "good"
@@ -93,7 +96,7 @@ def test_a_batch_that_fails_tells_its_clients_and_the_worker_goes_on(batcher):
 
 def test_a_stop_finishes_what_is_in_the_queue_and_takes_no_more():
     batcher = Batcher(workers=2, target_seconds=1.0)
-    task, go, _ = held_task(most=1, seconds=0.01)
+    task, go, _ = held_task(max_batch=1, seconds=0.01)
     futures = [batcher.submit(task, item) for item in range(6)]
     go.set()
     batcher.stop()
@@ -115,3 +118,13 @@ def test_the_expected_wait_is_what_the_queue_takes_at_the_speed_seen(batcher):
     for future in [begun, *waiting]:
         future.result(5)
     assert batcher.expected_wait() == 0
+
+
+def test_freed_memory_is_kept_where_the_c_library_is_glibc():
+    is_glibc = sys.platform.startswith("linux") and platform.libc_ver()[0] == "glibc"
+    assert keep_freed_memory() == is_glibc
+
+
+def test_on_other_systems_freed_memory_is_not_kept(monkeypatch):
+    monkeypatch.setattr(batching.sys, "platform", "darwin")
+    assert keep_freed_memory() is False

@@ -6,10 +6,10 @@ from safetensors.torch import save_file
 from servers import CLASSES, jpeg, serving, small_vit
 
 from vitrine.checkpoints.record import config_to_json
-from vitrine.data.preprocess import Preprocess
+from vitrine.data.preparing.preprocess import Preprocess
 from vitrine.errors import CheckpointError
 from vitrine.serving.live_run import LiveRun, load_unfinished
-from vitrine.serving.opening import open_models
+from vitrine.serving.open_models import open_models
 
 
 def run_of(folder, model, *, states=(), averages=False, objective="labels"):
@@ -126,4 +126,4 @@ def test_weights_of_another_model_are_refused(tmp_path):
     other["model"]["depth"] = 1
     (folder / "run.json").write_text(json.dumps(other))
     with pytest.raises(CheckpointError, match="does not fit"):
-        open_models([str(folder)], device="cpu", most=1, threads=1)
+        open_models([str(folder)], device="cpu", max_batch=1, threads=1)

@@ -9,9 +9,9 @@ from pictures import class_folders, photo, save
 from PIL import Image
 
 import vitrine
-from vitrine.data.given import Given
-from vitrine.data.preprocess import Preprocess
-from vitrine.data.sources import open_source
+from vitrine.data.preparing.preprocess import Preprocess
+from vitrine.data.sources.in_memory import PictureList
+from vitrine.data.sources.opening import open_source
 from vitrine.errors import ConfigError, DataError
 from vitrine.evaluation.outputs import run_model
 from vitrine.models import create_model
@@ -113,7 +113,7 @@ def test_no_pictures_no_answers(weights):
 )
 def test_a_single_picture_in_the_place_of_a_list_is_refused(one):
     with pytest.raises(ConfigError, match="a list of pictures is needed"):
-        Given(one)
+        PictureList(one)
 
 
 def test_a_server_gets_the_same_from_decoded_pixels(weights):

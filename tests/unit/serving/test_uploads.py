@@ -8,9 +8,7 @@ from hypothesis import strategies as st
 from pictures import photo
 from servers import encoded, jpeg
 
-from vitrine.serving.admission import Admission
-from vitrine.serving.limits import Limits
-from vitrine.serving.refusals import RefusedError
+from vitrine.serving.admission import Admission, Limits, RefusedError
 from vitrine.serving.uploads import (
     MOST_SCANS,
     check_picture,
@@ -44,8 +42,8 @@ def read(parts, headers, **options):
                 yield part
 
     async def run():
-        with admission.entry() as entry:
-            return await read_upload(stream(), headers, limits=limits, entry=entry)
+        with admission.upload() as upload:
+            return await read_upload(stream(), headers, limits=limits, upload=upload)
 
     try:
         return asyncio.run(run())
@@ -121,7 +119,7 @@ def test_an_upload_that_does_not_arrive_in_time_is_given_up():
 def test_all_uploads_together_hold_no_more_than_the_limit():
     limits = Limits(upload_bytes=100, held_bytes=150)
     admission = Admission(limits, expected_wait=lambda: 3.2)
-    with admission.entry() as first, admission.entry() as second:
+    with admission.upload() as first, admission.upload() as second:
         first.hold(100)
         with pytest.raises(RefusedError, match="150") as refused:
             second.hold(60)
@@ -133,11 +131,11 @@ def test_all_uploads_together_hold_no_more_than_the_limit():
 
 def test_one_request_more_than_may_wait_is_told_to_come_back():
     admission = Admission(Limits(waiting=1), expected_wait=lambda: 0.1)
-    with admission.entry(), pytest.raises(RefusedError) as refused, admission.entry():
+    with admission.request(), pytest.raises(RefusedError) as refused, admission.request():
         pass
     assert refused.value.status == 429 and refused.value.headers == {"Retry-After": "1"}
     admission.close()
-    with pytest.raises(RefusedError, match="stopping"), admission.entry():
+    with pytest.raises(RefusedError, match="stopping"), admission.request():
         pass
 
 
@@ -204,10 +202,10 @@ def png_bomb(height, width):
 
 
 def test_a_bomb_is_refused_as_too_large_without_being_unpacked():
-    from vitrine.data.decode import decode
+    from vitrine.data.decoding.decode import decode
     from vitrine.errors import ImageSizeError
-    from vitrine.serving.refusals import refused
+    from vitrine.serving.admission import refusal_of
 
     with pytest.raises(ImageSizeError) as error:
         decode(png_bomb(20_000, 20_000), max_pixels=50_000_000)
-    assert refused(error.value).status == 413
+    assert refusal_of(error.value).status == 413

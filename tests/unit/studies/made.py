@@ -3,9 +3,9 @@
 from collections.abc import Callable
 
 from vitrine.models.cost import cost_of
-from vitrine.studies import STUDIES
 from vitrine.studies.estimate import exaflops_of
 from vitrine.studies.record import Run, Setup
+from vitrine.studies.registry import STUDIES
 from vitrine.studies.results import Result
 from vitrine.studies.scales import SCALES
 

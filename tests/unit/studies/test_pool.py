@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from vitrine.errors import TrainingError
-from vitrine.studies import STUDIES
 from vitrine.studies.pool import carry_out_all, longest_first, may_start, taken_by
 from vitrine.studies.record import Run, Setup, in_order
+from vitrine.studies.registry import STUDIES
 from vitrine.studies.scales import SCALES
 
 

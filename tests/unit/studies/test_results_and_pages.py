@@ -9,8 +9,8 @@ import pytest
 
 from tests.unit.studies.made import made_results
 from vitrine.errors import DataError
-from vitrine.studies import STUDIES
-from vitrine.studies.page import rows_of, write_document, write_page
+from vitrine.studies.registry import STUDIES
+from vitrine.studies.reporting import rows_of, write_document, write_study_page
 from vitrine.studies.results import FILE, Results, append_result, read_results
 
 
@@ -59,19 +59,19 @@ def test_every_study_has_a_page_with_its_claim_rule_figure_and_every_group(
 ) -> None:
     found = STUDIES[study]
     results = made_results(study, lambda run: 0.5)
-    verdict = write_page(tmp_path / "index.html", found, results)
+    verdict = write_study_page(tmp_path / "index.html", found, results)
     text = (tmp_path / "index.html").read_text()
     assert "<svg" in text
     assert verdict.word in text
     assert "http" not in text.replace("http://www.w3.org", "")
     assert text.count("<tr><td>") >= len(rows_of(found, Results(results, measure=found.measure)))
-    for panel in found.panels(Results(results, measure=found.measure)):
-        assert any(panel.series.values()), panel.title
+    for chart in found.charts(Results(results, measure=found.measure)):
+        assert any(chart.series.values()), chart.title
 
 
 @pytest.mark.parametrize("study", STUDIES)
 def test_a_page_of_nothing_says_so(study: str, tmp_path: Path) -> None:
-    assert write_page(tmp_path / "index.html", STUDIES[study], []).word == "not measured"
+    assert write_study_page(tmp_path / "index.html", STUDIES[study], []).word == "not measured"
 
 
 def test_lines_of_many_writers_at_once_all_come_back(tmp_path: Path) -> None:

@@ -7,9 +7,10 @@ import pytest
 
 from tests.unit.studies.made import made_results
 from vitrine.models.cost import cost_of
-from vitrine.studies import STUDIES
-from vitrine.studies.page import judged
+from vitrine.studies.experiments.compute import curve
 from vitrine.studies.record import Run
+from vitrine.studies.registry import STUDIES
+from vitrine.studies.reporting import verdict_on
 from vitrine.studies.results import Results
 from vitrine.studies.verdicts import ahead, error_of, level, verdict_of
 
@@ -116,19 +117,19 @@ WORDS = ("reproduced", "not reproduced at this scale", "contradicted")
 @pytest.mark.parametrize("number", range(3), ids=WORDS)
 def test_every_verdict_of_every_study_can_be_reached(study: str, number: int) -> None:
     results = made_results(study, CASES[study][number])
-    _, verdict = judged(STUDIES[study], results)
+    _, verdict = verdict_on(STUDIES[study], results)
     assert verdict.word == WORDS[number], str(verdict)
     assert len(verdict.findings) >= 2
 
 
 @pytest.mark.parametrize("study", STUDIES)
 def test_nothing_is_judged_before_the_runs_that_the_rule_needs_are_finished(study: str) -> None:
-    assert judged(STUDIES[study], [])[1].word == "not measured"
+    assert verdict_on(STUDIES[study], [])[1].word == "not measured"
     one = [result for result in made_results(study, lambda run: 0.5, seeds=1) if result.role == "measured"][
         :1
     ]
     if study != "cost":
-        assert judged(STUDIES[study], one)[1].word == "not measured"
+        assert verdict_on(STUDIES[study], one)[1].word == "not measured"
 
 
 def test_speed_alone_does_not_reproduce_a_claim_about_batches() -> None:
@@ -137,11 +138,11 @@ def test_speed_alone_does_not_reproduce_a_claim_about_batches() -> None:
         dataclasses.replace(result, measures={"images_per_second": result.measures["images_per_second"]})
         for result in made
     ]
-    assert judged(STUDIES["cost"], without)[1].word == "not reproduced at this scale"
+    assert verdict_on(STUDIES["cost"], without)[1].word == "not reproduced at this scale"
 
 
 def test_kinds_of_positions_do_not_lie_within_half_of_a_gap_that_is_not_there() -> None:
-    equal = judged(STUDIES["positions"], made_results("positions", lambda run: 0.6))[1]
+    equal = verdict_on(STUDIES["positions"], made_results("positions", lambda run: 0.6))[1]
     assert [finding.state for finding in equal.findings] == ["open", "open"]
 
 
@@ -175,3 +176,25 @@ def test_one_opposite_finding_contradicts_and_all_must_hold() -> None:
     assert verdict_of([holds, opens]).word == "not reproduced at this scale"
     assert verdict_of([holds, opens, opposite]).word == "contradicted"
     assert "+40.00 ± 1.41 points (holds)" in str(holds)
+
+
+def test_a_difference_inside_its_noise_contradicts_nothing() -> None:
+    # -6.25 +- 12.48 points: the measured case that was called contradicted.
+    spread = 0.1248 / 2**0.5
+    [finding] = level("equal", [0.4375], [0.5], spread=spread, within=0.01, most=0.03)
+    assert finding.difference == pytest.approx(-0.0625) and finding.error == pytest.approx(0.1248)
+    assert finding.state == "open"
+    assert verdict_of([finding]).word == "not reproduced at this scale"
+
+
+def test_a_difference_beyond_the_limit_and_the_noise_is_opposite() -> None:
+    [finding] = level("equal", [0.44], [0.5], spread=0.01, within=0.01, most=0.03)
+    assert finding.state == "opposite"
+
+
+def test_the_error_of_a_family_is_that_of_its_model_with_the_fewest_seeds() -> None:
+    results = made_results("compute", compute(-0.1, 0.05), seeds=3)
+    few = [result for result in results if result.settings["model"] != "ViT-0" or result.seed == 0]
+    # The model with one seed comes first, so the last one has three.
+    assert curve(Results(few), "ViT")[2] == 1
+    assert curve(Results(results), "ViT")[2] == 3

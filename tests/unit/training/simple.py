@@ -6,9 +6,9 @@ import torch
 from torch import Tensor, nn
 from unit.models.small import VIT
 
-from vitrine.data.generated import GeneratedSource
-from vitrine.data.loader import Batch, Loader
-from vitrine.data.preprocess import Preprocess
+from vitrine.data.loading.loader import Batch, Loader
+from vitrine.data.preparing.preprocess import Preprocess
+from vitrine.data.sources.generated import GeneratedSource
 from vitrine.models import Model, create_model
 from vitrine.objectives.classification import classification_loss, num_correct
 from vitrine.runtime.processes import Processes

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from vitrine.checkpoints.layouts.layout import Configured, Hints, count, shape_of
 from vitrine.checkpoints.layouts.rules import HWIO, ONE_BY_ONE_HWIO, Rule, rule
 from vitrine.checkpoints.tensors import Index
-from vitrine.data.preprocess import Preprocess
+from vitrine.data.preparing.preprocess import Preprocess
 from vitrine.errors import CheckpointError
 from vitrine.models import BiTConfig, ModelConfig
 

@@ -15,7 +15,7 @@ from vitrine.checkpoints.layouts.layout import (
 )
 from vitrine.checkpoints.layouts.rules import Rule, layer, part, rule
 from vitrine.checkpoints.tensors import Index
-from vitrine.data.preprocess import Preprocess
+from vitrine.data.preparing.preprocess import Preprocess
 from vitrine.errors import CheckpointError
 from vitrine.models import ModelConfig, ViTConfig
 

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from vitrine.checkpoints.layouts.rules import Rule
 from vitrine.checkpoints.tensors import Index
-from vitrine.data.preprocess import Preprocess
+from vitrine.data.preparing.preprocess import Preprocess
 from vitrine.errors import CheckpointError
 from vitrine.models import ModelConfig, ViTConfig
 

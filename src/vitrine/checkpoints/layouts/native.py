@@ -12,7 +12,7 @@ from vitrine.checkpoints.layouts.bit_npz import bit_config
 from vitrine.checkpoints.layouts.layout import Configured, Hints, count, shape_of, vit_config
 from vitrine.checkpoints.layouts.rules import Rule, rule
 from vitrine.checkpoints.tensors import Index
-from vitrine.data.preprocess import Preprocess
+from vitrine.data.preparing.preprocess import Preprocess
 from vitrine.errors import CheckpointError
 from vitrine.models import Model, ModelConfig, build
 from vitrine.models.config import ResNetStemConfig

@@ -29,7 +29,7 @@ from vitrine.checkpoints.layouts.rules import (
     rule,
 )
 from vitrine.checkpoints.tensors import Index
-from vitrine.data.preprocess import Preprocess
+from vitrine.data.preparing.preprocess import Preprocess
 from vitrine.models import ModelConfig, ViTConfig
 from vitrine.models.config import ResNetStemConfig
 

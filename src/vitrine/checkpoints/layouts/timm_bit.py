@@ -6,7 +6,7 @@ from vitrine.checkpoints.layouts.bit_npz import bit_config
 from vitrine.checkpoints.layouts.layout import Configured, Hints, count, shape_of
 from vitrine.checkpoints.layouts.rules import ONE_BY_ONE, Rule, layer, rule
 from vitrine.checkpoints.tensors import Index
-from vitrine.data.preprocess import Preprocess
+from vitrine.data.preparing.preprocess import Preprocess
 from vitrine.models import BiTConfig, ModelConfig
 
 

@@ -14,7 +14,7 @@ from vitrine.checkpoints.layouts.layout import (
 )
 from vitrine.checkpoints.layouts.rules import Rule, layer, rule
 from vitrine.checkpoints.tensors import Index
-from vitrine.data.preprocess import Preprocess
+from vitrine.data.preparing.preprocess import Preprocess
 from vitrine.models import ModelConfig, ViTConfig
 
 CROP = 224 / 256  # torchvision's evaluation preset

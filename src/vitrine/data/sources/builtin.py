@@ -12,11 +12,13 @@ from pathlib import Path
 
 import numpy as np
 
-from vitrine.data.file_list import FileList, require_path, subfolders
-from vitrine.data.matlab import read_matlab
-from vitrine.data.source import Source, Subset, class_number, printable
+from vitrine.data.sources.array_files import read_matlab
+from vitrine.data.sources.class_folders import list_class_folders
+from vitrine.data.sources.file_list import FileList, require_path, subfolders
+from vitrine.data.sources.labels import class_number
+from vitrine.data.sources.source import Source, Subset
 from vitrine.errors import DataError
-from vitrine.spelling import near_match
+from vitrine.spelling import near_match, printable
 
 Opened = dict[str, Source]
 
@@ -30,6 +32,21 @@ class BuiltIn:
     open: Callable[[Path], Opened] | None = None
 
 
+class BuiltInSets:
+    """The kind of data set that is opened by a well-known name, or recognised by a well-known layout."""
+
+    def __init__(self, open_folder: Callable[[Path], Opened]) -> None:
+        self._open_folder = open_folder
+
+    def recognises(self, address: str) -> bool:
+        """Take a known name, with or without a folder, and folders laid out as Pets, Flowers, Tiny-ImageNet."""
+        return recognises(address)
+
+    def open_all(self, address: str) -> Opened:
+        """Open the set's own splits."""
+        return open_all(address, self._open_folder)
+
+
 def recognises(address: str) -> bool:
     """Take a known name, with or without a folder, and folders laid out as Pets, Flowers, Tiny-ImageNet."""
     name, folder = _parts(address)
@@ -39,8 +56,8 @@ def recognises(address: str) -> bool:
     return path.is_dir() and any(is_layout(path) for is_layout in (_is_pets, _is_flowers, _is_tiny))
 
 
-def open_all(address: str) -> Opened:
-    """Open the set's own splits."""
+def open_all(address: str, open_folder: Callable[[Path], Opened]) -> Opened:
+    """Open the set's own splits; `open_folder` opens one whose layout is recognised by its content."""
     name, folder = _parts(address)
     if name not in SETS:
         path = Path(address)
@@ -48,7 +65,7 @@ def open_all(address: str) -> Opened:
         folder = address
     known = SETS[name]
     root = require_path(Path(folder)) if folder else _find(name)
-    splits = known.open(root) if known.open else _by_content(root)
+    splits = known.open(root) if known.open else open_folder(root)
     first = next(iter(splits.values()))
     if len(first.classes) != known.num_classes:
         raise DataError(
@@ -59,12 +76,6 @@ def open_all(address: str) -> Opened:
         source.val_fraction = known.val_fraction
         source.address = address
     return splits
-
-
-def _by_content(root: Path) -> Opened:
-    from vitrine.data.sources import open_kind
-
-    return open_kind(root)
 
 
 def _pets(root: Path) -> Opened:
@@ -100,7 +111,6 @@ def _flowers(root: Path) -> Opened:
 
 def _tiny_imagenet(root: Path) -> Opened:
     """`train/<class>/images`, and `val/images` labelled by `val_annotations.txt`."""
-    from vitrine.data.sources.class_folders import list_class_folders
 
     classes = subfolders(root / "train")
     number = {name: index for index, name in enumerate(classes)}
@@ -118,7 +128,6 @@ def _tiny_imagenet(root: Path) -> Opened:
 
 def _imagenet(root: Path) -> Opened:
     """`train/<wnid>` and `val/<wnid>`, or Kaggle's layout with `LOC_val_solution.csv`."""
-    from vitrine.data.sources.class_folders import list_class_folders
 
     inner = "ILSVRC/Data/CLS-LOC"
     prefix = f"{inner}/" if (root / inner).is_dir() else ""

@@ -11,9 +11,11 @@ from typing import Any
 
 import numpy as np
 
-from vitrine.data.arrays import ArraySource
-from vitrine.data.source import Labels, Pixels, Source, printable
+from vitrine.data.decoding.pixels import Pixels
+from vitrine.data.sources.in_memory import ArraySource
+from vitrine.data.sources.source import Labels, Source
 from vitrine.errors import DataError
+from vitrine.spelling import printable
 
 _IMAGE_BYTES = 3 * 32 * 32
 _FOLDERS = ("", "cifar-10-batches-bin", "cifar-100-binary", "cifar-10-batches-py", "cifar-100-python")

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import numpy as np
 
-from vitrine.data.file_list import (
+from vitrine.data.sources.file_list import (
     FileList,
+    Strings,
     holds_images,
     list_images,
     no_images,
@@ -17,10 +18,10 @@ from vitrine.data.file_list import (
     require_path,
     subfolders,
 )
-from vitrine.data.source import Labels, Source, Strings, printable
-from vitrine.data.sources import ALL, SPLIT_NAMES
+from vitrine.data.sources.source import ALL, NO_LABEL, SPLIT_NAMES, Labels, Source
 from vitrine.errors import DataError
 from vitrine.runtime.progress import notice
+from vitrine.spelling import printable
 
 
 def recognises(address: str) -> bool:
@@ -110,3 +111,15 @@ def _nothing_in(folder: Path) -> str:
             "class into a folder with the class's name, or give a .csv with path,label"
         )
     return no_images(folder)
+
+
+def open_unlabelled(address: str) -> Source:
+    """List every image below a folder, whatever its folders mean; every label is -1."""
+    root = require_path(Path(address))
+    if not root.is_dir():
+        raise DataError(f"{printable(address)} is not a folder; images without labels are read from a folder")
+    paths = Strings(list_images(root))
+    if len(paths) == 0:
+        raise DataError(no_images(root))
+    labels = np.full(len(paths), NO_LABEL, dtype=np.int32)
+    return FileList(root, paths, labels=labels, classes=(), address=address)

@@ -7,9 +7,11 @@ from pathlib import Path
 
 import numpy as np
 
-from vitrine.data.arrays import ArraySource
-from vitrine.data.source import Pixels, Source, printable
+from vitrine.data.decoding.pixels import Pixels
+from vitrine.data.sources.in_memory import ArraySource
+from vitrine.data.sources.source import Source
 from vitrine.errors import DataError
+from vitrine.spelling import printable
 
 PREFIXES = {"train": "train", "test": "t10k"}
 FASHION = (

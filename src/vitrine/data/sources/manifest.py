@@ -10,10 +10,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from vitrine.data.file_list import FileList, require_path, subfolders
-from vitrine.data.source import Source, pack_labels, printable, sorted_classes
-from vitrine.data.sources import ALL, SPLIT_NAMES
+from vitrine.data.sources.file_list import FileList, require_path, subfolders
+from vitrine.data.sources.labels import pack_labels, sorted_classes
+from vitrine.data.sources.source import ALL, SPLIT_NAMES, Source
 from vitrine.errors import DataError
+from vitrine.spelling import printable
 
 PATH_COLUMNS = ("path", "file_name", "filename", "image")
 METADATA = ("metadata.csv", "metadata.jsonl")

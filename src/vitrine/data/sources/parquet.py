@@ -11,10 +11,11 @@ from typing import Any
 
 import numpy as np
 
-from vitrine.data.file_list import require_path
-from vitrine.data.source import Example, Labels, Source, class_number, pack_labels, printable, sorted_classes
-from vitrine.data.sources import ALL, SPLIT_NAMES
+from vitrine.data.sources.file_list import require_path
+from vitrine.data.sources.labels import class_number, pack_labels, sorted_classes
+from vitrine.data.sources.source import ALL, SPLIT_NAMES, Example, Labels, Source
 from vitrine.errors import DataError, MissingExtraError
+from vitrine.spelling import printable
 
 LABEL_COLUMNS = ("label", "labels", "fine_label", "class")
 # Row groups are read whole; what is kept of them, in bytes. CIFAR fits, ImageNet does not: shard it first.

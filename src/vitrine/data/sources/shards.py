@@ -15,21 +15,13 @@ from typing import Any
 
 import numpy as np
 
-from vitrine.data.file_list import require_path
-from vitrine.data.source import (
-    NO_LABEL,
-    Example,
-    Labels,
-    Source,
-    Strings,
-    class_number,
-    pack_labels,
-    printable,
-    sorted_classes,
-)
-from vitrine.data.sources import ALL, SPLIT_NAMES
-from vitrine.data.tar_index import Member, read_index, walk_tar
+from vitrine.data.sources.file_list import Strings, require_inside, require_path
+from vitrine.data.sources.labels import class_number, pack_labels, sorted_classes
+from vitrine.data.sources.source import ALL, NO_LABEL, SPLIT_NAMES, Example, Labels, Source
+from vitrine.data.sources.tar_index import Member, read_index, walk_tar
 from vitrine.errors import DataError, MissingExtraError
+from vitrine.runtime.cache import may_download, why_offline
+from vitrine.spelling import printable
 
 LISTING = "shards.json"
 _ATTEMPTS = 4  # over a network
@@ -155,6 +147,9 @@ def read_remote(address: str, *, start: int | None = None, end: int | None = Non
 
 
 def _remote(address: str) -> tuple[Any, str]:
+    if not may_download():
+        reason, advice = why_offline()
+        raise DataError(f"{printable(address)} cannot be read: {reason}", advice=advice)
     try:
         import fsspec
     except ImportError as error:
@@ -184,6 +179,8 @@ def _listed(place: str, *, address: str, root: Path | None) -> dict[str, Source]
     for split, shards in listing["splits"].items():
         indexes = []
         for shard in shards:
+            for name in (shard["index"], shard["name"]):
+                require_inside(str(name), place, listing=f"{place}/{LISTING}")
             where = f"{place}/{shard['index']}"
             data = read_remote(where) if "://" in place else require_path(Path(where)).read_bytes()
             indexes.append(read_index(data, name=where))

@@ -3,9 +3,9 @@
 from pathlib import Path
 from typing import Any
 
+from vitrine.data.sources.vtab.tasks import GROUPS, TASKS
 from vitrine.errors import MissingExtraError
 from vitrine.evaluation.vtab.scores import PAPER_MEANS, PAPER_ROWS, VtabScores, paper_group_mean
-from vitrine.evaluation.vtab.tasks import GROUPS, TASKS
 from vitrine.runtime.files import write_atomically
 
 

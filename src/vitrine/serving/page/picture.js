@@ -24,7 +24,7 @@ export async function openPicture(blob) {
   return { blob, bitmap, height: bitmap?.height ?? 448, width: bitmap?.width ?? 448 };
 }
 
-// The part of a picture that the model sees, as fractions: the same rule as data/preprocess.py.
+// The part of a picture that the model sees, as fractions: the same rule as data/preparing/preprocess.py.
 export function seenRegion({ rule, crop_fraction: crop, image_size: [rows, columns] }, { height, width }) {
   if (rule === "squash") return { top: (1 - crop) / 2, left: (1 - crop) / 2, height: crop, width: crop };
   const scale = Math.max(rows / crop / height, columns / crop / width);

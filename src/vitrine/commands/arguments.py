@@ -1,0 +1,55 @@
+"""The values that Python callers pass to verbs, in one form: `str` and `Path`, one value and a list of them.
+
+Verbs accept what is natural to write (`out="x.csv"`, `out=Path("x.csv")`, `pictures="a.jpg"`, `shots=[1, 5]`); here
+it becomes what their work is written for. Cheap: nothing but `pathlib` is imported.
+"""
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import overload
+
+BOX = "box"
+
+
+@overload
+def as_path(path: str | Path) -> Path: ...
+@overload
+def as_path(path: str | Path | None) -> Path | None: ...
+def as_path(path: str | Path | None) -> Path | None:
+    """Return a path, or None where there is none."""
+    return None if path is None else Path(path)
+
+
+def as_paths(paths: str | Path | Iterable[str | Path] | None) -> tuple[Path, ...]:
+    """Return all paths of a list; a single one needs no list."""
+    return tuple(map(Path, as_list(paths)))
+
+
+def as_texts(words: str | Path | Iterable[str | Path] | None) -> tuple[str, ...]:
+    """Return all words of a list as text; a single one needs no list."""
+    return tuple(map(str, as_list(words)))
+
+
+def as_list(values: str | Path | Iterable[str | Path] | None) -> tuple[str | Path, ...]:
+    """Return what was passed as a list, as a single value or not at all."""
+    if values is None:
+        return ()
+    return (values,) if isinstance(values, str | Path) else tuple(values)
+
+
+@overload
+def as_numbers(numbers: str | float | Iterable[float]) -> str: ...
+@overload
+def as_numbers(numbers: str | float | Iterable[float] | None) -> str | None: ...
+def as_numbers(numbers: str | float | Iterable[float] | None) -> str | None:
+    """Write a list of numbers as the command line takes it, `1,5,10`; None where there is none."""
+    if numbers is None or isinstance(numbers, str):
+        return numbers
+    return str(numbers) if isinstance(numbers, int | float) else ",".join(map(str, numbers))
+
+
+def as_model(model: str | Path) -> str:
+    """Return the text that names a model; a `Path` always names a file or folder, never "box" or a hub id."""
+    if isinstance(model, str) or model.is_absolute() or (model.exists() and str(model) != BOX):
+        return str(model)
+    return f"./{model}"

@@ -1,0 +1,136 @@
+"""Copies within a data set: equal files, near duplicates, copies under another label or in another split."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import combinations
+
+from vitrine.data.auditing.near_duplicates import near_pairs
+from vitrine.data.auditing.survey import ImageSurvey
+from vitrine.data.sources.source import Source
+from vitrine.runtime.progress import notice
+
+# Comparisons (times shifted views) up to which moved copies are looked for as well: a minute on two cores.
+_MOST_SHIFTED_COMPARISONS = 20_000_000_000
+_NUM_VIEWS = 9
+
+
+@dataclass(frozen=True, slots=True)
+class ImageRef:
+    """One image of a set: its split, its number there, its path and the names of its labels."""
+
+    split: str
+    index: int
+    path: str
+    label: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Duplicate:
+    """Two images that are copies of each other; `similarity` is 1 for equal files."""
+
+    first: ImageRef
+    second: ImageRef
+    is_exact: bool
+    similarity: float
+
+    @property
+    def is_leak(self) -> bool:
+        """Whether the two are in different splits."""
+        return self.first.split != self.second.split
+
+    @property
+    def has_conflict(self) -> bool:
+        """Whether the two have different labels."""
+        return self.first.label != self.second.label
+
+
+def find_duplicates(
+    splits: Mapping[str, Source], readings: Mapping[str, ImageSurvey], *, is_near: bool = True
+) -> tuple[Duplicate, ...]:
+    """Find equal files, then near duplicates among what is left, in all splits and between them."""
+    first_of: dict[bytes, tuple[str, int]] = {}
+    copies: set[tuple[str, int]] = set()
+    found: list[Duplicate] = []
+    for split, reading in readings.items():
+        for index, digest in enumerate(map(bytes, reading.hashes)):
+            if index in reading.reasons:
+                continue
+            original = first_of.setdefault(digest, (split, index))
+            if original != (split, index):
+                copies.add((split, index))
+                found.append(_duplicate(splits, original, (split, index), is_exact=True, similarity=1.0))
+    if is_near:
+        near = [
+            _duplicate(splits, first, second, is_exact=False, similarity=similarity)
+            for first, second, similarity in _near(readings)
+            if first not in copies and second not in copies
+        ]
+        found += _without_implied(near)
+    return tuple(found)
+
+
+def refer(source: Source, *, split: str, index: int) -> ImageRef:
+    """Name example `index` of a source with its labels."""
+    label = source.label(index)
+    numbers = label if isinstance(label, tuple) else (label,)
+    words = " ".join(source.classes[number] for number in numbers if number >= 0)
+    return ImageRef(split, index, source.name(index), words)
+
+
+def _near(readings: Mapping[str, ImageSurvey]) -> Iterator[tuple[tuple[str, int], tuple[str, int], float]]:
+    total = sum(len(reading) for reading in readings.values())
+    is_shifted = total * total // 2 * _NUM_VIEWS <= _MOST_SHIFTED_COMPARISONS
+    if not is_shifted:
+        notice(
+            f"{total:,} images are many to compare: near duplicates are looked for without moving them; "
+            "copies that were also shifted may be missed"
+        )
+    for split, reading in readings.items():
+        pairs = near_pairs(reading.thumbnails, is_shifted=is_shifted)
+        for query, other, similarity in zip(pairs.queries, pairs.others, pairs.similarity, strict=True):
+            yield (split, int(query)), (split, int(other)), float(similarity)
+    for (split, reading), (later, later_reading) in combinations(readings.items(), 2):
+        pairs = near_pairs(later_reading.thumbnails, reading.thumbnails, is_shifted=is_shifted)
+        for query, other, similarity in zip(pairs.queries, pairs.others, pairs.similarity, strict=True):
+            yield (split, int(other)), (later, int(query)), float(similarity)
+
+
+def _without_implied(pairs: list[Duplicate]) -> list[Duplicate]:
+    """Leave out what the other pairs say already: ten photos of one series are nine pairs, the closest, not 45.
+
+    Leaks and different labels are kept, every one of them: each is a mistake of its own.
+    """
+    leader: dict[ImageRef, ImageRef] = {}
+
+    def group_of(image: ImageRef) -> ImageRef:
+        while (above := leader.get(image, image)) != image:
+            leader[image] = leader.get(above, above)  # halves the way for the next one who asks
+            image = above
+        return image
+
+    kept: set[int] = set()
+    for place in sorted(range(len(pairs)), key=lambda place: -pairs[place].similarity):
+        pair = pairs[place]
+        first, second = group_of(pair.first), group_of(pair.second)
+        if pair.is_leak or pair.has_conflict:
+            kept.add(place)
+        elif first != second:
+            kept.add(place)
+            leader[second] = first
+    return [pair for place, pair in enumerate(pairs) if place in kept]
+
+
+def _duplicate(
+    splits: Mapping[str, Source],
+    first: tuple[str, int],
+    second: tuple[str, int],
+    *,
+    is_exact: bool,
+    similarity: float,
+) -> Duplicate:
+    return Duplicate(
+        first=refer(splits[first[0]], split=first[0], index=first[1]),
+        second=refer(splits[second[0]], split=second[0], index=second[1]),
+        is_exact=is_exact,
+        similarity=similarity,
+    )

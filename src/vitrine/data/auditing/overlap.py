@@ -1,0 +1,156 @@
+"""Training images that are copies of test images: found as in the paper (section 4.1), to be left out.
+
+Pre-training data is cleaned of the test sets of all downstream tasks before anything is measured.
+"""
+
+import csv
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vitrine.data.auditing.duplicates import Duplicate, refer
+from vitrine.data.auditing.near_duplicates import LEAST_FEATURE, Pairs, feature_pairs, near_pairs
+from vitrine.data.auditing.survey import ImageSurvey, survey_images
+from vitrine.data.sources.source import Source
+from vitrine.errors import ConfigError
+from vitrine.runtime.files import write_atomically
+from vitrine.spelling import near_match, printable
+
+METHODS = ("hash", "perceptual", "features")
+TRAIN = "train"
+Features = NDArray[np.float32]
+
+
+@dataclass(frozen=True, kw_only=True)
+class OverlapPair:
+    """A training image (`pair.first`), the test image it is a copy of, and which method found it first."""
+
+    pair: Duplicate
+    method: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Overlap:
+    """All pairs between a training set and test sets; `pair.second.split` names the test set."""
+
+    num_train: int
+    num_test: dict[str, int]
+    num_unreadable: int
+    pairs: tuple[OverlapPair, ...]
+
+    @property
+    def excluded(self) -> tuple[str, ...]:
+        """Paths of the training images to leave out, sorted, each once."""
+        return tuple(sorted({found.pair.first.path for found in self.pairs}))
+
+    @property
+    def by_method(self) -> dict[str, int]:
+        """How many pairs each method found that those before it had not."""
+        return {
+            method: sum(found.method == method for found in self.pairs)
+            for method in METHODS
+            if any(found.method == method for found in self.pairs)
+        }
+
+
+def find_overlap(
+    train: Source,
+    tests: Mapping[str, Source],
+    *,
+    by: Collection[str] = ("hash", "perceptual"),
+    features: Mapping[str, Features] | None = None,
+    least_cosine: float = LEAST_FEATURE,
+    is_mirrored: bool = False,
+    num_workers: int = 0,
+    is_cached: bool = True,
+) -> Overlap:
+    """Find the training images that are copies of an image of any test set.
+
+    `features` holds (N, D) by the name of each test set and under "train", and is needed for "features".
+    A pair that several methods find is listed once, by the first of `METHODS`.
+    """
+    check_methods(by, has_features=features is not None)
+    own = survey_images(train, num_workers=num_workers, is_cached=is_cached, what="Reading the training set")
+    num_unreadable = len(own.reasons)
+    found: list[OverlapPair] = []
+    for name, test in tests.items():
+        theirs = survey_images(test, num_workers=num_workers, is_cached=is_cached, what=f"Reading {name}")
+        num_unreadable += len(theirs.reasons)
+        seen: set[tuple[int, int]] = set()
+        for method in (method for method in METHODS if method in by):
+            if method == "hash":
+                pairs = equal_pairs(theirs, own)
+            elif method == "perceptual":
+                pairs = near_pairs(theirs.thumbnails, own.thumbnails, is_mirrored=is_mirrored)
+            else:
+                assert features is not None
+                pairs = feature_pairs(features[name], features[TRAIN], least=least_cosine)
+            found += _new_pairs(pairs, seen, train=train, test=test, test_name=name, method=method)
+    return Overlap(
+        num_train=len(train),
+        num_test={name: len(test) for name, test in tests.items()},
+        num_unreadable=num_unreadable,
+        pairs=tuple(found),
+    )
+
+
+def equal_pairs(queries: ImageSurvey, base: ImageSurvey) -> Pairs:
+    """Find all pairs of files with equal bytes."""
+    places: dict[bytes, list[int]] = {}
+    for index, digest in enumerate(map(bytes, base.hashes)):
+        if index not in base.reasons:
+            places.setdefault(digest, []).append(index)
+    pairs = [
+        (query, other)
+        for query, digest in enumerate(map(bytes, queries.hashes))
+        for other in places.get(digest, ())
+        if query not in queries.reasons
+    ]
+    both = np.array(pairs, dtype=np.int64).reshape(-1, 2)
+    return Pairs(queries=both[:, 0], others=both[:, 1], similarity=np.ones(len(both), dtype=np.float32))
+
+
+def write_pairs(overlap: Overlap, path: Path) -> None:
+    """Write `train,test,test_set,method,similarity`, one row a pair."""
+    with write_atomically(path, mode="w") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(["train", "test", "test_set", "method", "similarity"])
+        for found in overlap.pairs:
+            first, second = found.pair.first, found.pair.second
+            row = [printable(first.path), printable(second.path), second.split, found.method]
+            writer.writerow([*row, f"{found.pair.similarity:.4f}"])
+
+
+def check_methods(by: Collection[str], *, has_features: bool) -> None:
+    """Refuse methods that do not exist, or that lack what they need."""
+    for method in by:
+        if method not in METHODS:
+            close = near_match(method, METHODS)
+            hint = f"; did you mean {close}?" if close else ""
+            raise ConfigError(f"there is no method {method!r}, only {', '.join(METHODS)}{hint}")
+    if not by:
+        raise ConfigError(f"no method to search by was given; give some of {', '.join(METHODS)}")
+    if "features" in by and not has_features:
+        raise ConfigError("the method features needs a model to make them; give one, or leave features out")
+
+
+def _new_pairs(
+    pairs: Pairs, seen: set[tuple[int, int]], *, train: Source, test: Source, test_name: str, method: str
+) -> list[OverlapPair]:
+    found = []
+    for query, other, similarity in zip(pairs.queries, pairs.others, pairs.similarity, strict=True):
+        place = (int(query), int(other))
+        if place in seen:
+            continue
+        seen.add(place)
+        pair = Duplicate(
+            first=refer(train, split=TRAIN, index=place[1]),
+            second=refer(test, split=test_name, index=place[0]),
+            is_exact=method == "hash",
+            similarity=float(similarity),
+        )
+        found.append(OverlapPair(pair=pair, method=method))
+    return found

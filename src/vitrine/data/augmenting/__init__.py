@@ -1,0 +1,1 @@
+"""Random changes to whole batches on their device."""

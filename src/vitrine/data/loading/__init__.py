@@ -1,0 +1,1 @@
+"""Which image comes when, and batches of them: order, workers, loaders."""

@@ -1,0 +1,304 @@
+"""Batches of uint8 images, in an order that depends on nothing but seed and step.
+
+Threads by default: decoding and resizing release Python's lock, a thread writes straight into the batch (in
+pinned memory where the device is CUDA), and nothing is copied or pickled. Processes do the same through
+shared memory, for machines with many cores where Python's lock would bind. The numbers are the same. Beside either,
+a share of the rows may be decoded on the CUDA device itself (`vitrine.data.loading.device_workers`).
+"""
+
+import itertools
+from collections import deque
+from collections.abc import Iterable, Iterator
+from concurrent.futures import Future
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Literal, Self
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from vitrine.data.loading.device_workers import DeviceWorkers, rows_on_device
+from vitrine.data.loading.nvjpeg import Rendered
+from vitrine.data.loading.order import Rows, check_batch, evaluation_rows, training_rows
+from vitrine.data.loading.workers import (
+    Failures,
+    ProcessWorkers,
+    Task,
+    ThreadWorkers,
+    Ticket,
+    fill,
+    one_thread,
+)
+from vitrine.data.preparing.training_view import Numbers, View
+from vitrine.data.randomness import uniforms
+from vitrine.data.sources.source import NO_LABEL, Source
+from vitrine.errors import ConfigError, DataError
+from vitrine.runtime.devices import copy_to_device
+from vitrine.runtime.progress import notice
+
+WorkerKind = Literal["threads", "processes"]
+# Images that a worker takes at a time: few enough to share a batch evenly, enough to be worth a message.
+_CHUNK = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Batch:
+    """One batch: images (B, C, H, W) uint8 and labels on the device, and which examples they are.
+
+    Labels are (B,) int64, or (B, K) float of 0 and 1 for multi-label sets. `failures` says by row which
+    images could not be read, where the loader was asked to go on; those rows are black.
+    """
+
+    images: torch.Tensor
+    labels: torch.Tensor
+    rows: Rows
+    failures: Failures
+
+    def __len__(self) -> int:
+        return len(self.rows.indices)
+
+
+class Loader:
+    """Reads batches of one source through one view with workers that live as long as the loader.
+
+    `batch_size` is that of all processes together. `device_share` is the share of rows, from 0 to 1, that a CUDA
+    device decodes by nvJPEG; their pixels differ from the workers' by a few levels.
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        view: View,
+        *,
+        batch_size: int,
+        seed: int = 0,
+        rank: int = 0,
+        world_size: int = 1,
+        num_workers: int = 2,
+        worker_kind: WorkerKind = "threads",
+        prefetch_batches: int = 2,
+        device: torch.device | str = "cpu",
+        keep_going: bool = False,
+        device_share: float = 0.0,
+    ) -> None:
+        if num_workers < 0 or prefetch_batches < 1:
+            raise ConfigError(
+                f"num_workers must be 0 or more and prefetch_batches 1 or more, "
+                f"got {num_workers} and {prefetch_batches}"
+            )
+        if worker_kind not in ("threads", "processes"):
+            raise ConfigError(f"worker_kind must be threads or processes, got {worker_kind!r}")
+        if not 0 <= device_share <= 1:
+            raise ConfigError(f"device_share must be from 0 to 1, got {device_share}")
+        check_batch(batch_size, rank=rank, world_size=world_size)
+        if len(source) == 0:
+            raise DataError(f"{source.address} holds no images")
+        self.source, self.view = source, view
+        self.batch_size, self.seed, self.rank, self.world_size = batch_size, seed, rank, world_size
+        self.device = torch.device(device)
+        self.keep_going = keep_going
+        self.prefetch_batches = prefetch_batches
+        self.device_share = device_share
+        self._has_told = False
+        # First, as it may refuse: processes would have been started for nothing.
+        self._device_workers = DeviceWorkers(source, view, device=self.device) if device_share else None
+        self._workers: ThreadWorkers | ProcessWorkers | None = None
+        if num_workers and worker_kind == "threads":
+            self._workers = ThreadWorkers(source, view, num_workers=num_workers)
+        elif num_workers:
+            self._workers = ProcessWorkers(
+                source,
+                view,
+                num_workers=num_workers,
+                num_slots=prefetch_batches + 2,
+                rows=batch_size // world_size,
+            )
+
+    def training_batches(self, *, start_step: int = 0, stop_step: int | None = None) -> Iterator[Batch]:
+        """Yield the batches of steps `start_step` up to `stop_step`, or without end."""
+        return self._batches(self._training_rows(start_step, stop_step))
+
+    def evaluation_batches(self) -> Iterator[Batch]:
+        """Yield every image of this process's share exactly once, in order; the last batch may be smaller."""
+        return self._batches(
+            evaluation_rows(
+                length=len(self.source),
+                batch_size=self.batch_size // self.world_size,
+                rank=self.rank,
+                world_size=self.world_size,
+            )
+        )
+
+    def close(self) -> None:
+        """Stop the workers."""
+        if self._workers is not None:
+            self._workers.close()
+            self._workers = None
+        if self._device_workers is not None:
+            self._device_workers.close()
+            self._device_workers = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _training_rows(self, start_step: int, stop_step: int | None) -> Iterator[Rows]:
+        step = start_step
+        while stop_step is None or step < stop_step:
+            yield training_rows(
+                step,
+                length=len(self.source),
+                batch_size=self.batch_size,
+                seed=self.seed,
+                rank=self.rank,
+                world_size=self.world_size,
+            )
+            step += 1
+
+    def _batches(self, batches: Iterable[Rows]) -> Iterator[Batch]:
+        """Keep `prefetch_batches` under way, and where the device is CUDA one more on its way there."""
+        waiting: deque[tuple[Rows, _Pending]] = deque()
+        ready: deque[Batch] = deque()
+        stream = torch.cuda.Stream(self.device) if self.device.type == "cuda" else None  # type: ignore[no-untyped-call]
+        ahead = self.prefetch_batches if self._workers or self._device_workers else 0
+        todo = iter(batches)
+        try:
+            while True:
+                for rows in itertools.islice(todo, ahead + 1 - len(waiting)):
+                    waiting.append((rows, self._start(rows)))
+                while waiting and len(ready) < (2 if stream and ahead else 1):
+                    ready.append(self._finish(*waiting.popleft(), stream=stream))
+                if not ready:
+                    return
+                yield _arrived(ready.popleft(), stream)
+        finally:
+            for _, pending in waiting:
+                pending.abandon()
+
+    def _start(self, rows: Rows) -> "_Pending":
+        numbers = None
+        if self.view.num_uniforms:
+            numbers = uniforms(
+                self.seed,
+                stream="view",
+                epochs=rows.epochs,
+                positions=rows.positions,
+                count=self.view.num_uniforms,
+            )
+        return _Pending(self, rows, numbers)
+
+    def _finish(self, rows: Rows, pending: "_Pending", *, stream: torch.cuda.Stream | None) -> Batch:
+        images, rendered, failures = pending.result()
+        if failures and not self.keep_going:
+            raise DataError(failures[min(failures)])
+        self._tell(rendered)
+        labels = self._labels(rows)
+        if stream is not None:
+            labels = labels.pin_memory()
+            with torch.cuda.stream(stream):
+                images = images.to(self.device, non_blocking=True)
+                labels = labels.to(self.device, non_blocking=True)
+                if rendered is not None:
+                    images = pending.in_order(images, rendered.images)
+                    rendered.images.record_stream(stream)
+        else:
+            if self.device.type != "cpu":
+                images, labels = images.to(self.device), labels.to(self.device)
+            if rendered is not None:
+                images = pending.in_order(images, rendered.images)
+        return Batch(images=images, labels=labels, rows=rows, failures=failures)
+
+    def _tell(self, rendered: Rendered | None) -> None:
+        """Say once that most files are not for the device: they would be slow without a word."""
+        if rendered is not None and not self._has_told and 2 * rendered.num_by_cpu > len(rendered.images):
+            self._has_told = True
+            notice(
+                "nvJPEG cannot take most of these files (other formats, progressive, grey or turned JPEGs), so that "
+                "two threads decode them: a device_share of 0 leaves them to the workers"
+            )
+
+    def _labels(self, rows: Rows) -> torch.Tensor:
+        labels = self.source.labels[rows.indices]
+        if not self.source.is_multi_label:
+            return torch.from_numpy(labels.astype(np.int64))
+        present = np.zeros((len(labels), len(self.source.classes)), dtype=np.float32)
+        row, column = np.nonzero(labels != NO_LABEL)
+        present[row, labels[row, column]] = 1
+        return torch.from_numpy(present)
+
+
+class _Pending:
+    """A batch that is being filled: some rows on the device, the others by the workers, packed together."""
+
+    def __init__(self, loader: Loader, rows: Rows, numbers: Numbers | None) -> None:
+        self._ticket: Ticket | None = None
+        self._future: Future[Rendered] | None = None
+        self._failures: Failures = {}
+        is_device = rows_on_device(rows.positions, share=loader.device_share)
+        self._rows, self._device_rows = np.flatnonzero(~is_device), np.flatnonzero(is_device)
+        if loader._device_workers is not None and len(self._device_rows):
+            assert numbers is not None
+            self._future = loader._device_workers.start(
+                rows.indices[self._device_rows], numbers[self._device_rows]
+            )
+        tasks = tasks_of(rows.indices[self._rows], None if numbers is None else numbers[self._rows])
+        shape = (len(self._rows), loader.view.channels, *loader.view.size)
+        pin_memory = loader.device.type == "cuda"
+        if loader._workers is not None and tasks:
+            self._ticket = loader._workers.start(shape, tasks, pin_memory=pin_memory)
+            return
+        self._images = torch.empty(shape, dtype=torch.uint8, pin_memory=pin_memory)
+        with one_thread():
+            for task in tasks:
+                self._failures |= fill(self._images, task, source=loader.source, view=loader.view)
+
+    def result(self) -> tuple[torch.Tensor, Rendered | None, Failures]:
+        """Wait for the workers' rows, those of the device, and which of all could not be read."""
+        images, failures = self._ticket.result() if self._ticket else (self._images, self._failures)
+        failures = {int(self._rows[row]): reason for row, reason in failures.items()}
+        if self._future is None:
+            return images, None, failures
+        rendered = self._future.result()
+        failures |= {int(self._device_rows[row]): reason for row, reason in rendered.failures.items()}
+        return images, rendered, failures
+
+    def in_order(self, images: torch.Tensor, rendered: torch.Tensor) -> torch.Tensor:
+        """Put the rows of both where they belong."""
+        place = np.argsort(np.concatenate([self._rows, self._device_rows]))
+        return torch.cat([images, rendered]).index_select(0, copy_to_device(place, rendered.device))
+
+    def abandon(self) -> None:
+        if self._ticket is not None:
+            self._ticket.abandon()
+        if self._future is not None:
+            self._future.cancel()
+
+
+def tasks_of(indices: NDArray[np.int64], numbers: Numbers | None) -> list[Task]:
+    """Cut a batch into what one worker takes at a time."""
+    return [
+        Task(
+            start=start,
+            indices=indices[start : start + _CHUNK],
+            numbers=None if numbers is None else numbers[start : start + _CHUNK],
+        )
+        for start in range(0, len(indices), _CHUNK)
+    ]
+
+
+def _arrived(batch: Batch, stream: torch.cuda.Stream | None) -> Batch:
+    """Let the training stream wait for the copy, and keep the memory until it has been used."""
+    if stream is not None:
+        current = torch.cuda.current_stream(batch.images.device)
+        current.wait_stream(stream)
+        batch.images.record_stream(current)
+        batch.labels.record_stream(current)
+    return batch

@@ -1,0 +1,237 @@
+"""Pools that fill batches with decoded images: threads, or processes through shared memory."""
+
+import multiprocessing
+import queue
+import threading
+import weakref
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from vitrine.data.preparing.training_view import View
+from vitrine.data.sources.source import Source
+from vitrine.errors import DataError, VitrineError
+
+# Row of the batch to the sentence that says why its image could not be read.
+Failures = dict[int, str]
+# How long a process may be silent before we look whether it is still alive.
+_PATIENCE_SECONDS = 5.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Task:
+    """A run of rows of one batch: the first row, the examples, and their random numbers."""
+
+    start: int
+    indices: NDArray[np.int64]
+    numbers: NDArray[np.float64] | None
+
+
+def fill(images: torch.Tensor, task: Task, *, source: Source, view: View) -> Failures:
+    """Read, decode and write the rows of one task into `images`; rows that fail are black and named."""
+    failures: Failures = {}
+    for offset, index in enumerate(task.indices):
+        out = images[task.start + offset]
+        try:
+            example = source.read(int(index))
+            numbers = None if task.numbers is None else task.numbers[offset]
+            view.render(example.data, name=example.name, numbers=numbers, out=out)
+        except VitrineError as error:
+            out.zero_()
+            failures[task.start + offset] = str(error)
+    return failures
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Keep torch from sharing one small image among cores inside the block."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+class ThreadWorkers:
+    """Threads of this process; each batch is its own memory, pinned where it goes to CUDA."""
+
+    def __init__(self, source: Source, view: View, *, num_workers: int) -> None:
+        self._source, self._view = source, view
+        # One image is too small to share among cores: torch must not start its own threads in ours. The
+        # setting is the calling thread's, but becomes that of threads not yet started, so put it back here.
+        before = torch.get_num_threads()
+        started = threading.Barrier(num_workers + 1)
+
+        def begin() -> None:
+            torch.set_num_threads(1)
+            started.wait()
+
+        self._pool = ThreadPoolExecutor(num_workers, thread_name_prefix="vitrine-data", initializer=begin)
+        try:
+            for _ in range(num_workers):
+                self._pool.submit(bool)
+            started.wait()
+        except BaseException:
+            # The system gives no more threads: those that wait for the rest would wait for ever.
+            started.abort()
+            raise
+        finally:
+            torch.set_num_threads(before)
+
+    def start(self, shape: tuple[int, ...], tasks: list[Task], *, pin_memory: bool) -> "_ThreadTicket":
+        """Begin to fill a batch of `shape`."""
+        images = torch.empty(shape, dtype=torch.uint8, pin_memory=pin_memory)
+        futures = [
+            self._pool.submit(fill, images, task, source=self._source, view=self._view) for task in tasks
+        ]
+        return _ThreadTicket(images, futures)
+
+    def close(self) -> None:
+        """Stop the threads once what they are doing is done."""
+        self._pool.shutdown(wait=True, cancel_futures=True)
+
+
+@dataclass(frozen=True, slots=True)
+class _ThreadTicket:
+    images: torch.Tensor
+    futures: list[Future[Failures]]
+
+    def result(self) -> tuple[torch.Tensor, Failures]:
+        failures: Failures = {}
+        for future in self.futures:
+            failures |= future.result()
+        return self.images, failures
+
+    def abandon(self) -> None:
+        for future in self.futures:
+            future.cancel()
+
+
+class ProcessWorkers:
+    """Processes that write into a ring of shared batches; what is taken out is a copy."""
+
+    def __init__(self, source: Source, view: View, *, num_workers: int, num_slots: int, rows: int) -> None:
+        # Not fork: threads and CUDA do not survive it.
+        context = multiprocessing.get_context("spawn")
+        shape = (num_slots, rows, view.channels, *view.size)
+        self._slots = torch.empty(shape, dtype=torch.uint8).share_memory_()  # type: ignore[no-untyped-call]
+        self._free = list(range(num_slots))
+        # Not a SimpleQueue: that holds up whoever puts more than a pipe takes, for ever where no reader is left.
+        self._tasks: Any = context.Queue()
+        self._done: Any = context.Queue()
+        self._tickets: dict[int, _ProcessTicket] = {}
+        self._next = 0
+        self._processes = [
+            context.Process(
+                target=_serve,
+                args=(source, view, self._slots, self._tasks, self._done),
+                daemon=True,
+                name=f"vitrine-data-{number}",
+            )
+            for number in range(num_workers)
+        ]
+        for process in self._processes:
+            process.start()
+        self._closer = weakref.finalize(self, _stop, self._processes, self._tasks)
+
+    def start(self, shape: tuple[int, ...], tasks: list[Task], *, pin_memory: bool) -> "_ProcessTicket":
+        """Begin to fill a batch of `shape` in a free slot."""
+        while not self._free:
+            self._receive()
+        ticket = _ProcessTicket(
+            self,
+            number=self._next,
+            slot=self._free.pop(),
+            rows=shape[0],
+            left=len(tasks),
+            pin_memory=pin_memory,
+        )
+        self._tickets[self._next] = ticket
+        self._next += 1
+        for task in tasks:
+            self._tasks.put((ticket.number, ticket.slot, task))
+        return ticket
+
+    def close(self) -> None:
+        """Stop the processes."""
+        self._closer()
+
+    def _receive(self) -> None:
+        """Take one answer, or find out that a process died."""
+        while True:
+            try:
+                number, failures = self._done.get(timeout=_PATIENCE_SECONDS)
+                break
+            except queue.Empty:
+                dead = [process for process in self._processes if not process.is_alive()]
+                if dead:
+                    raise DataError(
+                        f"a data worker process ended with code {dead[0].exitcode}, most likely for lack of "
+                        "memory; use fewer workers or worker_kind='threads'"
+                    ) from None
+        ticket = self._tickets[number]
+        ticket.left -= 1
+        ticket.failures.update(failures)
+        if ticket.left == 0:
+            del self._tickets[number]
+            if ticket.is_abandoned:
+                self._free.append(ticket.slot)
+
+
+class _ProcessTicket:
+    def __init__(
+        self, workers: ProcessWorkers, *, number: int, slot: int, rows: int, left: int, pin_memory: bool
+    ) -> None:
+        self.workers, self.number, self.slot = workers, number, slot
+        self.rows, self.left, self.pin_memory = rows, left, pin_memory
+        self.failures: Failures = {}
+        self.is_abandoned = False
+
+    def result(self) -> tuple[torch.Tensor, Failures]:
+        while self.left:
+            self.workers._receive()
+        filled = self.workers._slots[self.slot, : self.rows]
+        images = torch.empty(filled.shape, dtype=torch.uint8, pin_memory=self.pin_memory)
+        # The other cores are the workers', who would be kept waiting and keep this waiting.
+        with one_thread():
+            images.copy_(filled)
+        self.workers._free.append(self.slot)
+        return images, self.failures
+
+    def abandon(self) -> None:
+        self.is_abandoned = True
+        if self.left == 0:
+            self.workers._free.append(self.slot)
+
+
+Ticket: TypeAlias = _ThreadTicket | _ProcessTicket
+
+
+def _serve(source: Source, view: View, slots: torch.Tensor, tasks: Any, done: Any) -> None:
+    """Fill rows until told to stop, in a process of its own."""
+    torch.set_num_threads(1)
+    try:
+        while (message := tasks.get()) is not None:
+            number, slot, task = message
+            done.put((number, fill(slots[slot], task, source=source, view=view)))
+    except KeyboardInterrupt:
+        pass  # the parent hears it too, and says so
+
+
+def _stop(processes: list[Any], tasks: Any) -> None:
+    for _ in processes:
+        tasks.put(None)
+    for process in processes:
+        process.join(timeout=2)
+        if process.is_alive():
+            process.terminate()
+            process.join()
+    tasks.cancel_join_thread()  # what nobody takes any more holds nobody up
+    tasks.close()

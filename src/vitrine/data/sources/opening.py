@@ -1,0 +1,202 @@
+"""Open any data set by its address: the registry of kinds, splits, and checks of the class map.
+
+A kind is a module or object with `recognises(address)` and `open_all(address)`, which returns the splits by name; a
+set that is not split has the one split `all`. A new kind is one file and one line: `register_source(name, kind)`.
+"""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+
+from vitrine.data.sources import cifar, class_folders, generated, hub, idx, manifest, parquet, shards
+from vitrine.data.sources.builtin import BuiltInSets
+from vitrine.data.sources.file_list import list_images, require_path, subfolders
+from vitrine.data.sources.labels import match_classes
+from vitrine.data.sources.source import ALL, ConcatSource, Source, Subset
+from vitrine.data.sources.splitting import held_out_split, stored_split
+from vitrine.data.sources.vtab import lists
+from vitrine.errors import ConfigError, DataError
+from vitrine.runtime.progress import quiet
+from vitrine.spelling import near_match, num_cells, padded, printable, some_of
+
+ARCHIVES = (".zip", ".gz", ".tgz", ".bz2", ".xz", ".7z", ".rar")
+
+
+class Kind(Protocol):
+    """What a module of this folder offers."""
+
+    def recognises(self, address: str) -> bool:
+        """Whether `address` is of this kind, by looking at what is there."""
+
+    def open_all(self, address: str) -> dict[str, Source]:
+        """Open every split of the set at `address`."""
+
+
+# In the order in which they are asked: class folders take any folder, so they come last.
+_KINDS: dict[str, Kind] = {
+    "generated": generated,
+    "hub": hub,
+    "builtin": BuiltInSets(lambda folder: open_kind(folder)),  # noqa: PLW0108 (defined below)
+    "shards": shards,
+    "parquet": parquet,
+    "manifest": manifest,
+    "vtab": lists,
+    "cifar": cifar,
+    "idx": idx,
+    "class_folders": class_folders,
+}
+
+
+def register_source(name: str, kind: Kind) -> None:
+    """Add a kind of data set from outside the package; it is asked before all others."""
+    if name in _KINDS:
+        raise ConfigError(f"a kind of data set is already registered as {name!r}; choose another name")
+    known = dict(_KINDS)
+    _KINDS.clear()
+    _KINDS.update({name: kind, **known})
+
+
+def open_source(
+    address: str | Path,
+    *,
+    split: str = ALL,
+    seed: int = 0,
+    val_fraction: float | None = None,
+    split_file: Path | None = None,
+    classes: Sequence[str] | None = None,
+    allow_empty_class: bool = False,
+    is_labelled: bool = True,
+) -> Source:
+    """Open one split, or all, of the data set at `address`: a folder, a file, a built-in name, a web address.
+
+    Equal to `open_splits(...)[split]`. With `classes` the labels are numbered by that list, matched by name.
+    With `is_labelled=False`, every image below a folder, without labels.
+    """
+    if not is_labelled:
+        return open_loose(address)
+    if split == ALL:
+        found = open_kind(address)
+        whole = _joined([found[name] for name in found if name in (ALL, "train", "val", "test")])
+        if classes is not None:
+            return match_classes(whole, classes)
+        return check_classes({ALL: whole}, allow_empty_class=allow_empty_class)[ALL]
+    splits = open_splits(
+        address,
+        seed=seed,
+        val_fraction=val_fraction,
+        split_file=split_file,
+        allow_empty_class=allow_empty_class or classes is not None,
+    )
+    if split not in splits:
+        close = near_match(split, splits)
+        hint = f"; did you mean {close}?" if close else ""
+        raise DataError(f"{printable(str(address))} has no split {split}, only {', '.join(splits)}{hint}")
+    return splits[split] if classes is None else match_classes(splits[split], classes)
+
+
+def open_splits(
+    address: str | Path,
+    *,
+    seed: int = 0,
+    val_fraction: float | None = None,
+    split_file: Path | None = None,
+    allow_empty_class: bool = False,
+    is_labelled: bool = True,
+) -> dict[str, Source]:
+    """Open all splits of the data set at `address`, with one class map, `train` first.
+
+    A set without `val` is given one: a seeded, stratified part of `train`, or of everything, with exact
+    duplicates kept together. `val_fraction` is a tenth, or what the paper held out of this set; 0 holds out
+    nothing. With `split_file` the choice is read from there, or made and written there. With
+    `is_labelled=False` a folder of loose images will do; whatever has labels keeps them.
+    """
+    splits = open_kind(address) if is_labelled or not is_loose(address) else {ALL: open_loose(address)}
+    base = splits.pop(ALL, None) or splits.get("train")
+    if base is not None and "val" not in splits:
+        fraction = base.val_fraction if val_fraction is None else val_fraction
+        splits = _hold_out(base, fraction, seed=seed, split_file=split_file) | {
+            name: source for name, source in splits.items() if name != "train"
+        }
+    return check_classes(splits, allow_empty_class=allow_empty_class)
+
+
+def is_loose(address: str | Path) -> bool:
+    """Whether `address` is a folder of images without folders for classes."""
+    path = Path(address)
+    return path.is_dir() and not subfolders(path) and next(list_images(path), None) is not None
+
+
+def open_loose(address: str | Path) -> Source:
+    """List every image below a folder, without labels."""
+    return class_folders.open_unlabelled(str(address))
+
+
+def list_splits(address: str | Path) -> tuple[str, ...]:
+    """Names of the splits that the set itself has; empty if it is not split."""
+    with quiet():  # whoever opens it is told what there is to say
+        return tuple(name for name in open_kind(address) if name != ALL)
+
+
+def open_kind(address: str | Path) -> dict[str, Source]:
+    """Open the set as it is on disk, without a split of ours and without checking its classes."""
+    text = str(address)
+    for kind in _KINDS.values():
+        if kind.recognises(text):
+            return kind.open_all(text)
+    path = require_path(Path(text))
+    if path.suffix.lower() in ARCHIVES:
+        raise DataError(f"{printable(str(path))} is an archive; unpack it, and give the folder")
+    raise DataError(
+        f"{printable(str(path))} is not a data set that can be read; give a folder with one folder a class, "
+        "a .csv, .jsonl, .parquet or .tar file, or a built-in name"
+    )
+
+
+def check_classes(splits: Mapping[str, Source], *, allow_empty_class: bool = False) -> dict[str, Source]:
+    """Refuse a set whose first split lacks images of some class, with the table of counts."""
+    sources = dict(splits)
+    names = list(sources)
+    first = sources[names[0]]
+    if first.has_fixed_classes or not first.is_labelled:
+        return sources
+    if not allow_empty_class and bool((first.counts() == 0).any()):
+        empty = [name for name, count in zip(first.classes, first.counts(), strict=True) if count == 0]
+        raise DataError(
+            f"{names[0]} has no images of {some_of(empty)}; add some, remove the class or allow it with "
+            f"--allow-empty-class\n{count_table(sources)}"
+        )
+    return sources
+
+
+def count_table(splits: Mapping[str, Source], *, most: int = 40) -> str:
+    """Write the number of images by class and split as a table, classes with the fewest first."""
+    classes = next(iter(splits.values())).classes
+    counts = np.stack([source.counts() for source in splits.values()], axis=1)  # (classes, splits)
+    order = np.argsort(counts[:, 0], kind="stable")
+    width = max([len("class"), *(num_cells(printable(name)) for name in classes)])
+    lines = ["  " + "class".ljust(width) + "".join(name.rjust(9) for name in splits)]
+    for index in order[:most]:
+        cells = "".join(str(count).rjust(9) for count in counts[index])
+        lines.append("  " + padded(printable(classes[index]), width) + cells)
+    if len(order) > most:
+        lines.append(f"  and {len(order) - most} more classes")
+    return "\n".join(lines)
+
+
+def _hold_out(base: Source, fraction: float, *, seed: int, split_file: Path | None) -> dict[str, Source]:
+    if split_file is not None:
+        parts = stored_split(base, split_file, seed=seed, val_fraction=fraction)
+    elif fraction == 0:
+        return {"train": base}
+    else:
+        parts = held_out_split(base, seed=seed, val_fraction=fraction)
+    return {name: Subset(base, indices) for name, indices in parts.items()}
+
+
+def _joined(sources: list[Source]) -> Source:
+    if len(sources) == 1:
+        return sources[0]
+
+    return ConcatSource(sources)

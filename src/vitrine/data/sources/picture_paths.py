@@ -1,0 +1,86 @@
+"""Pictures that a user names: files, folders, patterns, lists of paths, standard input, or one data set."""
+
+import glob
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from vitrine.data.sources.file_list import IMAGE_SUFFIXES, FileList, list_images, require_path
+from vitrine.data.sources.manifest import path_in, rows_of
+from vitrine.data.sources.opening import open_source
+from vitrine.data.sources.source import NO_LABEL, Source
+from vitrine.errors import DataError
+from vitrine.spelling import printable
+
+STANDARD_INPUT = "-"
+TABLES = (".csv", ".tsv", ".jsonl")
+LISTS = (*TABLES, ".txt")
+
+
+def open_pictures(places: Sequence[str]) -> tuple[Source | None, list[Path]]:
+    """List the pictures at `places`, each once and in order, without labels; also the folders they are in.
+
+    A place is a file, a folder, a pattern, `-` for paths on standard input, a .txt file of paths, a table with a
+    column of paths (both relative to it), or, alone, the address of a data set. None where the places exist and
+    hold no picture; a place that does not exist is refused, a file that a list names is not.
+    """
+    if len(places) == 1 and is_data_set(places[0]):
+        source = open_source(places[0], allow_empty_class=True)
+        return source, [source.root] if source.root else []
+    found: dict[str, None] = {}  # a set that keeps its order
+    folders = []
+    for place in places:
+        if place == STANDARD_INPUT:
+            found |= dict.fromkeys(_lines(sys.stdin))
+            continue
+        for match in _matches(place) or [place]:
+            path = Path(match)
+            if path.is_dir():
+                folders.append(path)
+                found |= dict.fromkeys(str(path / name) for name in list_images(path))
+            elif path.suffix.lower() in LISTS:
+                found |= dict.fromkeys(_listed(require_path(path)))
+            elif not glob.has_magic(match) or path.exists():
+                found[str(require_path(path))] = None
+    if not found:
+        return None, folders
+    labels = np.full(len(found), NO_LABEL, dtype=np.int32)
+    return FileList(Path(), found, labels=labels, classes=(), address=" ".join(places)), folders
+
+
+def is_data_set(place: str) -> bool:
+    """Whether `place` is an address such as generated:shapes, and no file or pattern."""
+    return ":" in place and not Path(place).exists() and not _matches(place)
+
+
+def names_pictures(place: str) -> bool:
+    """Whether `place` can only mean pictures: by its suffix, or since it is a pattern that something matches."""
+    suffix = Path(place).suffix.lower()
+    return place == STANDARD_INPUT or suffix in IMAGE_SUFFIXES or suffix in LISTS or bool(_matches(place))
+
+
+def _matches(place: str) -> list[str]:
+    if not glob.has_magic(place) or Path(place).exists():
+        return []
+    return sorted(glob.glob(place, recursive=True))  # noqa: PTH207 (takes absolute patterns too)
+
+
+def _lines(lines: Iterable[str]) -> Iterator[str]:
+    return (line.rstrip("\r\n") for line in lines if line.strip())
+
+
+def _listed(path: Path) -> list[str]:
+    if path.suffix.lower() in TABLES:
+        names = [path_in(row, number, path) for number, row in rows_of(path)]
+    else:
+        with path.open(encoding="utf-8-sig", errors="surrogateescape") as file:
+            names = list(_lines(file))
+    paths = [str(path.parent / name) for name in names]
+    if paths and not any(Path(found).exists() for found in paths[:5]):
+        raise DataError(
+            f"{printable(str(path))} names {printable(names[0])}, which is not in {printable(str(path.parent))}; "
+            "paths must be whole, or relative to the folder of the list"
+        )
+    return paths

@@ -1,0 +1,139 @@
+"""Hold part of a set out for validation: seeded, stratified, exact duplicates kept on one side.
+
+The choice depends only on the seed, the names and the contents, not on the order of listing: adding an image
+moves no other image from one side to the other, except where a class's rounded share grows by one.
+"""
+
+import csv
+import hashlib
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vitrine.data.sources.source import Source
+from vitrine.errors import ConfigError, DataError
+from vitrine.runtime.files import write_atomically
+from vitrine.runtime.output_folder import is_inside
+from vitrine.runtime.progress import track
+from vitrine.spelling import printable
+
+Indices = NDArray[np.int64]
+
+
+def held_out_split(source: Source, *, seed: int = 0, val_fraction: float = 0.1) -> dict[str, Indices]:
+    """Split into `train` and `val`: the same share of each class, at least one image of each where it can be.
+
+    A class with one image keeps it in `train`. Images with equal bytes go to the same side, even when they
+    bear different labels.
+    """
+    if not 0 < val_fraction < 1:
+        raise ConfigError(
+            f"the share to hold out must be between 0 and 1, got {val_fraction}; 0.1 holds out a tenth"
+        )
+    first = source.labels[:, 0] if source.is_multi_label else source.labels
+    group = duplicate_groups(source)
+    is_val = np.zeros(len(source), dtype=bool)
+    # A group of duplicates is drawn once, with the class of its first image.
+    heads = np.flatnonzero(group == np.arange(len(source)))
+    group_sizes = np.bincount(group, minlength=len(source))
+    keys = np.array([_key(seed, source.name(int(head))) for head in heads], dtype=np.uint64)
+    for label in np.unique(first[heads]):
+        of_class = heads[first[heads] == label]
+        order = of_class[np.argsort(keys[first[heads] == label], kind="stable")]
+        is_val[order[_take(group_sizes[order], val_fraction)]] = True
+    is_val = is_val[group]
+    return {"train": np.flatnonzero(~is_val), "val": np.flatnonzero(is_val)}
+
+
+def stored_split(
+    source: Source, split_file: Path, *, seed: int = 0, val_fraction: float = 0.1
+) -> dict[str, Indices]:
+    """Read the split from `split_file`, or make one and write it there; never inside the data set."""
+    if split_file.exists():
+        return read_split(source, split_file)
+    split = held_out_split(source, seed=seed, val_fraction=val_fraction)
+    write_split(source, split_file, split)
+    return split
+
+
+def write_split(source: Source, split_file: Path, split: dict[str, Indices]) -> None:
+    """Write `path,label,split`, one row an image, in the order of the source."""
+    if source.root is not None and is_inside(split_file, source.root):
+        raise ConfigError(
+            f"{split_file} lies in the data set {source.root}, where nothing is ever written; "
+            "name a place outside it"
+        )
+    names = np.empty(len(source), dtype=object)
+    for name, indices in split.items():
+        names[indices] = name
+    with write_atomically(split_file, mode="w") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(["path", "label", "split"])
+        for index in range(len(source)):
+            label = source.label(index)
+            labels = label if isinstance(label, tuple) else (label,)
+            words = ";".join(source.classes[number] for number in labels if number >= 0)
+            writer.writerow([source.name(index), words, names[index]])
+
+
+def read_split(source: Source, split_file: Path) -> dict[str, Indices]:
+    """Read which image is in which split; every image of the source must be listed and exist."""
+    with split_file.open(newline="", encoding="utf-8", errors="surrogateescape") as file:
+        reader = csv.DictReader(file)
+        if not {"path", "split"} <= set(reader.fieldnames or ()):
+            raise DataError(
+                f"{split_file} is not a split: its first line must name the columns path and split, got "
+                f"{', '.join(reader.fieldnames or ()) or 'an empty file'}"
+            )
+        rows = {row["path"]: row["split"] for row in reader}
+    sides: dict[str, list[int]] = {"train": [], "val": []}
+    for index in range(len(source)):
+        side = rows.pop(source.name(index), None)
+        if side is None:
+            raise DataError(
+                f"{printable(source.name(index))} is not in {split_file}: the data has changed since that "
+                "split was made; make a new one under another name"
+            )
+        sides.setdefault(side, []).append(index)
+    if rows:
+        raise DataError(
+            f"{split_file} names {printable(next(iter(rows)))}, which is no longer in the data set; "
+            "make a new split under another name"
+        )
+    return {name: np.array(indices, dtype=np.int64) for name, indices in sides.items()}
+
+
+def duplicate_groups(source: Source) -> Indices:
+    """For each image, the number of the first image with the same bytes (itself if there is none before).
+
+    Only images whose size occurs twice are read at all.
+    """
+    sizes = np.fromiter((source.size(index) for index in range(len(source))), dtype=np.int64)
+    group = np.arange(len(source))
+    _, inverse, counts = np.unique(sizes, return_inverse=True, return_counts=True)
+    suspects = np.flatnonzero((counts[inverse] > 1) & (sizes > 0))
+    seen: dict[bytes, int] = {}
+    for index in track(suspects.tolist(), "Looking for equal files"):
+        try:
+            data = source.read(index).data
+        except DataError:
+            continue  # what cannot be read is no duplicate; the scan of the set names it
+        raw = data if isinstance(data, bytes) else np.ascontiguousarray(data).tobytes()
+        group[index] = seen.setdefault(hashlib.blake2b(raw, digest_size=16).digest(), index)
+    return group
+
+
+def _take(sizes: Indices, fraction: float) -> Indices:
+    """Choose groups, in order, until their images make up the fraction; one group at least stays behind."""
+    wanted = max(1, round(float(sizes.sum()) * fraction))
+    before = np.concatenate([[0], np.cumsum(sizes)[:-1]])
+    chosen = np.flatnonzero(before + sizes <= wanted)
+    if len(chosen) == 0 and len(sizes) > 1:  # all groups are larger than the share: the smallest will do
+        chosen = np.array([int(np.argmin(sizes))])
+    return chosen[: len(sizes) - 1]
+
+
+def _key(seed: int, name: str) -> int:
+    raw = f"{seed}\0{name}".encode("utf-8", "surrogateescape")
+    return int.from_bytes(hashlib.blake2b(raw, digest_size=8).digest(), "little")

@@ -1,0 +1,140 @@
+"""Where each image lies in a tar shard, so that any of them can be read at once.
+
+Shards follow WebDataset's layout: the files of one example share a name up to the first dot, `000017.jpg` and
+`000017.cls`. Our own shards come with their index; that of other people's is made by walking the headers.
+"""
+
+import io
+import json
+import tarfile
+from dataclasses import dataclass
+from typing import IO, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vitrine.data.sources.file_list import IMAGE_SUFFIXES, Strings
+from vitrine.data.sources.source import Labels
+from vitrine.errors import DataError
+from vitrine.spelling import printable
+
+BLOCK = 512
+LABEL_KEYS = ("labels", "label", "cls", "class", "class_name")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TarIndex:
+    """Offset and size of each image in one shard, (N,) each, its name, and its label as found."""
+
+    offsets: NDArray[np.int64]
+    sizes: NDArray[np.int64]
+    names: Strings
+    labels: Labels
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Member:
+    """One image of a tar: where it lies, its name, and its labels as words."""
+
+    offset: int
+    size: int
+    name: str
+    labels: tuple[str, ...]
+    is_multi_label: bool = False
+
+
+def walk_tar(file: IO[bytes], *, name: str, size: int) -> list[Member]:
+    """List the images of a tar with their labels by its headers; a tar that is cut short is refused."""
+    images: dict[str, tuple[int, int, str]] = {}
+    labels: dict[str, tuple[tuple[str, ...], bool]] = {}
+    end = 0
+    try:
+        with tarfile.open(fileobj=file, mode="r:") as tar:
+            for member in tar:
+                end = member.offset_data + -(-member.size // BLOCK) * BLOCK
+                if member.offset_data + member.size > size:
+                    break
+                if not member.isfile():
+                    continue
+                key, suffix = _key_and_suffix(member.name)
+                if suffix in IMAGE_SUFFIXES:
+                    images[key] = (member.offset_data, member.size, member.name)
+                elif suffix in (".cls", ".json", ".txt", ".label") and member.size < 2**20:
+                    content = tar.extractfile(member)
+                    assert content is not None
+                    found = _labels_in(content.read(), suffix=suffix, where=f"{member.name} in {name}")
+                    if found is not None:
+                        labels.setdefault(key, found)
+    except (tarfile.TarError, OSError, EOFError) as error:
+        raise DataError(f"{printable(name)} is cut short or not a tar: {error}") from error
+    # A whole tar ends with two empty blocks; one that ends with its last member may have lost some.
+    if end + BLOCK > size:
+        raise DataError(
+            f"{printable(name)} is cut short: it ends at byte {size}, before the end mark that should "
+            f"stand at {end}"
+        )
+    return [
+        Member(
+            offset=o,
+            size=s,
+            name=n,
+            labels=labels.get(key, ((), False))[0],
+            is_multi_label=labels.get(key, ((), False))[1],
+        )
+        for key, (o, s, n) in images.items()
+    ]
+
+
+def write_index(file: IO[bytes], index: TarIndex) -> None:
+    """Write an index as plain arrays."""
+    joined = "\0".join(index.names).encode("utf-8", "surrogateescape")
+    np.savez(
+        file,
+        offsets=index.offsets,
+        sizes=index.sizes,
+        labels=index.labels,
+        names=np.frombuffer(joined, dtype=np.uint8),
+    )
+
+
+def read_index(data: bytes, *, name: str) -> TarIndex:
+    """Read an index that `write_index` wrote."""
+    try:
+        with np.load(io.BytesIO(data), allow_pickle=False) as arrays:
+            joined = arrays["names"].tobytes().decode("utf-8", "surrogateescape")
+            index = TarIndex(
+                offsets=arrays["offsets"],
+                sizes=arrays["sizes"],
+                labels=arrays["labels"],
+                names=Strings(joined.split("\0") if joined else ()),
+            )
+    except Exception as error:  # a damaged archive may raise anything
+        raise DataError(f"{printable(name)} is not an index of shards: {error}") from error
+    if not len(index.offsets) == len(index.sizes) == len(index.labels) == len(index.names):
+        raise DataError(f"{printable(name)} is damaged: its columns differ in length; write the shards again")
+    return index
+
+
+def _key_and_suffix(name: str) -> tuple[str, str]:
+    folder, slash, file = name.rpartition("/")
+    stem, dot, rest = file.partition(".")
+    # `a.b.jpg` is example `a` with part `b.jpg`; what kind of part it is, its last suffix says.
+    return folder + slash + stem, (dot + rest.rpartition(".")[2]).lower()
+
+
+def _labels_in(data: bytes, *, suffix: str, where: str) -> tuple[tuple[str, ...], bool] | None:
+    text = data.decode("utf-8", "replace").strip()
+    if suffix != ".json":
+        return ((text,), False) if suffix in (".cls", ".label") else None
+    try:
+        content: Any = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise DataError(f"{printable(where)} is not JSON: {error.msg}") from error
+    if not isinstance(content, dict):
+        return ((str(content),), False)
+    for key in LABEL_KEYS:
+        if key in content:
+            value = content[key]
+            is_list = isinstance(value, list)
+            return (tuple(str(word) for word in value) if is_list else (str(value),), is_list)
+    return None

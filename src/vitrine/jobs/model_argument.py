@@ -1,0 +1,93 @@
+"""Which of the words that a verb was given is the model: MODEL may be left out, and is then the bundled one."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from vitrine.checkpoints.locating import BOX, names_weights
+from vitrine.data.sources.file_list import list_images
+from vitrine.data.sources.picture_paths import names_pictures, open_pictures
+from vitrine.data.sources.source import Source
+from vitrine.errors import ConfigError, DataError, TryVerb
+from vitrine.runtime.find_run import resolve_latest
+from vitrine.runtime.output_folder import is_inside
+from vitrine.spelling import printable
+
+
+@dataclass(frozen=True, kw_only=True)
+class PicturesPlan:
+    """What a verb is about to do with pictures."""
+
+    model: str
+    size: tuple[int, int]
+    """Height and width in pixels."""
+    device: str
+    num_pictures: int
+
+
+def model_and_data(verb: str, model: str | None, data: str | None) -> tuple[str, str]:
+    """Return model and data; a single word is the data, and the model is then the bundled one."""
+    if data is not None:
+        _require_model_first(verb, model, data)
+        return resolve_latest(model or BOX), data
+    if model is None:
+        raise ConfigError(
+            "no data given",
+            advice=[TryVerb(verb, ("DATA",)), TryVerb(verb, ("MODEL", "DATA"), "with a model")],
+        )
+    if names_weights(model):
+        raise ConfigError(
+            f"{model} is a model, and no data is given", advice=[TryVerb(verb, (model, "DATA"))]
+        )
+    return BOX, model
+
+
+def _require_model_first(verb: str, model: str | None, data: str) -> None:
+    """Refuse a folder without weights before a model; data may well hold what could be weights (CIFAR's .bin)."""
+    if model is not None and Path(model).is_dir() and not names_weights(model) and names_weights(data):
+        raise ConfigError(
+            f"{model} holds no weights but {data} does; the model comes first",
+            advice=[TryVerb(verb, (data, model))],
+        )
+
+
+def model_and_pictures(words: Sequence[str]) -> tuple[str, list[str]]:
+    """Return model and pictures; where the first word means pictures, the model is the bundled one.
+
+    A folder means pictures unless weights are in it; a word that means neither is taken for a model. A model after
+    pictures is refused: it would be ignored, and the bundled one asked in its place.
+    """
+    if not words:
+        return BOX, []
+    first, *others = words
+    if names_weights(first) or not (names_pictures(first) or Path(first).is_dir()):
+        return resolve_latest(first), others
+    for word in others:
+        if names_weights(word) and not (Path(word).is_dir() and any(list_images(Path(word)))):
+            raise ConfigError(f"{word} is a model; models come before pictures: {word} {first}")
+    return BOX, list(words)
+
+
+def opened_pictures(
+    verb: str, model: str | None, pictures: Sequence[str], *, out: Path | None
+) -> tuple[str, Source]:
+    """Return the model and the pictures that a verb works on; refuse an empty list, and an `out` among them."""
+    name, places = model_and_pictures([*([] if model is None else [model]), *pictures])
+    if model is None and not places:
+        raise ConfigError(
+            "no pictures given: name files, folders or patterns such as 'inbox/*.jpg'",
+            advice=[TryVerb(verb, ("photo.jpg",))],
+        )
+    if not places and names_weights(name):
+        raise ConfigError(
+            f"{name} is a model, and no pictures are given", advice=[TryVerb(verb, (name, "photo.jpg"))]
+        )
+    if not places:  # neither a model nor a picture: it is refused as the picture it was meant to be
+        name, places = BOX, [name]
+    source, folders = open_pictures(places)
+    if source is None:
+        raise DataError(f"{printable(' '.join(places))} holds no pictures")
+    for folder in folders:
+        if out is not None and is_inside(out, folder):
+            raise ConfigError(f"{out} is inside the folder of pictures {folder}, which is never written to")
+    return name, source

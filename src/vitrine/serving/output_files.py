@@ -1,0 +1,143 @@
+"""What predictions and features become on disk: CSV, JSON, JSON lines; .npy with its paths, Parquet."""
+
+import csv
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vitrine.errors import ConfigError, MissingExtraError
+from vitrine.runtime.files import write_atomically
+from vitrine.serving.predictor import Prediction
+from vitrine.spelling import printable
+
+PREDICTION_KINDS = (".csv", ".json", ".jsonl")
+FEATURE_KINDS = (".npy", ".parquet")
+# Numbers of all rows together that a column of lists counts in 32 bits; 2.8 million rows of 768 are more.
+_LONGEST_LIST = 2**31 - 1
+
+
+def require_kind(file: Path, kinds: Sequence[str], *, is_overwriting: bool) -> None:
+    """Refuse, before any work, a file of a kind that is not written, one that exists, or that needs an extra."""
+    if file.suffix not in kinds:
+        raise ConfigError(f"--out must end in {', '.join(kinds)}, got {printable(str(file))}")
+    if file.is_file() and not is_overwriting:
+        raise ConfigError(f"{printable(str(file))} exists; name another file, or give --overwrite")
+    if file.suffix == ".parquet":
+        _pyarrow()
+
+
+def write_predictions(file: Path, predictions: Iterable[Prediction], *, top: int) -> tuple[int, int]:
+    """Write predictions as they come; return how many there were, and how many of them are errors."""
+    counts = [0, 0]
+
+    def counted() -> Iterator[Prediction]:
+        for prediction in predictions:
+            counts[0] += 1
+            counts[1] += prediction.error is not None
+            yield prediction
+
+    with write_atomically(file, mode="w") as opened:
+        {".csv": _csv, ".json": _json, ".jsonl": _json_lines}[file.suffix](opened, counted(), top)
+    return counts[0], counts[1]
+
+
+def write_features(
+    file: Path, rows: NDArray[np.float32], *, names: Sequence[str], failures: dict[int, str]
+) -> tuple[Path, ...]:
+    """Write features (N, R) and the paths they are of; return the files.
+
+    A .npy file holds the pictures that could be read, and a .csv beside it says which row is which picture's; a
+    .parquet file holds both, a row a picture.
+    """
+    if file.suffix == ".parquet":
+        _write_parquet(file, rows, names=names, failures=failures)
+        return (file,)
+    keep = [index for index in range(len(names)) if index not in failures]
+    with write_atomically(file) as opened:
+        np.save(opened, rows[keep] if failures else rows, allow_pickle=False)
+    table = file.with_suffix(".csv")
+    place = {index: row for row, index in enumerate(keep)}
+    with write_atomically(table, mode="w") as text:
+        writer = csv.writer(text, lineterminator="\n")
+        writer.writerow(["row", "path", "error"])
+        for index, name in enumerate(names):
+            writer.writerow([place.get(index, ""), printable(name), failures.get(index, "")])
+    return file, table
+
+
+def _csv(file: IO[str], predictions: Iterator[Prediction], top: int) -> None:
+    writer = csv.writer(file, lineterminator="\n")
+    columns = [
+        f"{word}{'' if rank == 1 else f'_{rank}'}"
+        for rank in range(1, top + 1)
+        for word in ("predicted", "confidence")
+    ]
+    writer.writerow(["path", *columns, "error"])
+    for found in predictions:
+        cells: list[str] = []
+        for answer in found.answers:
+            cells += [printable(answer.label), f"{answer.probability:.6f}"]
+        cells += [""] * (2 * top - len(cells))
+        writer.writerow([printable(found.name), *cells, found.error or ""])
+
+
+def _json(file: IO[str], predictions: Iterator[Prediction], top: int) -> None:
+    before = "[\n"
+    for found in predictions:
+        file.write(before + json.dumps(_plain(found), ensure_ascii=False))
+        before = ",\n"
+    file.write("\n]\n" if before == ",\n" else "[]\n")
+
+
+def _json_lines(file: IO[str], predictions: Iterator[Prediction], top: int) -> None:
+    for found in predictions:
+        file.write(json.dumps(_plain(found), ensure_ascii=False) + "\n")
+
+
+def _plain(found: Prediction) -> dict[str, Any]:
+    answers = [
+        {
+            "label": printable(answer.label),
+            "number": answer.number,
+            "probability": round(answer.probability, 6),
+        }
+        for answer in found.answers
+    ]
+    return {"path": printable(found.name), "answers": answers, "error": found.error}
+
+
+def _write_parquet(
+    file: Path, rows: NDArray[np.float32], *, names: Sequence[str], failures: dict[int, str]
+) -> None:
+    pyarrow, parquet = _pyarrow()
+    missing = np.zeros(len(names), dtype=bool)
+    missing[list(failures)] = True
+    ends = np.concatenate([[0], np.cumsum(np.where(missing, 0, rows.shape[1]))])
+    is_long = ends[-1] > _LONGEST_LIST
+    features = (pyarrow.LargeListArray if is_long else pyarrow.ListArray).from_arrays(
+        pyarrow.array(ends.astype(np.int64 if is_long else np.int32)),
+        pyarrow.array(np.ascontiguousarray(rows[~missing] if failures else rows).reshape(-1)),
+        mask=pyarrow.array(missing),
+    )
+    table = pyarrow.table(
+        {
+            "path": [printable(name) for name in names],
+            "features": features,
+            "error": pyarrow.array([failures.get(index) for index in range(len(names))], pyarrow.string()),
+        }
+    )
+    with write_atomically(file) as opened:
+        parquet.write_table(table, opened)
+
+
+def _pyarrow() -> tuple[Any, Any]:
+    try:
+        import pyarrow
+        from pyarrow import parquet
+    except ImportError:
+        raise MissingExtraError("pyarrow", extra="data", purpose="a .parquet file") from None
+    return pyarrow, parquet

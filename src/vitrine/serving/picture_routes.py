@@ -1,0 +1,118 @@
+"""The routes that take a picture: /predict, /embed, /explain."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Annotated, Any
+
+from fastapi import FastAPI, Query, Request
+from pydantic import BaseModel
+from starlette.requests import ClientDisconnect
+from starlette.responses import JSONResponse, Response
+
+from vitrine.serving import schemas
+from vitrine.serving.responses import REFUSALS, CompactJSON, refusal_docs
+from vitrine.serving.served_model import ServedModel
+from vitrine.serving.service import Service
+from vitrine.serving.uploads import read_upload
+
+PICTURE_TYPES = ("image/jpeg", "image/png", "image/webp", "application/octet-stream")
+ModelName = Annotated[
+    str | None, Query(max_length=200, description="Name of the model [default: the first one].")
+]
+_BINARY = {"schema": {"type": "string", "format": "binary"}}
+UPLOAD: dict[str, Any] = {
+    "requestBody": {
+        "required": True,
+        "description": "One picture: JPEG, PNG, WebP, GIF, BMP, TIFF or AVIF.",
+        "content": {
+            "multipart/form-data": {
+                "schema": {
+                    "type": "object",
+                    "properties": {"file": {"type": "string", "format": "binary"}},
+                    "required": ["file"],
+                }
+            },
+            **dict.fromkeys(PICTURE_TYPES, _BINARY),
+        },
+    }
+}
+
+
+def add_picture_routes(app: FastAPI, service: Service) -> None:
+    """Add the routes that take a picture."""
+
+    async def respond(
+        request: Request, model: str | None, compute: Callable[[ServedModel, bytes], Coroutine[Any, Any, Any]]
+    ) -> JSONResponse:
+        with service.admission.upload() as upload:
+            served = service.find(model)
+            data = await read_upload(request.stream(), request.headers, limits=service.limits, upload=upload)
+            with service.admission.request():
+                return CompactJSON(await unless_disconnected(request, compute(served, data)))
+
+    def picture_route(path: str, result: type[BaseModel]) -> Callable[..., Any]:
+        return app.post(
+            path,
+            response_model=result,
+            response_description="The result.",
+            responses=refusal_docs(*REFUSALS),
+            openapi_extra=UPLOAD,
+        )
+
+    @picture_route("/predict", schemas.Predicted)
+    async def predict(
+        request: Request,
+        model: ModelName = None,
+        top: Annotated[int, Query(ge=1, le=1000, description="Number of classes.")] = 5,
+        logits: Annotated[bool, Query(description="Include all logits.")] = False,
+    ) -> Response:
+        """Classify a picture: its most likely classes with their probabilities."""
+
+        async def compute(served: ServedModel, data: bytes) -> Any:
+            return await service.predict(served, data, top=top, with_logits=logits)
+
+        return await respond(request, model, compute)
+
+    @picture_route("/embed", schemas.Embedded)
+    async def embed(request: Request, model: ModelName = None) -> Response:
+        """Compute the features of a picture: the input of the classification head."""
+        return await respond(request, model, service.embed)
+
+    @picture_route("/explain", schemas.Explained)
+    async def explain(
+        request: Request,
+        model: ModelName = None,
+        layers: Annotated[
+            str,
+            Query(
+                pattern=r"^(all|last|[0-9]{1,3}(,[0-9]{1,3}){0,63})$",
+                description="all, last, or layer numbers from 0, separated by commas.",
+            ),
+        ] = "last",
+        matrix: Annotated[bool, Query(description="Include the attention between all patches.")] = False,
+    ) -> Response:
+        """Show what the model attends to in a picture: attention maps, rollout and attention distance."""
+
+        async def compute(served: ServedModel, data: bytes) -> Any:
+            return await service.explain(served, data, layers=layers, with_matrix=matrix)
+
+        return await respond(request, model, compute)
+
+
+async def unless_disconnected(request: Request, work: Coroutine[Any, Any, Any]) -> Any:
+    """Wait for the result, or cancel the work as soon as the client goes away."""
+
+    async def disconnect() -> None:
+        while (await request.receive())["type"] != "http.disconnect":
+            pass
+
+    computing, leaving = asyncio.ensure_future(work), asyncio.ensure_future(disconnect())
+    waiting: list[Awaitable[Any]] = [computing, leaving]
+    try:
+        await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)  # type: ignore[type-var]
+        if computing.done():
+            return computing.result()
+        raise ClientDisconnect
+    finally:
+        computing.cancel()
+        leaving.cancel()

@@ -1,0 +1,105 @@
+"""One served model: its name, its description, and the tasks that the batcher runs on it."""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from vitrine.exporting.runner import OnnxRunner
+from vitrine.models import ViTConfig
+from vitrine.serving.batching import Task
+from vitrine.serving.explanation import explain, figures_of
+from vitrine.serving.fewshot_classifier import representation_width
+from vitrine.serving.predictor import Predictor, Wanted
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ExplainRequest:
+    """A picture to explain, and which layers in what detail."""
+
+    pixels: Tensor
+    layers: tuple[int, ...]
+    with_matrix: bool
+
+
+class ServedModel:
+    """A predictor with a name and its tasks; an ONNX `graph` computes in its place where there is one."""
+
+    def __init__(
+        self, name: str, predictor: Predictor, *, max_batch: int, graph: OnnxRunner | None = None
+    ) -> None:
+        self.name, self.predictor, self.graph = name, predictor, graph
+        self.logits = Task(
+            name="logits", run=lambda items: self.compute(items, wanted="logits"), max_batch=max_batch
+        )
+        self.features = Task(
+            name="features", run=lambda items: self.compute(items, wanted="features"), max_batch=max_batch
+        )
+        # The attention maps of a picture take several times the memory of its forward pass, so one at a time.
+        self.explanation = Task(name="explanation", run=self.explain, max_batch=1)
+        self._figures: dict[str, Any] | None = None
+
+    @property
+    def has_attention(self) -> bool:
+        """Whether the model has attention layers."""
+        return isinstance(self.predictor.model.config, ViTConfig)
+
+    @property
+    def depth(self) -> int:
+        """Number of attention layers."""
+        config = self.predictor.model.config
+        return config.depth if isinstance(config, ViTConfig) else 0
+
+    def pixels(self, data: bytes, *, max_pixels: int) -> Tensor:
+        """Decode one upload to the model's size: (C, height, width) uint8."""
+        preprocess = self.predictor.preprocess
+        return preprocess.pixels(preprocess.decode(data, name="the picture", max_pixels=max_pixels))
+
+    def compute(self, items: Sequence[Tensor], *, wanted: Wanted) -> list[Tensor]:
+        """Map pictures (C, height, width) to a row of logits or features each."""
+        pixels = torch.stack(list(items))
+        if self.graph is None:
+            return list(self.predictor.batch(pixels, wanted=wanted))
+        outputs = self.graph(self.predictor.preprocess.normalise(pixels).numpy())
+        rows = outputs.embedding if wanted == "features" else outputs.logits
+        assert rows is not None  # /predict refuses a model without a head
+        return list(torch.from_numpy(rows))
+
+    def explain(self, requests: Sequence[ExplainRequest]) -> list[dict[str, Any]]:
+        """Explain pictures one by one."""
+        return [
+            explain(self.predictor, each.pixels, layers=each.layers, with_matrix=each.with_matrix)
+            for each in requests
+        ]
+
+    def figures(self) -> dict[str, Any]:
+        """Return the figures that need no picture, computed once."""
+        if self._figures is None:
+            self._figures = figures_of(self.predictor.model, image_size=self.predictor.preprocess.size)
+        return self._figures
+
+    def described(self) -> dict[str, Any]:
+        """Return the model's entry in /models."""
+        predictor, config = self.predictor, self.predictor.model.config
+        size = predictor.preprocess.size
+        attention = config if isinstance(config, ViTConfig) else None
+        stride = attention.token_stride if attention else None
+        return {
+            "name": self.name,
+            "variant": predictor.loaded.record.variant,
+            "backend": f"torch, {predictor.precision}" if self.graph is None else self.graph.version,
+            "image_size": list(size),
+            "rule": predictor.preprocess.rule,
+            "crop_fraction": predictor.preprocess.crop_fraction,
+            "classes": list(predictor.classes) if predictor.num_classes else None,
+            "width": representation_width(predictor.model),
+            "parameters": sum(weight.numel() for weight in predictor.model.parameters()),
+            "grid": [side // step for side, step in zip(size, stride, strict=True)] if stride else None,
+            "patch": list(stride) if stride else None,
+            "num_layers": attention.depth if attention else None,
+            "num_heads": attention.num_heads if attention else None,
+            "is_multi_label": predictor.is_multi_label,
+            "notes": list(predictor.loaded.notes),
+        }

@@ -1,0 +1,157 @@
+"""Run the unfinished runs of all plans in one pool, and write a result line per run and a page per study."""
+
+import shutil
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any
+
+from vitrine.runtime.progress import announced, present
+from vitrine.runtime.rate import measured_matmul_rate
+from vitrine.runtime.run_folder import RunFolder
+from vitrine.runtime.turns import alone_at
+from vitrine.studies.datasets import make_arrays
+from vitrine.studies.estimate import Estimate, estimate
+from vitrine.studies.planning import Plan
+from vitrine.studies.pool import carry_out_all
+from vitrine.studies.record import Run
+from vitrine.studies.reporting import PAGE, write_study_page
+from vitrine.studies.results import append_result
+from vitrine.studies.training_runs import Place, carry_out_run
+from vitrine.training.stopping import StoppedError
+from vitrine.version import __version__
+
+
+@dataclass(frozen=True, kw_only=True)
+class MatmulRate:
+    """Speed of large matrix products, stated by the user or measured here."""
+
+    flops_per_second: float
+    measured_on: str | None
+    """Name of the device; None if the rate was stated."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StudyPlan:
+    """What is about to run, shown before the first run."""
+
+    num_runs: int
+    num_unfinished: int
+    cost: Estimate | None
+    """None where nothing is left to do."""
+    jobs: int
+    rate: MatmulRate | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """What came of the runs, beside their results on disk."""
+
+    failed: tuple[str, ...]
+    notes: tuple[str, ...]
+
+
+def execute_plans(
+    plans: Sequence[Plan], *, scale: str, jobs: int, device: str, workers: int, rate: float | None
+) -> Outcome:
+    """Run everything that is not finished, `jobs` runs at a time, and write the studies' pages."""
+    with ExitStack() as claims:
+        for plan in plans:
+            claims.enter_context(alone_at(plan.folder, advice="wait for it, or write to another folder"))
+        todo = [run for plan in plans for run in plan.unfinished()]
+        present(_plan_record(plans, todo, jobs=jobs, rate=rate))
+        folders = {name_of(run): plan.run_folder(run) for plan in plans for run in plan.runs}
+        place = Place(folders=folders, data=plans[0].data, device=device, jobs=jobs)
+        notes = _make_arrays(place, todo, workers=workers)
+        try:
+            failed = _run_all(plans, todo, place, scale=scale, notes=notes)
+        except StoppedError:
+            raise StoppedError("stopped; everything is saved; run the same call again to continue") from None
+        for plan in plans:
+            write_study_page(plan.folder / PAGE, plan.study, plan.finished(), notes=notes)
+    return Outcome(failed=tuple(failed), notes=tuple(notes))
+
+
+def name_of(run: Run) -> str:
+    """Name a run among those of several studies."""
+    return f"{run.study}/{run.name}"
+
+
+def matmul_rate(tflops: float | None) -> MatmulRate:
+    """Return the stated rate in TFLOP/s, or measure this device's."""
+    if tflops is not None:
+        return MatmulRate(flops_per_second=tflops * 1e12, measured_on=None)
+    rate, device = measured_matmul_rate("bf16")
+    return MatmulRate(flops_per_second=rate, measured_on=device)
+
+
+def _plan_record(plans: Sequence[Plan], todo: Sequence[Run], *, jobs: int, rate: float | None) -> StudyPlan:
+    total = sum(len(plan.runs) for plan in plans)
+    if not todo:
+        return StudyPlan(num_runs=total, num_unfinished=0, cost=None, jobs=jobs, rate=None)
+    speed = matmul_rate(rate)
+    data = plans[0].data["data"]
+    cost = estimate(todo, rate=speed.flops_per_second, num_test=data.counts[data.test_split])
+    return StudyPlan(num_runs=total, num_unfinished=len(todo), cost=cost, jobs=jobs, rate=speed)
+
+
+def _make_arrays(place: Place, todo: Sequence[Run], *, workers: int) -> list[str]:
+    """Write the arrays that the runs read; return notes on images that cannot be read."""
+    notes: list[str] = []
+    for name, data in place.data.items():
+        sizes = {run.model.image_size[0] for run in todo if run.work == "training" and run.data == name}
+        sizes |= {run.model.image_size[0] for run in todo if run.probes and name == "target0"}
+        notes += make_arrays(data, sizes, workers=workers)
+    return notes
+
+
+def _run_all(
+    plans: Sequence[Plan], todo: Sequence[Run], place: Place, *, scale: str, notes: Sequence[str]
+) -> list[str]:
+    """Run everything; a study's page is written as soon as its last run ends. Return what failed."""
+    plan_of = {plan.study.name: plan for plan in plans}
+    left = Counter(run.study for run in todo)
+    failed = []
+    with announced("Studies", total=len(todo)) as advance:
+        for done in carry_out_all(todo, carry_out_run, place, jobs=place.jobs, names=name_of):
+            run, plan = done.run, plan_of[done.run.study]
+            if done.values is None:
+                failed.append(f"{name_of(run)}: {done.reason}")
+                # The last line of a traceback is the most informative.
+                advance(1, f"{name_of(run)} failed: {done.reason.strip().splitlines()[-1]}")
+            else:
+                append_result(plan.folder, _result_line(run, plan, done.values, scale=scale))
+                _clear(plan, run)
+                shown = ", ".join(f"{key} {value:.4g}" for key, value in done.values["measures"].items())
+                advance(1, f"{name_of(run)} {shown}")
+            left[run.study] -= 1
+            if not left[run.study]:
+                write_study_page(plan.folder / PAGE, plan.study, plan.finished(), notes=notes)
+    return failed
+
+
+def _result_line(run: Run, plan: Plan, values: Mapping[str, Any], *, scale: str) -> dict[str, Any]:
+    data = plan.data[run.data]
+    return {
+        "study": run.study,
+        "run": run.name,
+        "key": plan.keys[run.name],
+        "series": plan.series,
+        "command": plan.command,
+        "group": run.group,
+        "seed": run.seed,
+        "role": run.role,
+        "settings": run.settings,
+        "scale": scale,
+        "data": data.address,
+        "num_test": data.counts[data.test_split],
+        "version": __version__,
+        **values,
+    }
+
+
+def _clear(plan: Plan, run: Run) -> None:
+    """Remove a finished run's checkpoints, and its whole folder unless another run starts from its weights."""
+    folder = plan.run_folder(run)
+    shutil.rmtree(RunFolder(folder).checkpoints if run.role == "preparation" else folder, ignore_errors=True)

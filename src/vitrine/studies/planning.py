@@ -1,0 +1,140 @@
+"""From studies, a scale and data to plans: every run, its key, and which of them are left to do."""
+
+import dataclasses
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from vitrine.runtime.run_folder import RunFolder
+from vitrine.studies.datasets import StudyData, describe_data
+from vitrine.studies.record import Run, Setup, Study, hash_of, in_order, keys_of
+from vitrine.studies.results import Result, read_results
+from vitrine.studies.scales import SCALES, Scale
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataFacts:
+    """Numbers of the data that a list of runs, and its cost, depend on."""
+
+    num_classes: int
+    num_images: int
+    num_test: int
+    target_classes: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """One study, all its runs and the data that they read."""
+
+    study: Study
+    runs: tuple[Run, ...]
+    keys: Mapping[str, str]
+    """Hash of everything that decides a run's result, by the run's name."""
+    data: Mapping[str, StudyData]
+    out: Path
+    series: str
+    """A hash of scale and data: results of one series may be compared."""
+    command: str
+
+    @property
+    def folder(self) -> Path:
+        """The folder of the study's results."""
+        return self.out / self.study.name
+
+    def run_folder(self, run: Run) -> Path:
+        """Return the folder of a run's checkpoints; other data or another recipe gives another folder."""
+        return self.folder / "runs" / f"{run.name}-{self.keys[run.name]}"
+
+    def finished(self) -> list[Result]:
+        """Return the results of the runs that have finished, in the order of the plan."""
+        by_key = {result.key: result for result in read_results(self.folder)}
+        return [by_key[self.keys[run.name]] for run in self.runs if self.keys[run.name] in by_key]
+
+    def unfinished(self) -> list[Run]:
+        """Return the runs left to do, and finished ones whose weights are needed again and are gone."""
+        done = {result.key for result in self.finished()}
+        left = {run.name for run in self.runs if self.keys[run.name] not in done}
+        for run in self.runs:
+            is_needed = any(other.after == run.name and other.name in left for other in self.runs)
+            if is_needed and not RunFolder(self.run_folder(run)).has_model:
+                left.add(run.name)
+        return [run for run in self.runs if run.name in left]
+
+
+def make_plans(
+    studies: Sequence[Study],
+    scale: Scale,
+    *,
+    data: str,
+    target: str | None,
+    seeds: int | None,
+    out: Path,
+    compiles: bool,
+) -> list[Plan]:
+    """List the runs of every study for this data."""
+    scale = dataclasses.replace(scale, compiles=True) if compiles else scale
+    sets = describe_all(data, target, folder=out / "data")
+    fingerprints = {name: one.fingerprint for name, one in sets.items()}
+    series = hash_of({"scale": dataclasses.asdict(scale), "data": fingerprints})
+    plans = []
+    for study in studies:
+        runs = runs_of(study, scale, seeds=seeds, facts=facts_of(sets))
+        plans.append(
+            Plan(
+                study=study,
+                runs=tuple(runs),
+                keys=keys_of(runs, fingerprints),
+                data=sets,
+                out=out,
+                series=series,
+                command=command_of(study.name, scale, data=data, target=target),
+            )
+        )
+    return plans
+
+
+def describe_all(data: str, target: str | None, *, folder: Path) -> dict[str, StudyData]:
+    """Open the data set and every target (several with commas between), and describe them."""
+    sets = {"data": describe_data(data, folder=folder)}
+    for number, address in enumerate(part for part in (target or "").split(",") if part):
+        sets[f"target{number}"] = describe_data(address, folder=folder)
+    return sets
+
+
+def facts_of(sets: Mapping[str, StudyData]) -> DataFacts:
+    """Return the numbers of the data sets that lists of runs depend on."""
+    own = sets["data"]
+    return DataFacts(
+        num_classes=len(own.classes),
+        num_images=own.counts["train"],
+        num_test=own.counts[own.test_split],
+        target_classes=tuple(len(part.classes) for name, part in sets.items() if name != "data"),
+    )
+
+
+def runs_of(study: Study, scale: Scale, *, seeds: int | None, facts: DataFacts) -> list[Run]:
+    """List the runs of every seed, each after the run whose weights it needs."""
+    runs: list[Run] = []
+    for seed in range(seeds or study.seeds):
+        runs += study.runs(
+            Setup(
+                scale=scale,
+                seed=seed,
+                num_classes=facts.num_classes,
+                num_images=facts.num_images,
+                target_classes=facts.target_classes,
+            )
+        )
+    return in_order(runs)
+
+
+def command_of(study: str, scale: Scale, *, data: str, target: str | None) -> str:
+    """Return the command that repeats these results, apart from the number of seeds."""
+    words = ["vitrine", "study", study, data, "--scale", scale.name]
+    if target:
+        words += ["--target", target]
+    factor = scale.steps / SCALES[scale.name].steps
+    if factor != 1:
+        words += ["--steps", f"{factor:g}"]
+    return shlex.join(words)

@@ -1,0 +1,169 @@
+"""A study's results as one HTML page, and several studies as one Markdown document for the repository."""
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from vitrine.reports.charts import svg_file
+from vitrine.reports.pages import write_page
+from vitrine.reports.study_page import StudyPage, TableRow, render_study
+from vitrine.runtime.files import write_atomically
+from vitrine.studies.record import Study
+from vitrine.studies.results import Result, Results, mean_and_spread
+from vitrine.studies.verdicts import Verdict, verdict_of
+
+PAGE = "index.html"
+BEGIN, END = "<!-- study {name} -->", "<!-- end of {name} -->"
+SPEED = "images_per_second"
+
+
+def verdict_on(study: Study, results: Sequence[Result]) -> tuple[Results, Verdict]:
+    """Return a study's results and the verdict that its rule gives."""
+    measured = Results(results, measure=study.measure)
+    return measured, verdict_of(study.findings(measured))
+
+
+def page_of(study: Study, results: Sequence[Result], *, notes: Sequence[str] = ()) -> StudyPage:
+    """Collect what the page of a study shows."""
+    measured, verdict = verdict_on(study, results)
+    return StudyPage(
+        name=study.name,
+        title=study.title,
+        where=study.where,
+        claim=study.claim,
+        rule=study.rule,
+        verdict=verdict.word,
+        findings=tuple(map(str, verdict.findings)),
+        facts=tuple(facts_of(measured)),
+        measure=study.measure.replace("_", " ") + ("" if study.measure == SPEED else " [%]"),
+        columns=tuple(columns_of(measured)),
+        rows=tuple(rows_of(study, measured)),
+        charts=tuple(study.charts(measured)),
+        departures=study.departures,
+        notes=tuple(notes),
+    )
+
+
+def write_study_page(
+    file: Path, study: Study, results: Sequence[Result], *, notes: Sequence[str] = ()
+) -> Verdict:
+    """Write the page of one study and return its verdict."""
+    write_page(file, render_study(page_of(study, results, notes=notes)))
+    return verdict_on(study, results)[1]
+
+
+def write_document(file: Path, studies: Sequence[tuple[Study, Sequence[Result], str]]) -> None:
+    """Write every study's section into a Markdown document between its marks, and its charts beside it.
+
+    Text outside the marks is kept, so that people can write there.
+    """
+    text = file.read_text(encoding="utf-8") if file.exists() else "# The paper's studies\n"
+    for study, results, command in studies:
+        figure = file.parent / file.stem / f"{study.name}.svg"
+        page = page_of(study, results)
+        with write_atomically(figure, mode="w") as opened:
+            opened.write(svg_file(page.charts))
+        section = section_of(page, command=command, figure=f"{file.stem}/{figure.name}")
+        begin, end = BEGIN.format(name=study.name), END.format(name=study.name)
+        marked = f"{begin}\n{section}\n{end}"
+        pattern = re.compile(f"{re.escape(begin)}.*?{re.escape(end)}", flags=re.DOTALL)
+        if pattern.search(text):
+            text = pattern.sub(lambda _, marked=marked: marked, text)  # type: ignore[misc]
+        else:
+            text = f"{text.rstrip()}\n\n{marked}\n"
+    with write_atomically(file, mode="w") as opened:
+        opened.write(text)
+
+
+def section_of(page: StudyPage, *, command: str, figure: str) -> str:
+    """Write one study as Markdown: claim, command, table, charts, verdict."""
+    lines = [
+        f"## {page.title} (`{page.name}`)",
+        "",
+        f"{page.where}. **Claim:** {page.claim}",
+        "",
+        f"    {command}",
+        "",
+        " · ".join(f"{value} {words}" for value, words in page.facts),
+        "",
+        f"| run | {page.measure} | seeds | {' | '.join(page.columns)} |",
+        f"|---|---|---|{'---|' * len(page.columns)}",
+    ]
+    for row in page.rows:
+        spread = "" if row.spread is None else f" ± {row.spread:.2f}"
+        lines.append(f"| {row.label} | {row.mean:.2f}{spread} | {row.seeds} | {' | '.join(row.others)} |")
+    lines += ["", f"![{page.title}]({figure})", "", f"**Verdict: {page.verdict}.**"]
+    lines += [f"- {finding}" for finding in page.findings]
+    lines += ["", f"Rule: {page.rule}"]
+    if page.departures:
+        lines += ["", f"Departures at small scales: {page.departures}"]
+    return "\n".join(lines)
+
+
+def columns_of(results: Results) -> list[str]:
+    """Return the headings of the further columns."""
+    measured = {name for result in results.measured for name in result.measures}
+    extra = ["5-shot [%]"] if "fewshot" in measured and results.measure != "fewshot" else []
+    extra += ["test [%]"] if results.measure == "fewshot" else []
+    return [*extra, "parameters", "exaFLOPs", "s per run"]
+
+
+def rows_of(study: Study, results: Results) -> list[TableRow]:
+    """Return one row per group, in the order in which groups are listed."""
+    factor = 1 if study.measure == SPEED else 100
+    rows = []
+    for group, members in sorted(results.groups().items(), key=lambda pair: _first_place(results, pair[1])):
+        values = [factor * m.measures[study.measure] for m in members if study.measure in m.measures]
+        if not values:
+            continue
+        mean, spread = mean_and_spread(values)
+        rows.append(
+            TableRow(
+                label=_label(group, members[0]),
+                mean=mean,
+                spread=spread,
+                seeds=len(values),
+                others=tuple(_other_cells(results, members)),
+            )
+        )
+    return rows
+
+
+def facts_of(results: Results) -> list[tuple[str, str]]:
+    """Return the figures over all runs together, each with its words."""
+    if not results.all:
+        return [("0", "finished runs")]
+    last = results.all[-1]
+    num_seeds = len({result.seed for result in results.all})
+    data = ", ".join(dict.fromkeys(result.data for result in results.all))
+    return [
+        (f"{len(results.all)}", "finished runs"),
+        (f"{num_seeds}", "seed" if num_seeds == 1 else "seeds"),
+        (last.scale, "scale"),
+        (data, "data"),
+        (f"{sum(result.exaflops for result in results.all):.3g}", "exaFLOPs"),
+        (f"{sum(result.seconds for result in results.all):,.0f} s", "of runs"),
+        (last.device, "device"),
+    ]
+
+
+def _first_place(results: Results, members: Sequence[Result]) -> int:
+    return min(results.measured.index(member) for member in members)
+
+
+def _label(group: str, result: Result) -> str:
+    """Name a group by its settings."""
+    shown = [f"{value:g}" if isinstance(value, float) else str(value) for value in result.settings.values()]
+    return ", ".join(shown) or group
+
+
+def _other_cells(results: Results, members: Sequence[Result]) -> list[str]:
+    cells = []
+    for column in columns_of(results):
+        other = {"5-shot [%]": "fewshot", "test [%]": "accuracy"}.get(column)
+        if other:
+            values = [100 * m.measures[other] for m in members if other in m.measures]
+            mean, spread = mean_and_spread(values) if values else (float("nan"), None)
+            cells.append(f"{mean:.2f}" + ("" if spread is None else f" ± {spread:.2f}"))
+    seconds = sum(member.seconds for member in members) / len(members)
+    return [*cells, f"{members[0].params:,}", f"{members[0].exaflops:.3g}", f"{seconds:.1f}"]

@@ -1,0 +1,172 @@
+"""One run of a study: train as `pretrain` and `finetune` do, then measure; or measure speed.
+
+A run that was stopped resumes from its last checkpoint.
+"""
+
+import dataclasses
+import functools
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from vitrine.checkpoints import load, save
+from vitrine.checkpoints.adapting import with_num_classes
+from vitrine.checkpoints.weights import ModelWeights, fill_model
+from vitrine.data.preparing.preprocess import Preprocess
+from vitrine.data.sources.source import Source
+from vitrine.models import Model, build
+from vitrine.models.cost import cost_of
+from vitrine.runs.run_records import steps_done
+from vitrine.runs.training_run import Setting
+from vitrine.runs.training_task import make_task, trained_module, weights_of_model
+from vitrine.runtime.devices import choose_device
+from vitrine.runtime.processes import Processes
+from vitrine.runtime.progress import quiet
+from vitrine.runtime.run_folder import RunFolder
+from vitrine.studies.datasets import StudyData, part_of, splits_of
+from vitrine.studies.estimate import exaflops_of
+from vitrine.studies.measures import accuracy_of, measure_model, measure_speed
+from vitrine.studies.record import Run
+from vitrine.training.loop import train
+from vitrine.training.saving import newest_state, weights_of
+from vitrine.training.task import Task
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """Folders, data and device of all runs."""
+
+    folders: Mapping[str, Path]
+    """Folder of every run, by study and name; other data or another recipe gives another folder."""
+    data: Mapping[str, StudyData] = field(default_factory=dict)
+    device: str = "auto"
+    jobs: int = 1
+    """Processes that share the cores."""
+    workers: int = 2
+    """Data-loading workers for sets that are not held in memory."""
+
+    def folder(self, study: str, run: str) -> Path:
+        """Return the folder of a run."""
+        return self.folders[f"{study}/{run}"]
+
+
+def carry_out_run(run: Run, place: Place) -> dict[str, Any]:
+    """Carry out one run and return the fields of its result line that only the run knows."""
+
+    if place.jobs > 1:
+        torch.set_num_threads(max(available_threads() // place.jobs, 1))
+    device = choose_device(place.device)
+    began = time.monotonic()
+    cost = cost_of(run.model)
+    with quiet():
+        if run.work == "speed":
+            outcome: dict[str, Any] = {"measures": measure_speed(run, device), "steps": 0, "num_images": 0}
+        else:
+            outcome = trained_and_measured(run, place, device)
+    if device.type == "cuda":  # memory cached for the next run here is missing in the other processes
+        torch.cuda.empty_cache()
+    return {
+        **outcome,
+        "params": cost.params,
+        "macs": cost.macs,
+        "exaflops": exaflops_of(run, outcome["steps"]),
+        "seconds": round(time.monotonic() - began, 3),
+        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
+    }
+
+
+@functools.cache
+def available_threads() -> int:
+    """Return how many threads torch would use in a process of its own; OMP_NUM_THREADS decides if it is set."""
+
+    return torch.get_num_threads()
+
+
+def trained_and_measured(run: Run, place: Place, device: torch.device) -> dict[str, Any]:
+    """Train from the run's starting weights or its last checkpoint, then evaluate the best weights."""
+
+    data, size = place.data[run.data], run.model.image_size
+    splits = splits_of(data, size[0])
+    preprocess = Preprocess(size=size)
+    train_part = part_of(splits["train"], run.num_images, seed=run.seed)
+    setting = setting_of(run, place, preprocess=preprocess, splits={**splits, "train": train_part})
+    folder = RunFolder(setting.folder)
+    unfinished = newest_state(folder.last_checkpoint)
+    resumed_at = steps_done(unfinished)
+    module = trained_module(setting)
+    processes = Processes(device=device)
+    train(
+        module, task_of(setting, run, processes), config=run.recipe.training, folder=folder.checkpoints,
+        processes=processes, resume_from=unfinished,
+    )  # fmt: skip
+    state = newest_state(folder.best_checkpoint) or newest_state(folder.last_checkpoint)
+    assert state is not None
+    model = build(run.model)
+    model.load_state_dict(weights_of_model(weights_of(state), run.recipe.objective))
+    if run.role == "preparation":
+        save(model, folder.model, preprocess=preprocess, overwrite=True)
+    model = model.to(device).eval()
+    measures = (
+        {} if run.role == "preparation" else measure_model(model, run, place.data, preprocess=preprocess)
+    )
+    return {
+        "measures": measures,
+        "steps": steps_done(newest_state(folder.last_checkpoint)),
+        "num_images": len(train_part),
+        "resumed_at": resumed_at,
+    }
+
+
+def setting_of(run: Run, place: Place, *, preprocess: Preprocess, splits: Mapping[str, Source]) -> Setting:
+    """Describe the run as the training verbs do."""
+
+    return Setting(
+        model=first_weights(run, place),
+        preprocess=preprocess,
+        splits=splits,
+        recipe=run.recipe,
+        folder=place.folder(run.study, run.name),
+        verb="study",
+        data=place.data[run.data].address,
+        device=place.device,
+        workers=place.workers,
+    )
+
+
+def first_weights(run: Run, place: Place) -> Model:
+    """Build the model: fresh, or with the weights of the run before it, a new head and resampled positions."""
+
+    torch.manual_seed(run.seed)
+    fresh = build(run.model)
+    if run.after is None:
+        return fresh
+    before = load(RunFolder(place.folder(run.study, run.after)).model, image_size=run.model.image_size)
+    # The head is new even if the classes are the same (section 3.2).
+    weights, _ = with_num_classes(ModelWeights(before.model), run.model.num_classes)
+    model = build(run.model)
+    tensors = fill_model(weights).state_dict()
+    if not run.keeps_positions:
+        tensors |= {
+            name: value for name, value in fresh.state_dict().items() if name.startswith("positions.")
+        }
+    model.load_state_dict(tensors)
+    return model
+
+
+def task_of(setting: Setting, run: Run, processes: Any) -> Task:
+    """Build the task of the training verbs; evaluate only if asked, on images that are already on the device."""
+
+    task = make_task(setting, processes)
+    evaluate = None
+    if run.recipe.training.evaluate_every and run.recipe.objective == "labels" and "val" in setting.splits:
+        val, preprocess = setting.splits["val"], setting.preprocess
+
+        def evaluate(model: nn.Module) -> dict[str, float]:
+            return {"accuracy": accuracy_of(model, val, preprocess=preprocess, device=processes.device)}
+
+    return dataclasses.replace(task, evaluate=evaluate, depict=None)

@@ -1,0 +1,157 @@
+"""Every file of benchmarks/ runs once on the CPU at toy size, so that no published figure loses its command.
+
+Each benchmark has toy sizes on its own command line; nothing is patched. They run in this process, as `python FILE`
+would run them, because importing torch takes longer than most of them at this size.
+"""
+
+import runpy
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from boxes import untrained_box
+from pictures import photo, save
+from PIL import Image
+
+import vitrine
+from vitrine.runtime.peers import import_peer
+
+ROOT = Path(__file__).parents[2]
+FOLDER = ROOT / "benchmarks"
+CHROMIUM = Path("/usr/bin/chromium")
+SIZE = 32
+# File, and the words after it; {names} are places of the `desk` below.
+TOY_RUNS = [
+    ("box_transfer.py", "{pets} --arms box,features --shots 4 --epochs 1 --batch-size 4 --size 32 --test 4"),
+    ("checkpoints.py", "load --model ViT-Ti/16 --repeat 1"),
+    ("checkpoints.py", "convert --model ViT-Ti/16 --to vitrine"),
+    ("cpu.py", "infer --depth 1 --batches 1 --rounds 1 --eager"),
+    ("cpu.py", "train --depth 1 --batch-size 1 --rounds 1"),
+    ("cpu.py", "start --rounds 1"),
+    ("data.py", "--images {pets}/images --count 12 --size 32 --batch 4 --rounds 1 --workers 0,1"),
+    ("dedup.py", "{pets}/images {photos} --synthetic 200 20 --sheets {out}"),
+    ("dinov2_onnx.py", "{dinov2} {photos} --count 1"),
+    ("fewshot.py", "--classes 4 --shots 2 --width 8 --test-rows 40"),
+    ("fewshot_real.py", "{model} {data} --sizes 32 --shots 1 --seeds 1 --batch-size 8 --workers 0 --out {out}/a"),
+    ("growth.py", "--rounds 1 --sizes 2 --only images,tokens,width,depth,training-images,order,few-shot-tests"),
+    ("inference.py", "--device cpu --model ViT-Ti/16 --size 32 --batches 1 --no-compile --rounds 1 --repeats 1"),
+    ("inspection.py", "attention {model} --pets {pets} --count 2 --size 32"),
+    ("loss_curves.py", "{cifar} --device cpu --no-compile --model ViT-Ti/16 --steps 2 --seeds 2 --batch-size 2 "
+     "--precisions fp32,bf16 --smoothed 1"),
+    ("masked.py", "--model ViT-Ti/16 --size 32 --batch-size 1 --rounds 1"),
+    ("pictures.py", "{demo} {out}"),
+    ("run_curves.py", "{demo}/run --out {out}/curves.svg"),
+    ("self_supervision.py", "--data {cifar} --out {out} --device cpu --tiny --seeds 1 --jobs 0 --pretrain-epochs 1 "
+     "--tune-epochs 1 --methods scratch;dino"),
+    ("serve.py", "load {model} {photos} --seconds 0.5 --clients 2 --round-seconds 0.5 --rounds 1 --growth 9"),
+    ("serve.py", "mutate {model} {photos} --count 20"),
+    ("train_step.py", "--device cpu --model ViT-Ti/16 --size 32 --batch-size 2 --ours plain --no-compile --rounds 1 "
+     "--repeats 1"),
+]  # fmt: skip
+
+
+def test_every_benchmark_has_a_toy_run() -> None:
+    assert {name for name, _ in TOY_RUNS} == {path.name for path in FOLDER.glob("*.py")}
+
+
+@pytest.fixture(scope="module")
+def desk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Path]]:
+    """Make the data that benchmarks ask for, a few small images each."""
+    root = tmp_path_factory.mktemp("desk")
+    model = untrained_box(root / "model", image_size=SIZE, num_classes=2)
+    photos = root / "photos"
+    for number in range(4):
+        save(photos / f"{number}.jpg", photo(number, 48, 40))
+    data = "generated:shapes?size=32&count=24&val=12&test=8&label=texture"
+    demo = root / "demo"
+    vitrine.finetune(data, model=str(model), out=demo / "run", epochs=1, device="cpu", workers=0)
+    vitrine.check(str(photos), out=demo / "check")
+    save(demo / "inspect" / "rollout.png", photo(9, 60, 90))  # a figure that is only made smaller
+    yield {
+        "pets": small_pets(root / "pets"), "photos": photos, "model": model, "cifar": small_cifar(root / "cifar"),
+        "dinov2": small_dinov2(root / "dinov2.onnx"), "data": Path(data), "demo": demo,
+    }  # fmt: skip
+
+
+def small_pets(folder: Path) -> Path:
+    """Two breeds in the layout of Oxford-IIIT Pets, with trimaps."""
+    names = [f"{breed}_{number}" for number in range(8) for breed in ("Abyssinian", "beagle")]
+    for number, name in enumerate(names):
+        save(folder / "images" / f"{name}.jpg", photo(100 + number, 60, 50))
+        marks = np.full((50, 60), 2, dtype=np.uint8)
+        marks[10:30, 10:40] = 1
+        marks[30:34, 10:40] = 3
+        (folder / "annotations" / "trimaps").mkdir(parents=True, exist_ok=True)
+        Image.fromarray(marks).save(folder / "annotations" / "trimaps" / f"{name}.png")
+    for listing, part in (("trainval.txt", names[:12]), ("test.txt", names[12:])):
+        lines = "".join(f"{name} {1 + index % 2} 1 1\n" for index, name in enumerate(part))
+        (folder / "annotations" / listing).write_text(lines)
+    return folder
+
+
+def small_cifar(folder: Path) -> Path:
+    """CIFAR-10's binary layout: per image one byte of label, then 32 x 32 red, green and blue bytes."""
+    folder.mkdir()
+    rng = np.random.default_rng(0)
+    for name in [*(f"data_batch_{number}.bin" for number in range(1, 6)), "test_batch.bin"]:
+        rows = rng.integers(0, 256, (20, 1 + 3 * 32 * 32), dtype=np.uint8)
+        rows[:, 0] = np.arange(20) % 10
+        (folder / name).write_bytes(rows.tobytes())
+    labels = "airplane automobile bird cat deer dog frog horse ship truck"
+    (folder / "batches.meta.txt").write_text("\n".join(labels.split()) + "\n")
+    return folder
+
+
+def small_dinov2(path: Path) -> Path:
+    """Export a small DINOv2 from timm with the exporter and the names of the published graphs."""
+    import onnx
+
+    model = import_peer("timm").create_model(
+        "vit_small_patch14_dinov2", img_size=224, embed_dim=64, depth=1, num_heads=1
+    )
+    for parameter in model.parameters():  # equal tensors would be stored once
+        torch.nn.init.normal_(parameter, std=0.1)
+    inputs = (torch.zeros(1, 3, 224, 224),)
+    torch.onnx.export(model.eval(), inputs, path, dynamo=False, opset_version=16, input_names=["input"])
+    graph = onnx.load(path)
+    for node in graph.graph.node:  # the published model keeps its blocks in a list, timm in a module
+        node.name = node.name.replace("/blocks/blocks.", "/blocks.")
+    onnx.save(graph, path)
+    return path
+
+
+@pytest.fixture
+def settings_of_torch() -> Iterator[None]:
+    """Put back what benchmarks set for their whole process."""
+    threads, tf32 = torch.get_num_threads(), torch.backends.cuda.matmul.allow_tf32
+    yield
+    torch.set_num_threads(threads)
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = tf32
+
+
+@pytest.mark.usefixtures("settings_of_torch")
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("toy", TOY_RUNS, ids=[f"{name} {words[:12]}" for name, words in TOY_RUNS])
+def test_the_benchmark_runs_at_toy_size(
+    toy: tuple[str, str],
+    desk: dict[str, Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    name, words = toy
+    if name == "pictures.py" and not CHROMIUM.exists():
+        pytest.skip("no chromium to photograph pages with")
+    arguments = words.format(**desk, out=tmp_path / "out").split()
+    (tmp_path / "out").mkdir()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(FOLDER)
+    monkeypatch.setattr(sys, "argv", [str(FOLDER / name), *arguments])
+    try:
+        runpy.run_path(str(FOLDER / name), run_name="__main__")
+    except SystemExit as end:
+        assert not end.code, end.code
+    assert capfd.readouterr().out.strip(), "a benchmark prints what it measured"

@@ -1,0 +1,106 @@
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from vitrine.data.loading.order import evaluation_rows, index_at, training_rows
+from vitrine.data.randomness import BETA_UNIFORMS, beta_from_uniforms, philox, uniforms
+from vitrine.errors import ConfigError
+
+
+@given(length=st.integers(1, 3000), epoch=st.integers(0, 10**6), seed=st.integers(0, 2**40))
+@settings(max_examples=60, deadline=None)
+def test_an_epoch_is_a_permutation_of_the_set(length, epoch, seed):
+    order = index_at(np.arange(length), epoch=epoch, seed=seed, length=length)
+    assert np.array_equal(np.sort(order), np.arange(length))
+
+
+def test_epochs_and_seeds_give_different_orders():
+    orders = [
+        tuple(index_at(np.arange(100), epoch=epoch, seed=seed, length=100))
+        for epoch in range(5)
+        for seed in range(5)
+    ]
+    assert len(set(orders)) == 25
+
+
+def test_the_order_looks_random():
+    # Mean distance between successive numbers of a random permutation of N is N/3; the sign of steps is fair.
+    order = index_at(np.arange(20_000), epoch=0, seed=1, length=20_000)
+    assert abs(np.abs(np.diff(order)).mean() / 20_000 - 1 / 3) < 0.01
+    assert abs(np.corrcoef(order[:-1], order[1:])[0, 1]) < 0.03
+
+
+@given(length=st.integers(1, 500), steps=st.integers(1, 20), seed=st.integers(0, 99))
+@settings(max_examples=40, deadline=None)
+def test_the_global_batch_is_the_same_on_one_two_four_or_eight_processes(length, steps, seed):
+    alone = training_rows(steps, length=length, batch_size=16, seed=seed)
+    for world_size in (2, 4, 8):
+        parts = [
+            training_rows(steps, length=length, batch_size=16, seed=seed, rank=rank, world_size=world_size)
+            for rank in range(world_size)
+        ]
+        assert np.array_equal(np.concatenate([part.indices for part in parts]), alone.indices)
+        assert np.array_equal(np.concatenate([part.positions for part in parts]), alone.positions)
+
+
+def test_every_image_is_seen_once_an_epoch_though_batches_straddle_epochs():
+    rows = [training_rows(step, length=10, batch_size=4, seed=3) for step in range(15)]
+    stream = np.concatenate([row.indices for row in rows])
+    for epoch in range(6):
+        assert sorted(stream[10 * epoch : 10 * epoch + 10]) == list(range(10))
+
+
+@given(length=st.integers(1, 300), batch_size=st.integers(1, 40), world_size=st.integers(1, 9))
+@settings(max_examples=80, deadline=None)
+def test_evaluation_scores_every_image_exactly_once_on_any_number_of_processes(
+    length, batch_size, world_size
+):
+    seen = [
+        index
+        for rank in range(world_size)
+        for rows in evaluation_rows(length=length, batch_size=batch_size, rank=rank, world_size=world_size)
+        for index in rows.indices.tolist()
+    ]
+    assert seen == list(range(length))
+
+
+def test_a_batch_that_processes_cannot_share_is_refused_with_the_nearest_sizes():
+    with pytest.raises(ConfigError, match=r"got 30 and 8; nearest that fit: 24 and 32"):
+        training_rows(0, length=10, batch_size=30, seed=0, world_size=8)
+
+
+def test_philox_gives_the_published_test_vectors():
+    # Random123's known answers for philox4x32-10.
+    zeros, ones = np.zeros(1, np.uint64), np.full(1, 0xFFFFFFFF, np.uint64)
+    assert [int(w[0]) for w in philox([zeros] * 4, (0, 0))] == [
+        0x6627E8D5,
+        0xE169C58D,
+        0xBC57AC4C,
+        0x9B00DBD8,
+    ]
+    assert [int(w[0]) for w in philox([ones] * 4, (0xFFFFFFFF, 0xFFFFFFFF))] == [
+        0x408F276D,
+        0x41C83B0E,
+        0xA20BC7C6,
+        0x6D5451FD,
+    ]
+
+
+def test_numbers_do_not_depend_on_the_company_they_are_drawn_in():
+    many = uniforms(5, stream="view", epochs=2, positions=np.arange(100), count=23)
+    one = uniforms(5, stream="view", epochs=2, positions=[42], count=23)
+    assert np.array_equal(many[42], one[0])
+    assert not np.array_equal(one, uniforms(5, stream="augment", epochs=2, positions=[42], count=23))
+    assert abs(many.mean() - 0.5) < 0.02 and many.min() >= 0 and many.max() < 1
+
+
+@pytest.mark.parametrize("alpha", [0.1, 0.2, 0.8, 1.0, 4.0])
+def test_beta_draws_have_the_mean_and_variance_of_beta(alpha):
+    draws = beta_from_uniforms(
+        uniforms(0, stream="mix", epochs=0, positions=np.arange(20_000), count=BETA_UNIFORMS), alpha
+    )
+    variance = 1 / (4 * (2 * alpha + 1))
+    # Standard error of the mean is below 0.0033; four of them.
+    assert abs(draws.mean() - 0.5) < 0.014
+    assert abs(draws.var() / variance - 1) < 0.05
