@@ -12,7 +12,6 @@ from torch import Tensor, nn
 
 from vitrine.data.loading.loader import Batch
 from vitrine.data.loading.order import Rows
-from vitrine.data.transfer import sent
 from vitrine.errors import ConfigError, TryOption
 from vitrine.models import Model, ViT, ViTConfig
 from vitrine.objectives.classification import evaluate_classes
@@ -34,6 +33,7 @@ from vitrine.objectives.objective import (
     register_objective,
 )
 from vitrine.objectives.teacher import Teacher, TeacherRequest
+from vitrine.runtime.devices import copy_to_device
 
 # Features of all images are held in memory: more than this is refused.
 LARGEST_BYTES = 16 << 30
@@ -133,7 +133,7 @@ class DistillationObjective(DistillationConfig, Objective):
             if kept is None:
                 (logits,) = teacher.ask(pixels, lambda images: (model(images),))
             else:
-                logits = sent(kept[torch.from_numpy(batch.rows.indices)], device)
+                logits = copy_to_device(kept[torch.from_numpy(batch.rows.indices)], device)
             return context.preprocess.normalise(pixels), targets, logits
 
         return prepare
@@ -156,7 +156,7 @@ class DistillationObjective(DistillationConfig, Objective):
         kept = kept_answers(context, features, output, bytes_per_image=(1 + count) * width * 4)
 
         def look_up(rows: Rows) -> Parts:
-            found = sent(kept[torch.from_numpy(rows.indices)], context.processes.device)
+            found = copy_to_device(kept[torch.from_numpy(rows.indices)], context.processes.device)
             found = found.view(len(rows.indices), 1 + count, width)
             return found[:, 0], found[:, 1:]
 

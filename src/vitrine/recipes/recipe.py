@@ -13,7 +13,7 @@ from vitrine.data.preparing.training_view import Crop
 from vitrine.errors import ConfigError
 from vitrine.models import BiTConfig, ViTConfig
 from vitrine.objectives import LabelsObjective, Objective, find_objective
-from vitrine.recipes.earlier_names import modernised, modern_path
+from vitrine.recipes.earlier_names import modern_path, modernised
 from vitrine.recipes.plain_values import build, convert, plain, read_value, unknown_setting
 from vitrine.training.config import TrainingConfig, require_choice
 
@@ -118,8 +118,12 @@ class Recipe:
     def with_objective(self, objective: Objective) -> "Recipe":
         """Learn something else with the same recipe; settings that do not go with it become neutral."""
         changed = {path: neutral for path, neutral in objective.neutral_settings.items()}
-        training = {path.split(".")[1]: value for path, value in changed.items() if path.startswith("training.")}
-        augment = {path.split(".")[1]: value for path, value in changed.items() if path.startswith("augment.")}
+        training = {
+            path.split(".")[1]: value for path, value in changed.items() if path.startswith("training.")
+        }
+        augment = {
+            path.split(".")[1]: value for path, value in changed.items() if path.startswith("augment.")
+        }
         return dataclasses.replace(
             self,
             claim=f"unmeasured: {self.name} with objective {objective.kind}",

@@ -91,3 +91,11 @@ def device_constant(values: tuple[float, ...], device: torch.device) -> Tensor:
     """Return a few numbers as a float32 tensor that is made on its device once; not to be written to."""
     with torch.inference_mode(False):  # made once, used in every mode
         return torch.tensor(values, device=device, dtype=torch.float32)
+
+
+@contextmanager
+def seeded(seed: int) -> Iterator[None]:
+    """Draw random numbers on the CPU from this seed inside the block; afterwards they continue as before."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        yield
