@@ -20,7 +20,7 @@ from typing import Any
 import torch
 
 import vitrine
-from vitrine.evaluation.bootstrap import wilson_interval
+from vitrine.evaluation.metrics import wilson_interval
 
 FRESH = "ViT-Ti/16"
 

@@ -28,11 +28,11 @@ import numpy as np
 import torch
 
 from vitrine.checkpoints import Record
+from vitrine.checkpoints.libraries import import_installed
 from vitrine.data.preparing.preprocess import Preprocess
 from vitrine.exporting import InferenceModel
 from vitrine.exporting.onnx_graph import OPSET, quietly, write_onnx
 from vitrine.models import create_model
-from vitrine.runtime.peers import import_peer
 
 TIMM = {
     "ViT-Ti/16": "vit_tiny_patch16_224",
@@ -77,7 +77,7 @@ def told(times: dict[str, list[tuple[float, float]]], *, peer: str) -> dict[str,
 
 def infer(options: argparse.Namespace) -> dict[str, Any]:
     """Race single images and batches through every engine."""
-    timm = import_peer("timm")
+    timm = import_installed("timm")
     ours = create_model(options.model, **blocks(options)).eval()
     torch.nn.init.normal_(ours.head.weight, std=0.02)  # type: ignore[union-attr]
     theirs = timm.create_model(TIMM[options.model], pretrained=False, **blocks(options)).eval()
@@ -156,7 +156,7 @@ def open_file(file: Path, threads: int) -> dict[str, Callable[[Any], object]]:
 
 def train(options: argparse.Namespace) -> dict[str, Any]:
     """Race one training step of ours and of timm's, in fp32 and under bf16 autocast."""
-    timm = import_peer("timm")
+    timm = import_installed("timm")
     images = torch.randn(options.batch_size, 3, 224, 224)
     labels = torch.randint(0, 1000, (options.batch_size,))
 
@@ -206,11 +206,11 @@ def start(options: argparse.Namespace) -> dict[str, Any]:
     commands = {
         "python": ["-c", "pass"],
         "import vitrine": ["-c", "import vitrine"],
-        "vitrine --help": ["-m", "vitrine.cli", "--help"],
+        "vitrine --help": ["-m", "vitrine", "--help"],
         "import torch": ["-c", "import torch"],
     }
     if options.predict:
-        commands["vitrine predict"] = ["-m", "vitrine.cli", "predict", *options.predict]
+        commands["vitrine predict"] = ["-m", "vitrine", "predict", *options.predict]
     return {
         name: dict(
             zip(("clock_s", "processor_s"), (round(found, 3) for found in seconds(words)), strict=True)

@@ -25,6 +25,7 @@ import numpy as np
 import torch
 from PIL import Image
 
+from vitrine.checkpoints.libraries import import_installed
 from vitrine.data.augmenting.augment import Augment, augment
 from vitrine.data.loading.loader import Batch, Loader
 from vitrine.data.preparing.preprocess import Preprocess
@@ -32,7 +33,6 @@ from vitrine.data.preparing.training_view import TrainView
 from vitrine.data.sources.opening import open_source
 from vitrine.models import create_model
 from vitrine.models.kernels import use_kernels
-from vitrine.runtime.peers import import_peer
 
 CPU_BATCH, CUDA_BATCH = 64, 256
 AREA = (0.05, 1.0)
@@ -107,7 +107,7 @@ def ours(root: Path, options: argparse.Namespace, *, workers: int, kind: str = "
 
 
 def timms(root: Path, options: argparse.Namespace, *, workers: int) -> Iterator[int]:
-    data = import_peer("timm.data")
+    data = import_installed("timm.data")
     loader = data.create_loader(
         data.ImageDataset(str(root)),
         input_size=(3, options.size, options.size),
@@ -126,7 +126,10 @@ def timms(root: Path, options: argparse.Namespace, *, workers: int) -> Iterator[
 
 
 def torchvisions(root: Path, options: argparse.Namespace, *, workers: int) -> Iterator[int]:
-    datasets, transforms = import_peer("torchvision.datasets"), import_peer("torchvision.transforms")
+    datasets, transforms = (
+        import_installed("torchvision.datasets"),
+        import_installed("torchvision.transforms"),
+    )
     mode = transforms.InterpolationMode(options.interpolation)
     steps = transforms.Compose(
         [

@@ -19,16 +19,16 @@ import torch
 from torch import nn
 from train_step import TIMM_NAMES, synchronize
 
+from vitrine.checkpoints.libraries import import_installed
 from vitrine.models import create_model
 from vitrine.models.kernels.layers import speed_up
-from vitrine.runtime.peers import import_peer
 
 SMALL = 8
 
 
 def contestants(options: argparse.Namespace) -> dict[str, nn.Module]:
     ours = create_model(options.model, image_size=options.size)
-    theirs = import_peer("timm").create_model(TIMM_NAMES[options.model], img_size=options.size)
+    theirs = import_installed("timm").create_model(TIMM_NAMES[options.model], img_size=options.size)
     models = {"vitrine": ours, "timm": theirs}
     if options.device == "cuda":  # our kernels are Triton's
         fp8 = speed_up(create_model(options.model, image_size=options.size), in_fp8=True)

@@ -213,7 +213,7 @@ def model_alone(options: argparse.Namespace) -> None:
 
     import torch
 
-    from vitrine.runtime.cores import available_cores as cores
+    from vitrine.runtime.threads import available_cores as cores
     from vitrine.serving.batching import keep_freed_memory
 
     keep_freed_memory()  # as the server does
@@ -273,7 +273,7 @@ def opened(options: argparse.Namespace, *, threads: int) -> "ServedModel":
 
 
 def serve_command(options: argparse.Namespace) -> list[str]:
-    command = [sys.executable, "-m", "vitrine.cli", "serve", options.model, "--port", "0"]
+    command = [sys.executable, "-m", "vitrine", "serve", options.model, "--port", "0"]
     return [*command, *computed_by(options), *options.options.split()]
 
 
@@ -290,7 +290,7 @@ def plain_server(options: argparse.Namespace) -> None:
     import uvicorn
     from fastapi import FastAPI, Request
 
-    from vitrine.runtime.cores import available_cores as cores
+    from vitrine.runtime.threads import available_cores as cores
     from vitrine.serving.server import bind
 
     hosted = opened(options, threads=cores())

@@ -21,14 +21,14 @@ from pathlib import Path
 import torch
 from torch import nn
 
+from vitrine.checkpoints.libraries import import_installed
 from vitrine.models import create_model
 from vitrine.models.cost import TRAINING_FLOPS_PER_MAC, cost_of
 from vitrine.models.dropout import image_keys
 from vitrine.models.kernels.layers import speed_up
 from vitrine.objectives.classification import classification_loss
-from vitrine.runtime.peers import import_peer
+from vitrine.runtime.hardware import measured_matmul_rate
 from vitrine.runtime.processes import Processes
-from vitrine.runtime.rate import measured_matmul_rate
 from vitrine.training.config import TrainingConfig
 from vitrine.training.graphs import (
     WARM_UP_STEPS,
@@ -87,7 +87,10 @@ def our_steps(images: torch.Tensor, labels: torch.Tensor, *, layers: str, option
 def timm_step(images: torch.Tensor, labels: torch.Tensor, *, is_compiled: bool, options: Namespace) -> Step:
     device = images.device
     model = (
-        import_peer("timm").create_model(TIMM_NAMES[options.model], img_size=options.size).to(device).train()
+        import_installed("timm")
+        .create_model(TIMM_NAMES[options.model], img_size=options.size)
+        .to(device)
+        .train()
     )
     forward = torch.compile(model) if is_compiled else model
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, weight_decay=0.1, fused=True)

@@ -2,12 +2,12 @@
 
 from types import ModuleType
 
-from vitrine.runtime.peers import import_peer
+from vitrine.checkpoints.libraries import import_installed
 
 
 def import_torchvision() -> ModuleType:
-    return import_peer("torchvision")
+    return import_installed("torchvision")
 
 
 def import_timm() -> ModuleType:
-    return import_peer("timm")
+    return import_installed("timm")

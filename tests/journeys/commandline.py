@@ -18,7 +18,7 @@ def vitrine(
 ) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "PYTHONPATH": str(SOURCE), "OMP_NUM_THREADS": "1", "COLUMNS": "120"}
     return subprocess.run(
-        [sys.executable, "-m", "vitrine.cli", *map(str, arguments)],
+        [sys.executable, "-m", "vitrine", *map(str, arguments)],
         capture_output=True,
         text=True,
         cwd=cwd,
@@ -60,7 +60,7 @@ def started(*arguments: str | Path, cwd: Path | None = None) -> subprocess.Popen
     """Start the command line in a process of its own and do not wait for it."""
     environment = {**os.environ, "PYTHONPATH": str(SOURCE), "OMP_NUM_THREADS": "1", "COLUMNS": "120"}
     return subprocess.Popen(
-        [sys.executable, "-m", "vitrine.cli", *map(str, arguments)],
+        [sys.executable, "-m", "vitrine", *map(str, arguments)],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=cwd, env=environment,
     )  # fmt: skip
 

@@ -17,7 +17,7 @@ from pictures import photo, save
 from PIL import Image
 
 import vitrine
-from vitrine.runtime.peers import import_peer
+from vitrine.checkpoints.libraries import import_installed
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "benchmarks"
@@ -109,7 +109,7 @@ def small_dinov2(path: Path) -> Path:
     """Export a small DINOv2 from timm with the exporter and the names of the published graphs."""
     import onnx
 
-    model = import_peer("timm").create_model(
+    model = import_installed("timm").create_model(
         "vit_small_patch14_dinov2", img_size=224, embed_dim=64, depth=1, num_heads=1
     )
     for parameter in model.parameters():  # equal tensors would be stored once

@@ -186,7 +186,7 @@ def test_evaluate_on_two_processes_gives_the_figures_of_one(photos, weights, tmp
 def evaluated_by_two(weights, photos, *, cwd):
     return subprocess.run(
         [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone", "-m",
-         "vitrine.cli", "evaluate", str(weights), str(photos), "--out", "two", "--device", "cpu"],
+         "vitrine", "evaluate", str(weights), str(photos), "--out", "two", "--device", "cpu"],
         cwd=cwd,
         env={**os.environ, "PYTHONPATH": str(SOURCE), "OMP_NUM_THREADS": "1"},
         capture_output=True,

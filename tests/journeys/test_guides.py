@@ -153,9 +153,7 @@ def is_left_out(line: str) -> bool:
 
 
 def test_a_misspelt_option_in_a_guide_would_be_found() -> None:
-    [words] = commands_in(
-        "torchrun --nproc-per-node 2 -m vitrine.cli pretrain data \\\n  --epoch 3 # short\n"
-    )
+    [words] = commands_in("torchrun --nproc-per-node 2 -m vitrine pretrain data \\\n  --epoch 3 # short\n")
     assert words == ["pretrain", "data", "--epoch", "3"]
     application = typer.main.get_command(build())
     context = application.make_context("vitrine", list(words), resilient_parsing=True)

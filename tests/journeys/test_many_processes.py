@@ -173,7 +173,7 @@ def command_line(out: Path) -> list[str]:
     """Write the run of this module as a user types it."""
     settings = [part for one in SETTINGS for part in ("--set", one)]
     return [
-        "-m", "vitrine.cli", "pretrain", DATA, "--recipe", "demo", "--steps", "6", "--batch-size", "16",
+        "-m", "vitrine", "pretrain", DATA, "--recipe", "demo", "--steps", "6", "--batch-size", "16",
         "--log-every", "1", "--checkpoint-every", "2", "--evaluate-every", "4", "--device", "cpu",
         "--workers", "0", *settings, "--out", str(out),
     ]  # fmt: skip
@@ -202,7 +202,7 @@ def test_tasks_of_srun_find_each_other_without_torchrun(tmp_path: Path, runs: Pa
     assert "Accuracy" in said[0][0] and said[1][0] == ""  # the first one speaks
     assert losses(tmp_path / "run") == pytest.approx(losses(runs / "one"), rel=1e-5)
     measure = ["evaluate", str(tmp_path / "run"), DATA, "--device", "cpu", "--workers", "0"]
-    said = by_two_tasks(["-m", "vitrine.cli", *measure, "--out", str(tmp_path / "two"), "--json"])
+    said = by_two_tasks(["-m", "vitrine", *measure, "--out", str(tmp_path / "two"), "--json"])
     assert said[1][0] == ""  # two tasks that had not met would both have measured, and both have spoken
     alone = inside(*measure, "--out", tmp_path / "one", "--json")
     found, expected = json.loads(said[0][0]), json.loads(alone.stdout)

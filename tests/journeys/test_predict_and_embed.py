@@ -7,6 +7,7 @@ import json
 
 import numpy as np
 import pytest
+import torch
 from boxes import untrained_box
 from pictures import class_folders, photo, save
 from pyarrow import parquet
@@ -14,6 +15,7 @@ from pyarrow import parquet
 import vitrine
 from vitrine.checkpoints import locating
 from vitrine.errors import ConfigError, DataError
+from vitrine.runtime.devices import ON_CPU
 
 from .commandline import assert_refused, inside
 from .commandline import vitrine as run
@@ -102,8 +104,51 @@ def test_folder_pattern_files_and_lists_give_a_row_a_picture_and_an_error_for_th
     assert all(float(row["confidence"]) >= float(row["confidence_2"]) for row in rows[:3])
 
 
+def piped(monkeypatch, data):
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(data)))
+
+
+def test_paths_that_find_separates_by_nul_bytes_may_hold_line_breaks(command_line, inbox, monkeypatch):
+    (inbox / "two\nlines.png").write_bytes((inbox / "0.png").read_bytes())
+    piped(monkeypatch, b"inbox/0.png\0inbox/two\nlines.png\0")
+    code, out, _ = command_line("predict")("predict", "-", "--json")
+    assert code == 0
+    names = [one["name"] for one in json.loads(out)["predictions"]]
+    assert names == ["inbox/0.png", "inbox/two\nlines.png"]
+
+
+def test_a_picture_on_standard_input_is_the_picture(command_line, inbox, monkeypatch):
+    piped(monkeypatch, (inbox / "0.png").read_bytes())
+    code, out, _ = command_line("predict")("predict", "-", "--json")
+    by_pipe = json.loads(out)["predictions"]
+    assert code == 0 and by_pipe[0]["name"] == "-"
+    by_name = json.loads(command_line("predict")("predict", "inbox/0.png", "--json")[1])["predictions"]
+    assert by_pipe[0]["answers"] == by_name[0]["answers"]
+    piped(monkeypatch, (inbox / "0.png").read_bytes()[:300])
+    code, out, _ = command_line("predict")("predict", "-")
+    assert code == 1 and "damaged" in out
+
+
+def test_predictions_on_standard_output_are_csv_and_nothing_else(command_line, inbox):
+    code, out, _ = command_line("predict")("predict", "inbox", "--out", "-", "--top", "1")
+    assert code == 0
+    rows = list(csv.DictReader(io.StringIO(out)))
+    assert [row["path"] for row in rows] == [
+        f"inbox/{name}" for name in ("0.png", "1.png", "2.png", "bad.jpg")
+    ]
+    assert all(bool(row["predicted"]) != bool(row["error"]) for row in rows)
+
+
+def test_a_gpu_that_is_not_there_is_refused_in_one_sentence(command_line, inbox):
+    if torch.backends.mps.is_available():
+        pytest.skip("this machine has an Apple GPU")
+    with pytest.raises(ConfigError) as refused:
+        vitrine.predict("inbox", device="mps")
+    assert refused.value.option == "device" and refused.value.advice == (ON_CPU,)
+
+
 def test_paths_on_standard_input_that_do_not_exist_become_rows_too(command_line, inbox, monkeypatch, here):
-    monkeypatch.setattr("sys.stdin", io.StringIO("inbox/0.png\ninbox/gone.png\n\n"))
+    piped(monkeypatch, b"inbox/0.png\ninbox/gone.png\n\n")
     code, _, _ = command_line("predict")("predict", "-", "--out", "preds.jsonl")
     assert code == 0
     found = [json.loads(line) for line in (here / "preds.jsonl").read_text().splitlines()]
@@ -135,15 +180,15 @@ def test_mistakes_are_answered_in_one_sentence(inbox, small_box, here):
         vitrine.predict("inbox/00.png")
     with pytest.raises(DataError, match="no such folder inbx; did you mean inbox"):
         vitrine.predict("inbx")
-    with pytest.raises(ConfigError, match="is a model; say what pictures too"):
+    with pytest.raises(ConfigError, match="is a model, and no pictures are given"):
         vitrine.predict("ViT-B/16")
-    with pytest.raises(ConfigError, match="is a model; say what pictures too"):
+    with pytest.raises(ConfigError, match="is a model, and no pictures are given"):
         vitrine.predict(str(small_box))
-    with pytest.raises(ConfigError, match=r"say what pictures: vitrine predict photo\.jpg"):
+    with pytest.raises(ConfigError, match="no pictures given"):
         vitrine.predict()
     with pytest.raises(ConfigError, match=r"must end in \.csv, \.json, \.jsonl"):
         vitrine.predict("inbox", out=here / "preds.xlsx")
-    with pytest.raises(ConfigError, match="lies among the pictures"):
+    with pytest.raises(ConfigError, match="inside the folder of pictures"):
         vitrine.predict("inbox", out=inbox / "preds.csv")
     (here / "preds.csv").touch()
     with pytest.raises(ConfigError, match="exists"):
@@ -191,9 +236,9 @@ def test_verbs_with_data_take_the_box_where_no_model_is_named(command_line, here
     code, out, err = command_line("fewshot")("fewshot", "photos", "--shots", "2", "--no-cache")
     assert code == 0, err
     assert "box on photos" in out
-    with pytest.raises(ConfigError, match="box is a model; say what data too: vitrine evaluate box DATA"):
+    with pytest.raises(ConfigError, match="box is a model, and no data is given"):
         vitrine.evaluate("box")
-    with pytest.raises(ConfigError, match="say what data: vitrine fewshot DATA"):
+    with pytest.raises(ConfigError, match="no data given"):
         vitrine.fewshot()
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from tests.journeys.commandline import assert_refused, inside, started, vitrine
 from tests.unit.studies.test_pool import wait_until
-from vitrine.runtime.turns import alone_at
+from vitrine.runtime.locks import require_lock
 from vitrine.studies.results import FILE
 from vitrine.training.saving import numbers_of
 
@@ -103,7 +103,7 @@ def test_a_study_that_is_killed_goes_on_where_it_was(tmp_path: Path) -> None:
 def test_a_second_command_on_the_same_study_is_refused_before_it_writes_into_the_runs_of_the_first(
     tmp_path: Path,
 ) -> None:
-    with alone_at(tmp_path / "head", advice=""):
+    with require_lock(tmp_path / "head", advice=""):
         second = inside(*study(tmp_path, "head", DATA, "--seeds", "1"))
     assert_refused(second, str(tmp_path / "head"))
     assert not (tmp_path / "head").exists()

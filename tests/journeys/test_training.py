@@ -103,7 +103,7 @@ def test_a_run_that_is_being_trained_belongs_to_that_process_alone(tmp_path: Pat
         ("resume", run, "--set", "training.lr=1e-5"),
         ("pretrain", SHAPES, *SMALL, "--out", run, "--overwrite"),
     ):
-        assert_refused(inside(*command), "another process is at work on", "stop it first")
+        assert_refused(inside(*command), "another process is writing to", "stop it first")
     assert before == ((run / "config.yaml").read_bytes(), (run / "log.txt").read_bytes())
     process.send_signal(signal.SIGCONT)
     process.communicate(timeout=100)

@@ -7,10 +7,16 @@ import pytest
 from scipy.stats import binomtest
 from sklearn import metrics as foreign
 
-from vitrine.evaluation.bootstrap import interval_of_share
 from vitrine.evaluation.calibration import measure_calibration, softmax
-from vitrine.evaluation.metrics import class_figures, confusion_matrix, macro_average, top_k_correct
-from vitrine.evaluation.multilabel import average_precisions, mean_average_precision
+from vitrine.evaluation.metrics import (
+    average_precisions,
+    class_figures,
+    confusion_matrix,
+    interval_of_share,
+    macro_average,
+    mean_average_precision,
+    top_k_correct,
+)
 
 K = 8
 

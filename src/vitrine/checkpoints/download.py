@@ -11,8 +11,8 @@ from typing import Any
 
 from vitrine.errors import CheckpointError
 from vitrine.runtime.cache import cache_folder, is_offline, why_offline
+from vitrine.runtime.locks import wait_for_lock
 from vitrine.runtime.progress import track
-from vitrine.runtime.turns import taking_turns
 
 CHUNK_BYTES = 1 << 20
 TIMEOUT_SECONDS = 30
@@ -34,7 +34,7 @@ def download(url: str) -> Path:
         )
     partial = path.with_name(path.name + ".part")
     # Two processes that went on with one file would each write over what the other has brought.
-    with taking_turns(partial):
+    with wait_for_lock(partial):
         if not path.is_file():
             _bring(url, partial)
             partial.replace(path)

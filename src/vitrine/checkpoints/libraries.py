@@ -3,7 +3,7 @@
 import importlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -14,7 +14,6 @@ from torch import Tensor, nn
 from vitrine.checkpoints.reading.safetensors_file import SafetensorsFile
 from vitrine.checkpoints.sidecars import read_json, timm_model
 from vitrine.models import BiTConfig, ModelConfig, ViTConfig
-from vitrine.runtime.peers import import_peer
 
 LIBRARIES = {"hf": "transformers", "timm": "timm", "torchvision": "torchvision"}
 
@@ -64,7 +63,7 @@ def answering(name: str) -> Iterator[None]:
 def import_library(name: str) -> ModuleType:
     """Import a library that is there only in some environments."""
     try:
-        return import_peer(name)
+        return import_installed(name)
     except ImportError:
         raise NoAnswerError(f"{name} is not installed") from None
     except RuntimeError as error:
@@ -132,3 +131,30 @@ def state_dict_of(path: Path) -> dict[str, Tensor]:
 def first_line(error: BaseException) -> str:
     """Return the start of another library's message."""
     return str(error).strip().split("\n")[0]
+
+
+def import_installed(name: str) -> ModuleType:
+    """Import a library; ImportError if it is not installed, RuntimeError if it cannot be used here."""
+    make_torchvision_importable()
+    return importlib.import_module(name)
+
+
+@cache
+def make_torchvision_importable() -> torch.library.Library | None:
+    """Let torchvision's Python half be imported beside a torch build that its compiled half was not made for.
+
+    That is common (a wheel for CUDA beside a torch for CPUs) and takes timm and transformers down with it, although
+    their ViTs need none of the compiled operators. It is enough that the two names it looks up exist.
+    """
+    try:
+        importlib.import_module("torchvision")
+    except ImportError:
+        return None
+    except RuntimeError as error:
+        if "torchvision::" not in str(error):
+            return None
+        library = torch.library.Library("torchvision", "DEF")  # type: ignore[no-untyped-call]
+        for name in ("nms", "qnms"):
+            library.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")  # type: ignore[no-untyped-call]
+        return library  # kept by the cache: operators go when their library does
+    return None

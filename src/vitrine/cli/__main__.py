@@ -1,4 +1,4 @@
-"""`python -m vitrine.cli` is the same as `vitrine`."""
+"""`python -m vitrine.cli`, an older way to write `python -m vitrine`."""
 
 from vitrine.cli.app import main
 

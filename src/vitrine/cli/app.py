@@ -23,7 +23,7 @@ from typer.core import TyperCommand
 from vitrine.cli.command_line import COMMAND_LINE, option
 from vitrine.cli.parameters import option_of
 from vitrine.commands import OTHER_NAMES, VERBS, Verb
-from vitrine.errors import RepeatedError, VitrineError
+from vitrine.errors import ConfigError, RepeatedError, VitrineError
 from vitrine.runtime.launch import launched
 
 INTERRUPTED = 130
@@ -141,7 +141,11 @@ def gist(sentence: str) -> str:
 def as_command(verb: Verb) -> Callable[..., None]:
     """Wrap a verb's function so that it reads options, shows its result and returns its exit code."""
     function: Callable[..., Any] = getattr(importlib.import_module(verb.module), verb.function)
-    parameters = [option_of(p) for p in inspect.signature(function).parameters.values()]
+    annotated = function.__annotations__
+    parameters = [
+        option_of(p.replace(annotation=annotated[p.name]))
+        for p in inspect.signature(function).parameters.values()
+    ]
     parameters.append(
         inspect.Parameter(
             "json",
@@ -159,6 +163,8 @@ def as_command(verb: Verb) -> Callable[..., None]:
         from vitrine.runtime.progress import listening
 
         is_for_machines = options.pop("json")
+        if is_for_machines and str(options.get("out")) == "-":
+            raise ConfigError("both write to standard output; leave one of them out", option="json")
         if launched().rank > 0:  # of several processes one speaks
             result = function(**options)
             raise typer.Exit(getattr(result, "exit_code", 0))
@@ -172,7 +178,7 @@ def as_command(verb: Verb) -> Callable[..., None]:
             raise typer.Exit(result.exit_code)
 
     run.__name__ = verb.name
-    run.__doc__ = inspect.getdoc(function)
+    run.__doc__ = (function.__doc__ or "").split("\n\nArgs:")[0]
     run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     run.__annotations__ = {p.name: p.annotation for p in parameters}
     return run

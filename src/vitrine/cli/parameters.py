@@ -7,16 +7,13 @@ from types import NoneType, UnionType
 from typing import Annotated, Any, Union, get_args, get_origin
 
 import typer
-from annotated_doc import Doc
+
+from vitrine.commands import kind_and_text
 
 
 def option_of(parameter: inspect.Parameter) -> inspect.Parameter:
     """Turn one parameter of a library function into an argument (positional) or an option (keyword)."""
-    annotation = parameter.annotation
-    text = ""
-    if get_origin(annotation) is Annotated:
-        annotation, *notes = get_args(annotation)
-        text = next((note.documentation for note in notes if isinstance(note, Doc)), "")
+    annotation, text = kind_and_text(parameter.annotation)
     kind = typed_kind(annotation)
     if parameter.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD:
         mark: Any = typer.Argument(

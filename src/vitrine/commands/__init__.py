@@ -4,7 +4,16 @@
 signature. A verb's module imports in milliseconds: its work is imported inside the function, when it is called.
 """
 
+import textwrap
+from collections.abc import Callable
 from dataclasses import dataclass
+from inspect import Signature, cleandoc, signature  # `inspect` itself is a verb here
+from typing import Annotated, Any, TypeVar, get_args, get_origin
+
+from annotated_doc import Doc
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+DOCSTRING_WIDTH = 100
 
 
 @dataclass(frozen=True)
@@ -48,3 +57,29 @@ VERBS = (
 
 # What people type for another verb; not listed in the help.
 OTHER_NAMES = {"train": "finetune"}
+
+
+def documented(function: Function) -> Function:
+    """Add the list of arguments to a verb's docstring, and show its signature without the texts of `Annotated`.
+
+    The text of an argument is its `Doc`, which is also the help text of its option.
+    """
+    lines = [cleandoc(function.__doc__ or ""), "", "Args:"]
+    parameters = []
+    for parameter in signature(function).parameters.values():
+        kind, text = kind_and_text(parameter.annotation)
+        text = f"{parameter.name}: {text}"
+        lines += textwrap.wrap(text, DOCSTRING_WIDTH, initial_indent="    ", subsequent_indent="        ")
+        parameters.append(parameter.replace(annotation=kind))
+    function.__doc__ = "\n".join(lines)
+    returned = function.__annotations__.get("return", Signature.empty)
+    function.__signature__ = Signature(parameters, return_annotation=returned)  # type: ignore[attr-defined]
+    return function
+
+
+def kind_and_text(annotation: Any) -> tuple[Any, str]:
+    """Split `Annotated[kind, Doc(text)]` into its type and its text."""
+    if get_origin(annotation) is not Annotated:
+        return annotation, ""
+    kind, *notes = get_args(annotation)
+    return kind, next((note.documentation for note in notes if isinstance(note, Doc)), "")

@@ -48,8 +48,14 @@ def as_numbers(numbers: str | float | Iterable[float] | None) -> str | None:
     return str(numbers) if isinstance(numbers, int | float) else ",".join(map(str, numbers))
 
 
-def as_model(model: str | Path) -> str:
+@overload
+def as_model(model: str | Path) -> str: ...
+@overload
+def as_model(model: str | Path | None) -> str | None: ...
+def as_model(model: str | Path | None) -> str | None:
     """Return the text that names a model; a `Path` always names a file or folder, never "box" or a hub id."""
+    if model is None:
+        return None
     if isinstance(model, str) or model.is_absolute() or (model.exists() and str(model) != BOX):
         return str(model)
     return f"./{model}"

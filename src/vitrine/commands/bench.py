@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from annotated_doc import Doc
 
-from vitrine.commands import options
+from vitrine.commands import documented, options
 from vitrine.commands.arguments import as_model, as_numbers
 from vitrine.commands.model_or_box import BOX
 from vitrine.spelling import counted
@@ -86,6 +86,7 @@ class BenchResult:
         ).rstrip()
 
 
+@documented
 def bench(
     model: Annotated[
         str | Path, Doc("Run folder, weights file, hub id or variant name such as ViT-B/16")
@@ -110,8 +111,7 @@ def bench(
 
     from vitrine.checkpoints import load
     from vitrine.errors import ConfigError
-    from vitrine.evaluation.peer import find_timm
-    from vitrine.evaluation.speed import highest
+    from vitrine.evaluation.speed import find_timm, highest
     from vitrine.runtime.processes import joined_processes
     from vitrine.runtime.progress import quiet, track
 
@@ -194,12 +194,11 @@ class _Setting:
 
     def measure(self, ours: "Model", *, timm: ModuleType | None, counts: list[int]) -> _Measured:
         """Time our model and timm's at every batch size, and find the largest batch of each."""
-        from vitrine.evaluation.peer import timm_like
-        from vitrine.evaluation.speed import measure_ceilings
+        from vitrine.evaluation.speed import measure_ceilings, timm_counterpart
 
         models: dict[str, nn.Module] = {OURS: ours}
         notes = []
-        theirs = timm_like(ours, timm) if timm else None
+        theirs = timm_counterpart(ours, timm) if timm else None
         if theirs is not None:
             models[PEER] = theirs
         elif timm is not None:

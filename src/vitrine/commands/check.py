@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from annotated_doc import Doc
 
+from vitrine.commands import documented
 from vitrine.commands.arguments import as_path
 from vitrine.spelling import counted, num_cells, padded
 
@@ -108,6 +109,7 @@ class CheckResult:
         return lines
 
 
+@documented
 def check(
     data: Annotated[
         str | Path,

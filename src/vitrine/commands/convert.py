@@ -6,12 +6,14 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from annotated_doc import Doc
 
+from vitrine.commands import documented
 from vitrine.commands.arguments import as_model, as_path, as_paths
 
 if TYPE_CHECKING:
     from vitrine.checkpoints.converting import Conversion
 
 
+@documented
 def convert(
     source: Annotated[str | Path, Doc("File, folder, run folder, hub id or URL of weights in any layout")],
     destination: Annotated[Path | str, Doc("Folder, .safetensors file, or .npz file for npz")],

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from annotated_doc import Doc
 
-from vitrine.commands import options
+from vitrine.commands import documented, options
 from vitrine.commands.arguments import as_model, as_path, as_texts
 from vitrine.spelling import counted
 
@@ -49,6 +49,7 @@ class DedupResult:
         return "\n".join(lines)
 
 
+@documented
 def dedup(
     train: Annotated[
         str | Path, Doc("Training set: folder, manifest, shards, or the name of a built-in data set")
@@ -157,8 +158,8 @@ def _features(
 
     from vitrine.checkpoints import load
     from vitrine.evaluation.features import extract_features
-    from vitrine.runtime.cores import available_cores
     from vitrine.runtime.devices import choose_device
+    from vitrine.runtime.threads import available_cores
 
     loaded = load(model)
     place = choose_device(device)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from annotated_doc import Doc
 
-from vitrine.commands import options
+from vitrine.commands import documented, options
 from vitrine.commands.arguments import as_path
 from vitrine.commands.model_or_box import BOX
 
@@ -60,6 +60,7 @@ class DemoResult:
         )
 
 
+@documented
 def demo(
     *,
     out: Annotated[Path | str, Doc("Folder to write to; an earlier demonstration there is replaced")] = Path(

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from annotated_doc import Doc
 
-from vitrine.commands import options
+from vitrine.commands import documented, options
 from vitrine.commands.arguments import as_path
 from vitrine.commands.model_or_box import Data, ModelOrBox, model_and_data
 from vitrine.spelling import counted, with_first
@@ -14,8 +14,8 @@ from vitrine.spelling import counted, with_first
 if TYPE_CHECKING:
     from vitrine.checkpoints import Loaded
     from vitrine.data.sources.source import Source
-    from vitrine.evaluation.bootstrap import Interval
     from vitrine.evaluation.classification import MultiLabel, SingleLabel
+    from vitrine.evaluation.metrics import Interval
     from vitrine.evaluation.outputs import Outputs
 
 MOST_WORST = 5
@@ -76,6 +76,7 @@ class EvaluateResult:
         return "\n".join(lines)
 
 
+@documented
 def evaluate(
     model: ModelOrBox = None,
     data: Data = None,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from annotated_doc import Doc
 
-from vitrine.commands import options
+from vitrine.commands import documented, options
 from vitrine.commands.arguments import BOX, as_model, as_path, as_texts
 from vitrine.commands.model_or_box import ModelOrBox
 from vitrine.runtime.find_run import resolve_latest
@@ -72,6 +72,7 @@ class ExportResult:
         return "\n".join(lines)
 
 
+@documented
 def export(
     model: ModelOrBox = None,
     *,

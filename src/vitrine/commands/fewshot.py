@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from annotated_doc import Doc
 
-from vitrine.commands import options
+from vitrine.commands import documented, options
 from vitrine.commands.arguments import as_numbers, as_path
 from vitrine.commands.model_or_box import BOX, Data, ModelOrBox, model_and_data
 from vitrine.spelling import counted, with_first
@@ -47,6 +47,7 @@ class FewShotReport:
         return "\n".join(lines)
 
 
+@documented
 def fewshot(
     model: ModelOrBox = None,
     data: Data = None,

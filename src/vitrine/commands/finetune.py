@@ -5,13 +5,14 @@ from typing import TYPE_CHECKING, Annotated
 
 from annotated_doc import Doc
 
-from vitrine.commands import options
+from vitrine.commands import documented, options
 from vitrine.commands.arguments import as_model, as_path, as_texts
 
 if TYPE_CHECKING:
     from vitrine.runs.records import TrainingResult
 
 
+@documented
 def finetune(
     data: Annotated[
         str | Path,

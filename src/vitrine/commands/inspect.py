@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from annotated_doc import Doc
 
-from vitrine.commands import options
+from vitrine.commands import documented, options
 from vitrine.commands.arguments import as_model, as_path, as_texts
 from vitrine.commands.model_or_box import BOX
 from vitrine.spelling import counted, with_name
@@ -64,6 +64,7 @@ class InspectResult:
         return "\n".join(lines)
 
 
+@documented
 def inspect(
     model: Annotated[
         str | Path, Doc("Run folder, weights file, hub id or variant name [default: the bundled model]")

@@ -5,6 +5,8 @@ from typing import Annotated
 
 from annotated_doc import Doc
 
+from vitrine.commands import documented
+
 JFT_IMAGES = 303e6  # section 4.1
 DEFAULT_EPOCHS = 7  # the shortest of Table 6
 
@@ -21,6 +23,7 @@ class ModelCost:
     exaflops: float
 
 
+@documented
 def list_models(
     *,
     size: Annotated[

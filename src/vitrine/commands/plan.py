@@ -5,6 +5,7 @@ from typing import Annotated, Literal
 
 from annotated_doc import Doc
 
+from vitrine.commands import documented
 from vitrine.spelling import counted, duration
 
 GIB = 1024**3
@@ -76,6 +77,7 @@ class Plan:
         )
 
 
+@documented
 def plan(
     model: Annotated[str, Doc("Variant name, such as ViT-B/16")],
     *,
@@ -156,7 +158,7 @@ def _training_rate(rate: float | None, *, precision: str) -> tuple[float, str]:
     """Return operations a second of a training step, stated or measured, and where the number comes from."""
     if rate is not None:
         return rate * 1e12, "as stated"
-    from vitrine.runtime.rate import measured_matmul_rate
+    from vitrine.runtime.hardware import measured_matmul_rate
 
     found, where = measured_matmul_rate(precision)
     # Half of the matmul rate is what a well-built training step reaches (47 to 53 % on one H200).

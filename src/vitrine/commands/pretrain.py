@@ -1,20 +1,18 @@
 """`vitrine pretrain`: train a model from fresh weights on images, with labels or without."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 from annotated_doc import Doc
 
-from vitrine.commands import options
+from vitrine.commands import documented, options
 from vitrine.commands.arguments import as_model, as_path, as_texts
 
 if TYPE_CHECKING:
-    from vitrine.runs.training_run import TrainingResult
-
-# Where neither recipe nor options name one.
-DEFAULT_MODEL = "ViT-Ti/16"
+    from vitrine.runs.records import TrainingResult
 
 
+@documented
 def pretrain(
     data: Annotated[
         str | Path,
@@ -23,12 +21,16 @@ def pretrain(
     *,
     model: Annotated[str | None, Doc("Variant, such as ViT-S/16 [default: the recipe's]")] = None,
     objective: Annotated[
-        Literal["labels", "masked-patches", "autoencoder", "dino", "distillation"] | None,
-        Doc("Training objective; only labels needs labels [default: the recipe's]"),
+        str | None,
+        Doc(
+            "labels, or without labels masked-patches, autoencoder, dino or distillation [default: the recipe's]"
+        ),
     ] = None,
     target: Annotated[
-        Literal["mean-color", "downsized-colors", "pixels"] | None,
-        Doc("What masked-patches predicts of a hidden patch [default: mean-color]"),
+        str | None,
+        Doc(
+            "For masked-patches: mean-color, downsized-colors or pixels of a hidden patch [default: mean-color]"
+        ),
     ] = None,
     teacher: Annotated[
         str | Path | None, Doc("Teacher for distillation: run folder, weights file or hub id")

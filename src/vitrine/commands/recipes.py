@@ -6,6 +6,8 @@ from typing import Annotated
 
 from annotated_doc import Doc
 
+from vitrine.commands import documented
+
 # What finetune and pretrain take where no recipe is named.
 DEFAULTS = ("photos", "from-scratch")
 
@@ -58,13 +60,15 @@ class RecipeList:
         )
 
 
+@documented
 def list_recipes(
     name: Annotated[
         str | None, Doc("Recipe to show with all its settings [default: list all recipes]")
     ] = None,
 ) -> RecipeList:
     """List all recipes with their measured results, or show one with all its settings."""
-    from vitrine.recipes import FINE_TUNING, RECIPES, find_recipe
+    from vitrine.recipes import RECIPES, find_recipe
+    from vitrine.recipes.fine_tuning import FINE_TUNING
     from vitrine.recipes.recipe import to_yaml
 
     def line(known: str) -> RecipeLine:

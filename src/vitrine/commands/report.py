@@ -5,13 +5,14 @@ from typing import TYPE_CHECKING, Annotated
 
 from annotated_doc import Doc
 
-from vitrine.commands import options
+from vitrine.commands import documented, options
 from vitrine.commands.arguments import as_path
 
 if TYPE_CHECKING:
     from vitrine.runs.run_report import RunReport
 
 
+@documented
 def report(
     run: Annotated[Path | str, Doc("Run folder; runs/latest is the newest one")] = Path("runs/latest"),
     *,

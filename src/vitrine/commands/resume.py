@@ -6,12 +6,14 @@ from typing import TYPE_CHECKING, Annotated
 
 from annotated_doc import Doc
 
+from vitrine.commands import documented
 from vitrine.commands.arguments import as_path, as_texts
 
 if TYPE_CHECKING:
     from vitrine.runs.records import TrainingResult
 
 
+@documented
 def resume(
     run: Annotated[Path | str, Doc("Run folder; runs/latest is the newest one")] = Path("runs/latest"),
     *,

@@ -7,6 +7,7 @@ from typing import Annotated
 
 from annotated_doc import Doc
 
+from vitrine.commands import documented
 from vitrine.commands.arguments import as_path
 from vitrine.spelling import counted
 
@@ -30,6 +31,7 @@ class ShardResult:
         return "\n".join(lines)
 
 
+@documented
 def shard(
     data: Annotated[str | Path, Doc("Data set: folder, file, name of a built-in data set, or URL")],
     out: Annotated[Path | str, Doc("Folder for the shards, outside the data set")],

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from annotated_doc import Doc
 
+from vitrine.commands import documented
 from vitrine.commands.arguments import as_path, as_texts
 from vitrine.commands.options import Device
 
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
 ScaleName = Literal["tiny", "small", "medium", "paper"]
 
 
+@documented
 def study(
     name: Annotated[
         str,

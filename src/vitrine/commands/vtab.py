@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from annotated_doc import Doc
 
-from vitrine.commands import options
+from vitrine.commands import documented, options
 from vitrine.commands.arguments import as_path, as_texts
 from vitrine.commands.model_or_box import ModelOrBox, model_and_data
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from vitrine.data.preparing.preprocess import Preprocess
     from vitrine.data.sources.source import Source
-    from vitrine.evaluation.bootstrap import Interval
+    from vitrine.evaluation.metrics import Interval
     from vitrine.evaluation.vtab.protocol import Attempt, Protocol
     from vitrine.evaluation.vtab.scores import VtabScores
     from vitrine.recipes import Recipe
@@ -40,6 +40,7 @@ class VtabResult:
         return "\n".join([*lines, f"Next: open {self.wrote[-1]}"] if self.wrote else lines)
 
 
+@documented
 def vtab(
     model: ModelOrBox = None,
     root: Annotated[str | Path | None, Doc("Folder with one folder per task")] = None,
@@ -67,9 +68,10 @@ def vtab(
     from vitrine.data.sources.vtab.tasks import GROUPS, TASKS, find_task
     from vitrine.evaluation.features import weights_hash
     from vitrine.evaluation.vtab.protocol import run_vtab
-    from vitrine.runs.run_records import at_work
+    from vitrine.runs.run_start import exclusive
     from vitrine.runtime.output_folder import new_output_folder, removed_if_empty
     from vitrine.runtime.processes import joined_processes, on_first_process
+    from vitrine.runtime.run_folder import RunFolder
 
     model, address = model_and_data("vtab", model, root)
     root = Path(address)
@@ -81,7 +83,7 @@ def vtab(
         folder = on_first_process(
             lambda: new_output_folder(out, verb="vtab", files=(), never_in=[root]), processes
         )
-        with removed_if_empty(folder), at_work(folder, processes):
+        with removed_if_empty(folder), exclusive(RunFolder(folder), processes):
             scores = run_vtab(
                 root,
                 fine_tune=_fine_tuner(
@@ -141,26 +143,24 @@ def _fine_tuner(
         import shutil
 
         from vitrine.checkpoints import load
-        from vitrine.runs.training_run import Setting, carry_out
+        from vitrine.runs.records import Execution, RunOutput, StartingModel
+        from vitrine.runs.run_data import RunData
+        from vitrine.runs.train_run import train_run
+        from vitrine.runtime.devices import seeded
         from vitrine.runtime.processes import wait_for_all
         from vitrine.runtime.run_folder import RunFolder
 
-        fresh = load(model, num_classes=len(source.classes), image_size=attempt.image_size)
+        recipe = _recipe(attempt, model=model, precision=precision)
+        with seeded(recipe.training.seed):  # a variant's name gives fresh weights
+            fresh = load(model, num_classes=len(source.classes), image_size=attempt.image_size)
         # Straight to the square, nothing cut off: the label may sit in a corner.
         preprocess = dataclasses.replace(fresh.preprocess, rule="squash", crop_fraction=1.0)
-        carry_out(
-            Setting(
-                model=fresh.model,
-                preprocess=preprocess,
-                splits={"train": source},
-                recipe=_recipe(attempt, model=model, precision=precision),
-                folder=folder,
-                verb="vtab",
-                wants_report=False,
-                data=source.address,
-                device=device,
-                workers=workers,
-            )
+        train_run(
+            StartingModel(model=fresh.model, preprocess=preprocess),
+            RunData(address=source.address, splits={"train": source}),
+            recipe,
+            execution=Execution(device=device, workers=workers),
+            output=RunOutput(folder=RunFolder(folder), verb="vtab", reports=False),
         )
         trained = load(RunFolder(folder).model)
         wait_for_all(processes)
@@ -204,8 +204,7 @@ def _recipe(attempt: "Attempt", *, model: str, precision: str) -> "Recipe":
 def _measurer(place: "torch.device", *, workers: int) -> Any:
     def measure(trained: Any, source: "Source") -> "Interval":
         from vitrine.errors import DataError
-        from vitrine.evaluation.bootstrap import interval_of_share
-        from vitrine.evaluation.metrics import top_k_correct
+        from vitrine.evaluation.metrics import interval_of_share, top_k_correct
         from vitrine.evaluation.outputs import run_model
 
         preprocess: Preprocess = trained.preprocess

@@ -10,16 +10,21 @@ from numpy.typing import NDArray
 from vitrine.data.sources.labels import match_classes
 from vitrine.data.sources.source import NO_LABEL, Source
 from vitrine.errors import ConfigError, DataError
-from vitrine.evaluation.bootstrap import RESAMPLES, Interval, interval_of, interval_of_share
 from vitrine.evaluation.calibration import Calibration, measure_calibration, softmax
 from vitrine.evaluation.metrics import (
+    RESAMPLES,
     ClassFigures,
+    Interval,
+    average_precisions,
     class_figures,
     confusion_matrix,
+    interval_of,
+    interval_of_share,
     macro_average,
+    mean_average_precision,
+    presence,
     top_k_correct,
 )
-from vitrine.evaluation.multilabel import average_precisions, mean_average_precision, presence
 from vitrine.evaluation.real import RealLabels, real_correct
 from vitrine.spelling import counted
 

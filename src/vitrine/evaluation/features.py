@@ -21,8 +21,7 @@ from vitrine.checkpoints.writing import write_safetensors
 from vitrine.data.preparing.preprocess import Preprocess
 from vitrine.data.sources.source import Source
 from vitrine.errors import CheckpointError, DataError
-from vitrine.evaluation.outputs import Outputs, Precision, run_model
-from vitrine.evaluation.ranks import on_every_rank, this_rank
+from vitrine.evaluation.outputs import Outputs, Precision, on_every_rank, run_model, this_rank
 from vitrine.models import Model, ViT
 from vitrine.runtime.cache import cache_folder
 from vitrine.runtime.progress import notice, track

@@ -1,14 +1,16 @@
-"""Accuracy, confusion and per-class figures of single-label predictions.
+"""Accuracy, confusion, per-class figures and average precision, and the 95 % intervals of any of them.
 
 Shapes: N images, K classes.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from vitrine.data.sources.source import NO_LABEL
 from vitrine.errors import DataError
 from vitrine.spelling import counted
 
@@ -16,6 +18,20 @@ Scores = NDArray[Any]  # (N, K)
 Classes = NDArray[Any]  # (N,)
 Flags = NDArray[np.bool_]  # (N,)
 _ROWS = 8192
+RESAMPLES = 1000
+LEVEL = 0.95
+
+
+@dataclass(frozen=True, kw_only=True)
+class Interval:
+    """A figure with its 95 % interval."""
+
+    value: float
+    low: float
+    high: float
+
+    def __str__(self) -> str:
+        return f"{100 * self.value:.2f} % ({100 * self.low:.2f} to {100 * self.high:.2f})"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,6 +87,73 @@ def macro_average(figures: tuple[ClassFigures, ...], *, name: str) -> float:
     """Average a figure over the classes that have images; one never predicted has a precision of 0."""
     values = [getattr(figure, name) or 0.0 for figure in figures if figure.num_images]
     return float(np.mean(values))
+
+
+def average_precisions(scores: NDArray[Any], present: NDArray[np.bool_]) -> NDArray[np.float64]:
+    """Area under each class's precision-recall steps (K,); NaN for a class that no image has."""
+    order = np.argsort(-scores, axis=0, kind="stable")
+    found = np.full(scores.shape[1], np.nan)
+    for k in np.flatnonzero(present.any(axis=0)):
+        ranked, values = present[order[:, k], k], scores[order[:, k], k]
+        # Images with equal scores come in together: only the last of them is a threshold.
+        last = np.flatnonzero(np.append(np.diff(values) != 0, True))
+        hits = np.cumsum(ranked)[last]
+        precision, recall = hits / (last + 1), hits / hits[-1]
+        found[k] = float(np.sum(np.diff(recall, prepend=0) * precision))
+    return found
+
+
+def mean_average_precision(scores: NDArray[Any], present: NDArray[np.bool_]) -> float:
+    """Mean over the classes that some image has."""
+    values = average_precisions(scores, present)
+    if np.isnan(values).all():
+        raise DataError("no image has any label, so there is no average precision to take the mean of")
+    return float(np.nanmean(values))
+
+
+def presence(labels: NDArray[Any], *, num_classes: int) -> NDArray[np.bool_]:
+    """Turn label lists (N, M), filled up with -1, into (N, K)."""
+    if len(labels) and labels.max() >= num_classes:
+        raise DataError(
+            f"a label is {labels.max()}, outside the model's {num_classes} classes; "
+            f"labels go from 0 to {num_classes - 1}"
+        )
+    present = np.zeros((len(labels), num_classes), dtype=bool)
+    row, column = np.nonzero(labels != NO_LABEL)
+    present[row, labels[row, column]] = True
+    return present
+
+
+def interval_of_share(flags: NDArray[Any], *, seed: int = 0, resamples: int = RESAMPLES) -> Interval:
+    """Bootstrap the share of images that were right; where all or none were, resamples would leave no doubt."""
+    share = float(flags.mean())
+    if share in (0.0, 1.0):
+        low, high = wilson_interval(share, len(flags))
+        return Interval(value=share, low=low, high=high)
+    return interval_of(lambda rows: float(flags[rows].mean()), len(flags), seed=seed, resamples=resamples)
+
+
+def interval_of(
+    statistic: Callable[[NDArray[np.int64]], float],
+    num_images: int,
+    *,
+    seed: int = 0,
+    resamples: int = RESAMPLES,
+    level: float = LEVEL,
+) -> Interval:
+    """Bootstrap any figure of a choice of images, given by their numbers: percentiles over the resamples."""
+    generator = np.random.default_rng(seed)
+    drawn = [statistic(generator.integers(0, num_images, num_images)) for _ in range(resamples)]
+    low, high = np.quantile(drawn, [(1 - level) / 2, (1 + level) / 2])
+    return Interval(value=statistic(np.arange(num_images)), low=float(low), high=float(high))
+
+
+def wilson_interval(share: float, count: int) -> tuple[float, float]:
+    """Return the 95 % interval of a share of `count` trials (Wilson, 1927), sane near 0 and 1 too."""
+    z = 1.959964
+    middle = (share + z * z / (2 * count)) / (1 + z * z / count)
+    half = z / (1 + z * z / count) * (share * (1 - share) / count + z * z / (4 * count * count)) ** 0.5
+    return max(middle - half, 0.0), min(middle + half, 1.0)
 
 
 def check_labels(labels: Classes, *, num_classes: int) -> None:

@@ -7,10 +7,11 @@ import math
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
+import torch.distributed as dist
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
@@ -18,7 +19,6 @@ from vitrine.data.loading.loader import Loader
 from vitrine.data.preparing.preprocess import Preprocess
 from vitrine.data.sources.source import Source
 from vitrine.errors import DataError
-from vitrine.evaluation.ranks import gather_mappings, gather_rows, this_rank
 from vitrine.runtime.progress import announced
 
 Precision = Literal["fp32", "bf16"]
@@ -77,10 +77,10 @@ def collect_outputs(
     what: str = "Evaluating",
     is_sharded: bool = False,
 ) -> Outputs:
-    """Apply `function` to every image, `batch_size` at a time on each process; with fewer images than processes all
-    of them on each.
+    """Apply `function` to every image, `batch_size` at a time on each process.
 
-    A sharded model gathers its weights in every pass, so all processes make as many passes as the one with most images.
+    With fewer images than processes, each computes all of them. A sharded model gathers its weights in every pass, so
+    all processes make as many passes as the one with most images.
     """
     device = torch.device(device)
     batch_size = batch_size or at_a_time(device, preprocess.size)
@@ -158,3 +158,47 @@ def evaluating(model: nn.Module) -> Iterator[None]:
 def casting(device: torch.device, precision: Precision) -> AbstractContextManager[object]:
     """Compute in `precision` inside the block."""
     return torch.autocast(device.type, torch.bfloat16) if precision == "bf16" else nullcontext()
+
+
+def this_rank() -> tuple[int, int]:
+    """Return this process's number and how many there are: (0, 1) where nothing is distributed."""
+    if dist.is_available() and dist.is_initialized():
+        return dist.get_rank(), dist.get_world_size()
+    return 0, 1
+
+
+def gather_rows(rows: Tensor, *, length: int) -> Tensor:
+    """Join every process's share of the rows (n, ...) into all of them (length, ...), in order, on the CPU."""
+    rank, world_size = this_rank()
+    if world_size == 1:
+        assert len(rows) == length
+        return rows.cpu()
+    shares = [(r + 1) * length // world_size - r * length // world_size for r in range(world_size)]
+    assert len(rows) == shares[rank]
+    device = torch.device("cuda", torch.cuda.current_device()) if dist.get_backend() == "nccl" else "cpu"
+    # Shares differ by one row at most, and all_gather wants them equal: pad, gather, cut.
+    padded = torch.zeros((max(shares), *rows.shape[1:]), dtype=rows.dtype, device=device)
+    padded[: len(rows)] = rows.to(device)
+    parts = [torch.empty_like(padded) for _ in range(world_size)]
+    dist.all_gather(parts, padded)
+    return torch.cat([part[:share] for part, share in zip(parts, shares, strict=True)]).cpu()
+
+
+def gather_mappings(mapping: dict[int, str]) -> dict[int, str]:
+    """Join the processes' dictionaries into one, in order of the keys."""
+    _, world_size = this_rank()
+    parts: list[Any] = [mapping]
+    if world_size > 1:
+        parts = [None] * world_size
+        dist.all_gather_object(parts, mapping)
+    return dict(sorted((key, value) for part in parts for key, value in part.items()))
+
+
+def on_every_rank(claim: bool) -> bool:
+    """Say whether a claim holds on every process, so that all take the same branch."""
+    _, world_size = this_rank()
+    if world_size == 1:
+        return claim
+    claims: list[Any] = [None] * world_size
+    dist.all_gather_object(claims, claim)
+    return all(claims)

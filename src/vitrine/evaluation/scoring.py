@@ -118,6 +118,25 @@ def confident_mistakes(probabilities: NDArray[Any], labels: NDArray[Any]) -> NDA
     return wrong[np.argsort(-probabilities[wrong].max(axis=1), kind="stable")]
 
 
+def likely_label_errors(probabilities: NDArray[Any], labels: NDArray[Any]) -> NDArray[np.int64]:
+    """Return the images whose label is likely wrong, most suspect first, from probabilities (N, K) and labels (N,).
+
+    After confident learning (arXiv:1911.00068): a class's threshold is the mean probability that the model gives it
+    on images with that label. An image is suspect if another class reaches its own threshold and wins.
+    """
+    num_classes = probabilities.shape[1]
+    counts = np.bincount(labels, minlength=num_classes)
+    own = np.take_along_axis(probabilities, labels[:, None].astype(np.int64), axis=1)[:, 0]
+    sums = np.bincount(labels, weights=own, minlength=num_classes)
+    # A class without images has no threshold, so it never makes an image suspect.
+    thresholds = np.where(counts > 0, sums / np.maximum(counts, 1), np.inf)
+    best = probabilities.argmax(axis=1)
+    best_probability = probabilities.max(axis=1)
+    is_suspect = (best != labels) & (best_probability >= thresholds[best])
+    suspects = np.flatnonzero(is_suspect)
+    return suspects[np.argsort(own[suspects] - best_probability[suspects], kind="stable")]
+
+
 def _rows_kept(real: RealLabels | None, keep: NDArray[np.bool_]) -> RealLabels | None:
     if real is None:
         return None

@@ -8,15 +8,18 @@ import statistics
 import time
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
+from types import ModuleType
 from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
 
+from vitrine.checkpoints.libraries import import_installed
 from vitrine.evaluation.outputs import Precision
+from vitrine.models import Model, ViT
 from vitrine.models.config import ModelConfig
 from vitrine.models.cost import cost_of
-from vitrine.runtime.rate import bytes_per_second, flops_per_second
+from vitrine.runtime.hardware import bytes_per_second, flops_per_second
 
 Name = TypeVar("Name", bound=Hashable)
 # Each turn lasts about this long, so that a clock's tick and a launch's delay do not count.
@@ -172,6 +175,34 @@ def search_largest(fits: Callable[[int], bool], *, most: int) -> int:
         else:
             high = middle
     return low
+
+
+def find_timm() -> tuple[ModuleType | None, list[str]]:
+    """Import timm, or say why there is none."""
+    try:
+        return import_installed("timm"), []
+    except ImportError:
+        return None, ["Not beside timm: it is not installed"]
+    except RuntimeError as error:
+        return None, [f"Not beside timm: it cannot be imported ({str(error).splitlines()[0]})"]
+
+
+def timm_counterpart(ours: Model, timm: ModuleType) -> nn.Module | None:
+    """Make timm's model of the same shape; None where it has none, as of hybrids and ResNets."""
+    if not isinstance(ours, ViT) or ours.config.stem is not None:
+        return None
+    config = ours.config
+    made: nn.Module = timm.models.vision_transformer.VisionTransformer(
+        img_size=config.image_size,
+        patch_size=config.patch_size,
+        in_chans=config.channels,
+        num_classes=config.num_classes or 0,
+        embed_dim=config.width,
+        depth=config.depth,
+        num_heads=config.num_heads,
+        mlp_ratio=config.mlp_width / config.width,
+    )
+    return made
 
 
 def _runner(model: nn.Module, images: Tensor, precision: Precision) -> Callable[[], None]:

@@ -14,8 +14,7 @@ from torch import Tensor
 
 from vitrine.data.preparing.preprocess import Preprocess
 from vitrine.data.sources.source import Source
-from vitrine.evaluation.bootstrap import Interval, interval_of_share
-from vitrine.evaluation.metrics import top_k_correct
+from vitrine.evaluation.metrics import Interval, interval_of_share, top_k_correct
 from vitrine.evaluation.outputs import run_model
 from vitrine.models import Model
 

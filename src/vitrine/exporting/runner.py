@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from vitrine.checkpoints.reading.onnx_file import read_metadata
 from vitrine.data.preparing.preprocess import Preprocess
 from vitrine.errors import CheckpointError, ConfigError, MissingExtraError
-from vitrine.runtime.cores import available_cores
+from vitrine.runtime.threads import available_cores
 
 Engine = Literal["onnxruntime", "openvino"]
 Precision = Literal["fp32", "bf16", "fp16", "int8"]

@@ -11,6 +11,8 @@ from vitrine.data.sources.source import Source
 from vitrine.errors import ConfigError, DataError, TryVerb
 from vitrine.runtime.find_run import resolve_latest
 from vitrine.runtime.output_folder import is_inside
+from vitrine.serving.output_files import STANDARD_OUTPUT
+from vitrine.serving.predictor import Predictor
 from vitrine.spelling import printable
 
 
@@ -23,6 +25,13 @@ class PicturesPlan:
     """Height and width in pixels."""
     device: str
     num_pictures: int
+
+
+def plan_of(predictor: Predictor, source: Source, model: str) -> PicturesPlan:
+    """Describe what a verb is about to do with pictures."""
+    return PicturesPlan(
+        model=model, size=predictor.preprocess.size, device=str(predictor.device), num_pictures=len(source)
+    )
 
 
 def model_and_data(verb: str, model: str | None, data: str | None) -> tuple[str, str]:
@@ -88,6 +97,6 @@ def opened_pictures(
     if source is None:
         raise DataError(f"{printable(' '.join(places))} holds no pictures")
     for folder in folders:
-        if out is not None and is_inside(out, folder):
+        if out is not None and out != STANDARD_OUTPUT and is_inside(out, folder):
             raise ConfigError(f"{out} is inside the folder of pictures {folder}, which is never written to")
     return name, source

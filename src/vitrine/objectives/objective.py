@@ -1,7 +1,7 @@
 """What a run learns: the protocol that every objective follows, and the registry that finds one by its name.
 
-An objective is a frozen config that owns its behaviour: the module that wraps the model, what it reads of a batch, its
-loss, what happens after a step, its cost, its evaluation, its pictures, its advice, and which settings do not go
+An objective is a frozen config that owns its behaviour: the module that wraps the model, what it reads of a batch,
+its loss, what happens after a step, its cost, its evaluation, its pictures, its advice, and which settings do not go
 with it. To add one, subclass `Objective` in a file of your own and register it:
 
     @register_objective

@@ -1,7 +1,7 @@
 """Recipes and settings of version 0.1, in which every objective had a top-level section of its own.
 
-`objective: dino` with `self_distillation: {...}` and `multi_crop: {...}` beside it is now `objective: {kind: dino, ...,
-multi_crop: {...}}`. Files of that version are read and resumed; settings by their earlier names keep working.
+`objective: dino` with `self_distillation: {...}` and `multi_crop: {...}` beside it is now a table with `kind: dino`.
+Files of version 0.1 are read and resumed; settings by their earlier names keep working.
 """
 
 from collections.abc import Mapping

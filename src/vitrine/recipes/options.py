@@ -135,7 +135,7 @@ def is_file(name: str) -> bool:
 
 
 def changed_under_way(recipe: Recipe, settings: Iterable[str]) -> Recipe:
-    """Change settings that may change between two steps of a run: neither its data nor its checkpoints depend on them."""
+    """Change settings on which neither the data nor the checkpoints of a run depend."""
     settings = tuple(settings)
     changed = with_settings(recipe, settings)
     paths = [setting.partition("=")[0].strip() for setting in settings]

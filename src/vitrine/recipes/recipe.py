@@ -117,19 +117,16 @@ class Recipe:
 
     def with_objective(self, objective: Objective) -> "Recipe":
         """Learn something else with the same recipe; settings that do not go with it become neutral."""
-        changed = {path: neutral for path, neutral in objective.neutral_settings.items()}
-        training = {
-            path.split(".")[1]: value for path, value in changed.items() if path.startswith("training.")
-        }
-        augment = {
-            path.split(".")[1]: value for path, value in changed.items() if path.startswith("augment.")
-        }
+        sections: dict[str, dict[str, Any]] = {"training": {}, "augment": {}}
+        for path, neutral in objective.neutral_settings.items():
+            section, name = path.split(".")
+            sections[section][name] = neutral
         return dataclasses.replace(
             self,
             claim=f"unmeasured: {self.name} with objective {objective.kind}",
             objective=objective,
-            augment=dataclasses.replace(self.augment, **augment),
-            training=dataclasses.replace(self.training, **training),
+            augment=dataclasses.replace(self.augment, **sections["augment"]),
+            training=dataclasses.replace(self.training, **sections["training"]),
         )
 
     def with_steps_for(self, num_images: int) -> "Recipe":

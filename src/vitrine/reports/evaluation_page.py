@@ -8,8 +8,7 @@ from numpy.typing import NDArray
 
 from vitrine.data.sources.source import Source
 from vitrine.evaluation.classification import MultiLabel, SingleLabel
-from vitrine.evaluation.label_errors import likely_label_errors
-from vitrine.evaluation.scoring import confident_mistakes
+from vitrine.evaluation.scoring import confident_mistakes, likely_label_errors
 from vitrine.reports.pages import render
 from vitrine.reports.thumbnails import THUMBNAIL_SIDE, thumbnail
 from vitrine.runtime.progress import track

@@ -14,7 +14,7 @@ from torch import nn
 
 from vitrine.data.loading.loader import Batch, Loader
 from vitrine.data.loading.order import Rows
-from vitrine.data.preparing.preprocess import Preprocess
+from vitrine.data.preparing.training_view import TrainView
 from vitrine.data.sources.source import Source
 from vitrine.models.cost import TRAINING_FLOPS_PER_MAC, cost_of
 from vitrine.recipes.recipe import Recipe
@@ -22,10 +22,10 @@ from vitrine.runs.records import StartingModel
 from vitrine.runs.run_data import RunData
 from vitrine.runs.task import is_resident, training_view
 from vitrine.runs.validation import num_evaluated
-from vitrine.runtime.cores import available_cores
 from vitrine.runtime.devices import computing_in
+from vitrine.runtime.hardware import measured_matmul_rate
 from vitrine.runtime.processes import Processes, largest
-from vitrine.runtime.rate import measured_matmul_rate
+from vitrine.runtime.threads import available_cores
 from vitrine.training.config import TrainingConfig
 from vitrine.training.graphs import can_record
 from vitrine.training.optimizer import freeze
@@ -91,16 +91,8 @@ def expected_seconds(
     Every process must call it; without a task, and for sharded models, nothing is tried.
     """
     training = recipe.training
-    view = training_view(recipe, start.preprocess)
-    batch, reading = read_some(data.train, recipe, start.preprocess, processes.device)
-    flops = flops_per_image(start, recipe, num_images=len(data.train))
-    tried = None if is_sharded else task
-    cores = available_cores()
-    pace = Pace(
-        training=training_seconds(module, tried, batch, training, flops=flops, processes=processes),
-        reading=0.0 if is_resident(data.train, view, processes.device) else reading,
-        workers=min(workers, cores),
-        threads=None if processes.device.type != "cpu" else min(torch.get_num_threads(), cores),
+    pace = pace_of(
+        module, None if is_sharded else task, start, data, recipe, workers=workers, processes=processes
     )
     steps = training.total_steps - done
     seconds = pace.seconds(steps * training.batch_size / processes.world_size)
@@ -114,6 +106,28 @@ def expected_seconds(
     forward = 1.0 if training.trains == "head" else FORWARD_SHARE
     seconds += pace.seconds(times * images, share=forward)
     return float(largest(torch.tensor(seconds, device=processes.device), processes))
+
+
+def pace_of(
+    module: nn.Module,
+    task: Task | None,
+    start: StartingModel,
+    data: RunData,
+    recipe: Recipe,
+    *,
+    workers: int,
+    processes: Processes,
+) -> Pace:
+    """Measure how fast images are read and trained on, or estimate the latter."""
+    view, cores = training_view(recipe, start.preprocess), available_cores()
+    batch, reading = read_some(data.train, view, processes.device)
+    flops = flops_per_image(start, recipe, num_images=len(data.train))
+    return Pace(
+        training=training_seconds(module, task, batch, recipe.training, flops=flops, processes=processes),
+        reading=0.0 if is_resident(data.train, view, processes.device) else reading,
+        workers=min(workers, cores),
+        threads=None if processes.device.type != "cpu" else min(torch.get_num_threads(), cores),
+    )
 
 
 def evaluations_after(done: int, *, every: int | None, total: int) -> int:
@@ -149,11 +163,8 @@ def training_seconds(
     return min(tried, flops / (RECORDED_SHARE_OF_RATE * rate))
 
 
-def read_some(
-    train: Source, recipe: Recipe, preprocess: Preprocess, device: torch.device
-) -> tuple[Batch, float]:
+def read_some(train: Source, view: TrainView, device: torch.device) -> tuple[Batch, float]:
     """Read some training images in this thread; return them and the seconds of one."""
-    view = training_view(recipe, preprocess)
     loader = Loader(train, view, batch_size=1, num_workers=0, keep_going=True)
     began, seconds = time.perf_counter(), 0.0
     read: list[Batch] = []

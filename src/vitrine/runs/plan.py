@@ -17,7 +17,7 @@ from vitrine.runs.records import Execution, RunOutput, StartingModel
 from vitrine.runs.run_data import RunData
 from vitrine.runtime.devices import is_bf16
 from vitrine.runtime.files import size_in_words
-from vitrine.runtime.memory import memory_of
+from vitrine.runtime.hardware import memory_of
 from vitrine.runtime.processes import Processes
 from vitrine.runtime.run_folder import RunFolder
 from vitrine.training.config import TrainingConfig

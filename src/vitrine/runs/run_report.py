@@ -12,9 +12,8 @@ from numpy.typing import NDArray
 from vitrine.checkpoints import Loaded, load
 from vitrine.checkpoints.record import config_from_json, variant_of
 from vitrine.data.sources.source import Source
-from vitrine.evaluation.bootstrap import wilson_interval
-from vitrine.evaluation.outputs import Outputs, run_model
-from vitrine.evaluation.ranks import this_rank
+from vitrine.evaluation.metrics import wilson_interval
+from vitrine.evaluation.outputs import Outputs, run_model, this_rank
 from vitrine.evaluation.scoring import ClassMeasure, Mistake, SplitScore, score_split
 from vitrine.inspection.pictures import as_shown
 from vitrine.inspection.rollout import rollout

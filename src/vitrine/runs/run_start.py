@@ -106,6 +106,7 @@ def write_records(
             model=config_to_json(start.model.config),
             preprocess=start.preprocess.to_json(),
             objective=recipe.objective.kind,
+            weights_prefix=recipe.objective.weights_prefix,
             hold_out=data.hold_out,
             exclude=None if data.exclude is None else str(data.exclude.absolute()),
             shard=execution.shard,

@@ -120,8 +120,7 @@ def load_teacher(recipe: Recipe, student: ModelConfig) -> Teacher | None:
     opened = open_weights(request.weights)
     if opened.record.layout == "fresh":
         raise ConfigError(
-            f"{request.weights} has fresh weights, from which nothing can be learned; use a run folder, a weights file "
-            "or a hub id",
+            f"{request.weights} has fresh weights, which teach nothing; use a run folder, a weights file or a hub id",
             option="teacher",
         )
     loaded = load(

@@ -8,7 +8,7 @@ from torch import nn
 
 from vitrine.checkpoints import save
 from vitrine.errors import TryOption, VitrineError
-from vitrine.evaluation.bootstrap import wilson_interval
+from vitrine.evaluation.metrics import wilson_interval
 from vitrine.models import build
 from vitrine.models.kernels import require_precision
 from vitrine.recipes.recipe import Recipe, as_values
@@ -31,7 +31,7 @@ from vitrine.training.metrics_log import MetricsFile, Sink, TensorBoard, Weights
 from vitrine.training.saving import newest_state, numbers_of, weights_of
 from vitrine.training.task import Evaluate, Outcome
 
-# Added to the seed of a run for the weights that an objective adds to the model, which has drawn its own from the seed.
+# Added to the seed for the weights that an objective adds: the model has drawn its own from the seed itself.
 OBJECTIVE_STREAM = 1 << 32
 
 

@@ -10,9 +10,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from vitrine.errors import ConfigError
+from vitrine.errors import ConfigError, TryOption
 from vitrine.runtime.progress import notice
 from vitrine.spelling import counted
+
+DEVICES = ("cpu", "cuda", "mps")
+ON_CPU = TryOption("device", "to compute on the CPU", "cpu")
 
 
 def choose_device(name: str, local_rank: int = 0) -> torch.device:
@@ -22,12 +25,25 @@ def choose_device(name: str, local_rank: int = 0) -> torch.device:
     try:
         device = torch.device(f"cuda:{local_rank}" if name == "cuda" else name)
     except RuntimeError:
-        raise ConfigError(f"no device is called {name!r}; use auto, cpu or cuda") from None
+        device = torch.device("meta")
+    if device.type not in DEVICES:
+        raise ConfigError(f"must be auto, cpu, cuda, cuda:N or mps, got {name!r}", option="device")
+    if device.type == "mps" and not torch.backends.mps.is_available():
+        raise ConfigError("torch finds no Apple GPU (mps) on this machine", option="device", advice=[ON_CPU])
     if device.type == "cuda":
-        if not torch.cuda.is_available():
-            raise ConfigError(f"device {name!r} was asked for, but this torch sees no GPU; use --device cpu")
+        _require_gpu(device)
         torch.cuda.set_device(device)
     return device
+
+
+def _require_gpu(device: torch.device) -> None:
+    if not torch.cuda.is_available():
+        raise ConfigError("torch finds no CUDA GPU on this machine", option="device", advice=[ON_CPU])
+    count = torch.cuda.device_count()
+    if device.index is not None and device.index >= count:
+        raise ConfigError(
+            f"{device} is not among the {counted(count, 'GPU')}, counted from 0", option="device"
+        )
 
 
 def is_bf16(precision: str, *, device: str) -> bool:

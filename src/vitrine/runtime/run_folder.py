@@ -29,7 +29,7 @@ from typing import Any, TextIO
 
 from vitrine.errors import CheckpointError, ConfigError, VitrineError
 from vitrine.runtime.files import json_text, write_atomically
-from vitrine.runtime.turns import alone_at
+from vitrine.runtime.locks import require_lock
 
 RECORD, RECIPE, METRICS, CHECKPOINTS, MODEL = (
     "run.json",
@@ -61,6 +61,8 @@ class RunRecord:
     """Config of the model, as `checkpoints.record` writes it."""
     preprocess: Mapping[str, Any]
     objective: str = "labels"
+    weights_prefix: str | None = None
+    """Where the model's weights are in a checkpoint of the trained module; version 0.1 did not record it."""
     hold_out: float | None = None
     exclude: str | None = None
     shard: bool = False
@@ -250,7 +252,9 @@ class RunFolder:
         The lock lies inside the folder: beside it, as with /out, nothing may be writable.
         """
         self.require_own_files()
-        return alone_at(self.checkpoints, advice="wait for it or stop it first, or write to another folder")
+        return require_lock(
+            self.checkpoints, advice="wait for it or stop it first, or write to another folder"
+        )
 
     def require_own_files(self) -> None:
         """Refuse a folder with links that lead out of it, pipes or devices: a run writes to its own files only."""

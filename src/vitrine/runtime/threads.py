@@ -1,29 +1,33 @@
-"""Work in threads whose memory is bounded, whose errors arrive, and which end with whoever asked for it. No torch."""
+"""Cores of this process, and work in threads with bounded memory, errors passed on and a clean end. No torch."""
 
+import os
 from collections import deque
 from collections.abc import Callable, Generator, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TypeVar
 
-from vitrine.runtime.cores import available_cores
-
 Item = TypeVar("Item")
 Result = TypeVar("Result")
-# Items that are on their way at once: bounds the memory whatever their number.
-_AT_ONCE_A_WORKER = 16
+# Items in progress at once per worker: bounds the memory whatever their number.
+_ITEMS_PER_WORKER = 16
+
+
+def available_cores() -> int:
+    """Count the cores that this process may use: those it is bound to if the system reports them, else all."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def in_order(
     function: Callable[[Item], Result], items: Iterable[Item], *, num_workers: int
 ) -> Generator[Result, None, None]:
-    """Map `function` over `items` in threads (0: one a core), results in order, only a few on their way at once."""
+    """Map `function` over `items` in threads (0: one per core), results in order, only a few in progress at once."""
     num_workers = num_workers or available_cores()
     waiting: deque[Future[Result]] = deque()
     with ThreadPoolExecutor(num_workers) as pool:
         try:
             for item in items:
                 waiting.append(pool.submit(function, item))
-                if len(waiting) >= num_workers * _AT_ONCE_A_WORKER:
+                if len(waiting) >= num_workers * _ITEMS_PER_WORKER:
                     yield waiting.popleft().result()
             while waiting:
                 yield waiting.popleft().result()

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import sys
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any
@@ -9,11 +10,13 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from vitrine.errors import ConfigError, MissingExtraError
+from vitrine.errors import ConfigError, MissingExtraError, TryOption
 from vitrine.runtime.files import write_atomically
 from vitrine.serving.predictor import Prediction
 from vitrine.spelling import printable
 
+STANDARD_OUTPUT = Path("-")
+"""In the place of a file: predictions as CSV on standard output."""
 PREDICTION_KINDS = (".csv", ".json", ".jsonl")
 FEATURE_KINDS = (".npy", ".parquet")
 # Numbers of all rows together that a column of lists counts in 32 bits; 2.8 million rows of 768 are more.
@@ -23,9 +26,13 @@ _LONGEST_LIST = 2**31 - 1
 def require_kind(file: Path, kinds: Sequence[str], *, is_overwriting: bool) -> None:
     """Refuse, before any work, a file of a kind that is not written, one that exists, or that needs an extra."""
     if file.suffix not in kinds:
-        raise ConfigError(f"--out must end in {', '.join(kinds)}, got {printable(str(file))}")
+        raise ConfigError(f"must end in {', '.join(kinds)}, got {printable(str(file))}", option="out")
     if file.is_file() and not is_overwriting:
-        raise ConfigError(f"{printable(str(file))} exists; name another file, or give --overwrite")
+        raise ConfigError(
+            f"{printable(str(file))} exists",
+            option="out",
+            advice=[TryOption("overwrite", "to replace it", True)],
+        )
     if file.suffix == ".parquet":
         _pyarrow()
 
@@ -40,6 +47,9 @@ def write_predictions(file: Path, predictions: Iterable[Prediction], *, top: int
             counts[1] += prediction.error is not None
             yield prediction
 
+    if file == STANDARD_OUTPUT:
+        _csv(sys.stdout, counted(), top)
+        return counts[0], counts[1]
     with write_atomically(file, mode="w") as opened:
         {".csv": _csv, ".json": _json, ".jsonl": _json_lines}[file.suffix](opened, counted(), top)
     return counts[0], counts[1]

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from vitrine.errors import DataError
-from vitrine.runtime.cores import available_cores
+from vitrine.runtime.threads import available_cores
 from vitrine.serving.admission import UNAVAILABLE, UNREADABLE, Admission, Limits, RefusedError, refusal_of
 from vitrine.serving.batching import Batcher, Task
 from vitrine.serving.explanation import chosen_layers

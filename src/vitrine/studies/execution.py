@@ -7,10 +7,10 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
+from vitrine.runtime.hardware import measured_matmul_rate
+from vitrine.runtime.locks import require_lock
 from vitrine.runtime.progress import announced, present
-from vitrine.runtime.rate import measured_matmul_rate
 from vitrine.runtime.run_folder import RunFolder
-from vitrine.runtime.turns import alone_at
 from vitrine.studies.datasets import make_arrays
 from vitrine.studies.estimate import Estimate, estimate
 from vitrine.studies.planning import Plan
@@ -58,7 +58,7 @@ def execute_plans(
     """Run everything that is not finished, `jobs` runs at a time, and write the studies' pages."""
     with ExitStack() as claims:
         for plan in plans:
-            claims.enter_context(alone_at(plan.folder, advice="wait for it, or write to another folder"))
+            claims.enter_context(require_lock(plan.folder, advice="wait for it, or write to another folder"))
         todo = [run for plan in plans for run in plan.unfinished()]
         present(_plan_record(plans, todo, jobs=jobs, rate=rate))
         folders = {name_of(run): plan.run_folder(run) for plan in plans for run in plan.runs}

@@ -10,7 +10,7 @@ from typing import Any
 
 from vitrine.errors import DataError
 from vitrine.reports.charts import Point
-from vitrine.runtime.turns import taking_turns
+from vitrine.runtime.locks import wait_for_lock
 
 FILE = "results.jsonl"
 
@@ -138,7 +138,7 @@ def append_result(folder: Path, values: Mapping[str, Any]) -> None:
     """Add one line, whole or not at all: a line that a crash cut off is taken away first."""
     line = json.dumps(values).encode() + b"\n"
     # Else what another process has half written would be taken for what a crash cut off.
-    with taking_turns(folder / FILE), (folder / FILE).open("ab+") as file:
+    with wait_for_lock(folder / FILE), (folder / FILE).open("ab+") as file:
         size = file.seek(0, os.SEEK_END)
         if size:
             file.seek(size - 1)

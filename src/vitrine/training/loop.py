@@ -14,7 +14,7 @@ from vitrine.errors import CheckpointError, ConfigError, RepeatedError, TryVerb
 from vitrine.models.dropout import image_keys, number_random_layers
 from vitrine.models.kernels import use_kernels
 from vitrine.runtime.devices import computing_in, is_bf16
-from vitrine.runtime.memory import peak_memory
+from vitrine.runtime.hardware import peak_memory
 from vitrine.runtime.processes import Processes, anyone
 from vitrine.runtime.progress import announced, notice
 from vitrine.runtime.run_folder import BEST, LAST, STOPPED

@@ -12,10 +12,9 @@ from vitrine.evaluation.classification import (
     score_multi_label,
     score_single_label,
 )
-from vitrine.evaluation.label_errors import likely_label_errors
-from vitrine.evaluation.metrics import top_k_correct
-from vitrine.evaluation.multilabel import average_precisions
+from vitrine.evaluation.metrics import average_precisions, top_k_correct
 from vitrine.evaluation.real import file_order, read_real, real_correct
+from vitrine.evaluation.scoring import likely_label_errors
 from vitrine.reports.evaluation_page import confused_pairs
 
 

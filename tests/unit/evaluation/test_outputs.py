@@ -17,8 +17,7 @@ from vitrine.evaluation.features import (
     representation,
     weights_hash,
 )
-from vitrine.evaluation.outputs import at_a_time, run_model
-from vitrine.evaluation.ranks import gather_mappings, gather_rows, on_every_rank
+from vitrine.evaluation.outputs import at_a_time, gather_mappings, gather_rows, on_every_rank, run_model
 from vitrine.models import create_model
 from vitrine.runtime.progress import listening
 

@@ -8,7 +8,6 @@ from torch import nn
 import vitrine
 from vitrine.commands.bench import BenchResult
 from vitrine.errors import ConfigError
-from vitrine.evaluation.peer import timm_like
 from vitrine.evaluation.speed import (
     DTYPES,
     Ceilings,
@@ -18,10 +17,11 @@ from vitrine.evaluation.speed import (
     measure_speeds,
     search_largest,
     time_in_turns,
+    timm_counterpart,
 )
 from vitrine.models import create_model
 from vitrine.models.cost import cost_of
-from vitrine.runtime import rate
+from vitrine.runtime import hardware
 
 
 class Waits(nn.Module):
@@ -73,9 +73,9 @@ def test_the_largest_batch_is_found_to_one_per_cent_and_never_above(limit):
 @pytest.fixture
 def few_bytes(monkeypatch):
     """Ceilings of small products and copies: these tests are not about their value."""
-    monkeypatch.setattr(rate, "SIDE", {"cpu": 64})
-    monkeypatch.setattr(rate, "COPIED_BYTES", {"cpu": 2**20})
-    monkeypatch.setattr(rate, "LEAST_SECONDS", 0.0)
+    monkeypatch.setattr(hardware, "SIDE", {"cpu": 64})
+    monkeypatch.setattr(hardware, "COPIED_BYTES", {"cpu": 2**20})
+    monkeypatch.setattr(hardware, "LEAST_SECONDS", 0.0)
 
 
 def test_the_floor_is_the_longer_of_computing_and_reading():
@@ -128,7 +128,7 @@ def test_no_layer_is_faster_than_the_floor_of_its_product():
     layer, rows = nn.Linear(1024, 1024, bias=False), torch.zeros(1024, 1024)
     floors, seconds = [], []
     for _ in range(3):  # in turns, so that other work on the machine falls on both
-        floors.append(2 * 1024**3 / rate.flops_per_second(torch.float32, device="cpu"))
+        floors.append(2 * 1024**3 / hardware.flops_per_second(torch.float32, device="cpu"))
         seconds += time_in_turns({"layer": lambda: layer(rows)}, turns=1, turn_seconds=0.1)["layer"]
     assert min(seconds) > 0.7 * min(floors)  # the same product; clocks and caches differ by less than that
 
@@ -175,11 +175,11 @@ def test_bench_beside_timm_has_a_model_of_equal_size(few_bytes):
 
     timm = import_timm()
     ours = vitrine.create_model("ViT-Ti/16", image_size=(32, 48))
-    theirs = timm_like(ours, timm)
+    theirs = timm_counterpart(ours, timm)
     counts = [sum(p.numel() for p in model.parameters()) for model in (ours, theirs)]
     assert counts[0] == counts[1]
     assert theirs(torch.zeros(1, 3, 32, 48)).shape == (1, 1000)
-    assert timm_like(vitrine.create_model("BiT-R26x1", image_size=32), timm) is None
+    assert timm_counterpart(vitrine.create_model("BiT-R26x1", image_size=32), timm) is None
     result = vitrine.bench("ViT-Ti/16", sizes="32", batches="1", turns=1, device="cpu")
     assert [speed.model for speed in result.speeds] == ["vitrine", "timm"]
     assert result.timm == timm.__version__

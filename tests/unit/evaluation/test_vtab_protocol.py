@@ -6,7 +6,7 @@ import pytest
 from vitrine.data.sources.source import Source
 from vitrine.data.sources.vtab.tasks import TASKS, find_task
 from vitrine.errors import ConfigError, DataError, MissingExtraError
-from vitrine.evaluation.bootstrap import Interval
+from vitrine.evaluation.metrics import Interval
 from vitrine.evaluation.vtab.figure import draw_figure
 from vitrine.evaluation.vtab.protocol import PROTOCOLS, run_vtab
 from vitrine.evaluation.vtab.scores import PAPER_MEANS, PAPER_ROWS, TaskScore, VtabScores, table

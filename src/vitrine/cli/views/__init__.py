@@ -32,7 +32,12 @@ from vitrine.cli.lines import Line
 # Verbs whose result is another verb's.
 SHARED = {"pretrain": "finetune", "resume": "finetune"}
 # Class of a record, by its full name -> the function that makes its lines.
-PRESENTED: dict[str, str] = {"vitrine.studies.execution.StudyPlan": "study:plan_lines"}
+PRESENTED: dict[str, str] = {
+    "vitrine.jobs.model_argument.PicturesPlan": "plans:pictures",
+    "vitrine.jobs.serve.ServePlan": "serve:plan_lines",
+    "vitrine.runs.plan.RunPlan": "finetune:plan_lines",
+    "vitrine.studies.execution.StudyPlan": "study:plan_lines",
+}
 
 
 def result_lines(verb: str, result: Any) -> Iterable[Line]:

@@ -4,7 +4,8 @@ from collections.abc import Iterator
 
 from vitrine.cli.command_line import option
 from vitrine.cli.lines import Line, Next, NextStep, Table, Wrote
-from vitrine.commands.predict import PredictResult
+from vitrine.jobs.predict import PredictResult
+from vitrine.serving.output_files import STANDARD_OUTPUT
 from vitrine.serving.predictor import Prediction
 from vitrine.spelling import with_name
 
@@ -12,7 +13,9 @@ BAR_WIDTH = 24
 
 
 def lines(result: PredictResult) -> Iterator[Line]:
-    """Show all answers about one picture, or one line per picture."""
+    """Show all answers about one picture, or one line per picture; nothing where the answers went here already."""
+    if STANDARD_OUTPUT in result.wrote:
+        return
     if len(result.predictions) == 1:
         yield from single_picture(result.predictions[0], result)
     else:

@@ -20,8 +20,8 @@ from vitrine.data.sources.source import Source
 from vitrine.errors import DataError, MissingExtraError
 from vitrine.runtime.cache import cache_folder, is_offline, why_offline
 from vitrine.runtime.files import sha256_of, write_atomically
+from vitrine.runtime.locks import wait_for_lock
 from vitrine.runtime.progress import notice, track
-from vitrine.runtime.turns import taking_turns
 
 PREFIX = "hub:"
 
@@ -148,7 +148,7 @@ def bring(
         return path
     part = path.with_name(path.name + ".part")
     # Two processes that went on with one file would each write over what the other has brought.
-    with taking_turns(part):
+    with wait_for_lock(part):
         if _is_whole(path, size):  # another process has brought it meanwhile
             return path
         for _ in range(2):

@@ -30,9 +30,11 @@ class PictureList(Source):
         *,
         labels: Labels | None = None,
         classes: Sequence[str] = (),
+        names: Sequence[str] | None = None,
     ) -> None:
         require_list(pictures)
         self.pictures = pictures
+        self.names = names
         self.labels = np.full(len(pictures), NO_LABEL, dtype=np.int32) if labels is None else labels
         self.classes = tuple(classes)
         self.address = f"the {len(pictures):,} pictures given"
@@ -40,7 +42,9 @@ class PictureList(Source):
             raise ConfigError(f"{len(pictures)} pictures need as many labels, got {len(self.labels)}")
 
     def name(self, index: int) -> str:
-        """Return the path of picture `index`, or its number from 0 where it has none."""
+        """Return the name of picture `index`: as given, its path, or else its number from 0."""
+        if self.names is not None:
+            return self.names[index]
         picture = self.pictures[index]
         return str(picture) if isinstance(picture, str | Path) else f"picture {index}"
 

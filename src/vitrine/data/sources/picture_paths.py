@@ -1,13 +1,16 @@
 """Pictures that a user names: files, folders, patterns, lists of paths, standard input, or one data set."""
 
 import glob
+import os
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
 
-from vitrine.data.sources.file_list import IMAGE_SUFFIXES, FileList, list_images, require_path
+from vitrine.data.decoding.decode import read_facts
+from vitrine.data.sources.file_list import IMAGE_SUFFIXES, FileList, Strings, list_images, require_path
+from vitrine.data.sources.in_memory import PictureList
 from vitrine.data.sources.manifest import path_in, rows_of
 from vitrine.data.sources.opening import open_source
 from vitrine.data.sources.source import NO_LABEL, Source
@@ -17,23 +20,30 @@ from vitrine.spelling import printable
 STANDARD_INPUT = "-"
 TABLES = (".csv", ".tsv", ".jsonl")
 LISTS = (*TABLES, ".txt")
+LOOKED_AT = 512  # bytes of standard input that show whether it is text
 
 
 def open_pictures(places: Sequence[str]) -> tuple[Source | None, list[Path]]:
     """List the pictures at `places`, each once and in order, without labels; also the folders they are in.
 
-    A place is a file, a folder, a pattern, `-` for paths on standard input, a .txt file of paths, a table with a
-    column of paths (both relative to it), or, alone, the address of a data set. None where the places exist and
-    hold no picture; a place that does not exist is refused, a file that a list names is not.
+    A place is a file, a folder, a pattern, a .txt file of paths, a table with a column of paths (both relative to
+    it), `-` for standard input (one picture, or paths separated by line breaks or NUL bytes), or, alone, the address
+    of a data set. None where the places exist and hold no picture; a place that does not exist is refused, a file
+    that a list names is not.
     """
     if len(places) == 1 and is_data_set(places[0]):
         source = open_source(places[0], allow_empty_class=True)
         return source, [source.root] if source.root else []
     found: dict[str, None] = {}  # a set that keeps its order
-    folders = []
+    folders, piped = [], None
     for place in places:
         if place == STANDARD_INPUT:
-            found |= dict.fromkeys(_lines(sys.stdin))
+            data = sys.stdin.buffer.read()
+            if is_picture(data):
+                piped = data
+                found[STANDARD_INPUT] = None
+            else:
+                found |= dict.fromkeys(_separated(data))
             continue
         for match in _matches(place) or [place]:
             path = Path(match)
@@ -46,8 +56,23 @@ def open_pictures(places: Sequence[str]) -> tuple[Source | None, list[Path]]:
                 found[str(require_path(path))] = None
     if not found:
         return None, folders
+    if piped is not None:
+        return PictureList(
+            [piped if name == STANDARD_INPUT else name for name in found], names=list(found)
+        ), folders
     labels = np.full(len(found), NO_LABEL, dtype=np.int32)
-    return FileList(Path(), found, labels=labels, classes=(), address=" ".join(places)), folders
+    # The user names these files, so they may be anywhere: `Strings` skips the check of listings from elsewhere.
+    paths = Strings(found)
+    return FileList(Path(), paths, labels=labels, classes=(), address=" ".join(places)), folders
+
+
+def is_picture(data: bytes) -> bool:
+    """Whether bytes are an encoded picture, maybe a damaged one, and no list of paths."""
+    try:
+        read_facts(data, name=STANDARD_INPUT)
+    except DataError:
+        return any(byte < ord(" ") and byte not in b"\0\t\r\n" for byte in data[:LOOKED_AT])
+    return True
 
 
 def is_data_set(place: str) -> bool:
@@ -69,6 +94,13 @@ def _matches(place: str) -> list[str]:
 
 def _lines(lines: Iterable[str]) -> Iterator[str]:
     return (line.rstrip("\r\n") for line in lines if line.strip())
+
+
+def _separated(data: bytes) -> Iterator[str]:
+    """Read paths as `find -print0` or as `find` writes them."""
+    if b"\0" in data:
+        return (os.fsdecode(path) for path in data.split(b"\0") if path)
+    return _lines(os.fsdecode(line) for line in data.split(b"\n"))
 
 
 def _listed(path: Path) -> list[str]:

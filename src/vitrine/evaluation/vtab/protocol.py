@@ -13,7 +13,7 @@ from vitrine.data.sources.source import Source
 from vitrine.data.sources.vtab.task_data import TaskData, find_folders, open_task
 from vitrine.data.sources.vtab.tasks import TASKS, TRAIN_IMAGES, VAL_IMAGES, Task
 from vitrine.errors import ConfigError, DataError
-from vitrine.evaluation.bootstrap import Interval
+from vitrine.evaluation.metrics import Interval
 from vitrine.evaluation.vtab.scores import TaskScore, VtabScores
 from vitrine.runtime.files import write_atomically
 from vitrine.runtime.progress import notice

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from statistics import fmean
 
 from vitrine.data.sources.vtab.tasks import GROUPS, TASKS, Group
-from vitrine.evaluation.bootstrap import Interval
+from vitrine.evaluation.metrics import Interval
 
 # Table 9 of the paper: accuracy in % by task, in the order of TASKS. Compared with the printed table cell by cell; a
 # test checks the means against Table 2.

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import torch
 
-from vitrine.runtime.memory import group_limits, memory_of, peak_memory
+from vitrine.runtime.hardware import group_limits, memory_of, peak_memory
 
 CPU = torch.device("cpu")
 

@@ -1,0 +1,84 @@
+"""The work behind `vitrine embed`: pictures through a model to one feature vector each, in a file."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import torch
+
+from vitrine.errors import DataError
+from vitrine.jobs.model_argument import opened_pictures, plan_of
+from vitrine.runtime.output_folder import new_output_folder
+from vitrine.runtime.progress import announced, present
+from vitrine.serving.output_files import FEATURE_KINDS, require_kind, write_features
+from vitrine.serving.predictor import Predictor
+from vitrine.spelling import printable
+
+FILE = "features.npy"
+
+
+@dataclass(frozen=True, kw_only=True)
+class EmbedResult:
+    """How many feature vectors there are, and where."""
+
+    model: str
+    num_pictures: int
+    width: int
+    unreadable: dict[str, str]
+    """Pictures that cannot be read, and why."""
+    wrote: tuple[Path, ...]
+    is_strict: bool = False
+
+    @property
+    def exit_code(self) -> int:
+        """1 where, if strict, a picture could not be read."""
+        return int(self.is_strict and bool(self.unreadable))
+
+
+def embed_pictures(
+    model: str | None,
+    pictures: Sequence[str],
+    *,
+    out: Path | None,
+    image_size: int | None,
+    batch_size: int | None,
+    workers: int,
+    device: str,
+    precision: Literal["fp32", "bf16"],
+    is_strict: bool,
+    is_overwriting: bool,
+) -> EmbedResult:
+    """Compute the features of all pictures and write them to `out`, or to a new folder."""
+    name, source = opened_pictures("embed", model, pictures, out=out)
+    if out is not None:
+        require_kind(out, FEATURE_KINDS, is_overwriting=is_overwriting)
+    predictor = Predictor.open(
+        name,
+        device=device,
+        precision=precision,
+        image_size=image_size,
+        batch_size=batch_size,
+        workers=workers,
+    )
+    present(plan_of(predictor, source, name))
+    parts: list[torch.Tensor] = []
+    failures: dict[int, str] = {}
+    with announced("Embedding", total=len(source)) as advance:
+        for rows in predictor.stream(source, wanted="features"):
+            parts.append(rows.values)
+            failures |= {rows.start + row: why for row, why in rows.failures.items()}
+            advance(len(rows.values), "")
+    if len(failures) == len(source):
+        raise DataError(f"no picture can be read; the first: {failures[0]}")
+    values = torch.cat(parts).numpy()  # (N, R)
+    names = [source.name(index) for index in range(len(source))]
+    file = out if out is not None else new_output_folder(None, verb="embed", files=(FILE,)) / FILE
+    return EmbedResult(
+        model=name,
+        num_pictures=len(source),
+        width=values.shape[1],
+        unreadable={printable(names[index]): why for index, why in failures.items()},
+        wrote=write_features(file, values, names=names, failures=failures),
+        is_strict=is_strict,
+    )

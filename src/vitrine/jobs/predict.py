@@ -1,0 +1,103 @@
+"""The work behind `vitrine predict`: pictures through a model to named classes, in memory or in a file."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from vitrine.data.sources.source import Source
+from vitrine.jobs.model_argument import opened_pictures, plan_of
+from vitrine.runtime.progress import announced, present
+from vitrine.serving.output_files import PREDICTION_KINDS, STANDARD_OUTPUT, require_kind, write_predictions
+from vitrine.serving.predictor import Prediction, Predictor
+from vitrine.spelling import printable
+
+TOP = 5
+
+
+@dataclass(frozen=True, kw_only=True)
+class PredictResult:
+    """The predictions, or where they were written."""
+
+    model: str
+    num_classes: int
+    num_pictures: int
+    num_errors: int
+    predictions: tuple[Prediction, ...]
+    """In the order of the pictures; empty where they were written to a file."""
+    first: str
+    """The first picture that can be read, or else the first."""
+    num_listed: int = 1
+    """Classes that are shown per picture where there are several."""
+    wrote: tuple[Path, ...] = ()
+    """The file of the predictions; `-` is standard output."""
+    is_strict: bool = False
+
+    @property
+    def exit_code(self) -> int:
+        """1 where no picture could be read, or, if strict, any could not."""
+        return int(self.num_errors == self.num_pictures or (self.is_strict and self.num_errors > 0))
+
+
+def predict_pictures(
+    model: str | None,
+    pictures: Sequence[str],
+    *,
+    out: Path | None,
+    top: int | None,
+    image_size: int | None,
+    batch_size: int | None,
+    workers: int,
+    device: str,
+    precision: Literal["fp32", "bf16"],
+    is_strict: bool,
+    is_overwriting: bool,
+) -> PredictResult:
+    """Predict the classes of all pictures, and write them to `out` where that is given."""
+    name, source = opened_pictures("predict", model, pictures, out=out)
+    if out is not None and out != STANDARD_OUTPUT:
+        require_kind(out, PREDICTION_KINDS, is_overwriting=is_overwriting)
+    predictor = Predictor.open(
+        name,
+        device=device,
+        precision=precision,
+        image_size=image_size,
+        batch_size=batch_size,
+        workers=workers,
+    )
+    predictor.require_head()
+    assert predictor.num_classes is not None
+    count = min(TOP if top is None else top, predictor.num_classes)
+    present(plan_of(predictor, source, name))
+    readable: list[str] = []
+    answers = _predictions(predictor, source, top=count, readable=readable)
+    kept: tuple[Prediction, ...] = ()
+    if out is None:
+        kept = tuple(answers)
+        counts = len(kept), sum(one.error is not None for one in kept)
+    else:
+        counts = write_predictions(out, answers, top=count)
+    return PredictResult(
+        model=name,
+        num_classes=predictor.num_classes,
+        num_pictures=counts[0],
+        num_errors=counts[1],
+        predictions=kept,
+        first=printable(readable[0] if readable else source.name(0)),
+        num_listed=1 if top is None else count,
+        wrote=() if out is None else (out,),
+        is_strict=is_strict,
+    )
+
+
+def _predictions(
+    predictor: Predictor, source: Source, *, top: int, readable: list[str]
+) -> Iterator[Prediction]:
+    """Predict picture by picture, and put the name of the first that can be read into `readable`."""
+    with announced("Predicting", total=len(source)) as advance:
+        for rows in predictor.stream(source, wanted="logits"):
+            for prediction in predictor.answers(rows, source, top=top):
+                if prediction.error is None and not readable:
+                    readable.append(prediction.name)
+                yield prediction
+            advance(len(rows.values), "")
