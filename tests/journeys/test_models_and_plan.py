@@ -80,8 +80,8 @@ def test_recipes_are_listed_with_their_claims_and_shown_so_that_they_can_be_run(
     shown = command("recipes").stdout
     assert shown.index("vitrine finetune DATA") < shown.index("photos") < shown.index("vitrine pretrain DATA")
     assert max(len(line) for line in shown.splitlines() if not line.startswith("   ")) <= 80
-    assert shown.count("on JFT-300M") == 1  # said once of all that it is said of
-    assert "photos" in shown.splitlines()[1] and shown.splitlines()[1].endswith("the default")
+    assert shown.count("on JFT-300M") == 1  # one claim for all recipes that share it
+    assert "photos" in shown.splitlines()[1] and shown.splitlines()[1].endswith("default")
     (tmp_path / "mine.yaml").write_text(command("recipes", "photos").stdout)
     assert chosen_recipe(str(tmp_path / "mine.yaml")) == find_recipe("photos")
 

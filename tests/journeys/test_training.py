@@ -388,7 +388,7 @@ def test_broken_images_are_set_aside_and_counted_and_strict_refuses_them(tmp_pat
     (folders / "dog" / "2.png").write_bytes(b"")
     done = inside("pretrain", folders, *SMALL, "--steps", "3", "--out", tmp_path / "run")
     assert done.returncode == 0, done.stderr
-    assert "Set aside 2 of 12 files" in done.stderr
+    assert "Skipped 2 of 12 files" in done.stderr
     assert f"2 files could not be read and were set aside: {tmp_path}/run/data.json" in done.stdout
     record = json.loads((tmp_path / "run" / "data.json").read_text())
     assert sorted(record["set_aside"]) == ["cat/5.png", "dog/2.png"]

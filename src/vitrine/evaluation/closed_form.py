@@ -1,8 +1,9 @@
-"""A linear classifier on frozen features without training: ridge regression that judges itself by leaving one out.
+"""A linear classifier on frozen features without training: ridge regression that evaluates itself by leaving one out.
 
 Leaving an example out of ridge regression needs no second fit: with the hat matrix H its prediction is
 (y' - h y) / (1 - h), h its own entry on the diagonal. That chooses l2, and the temperature that turns scores into
-probabilities, on examples that the scores have not seen.
+probabilities, on examples that the scores have not seen. A weight counts an example as often: leaving out one of them
+leaves the others in.
 
 Shapes: N examples, D features with the constant one, K classes, M rows to classify.
 """
@@ -45,9 +46,14 @@ class ClosedForm:
 
 
 def fit_closed_form(
-    features: Tensor, labels: Tensor, *, num_classes: int, l2: float | Sequence[float] | None = None
+    features: Tensor,
+    labels: Tensor,
+    *,
+    num_classes: int,
+    l2: float | Sequence[float] | None = None,
+    weights: Tensor | None = None,
 ) -> ClosedForm:
-    """Fit features (N, D - 1) and labels (N,); of several l2 the one with the least log loss when leaving one out."""
+    """Fit features (N, D - 1), labels and weights (N,); of several l2 choose the least log loss on left-out rows."""
     if len(features) < 2 or len(features) != len(labels):
         raise DataError(
             f"at least two labelled examples are needed, got {len(features)} and {len(labels)} labels"
@@ -55,24 +61,32 @@ def fit_closed_form(
     choices = L2_CHOICES if l2 is None else (l2,) if isinstance(l2, int | float) else tuple(l2)
     if not choices or not all(value > 0 for value in choices):
         raise ConfigError(f"l2 must be above 0, got {l2}; leave it out to have it chosen")
-    normalise = Normalisation.of(features)
-    X = with_constant(normalise(features))  # (N, D)
+    w = torch.ones(len(features)).double() if weights is None else weights.double()  # (N,)
+    features, labels, w = features[w > 0], labels[w > 0], w[w > 0]
+    normalise = Normalisation.of(features, weights=w)
+    root = w.sqrt()[:, None]  # (N, 1)
+    X = root * with_constant(normalise(features))  # (N, D)
     Y = 2 * F.one_hot(labels, num_classes).double() - 1  # (N, K)
     # X = U S V^t, so H = U S^2 / (S^2 + l) U^t for every l from one decomposition.
     U, S, Vt = torch.linalg.svd(X, full_matrices=False)  # (N, R), (R,), (R, D)
-    seen = U.T @ Y  # (R, K)
+    seen = U.T @ (root * Y)  # (R, K)
     best: tuple[float, float, float, float] | None = None
     for value in choices:
         shrunk = S.square() / (S.square() + value)  # (R,)
-        fitted, own = U @ (shrunk[:, None] * seen), (U.square() @ shrunk)[:, None]  # (N, K), (N, 1)
+        fitted = U @ (shrunk[:, None] * seen) / root  # (N, K)
+        own = (U.square() @ shrunk)[:, None] / w[:, None].clamp_min(1)  # (N, 1), of one example
         left_out = (fitted - own * Y) / (1 - own).clamp_min(_LEAST_REST)
-        accuracy = (left_out.argmax(dim=1) == labels).double().mean().item()
-        loss, sharpness = min((F.cross_entropy(t * left_out, labels).item(), t) for t in TEMPERATURES)
+        accuracy = (w @ (left_out.argmax(dim=1) == labels).double() / w.sum()).item()
+        loss, sharpness = min((_log_loss(t * left_out, labels, w), t) for t in TEMPERATURES)
         if best is None or loss < best[0]:
             best = (loss, sharpness, value, accuracy)
     assert best is not None
     _, sharpness, chosen, accuracy = best
-    weights = Vt.T @ ((S / (S.square() + chosen))[:, None] * seen)  # (D, K)
+    solution = Vt.T @ ((S / (S.square() + chosen))[:, None] * seen)  # (D, K)
     return ClosedForm(
-        normalise=normalise, weights=weights, l2=chosen, sharpness=sharpness, left_out_accuracy=accuracy
+        normalise=normalise, weights=solution, l2=chosen, sharpness=sharpness, left_out_accuracy=accuracy
     )
+
+
+def _log_loss(logits: Tensor, labels: Tensor, weights: Tensor) -> float:
+    return (weights @ F.cross_entropy(logits, labels, reduction="none") / weights.sum()).item()

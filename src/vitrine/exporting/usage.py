@@ -69,18 +69,21 @@ def pixels_of(preprocess: Preprocess) -> str:
     how = f"Image.Resampling.{preprocess.interpolation.upper()}"
     mode = MODES[preprocess.channels]
     lines = [f'image = ImageOps.exif_transpose(Image.open("photo.jpg")).convert("{mode}")']
-    if preprocess.rule == "squash":
-        lines.append(f"image = image.resize(({columns}, {rows}), {how})")
+    if preprocess.rule == "squash" and (rows, columns) == (height, width):
+        lines.append(f"image = image.resize(({width}, {height}), {how})")
     else:
+        # The box is resized alone: a picture of 1 x 60,000 pixels would need gigabytes if it were resized whole.
+        size = f"{columns}, {rows}"
+        if preprocess.rule != "squash":
+            lines.append(f"scale = max({columns} / image.width, {rows} / image.height)")
+            size = f"max({columns}, int(image.width * scale)), max({rows}, int(image.height * scale))"
         lines += [
-            f"scale = max({columns} / image.width, {rows} / image.height)",
-            f"size = max({columns}, int(image.width * scale)), max({rows}, int(image.height * scale))",
-            f"image = image.resize(size, {how})",
-        ]
-    if preprocess.rule != "squash" or (rows, columns) != (height, width):
-        lines += [
-            f"left, top = round((image.width - {width}) / 2), round((image.height - {height}) / 2)",
-            f"image = image.crop((left, top, left + {width}, top + {height}))",
+            f"columns, rows = {size}  # the size that the whole image would have",
+            f"left, top = round((columns - {width}) / 2), round((rows - {height}) / 2)",
+            f"right, bottom = left + {width}, top + {height}",
+            "across, down = image.width / columns, image.height / rows",
+            "box = left * across, top * down, min(right * across, image.width), min(bottom * down, image.height)",
+            f"image = image.resize(({width}, {height}), {how}, box=box)",
         ]
     plane = "" if mode == "RGB" else "[:, :, None]"
     lines += [

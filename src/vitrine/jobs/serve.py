@@ -14,6 +14,7 @@ from vitrine.errors import ConfigError
 from vitrine.evaluation.outputs import Precision
 from vitrine.runtime.devices import choose_device
 from vitrine.runtime.progress import notice, present
+from vitrine.runtime.result import Result
 from vitrine.runtime.threads import available_cores
 from vitrine.serving.admission import MIB, Limits
 from vitrine.serving.app import create_app
@@ -44,8 +45,8 @@ class ServePlan:
     waiting: int
 
 
-@dataclass(frozen=True, kw_only=True)
-class ServeResult:
+@dataclass(frozen=True, kw_only=True, repr=False)
+class ServeResult(Result):
     """What was served between start and stop."""
 
     address: str

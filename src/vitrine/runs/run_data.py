@@ -9,9 +9,9 @@ from pathlib import Path
 
 import numpy as np
 
-from vitrine.data.auditing.scan import Issue, ScanReport, conversions_in_words, scan, set_aside
+from vitrine.data.auditing.scan import Issue, ScanReport, conversion_text, scan, skip_unreadable
 from vitrine.data.sources.exclusions import leave_out, read_exclusions
-from vitrine.data.sources.file_list import photos_passed_over
+from vitrine.data.sources.file_list import photos_skipped
 from vitrine.data.sources.opening import check_classes, open_splits
 from vitrine.data.sources.source import ConcatSource, Source, Subset
 from vitrine.data.sources.splitting import write_split
@@ -127,7 +127,7 @@ def open_data(
             )
         if needs_labels and not is_resumed:  # all files of a class may be unreadable
             with quiet():
-                left = set_aside(own, report)
+                left = skip_unreadable(own, report)
             check_classes(left, allow_empty_class=options.allow_empty_class)
         return report, tuple(own[split].name(row) for split, rows in report.bad.items() for row in rows)
 
@@ -135,10 +135,10 @@ def open_data(
     report, bad = on_first_process(scanned, processes)
     splits = own or opened()
     if report is not None:
-        splits = set_aside(splits, report)
+        splits = skip_unreadable(splits, report)
         if report.converted:
-            notice(conversions_in_words(report.converted))
-        if photos := photos_passed_over(report.passed_over):
+            notice(conversion_text(report.converted))
+        if photos := photos_skipped(report.passed_over):
             notice(photos)
     if options.exclude is not None:
         splits |= without(splits, read_exclusions(options.exclude))
