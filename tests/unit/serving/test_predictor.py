@@ -161,7 +161,7 @@ def test_a_model_without_a_head_embeds_but_does_not_predict(tmp_path):
     vitrine.save(small(num_classes=None), tmp_path / "model", preprocess=PREPROCESS)
     predictor = Predictor.open(tmp_path / "model", device="cpu")
     assert predictor.embed([photo(1)]).rows.shape == (1, 16)
-    with pytest.raises(ConfigError, match="no head"):
+    with pytest.raises(ConfigError, match="no classification head"):
         predictor.predict([photo(1)])
 
 
