@@ -17,7 +17,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from vitrine.data.sources.in_memory import Picture, PictureList
+from vitrine.data.decoding.picture_input import Picture
+from vitrine.data.sources.in_memory import PictureList
 from vitrine.errors import ConfigError, DataError
 from vitrine.evaluation.closed_form import ClosedForm, fit_closed_form
 from vitrine.recipes.options import chosen_recipe
