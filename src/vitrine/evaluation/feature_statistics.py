@@ -39,16 +39,6 @@ def spread(features: Tensor) -> float:
     return float(unit.std(dim=0, correction=0).mean() * unit.shape[1] ** 0.5)
 
 
-def output_information(mean_probabilities: Tensor, mean_entropy: float) -> float:
-    """Return how many nats the outputs tell of which image it is: entropy of their mean (K,) less their mean entropy.
-
-    It is 0 just where all images have the same output, be it one prototype for all of them or all equally likely.
-    """
-    shares = mean_probabilities.double()
-    overall = -torch.special.xlogy(shares, shares).sum()
-    return max(float(overall) - mean_entropy, 0.0)
-
-
 def collapse_warning(
     *, rank: float, spread: float, information: float | None = None, num_outputs: int | None = None
 ) -> str | None:
