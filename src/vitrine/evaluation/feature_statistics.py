@@ -39,16 +39,6 @@ def spread(features: Tensor) -> float:
     return float(unit.std(dim=0, correction=0).mean() * unit.shape[1] ** 0.5)
 
 
-def output_information(mean_probabilities: Tensor, mean_entropy: float) -> float:
-    """Return the mutual information of image and output in nats: entropy of the mean (K,) minus the mean entropy.
-
-    It is 0 if and only if all images have the same output: one prototype for all, or all equally likely.
-    """
-    shares = mean_probabilities.double()
-    overall = -torch.special.xlogy(shares, shares).sum()
-    return max(float(overall) - mean_entropy, 0.0)
-
-
 def collapse_warning(
     *, rank: float, spread: float, information: float | None = None, num_outputs: int | None = None
 ) -> str | None:

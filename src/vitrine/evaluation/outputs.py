@@ -3,6 +3,7 @@
 Shapes: N images, K numbers per image (logits or the representation).
 """
 
+import math
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
@@ -54,16 +55,42 @@ def run_model(
     precision: Precision = "fp32",
     what: str = "Evaluating",
 ) -> Outputs:
-    """Apply `function` (by default the model itself) to every image, `batch_size` at a time on each process."""
+    """Apply `function` (the model itself by default) to every image; refuse outputs that are NaN or infinity."""
+    outputs = collect_outputs(
+        model, source, preprocess=preprocess, function=function, batch_size=batch_size, num_workers=num_workers,
+        device=device, precision=precision, what=what,
+    )  # fmt: skip
+    require_finite(outputs.rows, source, precision=precision)
+    return outputs
+
+
+def collect_outputs(
+    model: nn.Module,
+    source: Source,
+    *,
+    preprocess: Preprocess,
+    function: Callable[[Tensor], Tensor] | None = None,
+    batch_size: int | None = None,
+    num_workers: int = 2,
+    device: torch.device | str = "cpu",
+    precision: Precision = "fp32",
+    what: str = "Evaluating",
+    is_sharded: bool = False,
+) -> Outputs:
+    """Apply `function` to every image, `batch_size` at a time on each process.
+
+    With fewer images than processes, each computes all of them. A sharded model gathers its weights in every pass, so
+    all processes make as many passes as the one with most images.
+    """
     device = torch.device(device)
     batch_size = batch_size or at_a_time(device, preprocess.size)
     apply = model if function is None else function
     rank, world_size = this_rank()
-    if len(source) < world_size:
-        raise DataError(
-            f"{source.address} has {len(source)} images for {world_size} processes; use fewer processes"
-        )
+    is_divided = len(source) >= world_size
+    if not is_divided:
+        rank, world_size = 0, 1
     share = (rank + 1) * len(source) // world_size - rank * len(source) // world_size
+    passes_left = math.ceil(math.ceil(len(source) / world_size) / batch_size) if is_sharded else 0
     parts: list[Tensor] = []
     failures: dict[int, str] = {}
     with (
@@ -81,19 +108,23 @@ def run_model(
         announced(what, total=share) as advance,
     ):
         for batch in loader.evaluation_batches():
-            # Not around the loop: workers write into batches that are created there.
-            with torch.inference_mode(), casting(device, precision):
+            # Not inference mode: tensors that a module caches in it could not be trained with afterwards.
+            with torch.no_grad(), casting(device, precision):
                 parts.append(apply(preprocess.normalise(batch.images)).float().cpu())
             failures |= {int(batch.rows.indices[row]): why for row, why in batch.failures.items()}
             advance(len(batch), "")
-    rows = gather_rows(torch.cat(parts), length=len(source))
-    failures = gather_mappings(failures)
+            passes_left -= 1
+        for _ in range(passes_left):
+            with torch.no_grad(), casting(device, precision):
+                apply(torch.zeros(1, preprocess.channels, *preprocess.size, device=device))
+    rows = torch.cat(parts)
+    if is_divided:
+        rows, failures = gather_rows(rows, length=len(source)), gather_mappings(failures)
     if len(failures) == len(source):
         raise DataError(
-            f"no image of {source.address} can be read; the first: {next(iter(failures.values()))}"
+            f"cannot read any image of {source.address}; the first: {next(iter(failures.values()))}"
         )
     rows[list(failures)] = 0
-    require_finite(rows, source, precision=precision)
     return Outputs(rows=rows, failures=failures)
 
 

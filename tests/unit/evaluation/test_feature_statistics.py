@@ -5,7 +5,8 @@ import math
 import pytest
 import torch
 
-from vitrine.evaluation.feature_statistics import collapse_warning, effective_rank, output_information, spread
+from vitrine.evaluation.feature_statistics import collapse_warning, effective_rank, spread
+from vitrine.objectives.dino import output_information
 
 
 def test_equal_singular_values_count_as_that_many_directions() -> None:
