@@ -5,8 +5,10 @@ with the server's ETag beside it in NAME.part.json. No torch.
 """
 
 import hashlib
+import ipaddress
 import json
 import os
+import socket
 import time
 import urllib.error
 import urllib.request
@@ -43,6 +45,8 @@ class Limits:
     silence_seconds: float = 30.0
     """Without a byte from the server."""
     max_redirects: int = 5
+    may_redirect_to_private: bool = False
+    """Whether a public address may redirect to one of this machine or its local network."""
 
 
 NO_LIMITS = Limits()
@@ -187,7 +191,7 @@ def _attempt(
 
 
 def _open(url: str, headers: Mapping[str, str], limits: Limits) -> Any:
-    opener = urllib.request.build_opener(_Redirects(limits.max_redirects))
+    opener = urllib.request.build_opener(_Redirects(limits))
     return opener.open(urllib.request.Request(url, headers=dict(headers)), timeout=limits.silence_seconds)
 
 
@@ -212,10 +216,13 @@ def _pieces(url: str, answer: Any, *, have: int, limits: Limits, deadline: _Dead
 
 
 class _Redirects(urllib.request.HTTPRedirectHandler):
-    """Follows a few redirects, never from https to http, and never sends the user's token to another host."""
+    """Follows a few redirects, never from https to http or from a public to a private address.
 
-    def __init__(self, most: int) -> None:
-        self.most = most
+    The user's token is never sent to another host.
+    """
+
+    def __init__(self, limits: Limits) -> None:
+        self.most, self.may_be_private = limits.max_redirects, limits.may_redirect_to_private
 
     def redirect_request(  # noqa: PLR0917 (the parameters are its parent's)
         self, req: Any, fp: Any, code: int, msg: str, headers: Any, newurl: str
@@ -226,10 +233,23 @@ class _Redirects(urllib.request.HTTPRedirectHandler):
         before, after = urlsplit(req.full_url), urlsplit(newurl)
         if after.scheme not in SCHEMES or (before.scheme == "https" and after.scheme != "https"):
             raise DownloadError(f"{req.full_url} redirects to {after.scheme}, which is not followed")
+        if not self.may_be_private and is_private(after.hostname) and not is_private(before.hostname):
+            raise DownloadError(
+                f"{req.full_url} redirects to {after.hostname}, a private address, which is not followed"
+            )
         request = super().redirect_request(req, fp, code, msg, headers, newurl)
         if request is not None and before.netloc != after.netloc:
             request.remove_header("Authorization")
         return request
+
+
+def is_private(host: str | None) -> bool:
+    """Whether a name stands for an address of this machine or its local network; unknown names do not."""
+    try:
+        entries = socket.getaddrinfo(host, None)
+    except (OSError, UnicodeError):
+        return False
+    return any(not ipaddress.ip_address(str(entry[4][0]).partition("%")[0]).is_global for entry in entries)
 
 
 @contextmanager

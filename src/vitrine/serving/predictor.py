@@ -5,7 +5,7 @@ Pictures are prepared as in evaluation: the same decoder, the same `Preprocess` 
 Shapes: N pictures, B per batch, K classes, R features.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Self
@@ -14,9 +14,10 @@ import torch
 from torch import Tensor
 
 from vitrine.checkpoints import Loaded, load
+from vitrine.data.decoding.picture_input import Picture
 from vitrine.data.loading.loader import Loader
 from vitrine.data.preparing.preprocess import Preprocess
-from vitrine.data.sources.in_memory import Picture, PictureList
+from vitrine.data.sources.in_memory import PictureList
 from vitrine.data.sources.source import Source
 from vitrine.errors import ConfigError, TryVerb
 from vitrine.evaluation.features import representation
@@ -112,7 +113,7 @@ class Predictor:
         recipe = self.loaded.record.recipe
         return recipe is not None and recipe.get("loss") == "sigmoid"
 
-    def predict(self, images: Sequence[Picture], *, top: int = TOP) -> list[Prediction]:
+    def predict(self, images: Iterable[Picture], *, top: int = TOP) -> list[Prediction]:
         """Return the `top` most likely classes of each picture, or an error if it cannot be read."""
         self.require_head()
         source = PictureList(images)
@@ -122,12 +123,12 @@ class Predictor:
             for prediction in self.answers(rows, source, top=top)
         ]
 
-    def logits(self, images: Sequence[Picture]) -> Outputs:
+    def logits(self, images: Iterable[Picture]) -> Outputs:
         """Return logits (N, K), and by index why pictures cannot be read (their rows are 0)."""
         self.require_head()
         return self._outputs(images, wanted="logits")
 
-    def embed(self, images: Sequence[Picture]) -> Outputs:
+    def embed(self, images: Iterable[Picture]) -> Outputs:
         """Return features (N, R), the input of the head, and by index why pictures cannot be read."""
         return self._outputs(images, wanted="features")
 
@@ -200,7 +201,7 @@ class Predictor:
                 advice=[TryVerb("embed", ("MODEL", "PICTURES"), "to compute features")],
             )
 
-    def _outputs(self, images: Sequence[Picture], *, wanted: Wanted) -> Outputs:
+    def _outputs(self, images: Iterable[Picture], *, wanted: Wanted) -> Outputs:
         parts = list(self.stream(PictureList(images), wanted=wanted))
         rows = torch.cat([part.values for part in parts]) if parts else torch.zeros(0, 0)
         failures = {part.start + row: why for part in parts for row, why in part.failures.items()}

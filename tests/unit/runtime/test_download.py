@@ -72,7 +72,7 @@ def test_redirects_are_followed_a_few_times(tmp_path: Path) -> None:
 def test_a_redirect_to_something_less_safe_is_not_followed(target: str) -> None:
     request = urllib.request.Request("https://hub/x")
     with pytest.raises(DownloadError, match="not followed"):
-        _Redirects(5).redirect_request(request, None, 302, "", {}, target)
+        _Redirects(Limits(max_redirects=5)).redirect_request(request, None, 302, "", {}, target)
 
 
 @pytest.mark.parametrize("url", ["file:///etc/passwd", "ftp://host/x", "/etc/passwd"])
@@ -85,11 +85,13 @@ def test_only_the_web_is_downloaded(url: str, tmp_path: Path) -> None:
 
 def test_the_token_is_not_sent_to_another_host() -> None:
     request = urllib.request.Request("https://hub/x", headers={"Authorization": "Bearer secret", "A": "b"})
-    elsewhere = _Redirects(5).redirect_request(request, None, 302, "", {}, "https://storage/blob")
+    elsewhere = _Redirects(Limits(max_redirects=5)).redirect_request(
+        request, None, 302, "", {}, "https://storage/blob"
+    )
     assert not elsewhere.has_header("Authorization")
     assert elsewhere.has_header("A")
     assert (
-        _Redirects(5)
+        _Redirects(Limits(max_redirects=5))
         .redirect_request(request, None, 302, "", {}, "https://hub/y")
         .has_header("Authorization")
     )

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from vitrine.data.decoding.picture_input import read_file
 from vitrine.data.sources.source import Example, Labels, Source
 from vitrine.errors import DataError
 from vitrine.runtime.progress import notice
@@ -93,15 +94,6 @@ class FileList(Source):
             return os.stat(os.path.join(str(self.base), self.name(index))).st_size  # noqa: PTH116, PTH118
         except OSError:
             return 0
-
-
-def read_file(path: str) -> bytes:
-    """Read a whole file; the error names the file and the reason."""
-    try:
-        with open(path, "rb", buffering=0) as file:  # noqa: PTH123 (the fastest way, called for every image)
-            return file.read()
-    except OSError as error:
-        raise DataError(f"cannot read {printable(path)}: {error.strerror}") from error
 
 
 def list_images(folder: Path) -> Iterator[str]:
