@@ -22,8 +22,10 @@ from vitrine.data.sources.in_memory import PictureList
 from vitrine.errors import ConfigError, DataError
 from vitrine.evaluation.closed_form import ClosedForm, fit_closed_form
 from vitrine.recipes.options import chosen_recipe
-from vitrine.runs.starting_weights import load_to_tune
-from vitrine.runs.training_run import Setting, carry_out
+from vitrine.runs.records import Execution, RunOutput
+from vitrine.runs.run_data import RunData
+from vitrine.runs.starting_model import pretrained_model
+from vitrine.runs.train_run import train_run
 from vitrine.runtime.output_folder import new_output_folder
 from vitrine.runtime.run_folder import RESULTS, RunFolder
 from vitrine.serving.predictor import Predictor
@@ -217,20 +219,18 @@ class VitClassifier:
             self.recipe, epochs=self.epochs, steps=self.steps, batch_size=self.batch_size, lr=self.lr,
             size=self.image_size, seed=self.seed,
         ).with_steps_for(len(source))  # fmt: skip
-        loaded = load_to_tune(str(self.model), chosen, num_classes=len(source.classes))
+        start = pretrained_model(str(self.model), chosen, num_classes=len(source.classes))
         with tempfile.TemporaryDirectory(prefix="vitrine-") as temporary:
             folder = Path(temporary if self.run_folder is None else self.run_folder)
-            folder = new_output_folder(folder, verb="fit", files=RESULTS)
-            carry_out(
-                Setting(
-                    model=loaded.model, preprocess=loaded.preprocess, splits={"train": source},
-                    recipe=dataclasses.replace(chosen, model=str(self.model)), folder=folder, verb="fit",
-                    data=source.address, device=self.device, workers=self.workers, hold_out=0.0, wants_report=False,
-                )
-            )  # fmt: skip
-            self.predictor_ = Predictor.open(
-                RunFolder(folder).model, device=self.device, workers=self.workers
+            run = RunFolder(new_output_folder(folder, verb="fit", files=RESULTS))
+            train_run(
+                start,
+                RunData(address=source.address, splits={"train": source}, hold_out=0.0),
+                dataclasses.replace(chosen, model=str(self.model)),
+                execution=Execution(device=self.device, workers=self.workers),
+                output=RunOutput(folder=run, verb="fit", reports=False),
             )
+            self.predictor_ = Predictor.open(run.model, device=self.device, workers=self.workers)
 
 
 def pictures_of(X: Iterable[Picture]) -> Sequence[Picture]:

@@ -2,7 +2,8 @@
 
 from dataclasses import dataclass
 
-from vitrine.recipes import FINE_TUNING, RECIPES, find_recipe
+from vitrine.recipes import RECIPES, find_recipe
+from vitrine.recipes.fine_tuning import FINE_TUNING
 from vitrine.recipes.recipe import to_yaml
 from vitrine.runtime.result import Result
 

@@ -4,6 +4,7 @@ import json
 import math
 import re
 import time
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from vitrine.checkpoints.record import config_from_json
 from vitrine.data.preparing.preprocess import Preprocess
 from vitrine.errors import CheckpointError, VitrineError
 from vitrine.models import build
-from vitrine.runtime.run_folder import RunFolder
+from vitrine.runtime.run_folder import RunFolder, RunRecord
 
 CHUNK_BYTES = 2**18
 # A folder that was named by its date: 2026-11-18-031500-finetune.
@@ -102,6 +103,15 @@ def parsed(line: bytes) -> dict[str, Any] | None:
     }
 
 
+def weights_prefix(record: RunRecord, *, names: Iterable[str], after: str) -> str:
+    """Return where the model's weights are in the trained module; runs of version 0.1 do not record it."""
+    if record.weights_prefix is not None:
+        return record.weights_prefix
+    known = tuple(names)
+    candidates = ("teacher.vit.", "vit.")
+    return next((one for one in candidates if any(name.startswith(after + one) for name in known)), "")
+
+
 def load_unfinished(folder: Path) -> Loaded | None:
     """Load the newest weights of a run that has not saved its model yet; None if it has none."""
     run = RunFolder(folder)
@@ -117,7 +127,7 @@ def load_unfinished(folder: Path) -> Loaded | None:
     file = SafetensorsFile(state)
     # The run will save the averages; without labels the model is the part `vit` of the trained module.
     prefix = "averages." if any(name.startswith("averages.") for name in file.index) else "model."
-    prefix += "" if record.objective == "labels" else "vit."
+    prefix += weights_prefix(record, names=file.index, after=prefix)
     model = build(config)
     try:
         model.load_state_dict(

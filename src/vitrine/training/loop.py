@@ -10,16 +10,17 @@ from typing import Any
 import torch
 from torch import nn
 
-from vitrine.errors import CheckpointError, ConfigError, RepeatedError
+from vitrine.errors import CheckpointError, ConfigError, RepeatedError, TryVerb
 from vitrine.models.dropout import image_keys, number_random_layers
 from vitrine.models.kernels import use_kernels
+from vitrine.runtime.devices import computing_in, is_bf16
 from vitrine.runtime.hardware import peak_memory
 from vitrine.runtime.processes import Processes, anyone
 from vitrine.runtime.progress import announced, notice
 from vitrine.runtime.run_folder import BEST, LAST, STOPPED
 from vitrine.spelling import counted, some_of
 from vitrine.training.averaging import Averages
-from vitrine.training.config import TrainingConfig, is_bf16
+from vitrine.training.config import TrainingConfig
 from vitrine.training.distribution import distributed
 from vitrine.training.graphs import ReplayedStep, Taken, can_record, on_own_stream, put_rates_in_tensors
 from vitrine.training.metrics_log import Sink
@@ -31,7 +32,6 @@ from vitrine.training.state import TrainingState
 from vitrine.training.step import (
     Parts,
     StepState,
-    computing_in,
     fit_micro_batch,
     forward_backward,
     update,
@@ -134,8 +134,8 @@ class Run:
                     )  # fmt: skip
                 rate = self.set_learning_rate()
                 loss, stats, norm = take_step(parts)
-                if task.settle is not None:
-                    task.settle(self.model, stats, state.step, step_state.bad)
+                if task.after_step is not None:
+                    task.after_step(self.model, stats, state.step, step_state.bad)
                 if state.averages is not None:
                     state.averages.update(step=state.step)
                 state.step += 1
@@ -257,8 +257,8 @@ class Run:
         averaged = self.state.averages.applied_to(self.model) if self.state.averages else nullcontext()
         with averaged, torch.no_grad():
             found = self.task.evaluate(self.model)
-            if self.task.depict is not None:
-                self.task.depict(self.model, self.state.step)
+            if self.task.draw is not None:
+                self.task.draw(self.model, self.state.step)
         self.model.train()
         self.last_evaluation = found
         self.state.evaluated_step = self.state.step
@@ -275,6 +275,8 @@ class Run:
             state.best, state.best_step = value, state.step
             if not self.save(BEST):  # what is said to be best is what is kept
                 state.best, state.best_step = before
+            elif self.task.on_best is not None:
+                self.task.on_best()
 
     def checkpoint_if_due(self, window: Window) -> None:
         """Save every so often, at the end, and when somebody wants us to stop."""
@@ -290,8 +292,8 @@ class Run:
         self.save(LAST, must=stops)
         if stops:
             raise StoppedError(
-                f"stopped after step {self.state.step} of {self.config.total_steps}; everything is saved; "
-                f"go on with: vitrine resume {self.folder.parent}"
+                f"stopped after step {self.state.step} of {self.config.total_steps}; everything is saved",
+                advice=[TryVerb("resume", (str(self.folder.parent),), "to continue")],
             )
 
     def save(self, name: str, *, must: bool = False) -> bool:
@@ -300,9 +302,8 @@ class Run:
             save_state(self.state, self.folder / name, processes=self.processes, shard=self.shard)
         except (CheckpointError, RepeatedError) as error:
             if must and isinstance(error, CheckpointError):
-                raise CheckpointError(
-                    f"{error}; then go on with: vitrine resume {self.folder.parent}"
-                ) from error
+                resume = TryVerb("resume", (str(self.folder.parent),), "to continue afterwards")
+                raise CheckpointError(error.problem, advice=[*error.advice, resume]) from error
             if must:
                 raise
             notice(f"Not saved at step {self.state.step}: {error}")
