@@ -3,10 +3,10 @@
     python benchmarks/box_transfer.py PETS --shots 20 --epochs 10 --out box_transfer.json
 
 PETS is Oxford-IIIT Pets as published (images/, annotations/). SHOTS images per class are drawn from the official
-trainval list by --seed and linked into class folders. Every arm sees exactly these, for the same number of steps, on this
-machine, and is evaluated on the whole official test list. Arms: `box` (vitrine finetune), `features` (VitClassifier on
-frozen features, no training), `scratch` (vitrine pretrain, ViT-Ti/16, the recipe for small data), `scratch-same` (fresh
-weights, the recipe of `box`). Reports the seconds of training alone and of the whole command.
+trainval list by --seed and linked into class folders. Every arm sees exactly these, for the same number of steps,
+on this machine, and is evaluated on the whole official test list. Arms: `box` (vitrine finetune), `features`
+(VitClassifier on frozen features, no training), `scratch` (vitrine pretrain, ViT-Ti/16, the recipe for small data),
+`scratch-same` (fresh weights, the recipe of `box`). Reports the seconds of training alone and of the whole command.
 """
 
 import argparse

@@ -2,9 +2,9 @@
 
     python benchmarks/fewshot_real.py WEIGHTS DATA [DATA ...] --sizes 224,448 --seeds 5 --out fewshot.json
 
-WEIGHTS is anything that `vitrine.load` reads, DATA anything that `vitrine check` reads (class folders with train and
-test, `pets:/data/pets`). Uses the GPU if there is one. In addition to the paper's ridge regression at l2 = 1024 it prints
-the other probes, and ridge regression at other l2, to show the effect of that choice.
+WEIGHTS is anything that `vitrine.load` reads, DATA anything that `vitrine check` reads (class folders with train
+and test, `pets:/data/pets`). Uses the GPU if there is one. In addition to the paper's ridge regression at l2 = 1024
+it prints the other probes, and ridge regression at other l2, to show the effect of that choice.
 """
 
 import argparse

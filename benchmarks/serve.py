@@ -3,12 +3,12 @@
     python benchmarks/serve.py load MODEL PHOTOS --seconds 600 --clients 64
     python benchmarks/serve.py mutate MODEL PHOTOS --count 10000
 
-`load`: clients on loopback that each send the next photo as soon as the last one is answered. First, short turns of the
-model alone (pixels in memory, the best batch size), the server, and the same model behind plain FastAPI with one request
-at a time: all three stay loaded and take turns, so that other load slows all of them alike. Then the server for the whole
-time, with its memory use. The clients run on the same cores, which counts against the servers. Processor time per image
-is printed next to images/s, because other load changes it less. A round counts as quiet if other processes took at most
-5 % of the processors in each of its turns; quiet rounds also have their own medians.
+`load`: clients on loopback that each send the next photo as soon as the last one is answered. First, short turns of
+the model alone (pixels in memory, the best batch size), the server, and the same model behind plain FastAPI with
+one request at a time: all three stay loaded and take turns, so that other load slows all of them alike. Then the
+server for the whole time, with its memory use. The clients run on the same cores, which counts against the servers.
+Processor time per image is printed next to images/s, because other load changes it less. A round counts as quiet if
+other processes took at most 5 % of the processors in each of its turns; quiet rounds also have their own medians.
 
 `mutate`: damaged images of every format; any 5xx status or an exit of the server is a failure.
 """

@@ -2,12 +2,14 @@
 
     python weights/distil.py PACKS --teacher DINOV2 --out box --minutes 11
 
-Everything is on the GPU: images as uint8, crops and colours as batched operations, teacher and student. Both see the same
-crop, the student with patches of 16 pixels, the teacher of 14, so that their grids agree. The loss has four parts:
+Everything is on the GPU: images as uint8, crops and colours as batched operations, teacher and student. Both see
+the same crop, the student with patches of 16 pixels, the teacher of 14, so that their grids agree. The loss has
+four parts:
 
-- the class token and every patch token, through one linear map each, match the teacher's standardized tokens in direction
-  (cosine);
-- distances between the student's class tokens in a batch match the teacher's (few-shot evaluation reads these distances);
+- the class token and every patch token, through one linear map each, match the teacher's standardized tokens in
+  direction (cosine);
+- distances between the student's class tokens in a batch match the teacher's (few-shot evaluation reads these
+  distances);
 - the head's 200 classes of Tiny-ImageNet match a linear head that was fitted to the teacher, on every image;
 - on images of Tiny-ImageNet the head also learns the label.
 

@@ -3,8 +3,8 @@
     python weights/packs.py ROOT PACKS
 
 ROOT contains one folder per data set, named as in `SIDES`, with images at any depth. Two have labels: `tiny` is
-Tiny-ImageNet as published (train/, val/ with val_annotations.txt; it becomes `tiny` and `tinyval`), `pets` is Oxford-IIIT
-Pets as published (images/, annotations/list.txt). The test images of both are never trained on.
+Tiny-ImageNet as published (train/, val/ with val_annotations.txt; it becomes `tiny` and `tinyval`), `pets` is
+Oxford-IIIT Pets as published (images/, annotations/list.txt). The test images of both are never trained on.
 
 An image is cropped to at most 4:3 and resized to a square, which crops of any shape undo. That takes fewer bytes than
 either alone: large data sets of small images fit in a few hundred megabytes.
