@@ -24,7 +24,7 @@ def lines(result: VtabResult) -> Iterator[Line]:
                 str(score.accuracy),
                 f"{score.num_test:,} images",
                 f"lr {score.lr:g}",
-                f"{score.steps} steps",
+                counted(score.steps, "step"),
             )
             for score in scores.scores
             if score.group == group
