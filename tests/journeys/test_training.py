@@ -87,7 +87,7 @@ def test_a_signal_saves_and_exits_with_130_and_resume_completes(
     process.send_signal(number)
     _, said = process.communicate(timeout=60)
     assert process.returncode == 130
-    assert f"go on with: vitrine resume {tmp_path / 'run'}" in said and "Traceback" not in said
+    assert f"run vitrine resume {tmp_path / 'run'} to continue" in said and "Traceback" not in said
     assert inside("resume", tmp_path / "run").returncode == 0
     same_run(tmp_path / "run", whole)
 
@@ -298,9 +298,9 @@ def test_a_loss_that_is_not_finite_exits_with_3_names_the_files_and_suggests(tmp
         "4",
     )
     done = inside("pretrain", tmp_path / "photos", *options, "--out", tmp_path / "run")
-    assert_refused(done, "is not finite", "try a lower learning rate (now 1e+30)", code=3)
+    assert_refused(done, "is NaN or infinity", "try a lower learning rate (now 1e+30)", code=3)
     assert "cat/" in done.stderr or "dog/" in done.stderr
-    assert "is not finite" in (tmp_path / "run" / "log.txt").read_text().splitlines()[-1]
+    assert "is NaN or infinity" in (tmp_path / "run" / "log.txt").read_text().splitlines()[-1]
     kept = saving.weights_of(tmp_path / "run" / "checkpoints" / "stopped.safetensors")
     assert all(value.isfinite().all() for value in kept.values())
     # What is suggested helps.

@@ -53,6 +53,10 @@ class SafetensorsFile:
             self._file.close()
             raise
 
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
     def read(self, name: str, *, row: int | None = None) -> Tensor:
         """Read one tensor, or one entry of its first axis."""
         spec = self.index[name]
@@ -113,7 +117,7 @@ def read_weight_map(path: Path) -> dict[str, str]:
     """Read which shard holds which tensor from a `model.safetensors.index.json`."""
     try:
         names = json.loads(path.read_text(encoding="utf-8"))["weight_map"]
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         names = None
     if not isinstance(names, dict) or not all(isinstance(shard, str) for shard in names.values()):
         raise CheckpointError(f"{path} is no index of shards: it has no weight_map")
@@ -131,7 +135,7 @@ def read_header(file: IO[bytes], *, path: Path, size: int) -> tuple[dict[str, An
         )
     try:
         header = json.loads(file.read(count))
-    except ValueError:
+    except (ValueError, RecursionError):  # nested without end
         header = None
     if not isinstance(header, dict):
         raise CheckpointError(f"{path} is no safetensors file: its header is not a JSON object")
@@ -173,7 +177,7 @@ def read_entry(name: str, entry: Any, *, path: Path) -> tuple[Spec, int, int]:
     try:
         dtype, shape = str(entry["dtype"]), tuple(map(int, entry["shape"]))
         begin, end = map(int, entry["data_offsets"])
-    except (KeyError, TypeError, ValueError):
+    except (KeyError, TypeError, ValueError, OverflowError):  # JSON may say 1e999
         raise CheckpointError(f"{path} is damaged: its header has no shape for the tensor {name}") from None
     if dtype not in DTYPES:
         raise CheckpointError(f"{path} holds {name} as {dtype}; known types: {', '.join(DTYPES)}")
