@@ -5,7 +5,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: demo test lint types contracts pytest coverage browser lock clean
+.PHONY: demo test lint types contracts pytest coverage docs browser lock audit clean
 
 demo: $(READY)
 	$(BIN)/vitrine demo
@@ -35,6 +35,17 @@ coverage: $(READY) browser
 	for room in $(CORE_ROOMS); do echo -n "$$room, percent: "; \
 	  $(BIN)/coverage report --include="src/vitrine/$$room/*" --format=total --fail-under=95 || exit 1; done
 
+# The documentation site in site/: guides, API and command-line reference. Any warning is an error.
+DOCS_READY := .venv/.docs-ready
+docs: $(DOCS_READY)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	@echo "Wrote site/; with search: $(BIN)/python -m http.server --directory site"
+
+# The site's tools have a lock of their own, so that nobody waits for them but those who build it.
+$(DOCS_READY): docs/requirements.lock $(READY)
+	$(BIN)/python -m pip install --quiet --no-deps --require-hashes -r docs/requirements.lock
+	touch $@
+
 # The page's tests drive a real browser: Debian's, installed here where that can be done.
 browser:
 	@command -v chromium >/dev/null 2>&1 \
@@ -53,5 +64,10 @@ $(READY): requirements.lock pyproject.toml
 lock: $(READY)
 	$(BIN)/python -m pip freeze --exclude-editable | sed 's/+cpu$$//' > requirements.lock
 
+# Needs no network: dependencies are consistent, and what is installed is what the lock says (see SECURITY.md).
+audit: $(READY)
+	$(BIN)/python -m pip check
+	$(BIN)/python .ci/lock.py check
+
 clean:
-	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache
+	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache site

@@ -4,10 +4,11 @@ import io
 import socket
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -87,23 +88,38 @@ def serving(
         hosted, awaited, run = list(opened.models), opened.awaited, run or opened.run
     service = Service(hosted, limits=limits, run=run, awaited=awaited, workers=workers)  # type: ignore[arg-type]
     service.warm_up()
-    app = create_app(service, api_key=api_key, hosts=hosts)
+    try:
+        app = create_app(service, api_key=api_key, hosts=hosts)
+        with serving_app(app, limits=limits, on_stop=service.admission.close) as (port, server):
+            yield Running(f"http://127.0.0.1:{port}", port, service, server)
+    finally:
+        service.stop()
+
+
+@contextmanager
+def serving_app(app: Any, *, limits: Limits, **options: Any) -> Iterator[tuple[int, Server]]:
+    """Serve any ASGI application for the block; give its port and the server, which must stop afterwards."""
     with bind("127.0.0.1", 0) as opened:
-        server = make_server(app, limits=limits, on_stop=service.admission.close)
+        server = make_server(app, limits=limits, **options)
         thread = threading.Thread(target=server.run, kwargs={"sockets": [opened]}, daemon=True)
         thread.start()
         port = opened.getsockname()[1]
-        end = time.monotonic() + 20
-        while not server.started:
-            assert time.monotonic() < end and thread.is_alive(), "the server does not start"
-            time.sleep(0.005)
+        until(lambda: server.started or not thread.is_alive())
+        assert thread.is_alive(), "the server does not start"
         try:
-            yield Running(f"http://127.0.0.1:{port}", port, service, server)
+            yield port, server
         finally:
             server.should_exit = True
             thread.join(30)
-            service.stop()
             assert not thread.is_alive(), "the server does not stop"
+
+
+def until(holds: Callable[[], Any], *, seconds: float = 20) -> None:
+    """Wait until something holds."""
+    end = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < end, "it does not happen"
+        time.sleep(0.005)
 
 
 def raw(port: int, data: bytes, *, seconds: float = 10, then_close: bool = False) -> bytes:

@@ -131,7 +131,20 @@ def test_the_version_is_the_same_everywhere() -> None:
     version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
     assert vitrine.__version__ == version
     assert f"version: {version}" in (ROOT / "CITATION.cff").read_text()
-    assert f"## {version}" in (ROOT / "CHANGELOG.md").read_text()
+    headings = re.findall(r"^## (.+)$", (ROOT / "CHANGELOG.md").read_text(), flags=re.MULTILINE)
+    release, _, is_development = version.partition(".dev")
+    assert (
+        headings[0] == f"{release} (unreleased)" if is_development else headings[0].startswith(f"{release} (")
+    )
+
+
+def test_the_changelog_is_ordered_newest_first() -> None:
+    versions = re.findall(
+        r"^## (\d+)\.(\d+)\.(\d+) ", (ROOT / "CHANGELOG.md").read_text(), flags=re.MULTILINE
+    )
+    numbers = [tuple(map(int, version)) for version in versions]
+    assert numbers == sorted(set(numbers), reverse=True)
+    assert len(numbers) >= 2
 
 
 def test_the_lock_pins_every_dependency_and_the_cpu_and_gpu_builds_alike() -> None:

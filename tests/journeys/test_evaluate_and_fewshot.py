@@ -13,8 +13,12 @@ import torch
 from PIL import Image
 
 import vitrine
+from vitrine.cli.views.evaluate import lines
 from vitrine.data.preparing.preprocess import Preprocess
 from vitrine.errors import ConfigError, DataError
+from vitrine.evaluation.evaluators import EVALUATORS, register_evaluator
+from vitrine.evaluation.probes import PROBES, Probe, ProbeOptions, register_probe
+from vitrine.evaluation.scoring import SplitScore
 from vitrine.models import create_model
 
 from .commandline import SOURCE, assert_refused
@@ -69,6 +73,8 @@ def test_evaluate_matches_classes_by_name_and_writes_figures_predictions_and_rep
     said = json.loads(result.stdout)
     assert said["num_images"] == 12
     assert said["split"] == "test"
+    assert said["class_measure"] == "f1"
+    assert said["extra"] == {"majority_accuracy": pytest.approx(1 / 3)}
     rows = list(csv.DictReader((tmp_path / "out" / "predictions.csv").open()))
     assert len(rows) == 12
     right = np.mean([row["label"] == row["predicted"] for row in rows])
@@ -92,8 +98,8 @@ def test_evaluate_shows_mistakes_and_names_unreadable_files(photos, weights, tmp
         str(weights), str(tmp_path / "set"), out=tmp_path / "out", strict=True, device="cpu"
     )
     assert result.exit_code == 1
-    assert "Not scored, as they cannot be read: 1 file; the first: red/9.png is" in str(result)
-    assert "Top-5 says nothing with 3 classes" in str(result)
+    assert list(result.unreadable) == ["red/9.png"]
+    assert result.top5 is None  # with five classes or fewer it would be 100 %
     page = (tmp_path / "out" / "report.html").read_text()
     assert "Most confident mistakes" in page
     assert "Likely label errors" in page
@@ -139,6 +145,12 @@ def test_evaluate_of_several_labels_an_image_gives_average_precision(tmp_path):
     assert 0 < result.mean_average_precision.value < 1
     assert result.mean_average_precision.low <= result.mean_average_precision.value
     assert "mean average precision" in (tmp_path / "out" / "report.html").read_text()
+    assert result.class_measure == "average_precision"
+    shown = list(lines(result))
+    assert any(
+        isinstance(line, str) and line.startswith("Worst classes by average precision") for line in shown
+    )
+    assert not any("F1" in line for line in shown if isinstance(line, str))
     assert len((tmp_path / "out" / "predictions.csv").read_text().splitlines()) == 41
 
 
@@ -208,7 +220,8 @@ def test_fewshot_draws_from_train_tests_on_test_and_uses_kept_features_again(pho
         report = vitrine.fewshot(
             str(weights), str(photos), shots="5", probe=probe, cache_dir=tmp_path / "kept", device="cpu"
         )
-        assert f"{probe} on 3 classes, 12 test examples, 3 seeds" in str(report)
+        result = report.result
+        assert (result.probe, result.num_classes, result.num_test, result.seeds) == (probe, 3, 12, 3)
     assert before == {path.name: path.stat().st_mtime_ns for path in (tmp_path / "kept").iterdir()}
 
 
@@ -226,7 +239,62 @@ def test_fewshot_refuses_more_shots_than_a_class_has(photos, weights):
         vitrine.fewshot(str(weights), str(photos), shots="7", cache=False, device="cpu")
     make_folders(photos.parent / "odd" / "test", "red", "blue")
     make_folders(photos.parent / "odd" / "val", "red", "blue")
-    with pytest.raises(DataError, match="few-shot draws from train and tests on test or val"):
+    with pytest.raises(DataError, match="few-shot evaluation needs train, and test or val"):
         vitrine.fewshot(str(weights), str(photos.parent / "odd"), cache=False)
-    with pytest.raises(ConfigError, match="l2 must be numbers with commas between, got 'x'"):
+    with pytest.raises(ConfigError, match="must be numbers") as refused:
         vitrine.fewshot(str(weights), str(photos), l2="x")
+    assert refused.value.option == "l2"
+
+
+def test_paths_and_text_are_accepted_alike_and_shots_as_a_list_or_as_text(photos, weights, tmp_path):
+    by_path = vitrine.evaluate(weights, photos, out=tmp_path / "a", device="cpu")
+    by_text = vitrine.evaluate(str(weights), str(photos), out=str(tmp_path / "b"), device="cpu")
+    assert by_path.top1 == by_text.top1
+    scores = [
+        vitrine.fewshot(weights, photos, shots=shots, l2=l2, cache=False, device="cpu").result.scores
+        for shots, l2 in (([1, 2], [1.0, 1024.0]), ("1,2", "1,1024"))
+    ]
+    assert scores[0] == scores[1]
+    assert vitrine.fewshot(weights, photos, shots=2, cache=False, device="cpu").result.scores[0].shots == 2
+
+
+def test_an_evaluator_from_outside_stands_in_the_result_the_file_and_the_page(
+    photos, weights, tmp_path, monkeypatch
+):
+    monkeypatch.setattr("vitrine.evaluation.evaluators.EVALUATORS", dict(EVALUATORS))
+
+    def certain(score: SplitScore) -> dict[str, float]:
+        return {"share_above_half": float((score.probabilities.max(axis=1) > 0.5).mean())}
+
+    register_evaluator("certain", certain)
+    result = vitrine.evaluate(weights, photos, out=tmp_path / "out", device="cpu")
+    assert 0 <= result.extra["share_above_half"] <= 1
+    assert json.loads((tmp_path / "out" / "metrics.json").read_text())["extra"] == result.extra
+    assert "share above half" in (tmp_path / "out" / "report.html").read_text()
+    assert any(isinstance(line, str) and line.startswith("share above half: ") for line in lines(result))
+    with pytest.raises(ConfigError, match="in use"):
+        register_evaluator("certain", certain)
+
+
+def test_an_evaluator_that_reports_no_number_is_refused(photos, weights, tmp_path, monkeypatch):
+    monkeypatch.setattr(
+        "vitrine.evaluation.evaluators.EVALUATORS", {"odd": lambda score: {"x": float("nan")}}
+    )
+    with pytest.raises(ConfigError, match="finite number"):
+        vitrine.evaluate(weights, photos, out=tmp_path / "out", device="cpu")
+
+
+def test_a_probe_from_outside_is_used_by_its_name(photos, weights, monkeypatch):
+    monkeypatch.setattr("vitrine.evaluation.probes.PROBES", dict(PROBES))
+
+    def nearest_mean(support, labels, test, options: ProbeOptions):
+        means = torch.stack([support[labels == k].mean(dim=0) for k in range(options.num_classes)])
+        return [torch.cdist(test, means).argmin(dim=1)]
+
+    register_probe(Probe(name="nearest-mean", predict=nearest_mean))
+    report = vitrine.fewshot(weights, photos, shots=5, probe="nearest-mean", cache=False, device="cpu")
+    assert report.result.probe == "nearest-mean"
+    assert report.result.score(5).mean > 0.9
+    with pytest.raises(ConfigError, match="nearest: nearest-mean") as refused:
+        vitrine.fewshot(weights, photos, probe="nearestmean", cache=False, device="cpu")
+    assert refused.value.option == "probe"

@@ -20,6 +20,7 @@ from vitrine.checkpoints.weights import MappedWeights, Weights, as_written, fill
 from vitrine.errors import CheckpointError
 from vitrine.models import BiTConfig, ModelConfig, ViTConfig
 from vitrine.models.config import as_size
+from vitrine.runtime.result import Result
 
 NUM_RANDOM_IMAGES = 2
 MAX_GIVEN_IMAGES = 8
@@ -31,8 +32,8 @@ STEM_EPS = {"npz": (1e-6, 1e-5, 0.0), "timm": (1e-5, 0.0, 1e-8)}
 BIT_EPS = {"npz": (1e-5, 0.0, 1e-10), "timm": (1e-5, 0.0, 1e-8)}
 
 
-@dataclass(frozen=True, kw_only=True)
-class Conversion:
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Conversion(Result):
     """What was converted, tensor by tensor, and how well it agrees."""
 
     source: str

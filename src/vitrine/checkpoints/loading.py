@@ -14,13 +14,14 @@ from vitrine.checkpoints.layouts import Configured, Hints, Layout, detect
 from vitrine.checkpoints.locating import find
 from vitrine.checkpoints.reading import open_tensors
 from vitrine.checkpoints.reading.safetensors_file import SafetensorsFile
+from vitrine.checkpoints.reconciling import is_saved_elsewhere, reconcile
 from vitrine.checkpoints.record import Record
 from vitrine.checkpoints.sidecars import Sidecars, read_sidecars
 from vitrine.checkpoints.tensors import TensorFile
 from vitrine.checkpoints.weights import ModelWeights, Weights, fill_model, map_weights
 from vitrine.data.preparing.preprocess import Preprocess
 from vitrine.errors import CheckpointError, ConfigError
-from vitrine.models import Model, create_model
+from vitrine.models import Model, ViTConfig, create_model
 from vitrine.models.config import as_size
 from vitrine.runtime.progress import notice
 
@@ -109,25 +110,36 @@ def open_weights(
     file = open_tensors(place.weights)
     beside = read_sidecars(place.folder, file.metadata)
     layout = detect(file)
-    notes: tuple[str, ...] = ()
-    if beside.record is not None:
-        record = beside.record
-    else:
-        hints = Hints(
-            path=place.weights,
-            image_size=beside.image_size,
-            asked_size=image_size,
-            num_heads=num_heads,
-            settings=beside.settings,
-            metadata=file.metadata,
-        )
+    hints = Hints(
+        path=place.weights,
+        image_size=beside.image_size,
+        asked_size=image_size,
+        num_heads=num_heads,
+        settings=beside.settings,
+        metadata=file.metadata,
+    )
+    if beside.record is None:
         found = understand(layout, file.index, hints)
-        notes = found.notes
         record, assumed = foreign_record(layout, found, beside)
-        notes += assumed
+        notes = (*found.notes, *assumed)
+    else:
+        is_foreign = is_saved_elsewhere(file, beside.settings, beside.record)
+        shown = understand(layout, file.index, hints_of(beside.record, hints)).config if is_foreign else None
+        record, notes = reconcile(beside.record, shown, layout=layout, beside=beside)
     weights = map_weights(file, layout, record.config)
     sums = record.checksums.get(place.weights.name, {})
     return Opened(weights=weights, record=record, notes=notes, file=file, checksums=sums)
+
+
+def hints_of(record: Record, hints: Hints) -> Hints:
+    """Add what the record knows to what the files say, for files that do not say it."""
+    stated = hints.settings.get("num_attention_heads")
+    recorded = record.config.num_heads if isinstance(record.config, ViTConfig) else None
+    return dataclasses.replace(
+        hints,
+        num_heads=hints.num_heads or stated or recorded,
+        image_size=hints.image_size or record.config.image_size,
+    )
 
 
 def understand(layout: Layout, index: object, hints: Hints) -> Configured:

@@ -14,7 +14,7 @@ from torch import Tensor
 from vitrine.checkpoints.adapting import with_slots, with_table
 from vitrine.checkpoints.card import card
 from vitrine.checkpoints.layouts import Generation, Layout, Target, layout_for
-from vitrine.checkpoints.layouts.huggingface import HuggingFaceLayout
+from vitrine.checkpoints.layouts.huggingface import HuggingFaceLayout, for_model
 from vitrine.checkpoints.layouts.rules import Rule
 from vitrine.checkpoints.loading import Loaded
 from vitrine.checkpoints.record import KEY, Record
@@ -188,7 +188,13 @@ def settings_of(prepared: Prepared) -> dict[str, Any]:
         return hugging_face_settings(record.config, layout, classes=record.classes)
     if prepared.target == "timm":
         return timm_settings(record.config, preprocess=record.preprocess, classes=record.classes)
-    return {"library_name": "vitrine", "num_classes": record.config.num_classes}
+    # transformers prints the model type of a folder that it cannot open.
+    reason = (for_model(record.config).refusal(record.config) or "").split(";")[0]
+    return {
+        "model_type": f"vitrine ({reason}; open this folder with vitrine.load)",
+        "library_name": "vitrine",
+        "num_classes": record.config.num_classes,
+    }
 
 
 def tensors_of(prepared: Prepared) -> Iterator[tuple[str, Tensor]]:

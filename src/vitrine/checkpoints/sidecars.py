@@ -46,23 +46,19 @@ class Sidecars:
 
 
 def read_sidecars(folder: Path | None, metadata: Mapping[str, str]) -> Sidecars:
-    """Read what there is; our own record, in config.json or in the file itself, goes before the others'."""
+    """Read our own record, from config.json or from the file itself, and what the other files say."""
     settings = read_json(folder / "config.json") if folder else {}
     said = settings.get(KEY)
     where = folder / "config.json" if folder else Path("metadata")
     if said is None and KEY in metadata:
         said = parsed_record(metadata[KEY])
-    if said is not None:
-        record = Record.from_json(said, path=where)
-        return Sidecars(
-            settings=settings, record=record, preprocess=record.preprocess, classes=record.classes
-        )
+    record = None if said is None else Record.from_json(said, path=where)
     rules = read_json(folder / "preprocessor_config.json") if folder else {}
     preprocess = None
     try:
         if rules:
             preprocess = from_hf(rules)
-        elif "pretrained_cfg" in settings:
+        elif "pretrained_cfg" in settings and record is None:
             preprocess = timm_preprocess(settings["pretrained_cfg"])
     except (ConfigError, KeyError, TypeError, ValueError) as error:
         raise CheckpointError(f"the preprocessing beside {where} cannot be read: {error}") from None
@@ -70,7 +66,7 @@ def read_sidecars(folder: Path | None, metadata: Mapping[str, str]) -> Sidecars:
         classes, size = classes_in(settings), size_in(settings)
     except (AttributeError, TypeError, ValueError) as error:
         raise CheckpointError(f"{where} gives no classes or image size that can be used: {error}") from None
-    return Sidecars(settings=settings, preprocess=preprocess, classes=classes, image_size=size)
+    return Sidecars(settings=settings, record=record, preprocess=preprocess, classes=classes, image_size=size)
 
 
 def parsed_record(text: str) -> Any:

@@ -205,12 +205,11 @@ def _pixels(
 
 
 def _data(loaded: "Loaded", model: str, data: str, split: str | None, *, by_order: bool) -> "Source":
-    from vitrine.commands.evaluate import held_out_by, open_test_split
     from vitrine.errors import ConfigError
-    from vitrine.evaluation.classification import in_model_classes
+    from vitrine.evaluation.test_sets import in_model_classes
+    from vitrine.jobs.test_images import open_test_images
 
-    held_out = held_out_by(model, data) if split is None else None
-    _, source = held_out or open_test_split(data, split)
+    _, source = open_test_images(model, data, split)
     source = in_model_classes(
         source, loaded.classes, num_outputs=loaded.model.config.num_classes, by_order=by_order
     )

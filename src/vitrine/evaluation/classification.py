@@ -7,9 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from vitrine.data.sources.labels import match_classes
-from vitrine.data.sources.source import NO_LABEL, Source
-from vitrine.errors import ConfigError, DataError
+from vitrine.errors import DataError
 from vitrine.evaluation.calibration import Calibration, measure_calibration, softmax
 from vitrine.evaluation.metrics import (
     RESAMPLES,
@@ -26,7 +24,6 @@ from vitrine.evaluation.metrics import (
     top_k_correct,
 )
 from vitrine.evaluation.real import RealLabels, real_correct
-from vitrine.spelling import counted
 
 TOP = 5
 # A resample of average precision sorts every class anew, so fewer are drawn.
@@ -132,50 +129,6 @@ def score_multi_label(
         },
         num_classes_present=int((~np.isnan(values)).sum()),
     )
-
-
-def in_model_classes(
-    source: Source, classes: Sequence[str] | None, *, num_outputs: int | None, by_order: bool = False
-) -> Source:
-    """Number the labels as the model does: by name, or by order where asked or where it has no names."""
-    if num_outputs is None:
-        raise ConfigError("the model has no head, so it makes no predictions; try vitrine fewshot")
-    if not source.is_labelled:
-        raise DataError(f"{source.address} has no labels, so there is nothing to compare predictions with")
-    if classes is not None and not by_order:
-        try:
-            source = match_classes(source, classes)
-        except DataError as error:
-            if len(source.classes) != num_outputs:
-                raise
-            # ImageNet's folders are numbers and most models' classes are words: as many, in the same order.
-            raise DataError(f"{error}; if both lists are in the same order, say --by-order") from None
-    elif len(source.classes) != num_outputs:
-        why = "the classes are to be matched by order" if by_order else "the model carries no class names"
-        raise DataError(
-            f"{why}, and {source.address} has {len(source.classes)} classes while the model has {num_outputs} "
-            "outputs; they must be as many"
-        )
-    if not source.is_multi_label and bool((source.labels == NO_LABEL).any()):
-        count = int((source.labels == NO_LABEL).sum())
-        raise DataError(
-            f"without a label: {counted(count, 'image')} of {source.address}; leave it out or label it"
-        )
-    return source
-
-
-def in_model_numbers(real: RealLabels, source: Source, matched: Source) -> RealLabels:
-    """Number ReaL's lists, which count ImageNet's classes as the data set does, as the model does."""
-    if source.classes == matched.classes:
-        return real
-    number = {name: index for index, name in enumerate(matched.classes)}
-    most = max((max(accepted, default=0) for accepted in real), default=0)
-    if most >= len(source.classes):
-        raise DataError(
-            f"real.json names class {most}, but {source.address} has {len(source.classes)} classes; it must be "
-            "ImageNet's validation set with all its class folders"
-        )
-    return [[number.get(source.classes[k], NO_LABEL) for k in accepted] for accepted in real]
 
 
 def _require_match(logits: NDArray[Any], labels: NDArray[Any], classes: Sequence[str]) -> None:

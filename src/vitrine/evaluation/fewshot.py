@@ -1,49 +1,50 @@
 """Few-shot accuracy of a frozen representation, by the paper's protocol (section 4.1).
 
-For each seed and class, in class order, a permutation is drawn; its first k examples are the k shots. So a
-seed's 1-shot examples are among its 5-shot examples. The classifier is regularised least squares in closed
-form (`vitrine.evaluation.ridge`), or one of the probes.
+For each seed and class, in class order, a permutation is drawn; its first k examples are the k shots, so a seed's
+1-shot examples are among its 5-shot examples. The classifier is regularised least squares in closed form
+(`vitrine.evaluation.ridge`) or another probe (`vitrine.evaluation.probes`).
 """
 
 import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from vitrine.data.sources.labels import match_classes
+from vitrine.data.sources.opening import list_splits, open_splits
+from vitrine.data.sources.source import Source
 from vitrine.errors import ConfigError, DataError
-from vitrine.evaluation.probes import LOGISTIC_L2, NEIGHBOURS, logistic_regression, nearest_neighbours
-from vitrine.evaluation.ridge import DEFAULT_L2, RidgeClassifiers
-from vitrine.runtime.progress import track
+from vitrine.evaluation.probes import NEIGHBOURS, Probe, ProbeOptions, find_probe
+from vitrine.runtime.progress import notice, track
 from vitrine.spelling import counted
 
 Array: TypeAlias = Tensor | NDArray[Any]
-Probe = Literal["ridge", "knn", "logistic"]
 SHOTS = (1, 5, 10, 25)
 
 
 @dataclass(frozen=True, kw_only=True)
 class FewShotScore:
-    """Accuracy at one number of shots and one l2 (None for nearest neighbours), for each seed."""
+    """Accuracy at one number of shots and one l2 (None for a probe without l2), per seed."""
 
     shots: int
     l2: float | None
     accuracies: tuple[float, ...]
     mean: float
     spread: float | None
-    """Standard deviation over the seeds (n - 1); None where there is one seed."""
+    """Standard deviation over the seeds (n - 1); None with one seed."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class FewShotResult:
     """Every score, in order of shots and of l2."""
 
-    probe: Probe
+    probe: str
     seeds: int
     num_classes: int
     num_train: int
@@ -51,24 +52,12 @@ class FewShotResult:
     scores: tuple[FewShotScore, ...]
 
     def score(self, shots: int, *, l2: float | None = None) -> FewShotScore:
-        """Find the score at `shots`, and at `l2` where there were several."""
+        """Return the score at `shots`, and at `l2` if there are several."""
         for score in self.scores:
             if score.shots == shots and l2 in (None, score.l2):
                 return score
         known = ", ".join(sorted({str(score.shots) for score in self.scores}, key=int))
-        raise ConfigError(f"there is no score at {shots} shots and l2 {l2}; shots are {known}")
-
-    def __str__(self) -> str:
-        several = len({score.l2 for score in self.scores}) > 1
-        lines = [
-            f"{self.probe} on {self.num_classes} classes, {self.num_test:,} test examples, "
-            f"{counted(self.seeds, 'seed')}"
-        ]
-        for score in self.scores:
-            spread = "" if score.spread is None else f" +- {100 * score.spread:.2f}"
-            l2 = f"  l2 {score.l2:g}" if several else ""
-            lines.append(f"{score.shots:>4}-shot{l2}: {100 * score.mean:6.2f} %{spread}")
-        return "\n".join(lines)
+        raise ConfigError(f"no score at {shots} shots and l2 {l2}; shots are {known}")
 
 
 def fewshot_accuracy(
@@ -80,19 +69,18 @@ def fewshot_accuracy(
     shots: Sequence[int] = SHOTS,
     seeds: int = 3,
     l2: float | Sequence[float] | None = None,
-    probe: Probe = "ridge",
+    probe: str = "ridge",
     neighbours: int = NEIGHBOURS,
     class_names: Sequence[str] | None = None,
 ) -> FewShotResult:
-    """Measure top-1 accuracy from a few examples a class on features (N, D) and labels (N,), 0 to K - 1.
+    """Measure top-1 accuracy from a few examples per class on features (N, D) and labels (N,), 0 to K - 1.
 
-    `l2` is 1024 for ridge and 1 for logistic regression unless given; several share one decomposition.
+    `l2` is by default 1024 for ridge and 1 for logistic regression; several share one decomposition.
     """
-    if probe not in get_args(Probe):
-        raise ConfigError(f"probe must be one of {', '.join(get_args(Probe))}, got {probe!r}")
+    classifier = find_probe(probe)
     if seeds < 1:
-        raise ConfigError(f"seeds must be 1 or more, got {seeds}; the paper's protocol takes 3")
-    values = _l2_values(l2, probe)
+        raise ConfigError(f"must be at least 1, got {seeds}; the paper's protocol uses 3", option="seeds")
+    values = _l2_values(l2, classifier)
     train, train_targets = _checked(train_features, train_labels, which="train")
     test, test_targets = _checked(test_features, test_labels, which="test")
     if train.shape[1] != test.shape[1]:
@@ -102,25 +90,24 @@ def fewshot_accuracy(
         )
     num_classes = _count_classes(train_targets, test_targets, class_names)
     require_enough(np.bincount(train_targets.numpy(), minlength=num_classes), shots, class_names=class_names)
-    found: dict[tuple[int, float | None], list[float]] = {
-        (k, v): [] for k in sorted(set(shots)) for v in values
+    options = ProbeOptions(num_classes=num_classes, l2=values, neighbours=neighbours)
+    keys: tuple[float | None, ...] = values or (None,)
+    accuracies: dict[tuple[int, float | None], list[float]] = {
+        (k, v): [] for k in sorted(set(shots)) for v in keys
     }
     runs = [(seed, k) for seed in range(seeds) for k in sorted(set(shots))]
     for seed, k in track(runs, f"Few-shot {probe}"):
         rows = draw_support(train_targets.numpy(), shots=k, seed=seed, num_classes=num_classes)
-        predictions = _predict(
-            train[rows], train_targets[rows], test, probe=probe, num_classes=num_classes, values=values,
-            neighbours=neighbours,
-        )  # fmt: skip
-        for value, classes in zip(values, predictions, strict=True):
-            found[k, value].append(float((classes == test_targets).double().mean()))
+        predictions = classifier.predict(train[rows], train_targets[rows], test, options)
+        for value, classes in zip(keys, predictions, strict=True):
+            accuracies[k, value].append(float((classes == test_targets).double().mean()))
     return FewShotResult(
         probe=probe,
         seeds=seeds,
         num_classes=num_classes,
         num_train=len(train),
         num_test=len(test),
-        scores=tuple(_score(k, value, accuracies) for (k, value), accuracies in found.items()),
+        scores=tuple(_score(k, value, drawn) for (k, value), drawn in accuracies.items()),
     )
 
 
@@ -138,17 +125,17 @@ def parse_shots(text: str) -> tuple[int, ...]:
     """Read shots as written on the command line: `1,5,10,25`."""
     parts = [part.strip() for part in text.split(",")]
     if not all(part.isdecimal() and int(part) > 0 for part in parts):
-        raise ConfigError(f"shots must be whole numbers with commas between, got {text!r}; try 1,5,10,25")
+        raise ConfigError(f"must be whole numbers above 0, such as 1,5,10,25; got {text!r}", option="shots")
     return tuple(int(part) for part in parts)
 
 
 def require_enough(
     counts: NDArray[Any], shots: Sequence[int], *, class_names: Sequence[str] | None = None
 ) -> None:
-    """Refuse shots that a class has too few examples for; `counts` is how many each class has."""
+    """Refuse more shots than a class has examples; `counts` holds the examples per class."""
     if min(shots, default=0) < 1:
         raise ConfigError(
-            "shots must be at least one number, each 1 or more; the paper's are 1, 5, 10 and 25"
+            "must be at least one number, each at least 1; the paper's are 1, 5, 10 and 25", option="shots"
         )
     short = np.flatnonzero(counts < max(shots)).tolist()
     if not short:
@@ -159,49 +146,63 @@ def require_enough(
     others = f", and {len(short) - 1} more classes have too few" if len(short) > 1 else ""
     if have == 0:
         raise DataError(
-            f"{name} has no training examples at all{others}; add some, or leave the class out of both sets"
+            f"{name} has no training examples{others}; add some, or remove the class from both sets"
         )
     raise DataError(
         f"{name} has {counted(have, 'training example')}, fewer than {max(shots)} shots{others}; "
-        f"add examples or ask for at most {counted(have, 'shot')}"
+        f"add examples or use at most {counted(have, 'shot')}"
     )
 
 
-def _predict(
-    support: Tensor,
-    labels: Tensor,
-    test: Tensor,
-    *,
-    probe: Probe,
-    num_classes: int,
-    values: list[float | None],
-    neighbours: int,
-) -> list[Tensor]:
-    if probe == "knn":
-        return [nearest_neighbours(support, labels, test, num_classes=num_classes, neighbours=neighbours)]
-    numbers = [value for value in values if value is not None]
-    if probe == "ridge":
-        return list(RidgeClassifiers(support, labels, num_classes=num_classes, l2=numbers).predict(test))
-    return [logistic_regression(support, labels, test, num_classes=num_classes, l2=l2) for l2 in numbers]
+def open_support_and_test(
+    data: str, *, test_fraction: float
+) -> tuple[tuple[str, str], tuple[Source, Source]]:
+    """Open the images to draw examples from and the images to test on, with their names.
+
+    They are the data set's own splits, or two parts of a set without splits.
+    """
+    own = list_splits(data)
+    # With a test set of its own, all of `train` may be drawn from; its `val` is not used.
+    held_out = 0.0 if "test" in own else test_fraction
+    splits = open_splits(data, val_fraction=held_out, allow_empty_class=True)
+    test = "test" if "test" in splits else "val"
+    if "train" not in splits or test not in splits:
+        raise DataError(
+            f"{data} has only {', '.join(splits)}; few-shot evaluation needs train, and test or val"
+        )
+    if splits["train"].is_multi_label:
+        raise DataError(f"{data} has several labels per image; few-shot evaluation needs one")
+    names = ("train", test if test in own else f"the {100 * test_fraction:g} % held out")
+    return names, (splits["train"], match_classes(splits[test], splits["train"].classes))
 
 
-def _l2_values(l2: float | Sequence[float] | None, probe: Probe) -> list[float | None]:
-    if probe == "knn":
+def usual_shots(train: Source) -> tuple[int, ...]:
+    """Return the usual numbers of shots for which every class has enough examples, or the smallest of them."""
+    least = int(train.counts().min())
+    wanted = tuple(number for number in SHOTS if number <= least) or SHOTS[:1]
+    if len(wanted) < len(SHOTS):
+        skipped = ", ".join(str(number) for number in SHOTS[len(wanted) :])
+        notice(f"Skipping {skipped} shots: the smallest class has {counted(least, 'training example')}")
+    return wanted
+
+
+def _l2_values(l2: float | Sequence[float] | None, probe: Probe) -> tuple[float, ...]:
+    if probe.default_l2 is None:
         if l2 is not None:
             raise ConfigError(
-                f"nearest neighbours have no l2, got {l2}; leave it out or choose another probe"
+                f"the probe {probe.name} has no regularisation; omit l2 or choose another probe", option="l2"
             )
-        return [None]
+        return ()
     if l2 is None:
-        return [DEFAULT_L2 if probe == "ridge" else LOGISTIC_L2]
+        return (probe.default_l2,)
     values = [float(l2)] if isinstance(l2, (int, float)) else [float(value) for value in l2]
     if not values or not all(value > 0 and math.isfinite(value) for value in values):
-        raise ConfigError(f"l2 must be numbers above 0, got {l2}; the paper's protocol takes 1024")
-    return list(dict.fromkeys(values))
+        raise ConfigError(f"must be above 0, got {l2}; the paper's protocol uses 1024", option="l2")
+    return tuple(dict.fromkeys(values))
 
 
 def _checked(features: Array, labels: Array, *, which: str) -> tuple[Tensor, Tensor]:
-    """Return features (N, D) as given and labels (N,) int64 on the CPU, or say what is wrong with them."""
+    """Return features (N, D) unchanged and labels (N,) int64, both on the CPU; refuse what cannot be used."""
     rows, targets = torch.as_tensor(features).detach().cpu(), torch.as_tensor(labels).detach().cpu()
     if rows.ndim != 2 or targets.ndim != 1 or len(rows) != len(targets):
         raise DataError(
@@ -214,7 +215,7 @@ def _checked(features: Array, labels: Array, *, which: str) -> tuple[Tensor, Ten
     if int(targets.min()) < 0:
         raise DataError(f"{which} labels must be whole numbers from 0, got {int(targets.min())}")
     if not torch.isfinite(rows.sum(dim=0, dtype=torch.float64)).all():
-        raise DataError(f"{which} features hold values that are not finite; the model's output is broken")
+        raise DataError(f"{which} features contain NaN or infinity; the model's weights may be damaged")
     return rows, targets.long()
 
 
@@ -224,8 +225,8 @@ def _count_classes(train: Tensor, test: Tensor, class_names: Sequence[str] | Non
         return largest + 1
     if largest >= len(class_names):
         raise DataError(
-            f"a label is {largest}, outside the {len(class_names)} classes; "
-            f"labels go from 0 to {len(class_names) - 1}"
+            f"label {largest} is outside the {len(class_names)} classes; "
+            f"labels must be from 0 to {len(class_names) - 1}"
         )
     return len(class_names)
 

@@ -1,7 +1,7 @@
 """Regularised least squares in closed form: the paper's few-shot linear classifier (section 4.1).
 
 Shapes: N support examples, D features with the constant one, K classes, M test examples.
-Everything is float64: 1e-9 is asked of the answer, and XtX squares the condition number.
+Everything is float64: answers are accurate to 1e-9, and XtX squares the condition number.
 """
 
 from collections.abc import Iterator, Sequence
@@ -12,11 +12,11 @@ from torch import Tensor
 
 from vitrine.errors import ConfigError
 
-# The constant feature: so large that the bias is as good as unregularised.
+# The constant feature: so large that the bias is practically unregularised.
 BIAS_FEATURE = 100.0
 STD_FLOOR = 1e-5
 DEFAULT_L2 = 1024.0
-# Test rows scored at a time: 4096 x 1000 classes in float64 are 33 MB.
+# Test rows per block: 4096 x 1000 classes in float64 are 33 MB.
 _ROWS = 4096
 
 
@@ -39,19 +39,21 @@ class Normalisation:
 
 
 class RidgeClassifiers:
-    """One linear classifier for each l2, fitted on normalised support features with one eigen-decomposition."""
+    """One linear classifier per l2, fitted on normalised support features with one eigendecomposition."""
 
     def __init__(self, support: Tensor, labels: Tensor, *, num_classes: int, l2: Sequence[float]) -> None:
         for value in l2:
             if not value > 0:
-                raise ConfigError(f"l2 must be above 0, got {value:g}; the paper's protocol takes 1024")
+                raise ConfigError(
+                    f"must be above 0, got {value:g}; the paper's protocol uses 1024", option="l2"
+                )
         self.normalise = Normalisation.of(support)
         X = with_constant(self.normalise(support))  # (N, D)
         Y = 2 * torch.nn.functional.one_hot(labels, num_classes).double() - 1  # (N, K)
-        self.weights = list(ridge_solutions(X, Y, l2=l2))  # one (D, K) for each l2
+        self.weights = list(ridge_solutions(X, Y, l2=l2))  # one (D, K) per l2
 
     def predict(self, features: Tensor) -> Tensor:
-        """Return the class of each test row for each l2: (number of l2, M)."""
+        """Return the class of each test row, per l2: (number of l2, M)."""
         parts = [
             torch.stack([(rows @ W).argmax(dim=1) for W in self.weights])
             for rows in (with_constant(self.normalise(chunk)) for chunk in torch.split(features, _ROWS))
@@ -60,7 +62,7 @@ class RidgeClassifiers:
 
 
 def ridge_solutions(X: Tensor, Y: Tensor, *, l2: Sequence[float]) -> Iterator[Tensor]:
-    """Yield W (D, K) for each l2: (XtX + l I)^-1 XtY, in the smaller of the two equal formulations."""
+    """Yield W (D, K) per l2: (XtX + l I)^-1 XtY, in the smaller of the two equal formulations."""
     N, D = X.shape
     if N >= D:
         values, vectors = torch.linalg.eigh(X.T @ X)  # (D,), (D, D)

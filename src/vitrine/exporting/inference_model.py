@@ -139,15 +139,19 @@ class InferenceBlock(nn.Module):
 
     def forward(self, tokens: Tensor) -> Tensor:
         """Map tokens (B, T, D) to (B, T, D), or to (B, R, D)."""
+        D = tokens.shape[-1]
         if self.positions is not None:
             tokens = tokens + self.positions
         normed = self.norm_1(tokens)
         if self.num_read is None:
-            q, k, v = self.to_qkv(normed).chunk(3, dim=-1)  # each (B, T, D)
+            # Slices, not chunks: lowering to ExecuTorch would take the example's batch size for a constant.
+            qkv = self.to_qkv(normed)
+            q, k, v = qkv[..., :D], qkv[..., D : 2 * D], qkv[..., 2 * D :]  # each (B, T, D)
         else:
             tokens = tokens[:, : self.num_read]  # (B, R, D)
             q = self.to_q(normed[:, : self.num_read])
-            k, v = self.to_kv(normed).chunk(2, dim=-1)
+            kv = self.to_kv(normed)
+            k, v = kv[..., :D], kv[..., D:]
         tokens = tokens + self.to_out(self.mix(q, k, v))
         hidden = F.gelu(self.expand(self.norm_2(tokens)), approximate=self.approximate)
         return tokens + self.contract(hidden)

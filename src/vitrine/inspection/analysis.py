@@ -23,7 +23,7 @@ from vitrine.inspection.selection import Selection
 from vitrine.inspection.streaming import grid_of, joined, num_pieces, on_grid, pieces, require_attention
 from vitrine.inspection.tokens import TokenNorms, token_colours, token_norms
 from vitrine.models import Model, ViT
-from vitrine.models.vit import checked_layer
+from vitrine.models.config import checked_layer
 from vitrine.runtime.progress import track
 
 Found = TypeVar("Found")

@@ -7,7 +7,7 @@ from vitrine.errors import ConfigError
 from vitrine.inspection.filters import PAPER_COUNT
 from vitrine.inspection.heads import patch_number
 from vitrine.models import Model, ViT
-from vitrine.models.vit import checked_layer
+from vitrine.models.config import checked_layer
 from vitrine.spelling import nearest
 
 

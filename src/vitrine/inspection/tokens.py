@@ -15,7 +15,7 @@ from vitrine.errors import ConfigError
 from vitrine.evaluation.outputs import evaluating
 from vitrine.inspection.streaming import Images, grid_of, joined, on_grid, pieces
 from vitrine.models import Model, ViT
-from vitrine.models.vit import checked_layer
+from vitrine.models.config import checked_layer
 
 # A normal deviation is 1.4826 times the median absolute one; five of them leave one token in two million.
 ROBUST_DEVIATION = 1.4826

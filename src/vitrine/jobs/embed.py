@@ -11,6 +11,7 @@ from vitrine.errors import DataError
 from vitrine.jobs.model_argument import opened_pictures, plan_of
 from vitrine.runtime.output_folder import new_output_folder
 from vitrine.runtime.progress import announced, present
+from vitrine.runtime.result import Result
 from vitrine.serving.output_files import FEATURE_KINDS, require_kind, write_features
 from vitrine.serving.predictor import Predictor
 from vitrine.spelling import printable
@@ -18,8 +19,8 @@ from vitrine.spelling import printable
 FILE = "features.npy"
 
 
-@dataclass(frozen=True, kw_only=True)
-class EmbedResult:
+@dataclass(frozen=True, kw_only=True, repr=False)
+class EmbedResult(Result):
     """How many feature vectors there are, and where."""
 
     model: str

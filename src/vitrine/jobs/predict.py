@@ -8,6 +8,7 @@ from typing import Literal
 from vitrine.data.sources.source import Source
 from vitrine.jobs.model_argument import opened_pictures, plan_of
 from vitrine.runtime.progress import announced, present
+from vitrine.runtime.result import Result
 from vitrine.serving.output_files import PREDICTION_KINDS, STANDARD_OUTPUT, require_kind, write_predictions
 from vitrine.serving.predictor import Prediction, Predictor
 from vitrine.spelling import printable
@@ -15,8 +16,8 @@ from vitrine.spelling import printable
 TOP = 5
 
 
-@dataclass(frozen=True, kw_only=True)
-class PredictResult:
+@dataclass(frozen=True, kw_only=True, repr=False)
+class PredictResult(Result):
     """The predictions, or where they were written."""
 
     model: str

@@ -7,6 +7,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from vitrine.models.touched import is_plain
+
 # 64 MiB in bf16: written out, a layer keeps so much for its backward pass.
 MOST_WRITTEN_OUT = 2**25
 
@@ -55,18 +57,18 @@ class SelfAttention(nn.Module):
     def project(self, tokens: Tensor, num_read: int | None = None) -> tuple[Tensor, Tensor, Tensor]:
         """Return queries (of the first `num_read` tokens), keys and values, each (B, H, N, K) (eq. 5)."""
         B, N, D = tokens.shape
-        if num_read is not None:
+        if num_read is not None and is_plain(self.to_qkv, nn.Linear):
             weight, bias = self.to_qkv.weight, self.to_qkv.bias
-            of_q, of_kv = (None, None) if bias is None else (bias[:D], bias[D:])
-            q = F.linear(tokens[:, :num_read], weight[:D], of_q).view(B, num_read, self.num_heads, -1)
+            q_bias, kv_bias = (None, None) if bias is None else (bias[:D], bias[D:])
+            q = F.linear(tokens[:, :num_read], weight[:D], q_bias).view(B, num_read, self.num_heads, -1)
             k, v = (
-                F.linear(tokens, weight[D:], of_kv).view(B, N, 2, self.num_heads, -1).permute(2, 0, 3, 1, 4)
+                F.linear(tokens, weight[D:], kv_bias).view(B, N, 2, self.num_heads, -1).permute(2, 0, 3, 1, 4)
             )
             return self.q_norm(q.transpose(1, 2)), self.k_norm(k), v
         q, k, v = (
             self.to_qkv(tokens).view(B, N, 3, self.num_heads, -1).permute(2, 0, 3, 1, 4)
         )  # 3 x (B, H, N, K)
-        return self.q_norm(q), self.k_norm(k), v
+        return self.q_norm(q if num_read is None else q[:, :, :num_read]), self.k_norm(k), v
 
     def relative_logits(self, q: Tensor, relative_keys: Tensor) -> Tensor:
         """Return content queries times the keys of their offsets, scaled like content logits: (B, H, N, N).

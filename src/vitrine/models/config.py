@@ -264,6 +264,13 @@ def require_choices(config: ViTConfig) -> None:
             )
 
 
+def checked_layer(layer: int, depth: int) -> int:
+    """Turn a layer counted from either end into one counted from 0."""
+    if not -depth <= layer < depth:
+        raise ConfigError(f"layers go from 0 to {depth - 1} (or -{depth} to -1), got {layer}")
+    return layer % depth
+
+
 def with_options(config: Config, options: dict[str, Any]) -> Config:
     """Return the config with `options` changed; an unknown option is refused with the nearest name."""
     known = [field.name for field in dataclasses.fields(config)]

@@ -13,7 +13,7 @@ from torch.utils.checkpoint import checkpoint
 
 from vitrine.errors import ConfigError
 from vitrine.models.attention import AttentionPooling
-from vitrine.models.config import ViTConfig, require_tiling
+from vitrine.models.config import ViTConfig, checked_layer, require_tiling
 from vitrine.models.dropout import Dropout
 from vitrine.models.encoder import Block, Mlp
 from vitrine.models.initialisation import (
@@ -25,6 +25,7 @@ from vitrine.models.initialisation import (
 )
 from vitrine.models.positions import Grid, position_tables
 from vitrine.models.resnet_stem import ResNetStem
+from vitrine.models.touched import has_global_hooks, is_as_built, is_plain
 
 
 class ViT(nn.Module):
@@ -123,6 +124,9 @@ class ViT(nn.Module):
 
     def project_patches(self, maps: Tensor) -> tuple[Tensor, Grid]:
         """Cut images or feature maps into patches and project each: (B, N, D), and their grid."""
+        if not is_plain(self.patch_projection, nn.Conv2d):
+            projected: Tensor = self.patch_projection(maps)  # (B, D, GH, GW)
+            return projected.flatten(2).transpose(1, 2), (projected.shape[2], projected.shape[3])
         patches, grid = cut_patches(maps, self.config.patch_size)
         # One matrix product, as eq. 1 writes it; the convolution that it equals is several times as slow on a GPU.
         kernel = self.patch_projection.weight.flatten(1)
@@ -142,9 +146,12 @@ class ViT(nn.Module):
     def encode(self, tokens: Tensor, grid: Grid, *, num_read: int | None = None) -> Tensor:
         """Run the encoder on z_0 (B, T, D) and normalise: LN(z_L), (B, T, D).
 
-        With `num_read`, the last block works out only the first so many tokens: (B, num_read, D).
+        With `num_read`, the last block computes only that many tokens, (B, num_read, D), unless someone else's code
+        is in it or in the norm: that code gets all tokens.
         """
         last = self.config.depth - 1
+        if has_global_hooks() or not (is_as_built(self.blocks[last]) and is_as_built(self.norm)):
+            num_read = None
         for layer in range(self.config.depth):
             tokens = self.run_block(tokens, grid, layer=layer, num_read=num_read if layer == last else None)
         return tokens if self.config.norm_after_pooling else self.norm(tokens)
@@ -288,10 +295,3 @@ def cut_patches(images: Tensor, patch_size: tuple[int, int]) -> tuple[Tensor, Gr
     grid = (height // P, width // Q)
     pieces = images.reshape(B, C, grid[0], P, grid[1], Q).permute(0, 2, 4, 1, 3, 5)  # (B, GH, GW, C, P, P)
     return pieces.reshape(B, grid[0] * grid[1], C * P * Q), grid
-
-
-def checked_layer(layer: int, depth: int) -> int:
-    """Turn a layer counted from either end into one counted from 0."""
-    if not -depth <= layer < depth:
-        raise ConfigError(f"layers go from 0 to {depth - 1} (or -{depth} to -1), got {layer}")
-    return layer % depth

@@ -56,7 +56,7 @@ def from_scratch() -> Recipe:
 
 
 def cifar10() -> Recipe:
-    """A plain ViT of 6.3 M parameters from scratch on CIFAR-10, for seven and a half minutes on one H200.
+    """A plain ViT of 6,352,138 parameters from scratch on CIFAR-10, for seven and a half minutes on one H200.
 
     Measured: 96.15 % top-1 (mean of three seeds); docs/experiments.md, "CIFAR-10".
     """

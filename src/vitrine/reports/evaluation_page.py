@@ -1,14 +1,14 @@
-"""The report of an evaluation as one HTML file with its pictures inside, light and dark."""
+"""The page of an evaluation: headline, worst classes, calibration, confusion matrix, mistakes as pictures."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from vitrine.data.sources.source import Source
-from vitrine.evaluation.classification import MultiLabel, SingleLabel
-from vitrine.evaluation.scoring import confident_mistakes, likely_label_errors
+from vitrine.evaluation.classification import SingleLabel
+from vitrine.evaluation.scoring import SplitScore, likely_label_errors
 from vitrine.reports.pages import render
 from vitrine.reports.thumbnails import THUMBNAIL_SIDE, thumbnail
 from vitrine.runtime.progress import track
@@ -17,70 +17,71 @@ from vitrine.spelling import printable
 MOST_PICTURES = 24
 MOST_CLASSES = 20
 MOST_PAIRS = 10
-# Above this many classes the matrix shows the ones that fare worst; the CSV file has all.
+MOST_UNREADABLE = 100
+# With more classes than this the matrix shows the worst ones; the CSV file has all.
 MOST_MATRIX = 40
+# A letter of the matrix's labels is about 6.5 px wide; longer names are cut.
+LABEL_LETTERS, LETTER = 22, 6.5
 
 
-def render_evaluation(
-    figures: SingleLabel | MultiLabel,
-    *,
-    source: Source,
-    probabilities: NDArray[Any],
-    failures: dict[int, str],
-    model: str,
-) -> str:
-    """Make the page: headline with interval, confusion, reliability, worst classes, mistakes as pictures."""
-    readable = np.array([index for index in range(len(source)) if index not in failures], dtype=np.int64)
+def render_evaluation(score: SplitScore, *, model: str, extra: Mapping[str, float]) -> str:
+    """Render the page of `vitrine evaluate`; `extra` are the numbers of the registered evaluators."""
+    failures = score.outputs.failures
     values: dict[str, Any] = {
         "model": printable(model),
-        "address": printable(source.address),
-        "figures": figures,
+        "address": printable(score.source.address),
+        "split": score.split,
+        "figures": score.figures,
+        "extra": extra,
         "unreadable": [
-            {"path": printable(source.name(index)), "why": why} for index, why in list(failures.items())[:100]
+            {"path": printable(score.source.name(index)), "why": why}
+            for index, why in list(failures.items())[:MOST_UNREADABLE]
         ],
         "num_unreadable": len(failures),
     }
-    if isinstance(figures, MultiLabel):
-        ranked = sorted(
-            (item for item in figures.average_precision.items() if item[1] is not None),
-            key=lambda item: item[1] or 0.0,
-        )
-        return render("multilabel.html.j2", classes=ranked[:MOST_CLASSES], **values)
-    rows, labels = probabilities[readable], source.labels[readable]
-    mistakes = confident_mistakes(rows, labels)[:MOST_PICTURES]
-    suspects = likely_label_errors(rows, labels)
-    shown = suspects[:MOST_PICTURES]
+    if not isinstance(score.figures, SingleLabel):
+        return render("multilabel.html.j2", classes=score.worst_classes[:MOST_CLASSES], **values)
+    readable = np.flatnonzero(score.outputs.readable)
+    rows, labels = score.probabilities[readable], score.source.labels[readable]
+    suspects = readable[likely_label_errors(rows, labels)]
     return render(
         "evaluation.html.j2",
-        worst=worst_classes(figures),
-        matrix=matrix_cells(figures),
-        pairs=confused_pairs(figures),
-        bins=bars_of(figures),
-        mistakes=cards_of(source, readable[mistakes], rows[mistakes], labels[mistakes]),
-        suspects=cards_of(source, readable[shown], rows[shown], labels[shown]),
+        worst=worst_classes(score.figures),
+        matrix=matrix_cells(score.figures),
+        pairs=confused_pairs(score.figures),
+        bins=reliability_bars(score.figures),
+        mistakes=cards_of(score, score.mistaken[:MOST_PICTURES]),
+        num_mistakes=len(score.mistaken),
+        suspects=cards_of(score, suspects[:MOST_PICTURES]),
         num_suspects=len(suspects),
         **values,
     )
 
 
 def worst_classes(figures: SingleLabel) -> list[dict[str, Any]]:
-    """Return the classes with the lowest F1, with what they are taken for most often."""
+    """Return the classes with the lowest F1, each with the class it is most often confused with."""
     present = [k for k, figure in enumerate(figures.per_class) if figure.num_images]
     ranked = sorted(present, key=lambda k: (figures.per_class[k].f1 or 0.0, k))
-    found = []
+    rows = []
     for k in ranked[:MOST_CLASSES]:
         others = figures.confusion[k].copy()
         others[k] = 0
-        taken_for = printable(figures.per_class[int(others.argmax())].name) if others.any() else ""
+        confused_with = printable(figures.per_class[int(others.argmax())].name) if others.any() else ""
         figure = figures.per_class[k]
-        found.append({"figure": figure, "name": printable(figure.name), "taken_for": taken_for,
-                      "times": int(others.max())})  # fmt: skip
-    return found
+        rows.append(
+            {
+                "figure": figure,
+                "name": printable(figure.name),
+                "confused_with": confused_with,
+                "times": int(others.max()),
+            }
+        )
+    return rows
 
 
 def confused_pairs(figures: SingleLabel) -> list[dict[str, Any]]:
-    """Return the pairs of classes that are mixed up most often, label first."""
-    # Of many classes nearly all pairs never occur: those that do are as many as images at most.
+    """Return the pairs of classes that are confused most often, label first."""
+    # With many classes nearly all pairs never occur; those that do are at most as many as images.
     rows, columns = np.nonzero(figures.confusion)
     rows, columns = rows[rows != columns], columns[rows != columns]
     order = np.argsort(-figures.confusion[rows, columns], kind="stable")[:MOST_PAIRS]
@@ -104,7 +105,7 @@ def matrix_cells(figures: SingleLabel) -> dict[str, Any]:
     names = [printable(figures.per_class[k].name) for k in chosen]
     return {
         "names": names,
-        "margin": 16 + round(6.5 * min(22, max(map(len, names)))),  # letters of 11 px, 22 of them at most
+        "margin": 16 + round(LETTER * min(LABEL_LETTERS, max(map(len, names)))),
         "counts": counts.tolist(),
         "shares": np.round(counts / totals, 4).tolist(),
         "is_partial": len(chosen) < len(figures.per_class),
@@ -112,41 +113,41 @@ def matrix_cells(figures: SingleLabel) -> dict[str, Any]:
 
 
 def cards_of(
-    source: Source,
+    score: SplitScore,
     indices: NDArray[np.int64],
-    probabilities: NDArray[Any],
-    labels: NDArray[Any],
     *,
     attention: Sequence[str | None] | None = None,
     side: int = THUMBNAIL_SIDE,
 ) -> list[dict[str, Any]]:
-    """Make a card for each of some images: picture, prediction, label; the attention beside it where it is given."""
+    """Return a card per image: picture, prediction, label, and the attention map if there is one."""
+    source: Source = score.source
     cards = []
-    for row, index in enumerate(track(indices.tolist(), "Drawing pictures")):
-        best = int(probabilities[row].argmax())
+    for place, index in enumerate(track(indices.tolist(), "Drawing pictures")):
+        row, label = score.probabilities[index], int(source.labels[index])
+        best = int(row.argmax())
         cards.append(
             {
                 "path": printable(source.name(index)),
                 "picture": thumbnail(source, index, side=side),
-                "attention": attention[row] if attention else None,
-                "label": printable(source.classes[int(labels[row])]),
+                "attention": attention[place] if attention else None,
+                "label": printable(source.classes[label]),
                 "predicted": printable(source.classes[best]),
-                "confidence": float(probabilities[row, best]),
-                "label_probability": float(probabilities[row, int(labels[row])]),
+                "confidence": float(row[best]),
+                "label_probability": float(row[label]),
             }
         )
     return cards
 
 
-def bars_of(figures: SingleLabel) -> list[dict[str, float]]:
+def reliability_bars(figures: SingleLabel) -> list[dict[str, float]]:
     """Return the bars of the reliability diagram."""
     return [
         {
-            "low": found.low,
-            "high": found.high,
-            "num_images": found.num_images,
-            "accuracy": found.accuracy or 0.0,
-            "confidence": found.confidence if found.confidence is not None else (found.low + found.high) / 2,
+            "low": one.low,
+            "high": one.high,
+            "num_images": one.num_images,
+            "accuracy": one.accuracy or 0.0,
+            "confidence": one.confidence if one.confidence is not None else (one.low + one.high) / 2,
         }
-        for found in figures.calibration.bins
+        for one in figures.calibration.bins
     ]

@@ -10,7 +10,13 @@ from numpy.typing import NDArray
 from vitrine.evaluation.classification import MultiLabel, SingleLabel
 from vitrine.evaluation.scoring import SplitScore
 from vitrine.reports.charts import Chart, Point, lay_out_all
-from vitrine.reports.evaluation_page import bars_of, cards_of, confused_pairs, matrix_cells, worst_classes
+from vitrine.reports.evaluation_page import (
+    cards_of,
+    confused_pairs,
+    matrix_cells,
+    reliability_bars,
+    worst_classes,
+)
 from vitrine.reports.pages import render
 from vitrine.reports.run_account import RunAccount
 from vitrine.spelling import printable
@@ -76,15 +82,8 @@ def _single(score: SplitScore, figures: SingleLabel, attention: Attention | None
         "worst": worst_classes(figures)[:MOST_WORST],
         "matrix": matrix_cells(figures),
         "pairs": confused_pairs(figures),
-        "bins": bars_of(figures),
-        "mistakes": cards_of(
-            score.source,
-            chosen,
-            score.probabilities[chosen],
-            score.source.labels[chosen],
-            attention=seen,
-            side=CARD_SIDE,
-        ),
+        "bins": reliability_bars(figures),
+        "mistakes": cards_of(score, chosen, attention=seen, side=CARD_SIDE),
         "num_mistakes": len(mistaken),
         "has_attention": bool(seen and any(seen)),
     }

@@ -19,7 +19,7 @@ from vitrine.inspection.position_similarity import position_similarity
 from vitrine.inspection.rollout import from_output, roll_out
 from vitrine.inspection.streaming import grid_of, on_grid, require_attention
 from vitrine.models import Model, ViT
-from vitrine.models.vit import checked_layer
+from vitrine.models.config import checked_layer
 from vitrine.serving.admission import UNREADABLE, RefusedError
 from vitrine.serving.predictor import Predictor
 

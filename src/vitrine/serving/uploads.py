@@ -6,11 +6,9 @@ disk.
 """
 
 import asyncio
-import io
 from collections.abc import AsyncIterator, Mapping
 
-from PIL import Image
-
+from vitrine.data.decoding.image_file import open_image, webp_size
 from vitrine.data.decoding.jpeg_header import read_layout
 from vitrine.errors import MissingExtraError
 from vitrine.serving.admission import TOO_LARGE, UNREADABLE, WRONG_KIND, Limits, RefusedError, Upload
@@ -187,20 +185,7 @@ def num_pixels(data: bytes) -> int:
         if is_jpeg(data):
             layout = read_layout(data)
             return layout.height * layout.width
-        with Image.open(io.BytesIO(data)) as image:
+        with open_image(data) as image:
             return image.height * image.width
     except Exception:  # the decoder reports what is wrong
         return 0
-
-
-def webp_size(data: bytes) -> tuple[int, int]:
-    """Read height and width of a WebP's canvas from its first chunk; 0, 0 if they are missing."""
-    kind, body = data[12:16], data[20:30]
-    if len(body) < 10:
-        return 0, 0
-    if kind == b"VP8X":
-        return 1 + int.from_bytes(body[7:10], "little"), 1 + int.from_bytes(body[4:7], "little")
-    if kind == b"VP8L":
-        bits = int.from_bytes(body[1:5], "little")
-        return 1 + (bits >> 14 & 0x3FFF), 1 + (bits & 0x3FFF)
-    return int.from_bytes(body[8:10], "little") & 0x3FFF, int.from_bytes(body[6:8], "little") & 0x3FFF

@@ -57,11 +57,16 @@ def test_half_precision_features_are_taken_and_solved_in_float64():
     assert fewshot_accuracy(half, labels, half, labels, shots=[1]).scores[0].mean == 1.0
 
 
-def test_the_result_reads_as_a_table_with_spread_and_finds_scores_by_shots():
+def test_the_result_finds_scores_by_shots_and_l2():
     features, labels = separable()
     result = fewshot_accuracy(features, labels, features, labels, shots=[1, 5], l2=[1.0, 1024.0])
-    assert "5-shot  l2 1024: 100.00 % +- 0.00" in str(result)
-    assert result.score(5, l2=1.0).shots == 5
+    assert [(score.shots, score.l2) for score in result.scores] == [
+        (1, 1.0),
+        (1, 1024.0),
+        (5, 1.0),
+        (5, 1024.0),
+    ]
+    assert result.score(5, l2=1024.0).l2 == 1024.0
     with pytest.raises(ConfigError, match=r"no score at 7 shots.*shots are 1, 5"):
         result.score(7)
 
@@ -80,33 +85,34 @@ def test_fewer_examples_than_shots_are_refused_with_the_class_by_name():
 def test_a_class_with_no_examples_is_refused_not_averaged_over():
     features, labels = separable()
     keep = labels != 1
-    with pytest.raises(DataError, match="class 1 has no training examples at all"):
+    with pytest.raises(DataError, match="class 1 has no training examples"):
         fewshot_accuracy(features[keep], labels[keep], features, labels, shots=[1])
 
 
 def test_a_label_outside_the_classes_is_refused():
     features, labels = separable()
-    with pytest.raises(DataError, match="a label is 3, outside the 3 classes; labels go from 0 to 2"):
+    with pytest.raises(DataError, match="label 3 is outside the 3 classes"):
         fewshot_accuracy(features, labels, features, labels, shots=[1], class_names=["a", "b", "c"])
 
 
 @pytest.mark.parametrize(
-    ("change", "message"),
+    ("change", "option"),
     [
-        ({"shots": []}, "shots must be at least one number"),
-        ({"shots": [0]}, "each 1 or more"),
-        ({"seeds": 0}, "seeds must be 1 or more, got 0"),
-        ({"l2": 0.0}, "l2 must be numbers above 0"),
-        ({"l2": []}, "l2 must be numbers above 0"),
-        ({"probe": "svm"}, "probe must be one of ridge, knn, logistic, got 'svm'"),
-        ({"probe": "knn", "l2": 1.0}, "nearest neighbours have no l2"),
-        ({"probe": "knn", "neighbours": 0}, "neighbours must be 1 or more"),
+        ({"shots": []}, "shots"),
+        ({"shots": [0]}, "shots"),
+        ({"seeds": 0}, "seeds"),
+        ({"l2": 0.0}, "l2"),
+        ({"l2": []}, "l2"),
+        ({"probe": "svm"}, "probe"),
+        ({"probe": "knn", "l2": 1.0}, "l2"),
+        ({"probe": "knn", "neighbours": 0}, "neighbours"),
     ],
 )
-def test_nonsense_options_are_refused_in_one_sentence(change, message):
+def test_nonsense_options_are_refused_by_name(change, option):
     features, labels = separable()
-    with pytest.raises(ConfigError, match=message):
+    with pytest.raises(ConfigError) as refused:
         fewshot_accuracy(features, labels, features, labels, **{"shots": [1], **change})
+    assert refused.value.option == option
 
 
 def test_broken_features_and_labels_are_refused_in_one_sentence():
@@ -114,7 +120,7 @@ def test_broken_features_and_labels_are_refused_in_one_sentence():
     broken = features.copy()
     broken[3, 2] = np.nan
     for train, targets, message in [
-        (broken, labels, "not finite"),
+        (broken, labels, "NaN or infinity"),
         (features[:, :3], labels, "train features have 3 columns and test features 4"),
         (features, labels[:5], r"must be \(N, D\) and labels \(N,\)"),
         (features, labels.astype(float), "whole numbers from 0, got torch.float64"),
@@ -127,5 +133,5 @@ def test_broken_features_and_labels_are_refused_in_one_sentence():
 
 def test_shots_are_read_from_text_and_nonsense_is_refused():
     assert parse_shots("1, 5,10") == (1, 5, 10)
-    with pytest.raises(ConfigError, match="got '1,x'; try 1,5,10,25"):
+    with pytest.raises(ConfigError, match="got '1,x'"):
         parse_shots("1,x")

@@ -6,19 +6,24 @@ where that is installed, everything else by Pillow. Both use libjpeg-turbo: full
 `DECODER_TOLERANCE`. The header is read first, so that a bomb is refused before it is unpacked.
 """
 
-import io
-import re
 import threading
-import warnings
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from PIL import Image
 
+from vitrine.data.decoding.image_file import (
+    JPEG_MAGIC,
+    MAX_PIXELS,
+    check_parts,
+    check_size,
+    open_image,
+    quiet_pillow,
+)
 from vitrine.data.decoding.jpeg_header import JpegLayout, read_layout, scale_factor, upper_rows
 from vitrine.data.decoding.pixels import Pixels, first_frame, upright
-from vitrine.errors import DataError, ImageSizeError
+from vitrine.errors import DataError
 from vitrine.spelling import printable
 
 try:
@@ -26,19 +31,10 @@ try:
 except ImportError:  # the extra `fast`; Pillow decodes everything without it
     simplejpeg = None
 
-# Most pixels of one image: 178 million is where Pillow itself speaks of a bomb (about 512 MiB of RGB).
-MAX_PIXELS = 178_956_970
-# Longest side of one image.
-MAX_SIDE = 65_535
 # Largest difference of a sample between the two JPEG decoders (they may be built with different versions).
 DECODER_TOLERANCE = 2
 _MOST_SCRATCH_BYTES = 2**24
-HEIC_BRANDS = (b"heic", b"heix", b"heim", b"heis", b"hevc", b"mif1", b"msf1")
-OTHER_KINDS = {b"%PDF": "a PDF", b"PK\x03\x04": "a ZIP archive"}
-JPEG_MAGIC = b"\xff\xd8\xff"
 ORIENTATION_TAG = 0x0112
-_PILLOW = re.compile(r"PIL(\.|$)")
-_PILLOW_WARNS = ("ignore", None, Warning, _PILLOW, 0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,7 +71,7 @@ def decode(
         pixels = _decode_jpeg(data, name=name, min_size=min_size, max_pixels=max_pixels)
         if pixels is not None:
             return to_channels(pixels, channels)
-    with _opened(data, name=name, max_pixels=max_pixels) as image:
+    with open_image(data, name=name, max_pixels=max_pixels) as image:
         return to_channels(_load(image, name=name, min_size=min_size), channels)
 
 
@@ -109,13 +105,14 @@ def decode_upper_rows(
         )
         if pixels is not None:
             return pixels
-    with _opened(data, name=name, max_pixels=max_pixels) as image:
+    with open_image(data, name=name, max_pixels=max_pixels) as image:
         return _load(image, name=name, min_size=smaller)
 
 
 def pixels_of(picture: Image.Image, *, name: str = "image") -> Pixels:
     """Turn a picture that Pillow has opened or made into (H, W, 1) or (H, W, 3) uint8, as `decode` would."""
     check_size(picture.height, picture.width, name=name)
+    check_parts(picture, name=name)
     return _load(picture, name=name, min_size=None)
 
 
@@ -125,7 +122,7 @@ def read_facts(data: bytes | Pixels, *, name: str = "image", max_pixels: int = M
         pixels = _as_pixels(data, name)
         mode = {1: "L", 3: "RGB", 4: "RGBA"}.get(pixels.shape[2], f"{pixels.shape[2]} channels")
         return ImageFacts(height=pixels.shape[0], width=pixels.shape[1], format="array", mode=mode)
-    with _opened(data, name=name, max_pixels=max_pixels) as image:
+    with open_image(data, name=name, max_pixels=max_pixels) as image:
         orientation = _orientation(image)
         width, height = image.size
         if orientation >= 5:
@@ -151,26 +148,6 @@ def to_channels(pixels: Pixels, channels: int) -> Pixels:
     if channels == 1 and pixels.shape[2] == 3:
         return np.asarray(Image.fromarray(pixels).convert("L"))[:, :, None]
     raise DataError(f"an image of {pixels.shape[2]} channels cannot be made one of {channels}")
-
-
-def check_size(height: int, width: int, *, name: str, max_pixels: int = MAX_PIXELS) -> None:
-    """Refuse an image that would not fit in memory, by its header alone."""
-    if height * width > max_pixels or max(height, width) > MAX_SIDE:
-        raise ImageSizeError(
-            f"{printable(name)} says it is {height} x {width} pixels (height x width), more than the "
-            f"limit of {max_pixels} pixels and {MAX_SIDE} a side; make it smaller or leave it out"
-        )
-    if height < 1 or width < 1:
-        raise DataError(f"{printable(name)} says it is {height} x {width} pixels; it holds no picture")
-
-
-def quiet_pillow() -> None:
-    """Keep Pillow from warning of single files: our own limit is stricter, and our errors say what is wrong.
-
-    For good, and Pillow alone: `catch_warnings` in several threads at once ends with all warnings of the process off.
-    """
-    if _PILLOW_WARNS not in warnings.filters:
-        warnings.filterwarnings("ignore", module=_PILLOW.pattern)
 
 
 def _decode_jpeg(
@@ -221,26 +198,6 @@ def _scratch(size: int) -> Pixels | None:
     return memory
 
 
-def _opened(data: bytes, *, name: str, max_pixels: int) -> Image.Image:
-    if not data:
-        raise DataError(f"{printable(name)} is empty (0 bytes)")
-    quiet_pillow()
-    try:
-        image = Image.open(io.BytesIO(data))
-    except Image.DecompressionBombError as error:
-        raise ImageSizeError(
-            f"{printable(name)} is too large: {str(error).rstrip('.')}; make it smaller or leave it out"
-        ) from error
-    except Exception as error:  # what Pillow's readers raise on damage is any kind at all
-        if data[:3] == JPEG_MAGIC:
-            raise DataError(f"{printable(name)} is a damaged JPEG: its header cannot be read") from error
-        raise DataError(
-            f"{printable(name)} is not an image that can be read ({_looks_like(data)})"
-        ) from error
-    check_size(image.height, image.width, name=name, max_pixels=max_pixels)
-    return image
-
-
 def _load(image: Image.Image, *, name: str, min_size: tuple[int, int] | None) -> Pixels:
     """Load the first frame upright as (H, W, 1) or (H, W, 3)."""
     orientation = _orientation(image)
@@ -273,21 +230,3 @@ def _as_pixels(array: np.ndarray, name: str) -> Pixels:
             "uint8 of (H, W, C) is needed"
         )
     return array[:, :, None] if array.ndim == 2 else array
-
-
-def _looks_like(data: bytes) -> str:
-    start = data[:512]
-    if not start.strip(b"\0"):
-        return "only zero bytes"
-    if start[4:8] == b"ftyp":  # ISO's media files say in the next four bytes what they are
-        return "HEIC, as phones keep photos: save it as JPEG" if start[8:12] in HEIC_BRANDS else "a video"
-    for magic, kind in OTHER_KINDS.items():
-        if start.startswith(magic):
-            return kind
-    if start.lstrip()[:1] == b"<":
-        return "it looks like HTML or XML"
-    try:
-        start[:-4].decode("utf-8")
-    except UnicodeDecodeError:
-        return "unknown format"
-    return "it looks like text"

@@ -14,9 +14,10 @@ import numpy as np
 import torch
 from PIL import Image
 
-from vitrine.data.decoding.decode import MAX_PIXELS, decode
+from vitrine.data.decoding.decode import decode
+from vitrine.data.decoding.image_file import MAX_PIXELS
 from vitrine.data.decoding.pixels import Pixels
-from vitrine.data.preparing.resampling import planes, resize
+from vitrine.data.preparing.resampling import planes, resize_and_crop
 from vitrine.errors import ConfigError
 from vitrine.runtime.devices import device_constant
 
@@ -93,9 +94,11 @@ class Preprocess:
         """Resize and crop a decoded image (H, W, C): uint8 (C, height, width)."""
         height, width = image.shape[:2]
         rows, columns = target_size(height, width, size=self.resize_size, rule=self.rule)
-        resized = resize(planes(image, self.channels), (rows, columns), self.interpolation)
         top, left = (round((have - want) / 2) for have, want in zip((rows, columns), self.size, strict=True))
-        return resized[:, top : top + self.size[0], left : left + self.size[1]].contiguous()
+        kept = resize_and_crop(
+            planes(image, self.channels), (rows, columns), (top, left, *self.size), self.interpolation
+        )
+        return kept.contiguous()
 
     def normalise(self, images: torch.Tensor, *, dtype: torch.dtype = torch.float32) -> torch.Tensor:
         """Turn pixels (..., C, H, W) from 0 to 255 into the model's input, on their own device."""

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from vitrine.data.decoding.decode import read_facts
-from vitrine.data.sources.file_list import IMAGE_SUFFIXES, FileList, list_images, require_path
+from vitrine.data.sources.file_list import IMAGE_SUFFIXES, FileList, Strings, list_images, require_path
 from vitrine.data.sources.in_memory import PictureList
 from vitrine.data.sources.manifest import path_in, rows_of
 from vitrine.data.sources.opening import open_source
@@ -61,7 +61,9 @@ def open_pictures(places: Sequence[str]) -> tuple[Source | None, list[Path]]:
             [piped if name == STANDARD_INPUT else name for name in found], names=list(found)
         ), folders
     labels = np.full(len(found), NO_LABEL, dtype=np.int32)
-    return FileList(Path(), found, labels=labels, classes=(), address=" ".join(places)), folders
+    # The user names these files, so they may be anywhere: `Strings` skips the check of listings from elsewhere.
+    paths = Strings(found)
+    return FileList(Path(), paths, labels=labels, classes=(), address=" ".join(places)), folders
 
 
 def is_picture(data: bytes) -> bool:

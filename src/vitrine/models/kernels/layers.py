@@ -1,7 +1,7 @@
 """Encoder layers that use the kernels: same parameters, same names, same results within bf16's rounding.
 
-What the kernels cannot take (other devices and precisions, long sequences, relative positions, dropout) goes the
-eager way of the parent class.
+What the kernels cannot take (other devices and precisions, long sequences, relative positions, dropout, layers that
+are wrapped, hooked or replaced) runs the parent class.
 """
 
 import torch
@@ -9,9 +9,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vitrine.models.attention import SelfAttention
+from vitrine.models.dropout import Dropout
 from vitrine.models.encoder import Mlp
 from vitrine.models.kernels import fp8, packed_attention
 from vitrine.models.kernels.gelu import bias_gelu
+from vitrine.models.touched import is_plain
 
 
 class FastMlp(Mlp):
@@ -21,7 +23,7 @@ class FastMlp(Mlp):
 
     def forward(self, tokens: Tensor) -> Tensor:
         """Map tokens (..., D) to (..., D)."""
-        if not is_low_precision(tokens):
+        if not is_low_precision(tokens) or not self.is_plain():
             return super().forward(tokens)
         tanh = self.approximate == "tanh"
         expand, contract = self.expand, self.contract
@@ -34,6 +36,15 @@ class FastMlp(Mlp):
             hidden = torch._addmm_activation(bias, rows, weight.t(), use_gelu=True)
             return contract(hidden).view(tokens.shape)
         return contract(bias_gelu(F.linear(tokens, expand.weight), expand.bias, tanh=tanh))
+
+    def is_plain(self) -> bool:
+        """Whether every layer inside computes as built, so that its weights are all there is to it."""
+        return (
+            is_plain(self.expand, nn.Linear)
+            and is_plain(self.contract, nn.Linear)
+            and is_plain(self.hidden_dropout, Dropout)
+            and is_plain(self.dropout, Dropout)
+        )
 
 
 class FastSelfAttention(SelfAttention):
@@ -48,12 +59,20 @@ class FastSelfAttention(SelfAttention):
         H = self.num_heads
         # Without gradients nothing has to be put together: cuDNN's forward pass is the faster then.
         is_wanted = is_low_precision(tokens) and (self.in_fp8 or torch.is_grad_enabled())
-        is_plain = relative_keys is None and num_read is None
-        if not (is_wanted and is_plain and packed_attention.suits(tokens, num_heads=H)):
+        is_usual = relative_keys is None and num_read is None and self.is_plain()
+        if not (is_wanted and is_usual and packed_attention.suits(tokens, num_heads=H)):
             return super().forward(tokens, relative_keys, num_read)
         in_precision = fp8 if self.in_fp8 and fp8.suits(tokens) else packed_attention
         mixed = in_precision.project_and_attend(tokens, self.to_qkv.weight, self.to_qkv.bias, num_heads=H)
         return self.to_out(mixed)
+
+    def is_plain(self) -> bool:
+        """Whether the layers that the kernels replace compute as built."""
+        return (
+            is_plain(self.to_qkv, nn.Linear)
+            and is_plain(self.q_norm, nn.Identity)
+            and is_plain(self.k_norm, nn.Identity)
+        )
 
 
 def is_low_precision(tokens: Tensor) -> bool:

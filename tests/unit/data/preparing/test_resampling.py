@@ -4,7 +4,17 @@ import torch
 from PIL import Image
 from unit.data.pictures import smooth
 
-from vitrine.data.preparing.resampling import BY_PILLOW, BY_TORCH, PILLOW_TOLERANCE, planes, resize
+from vitrine.data.preparing import resampling
+from vitrine.data.preparing.resampling import (
+    BY_TORCH,
+    FILTERS,
+    PILLOW_TOLERANCE,
+    planes,
+    resize,
+    resize_and_crop,
+)
+
+BY_PILLOW = sorted(set(FILTERS) - set(BY_TORCH))
 
 SIZES = [(48, 64), (100, 200), (211, 123), (30, 300), (200, 350)]
 
@@ -49,3 +59,49 @@ def test_any_number_of_channels_is_resampled_each_as_by_itself():
 def test_an_image_that_has_the_size_is_left_as_it_is():
     image = planes(smooth(20, 30), 3)
     assert resize(image, (20, 30), "bicubic") is image
+
+
+# Sizes of photos, and shapes up to 1 : 64 that are still computed whole.
+@pytest.mark.parametrize(
+    "shape", [(480, 640), (640, 480), (427, 640), (1080, 1920), (33, 31), (20, 1200), (1200, 20)]
+)
+@pytest.mark.parametrize("interpolation", sorted(FILTERS))
+def test_resizing_with_a_crop_equals_resizing_whole_and_cropping_exactly(shape, interpolation):
+    image = planes(noise(*shape), 3)
+    rows, columns = (round(side * 64 / min(shape)) for side in shape)
+    top, left = (rows - 56) // 2, (columns - 56) // 2
+    whole = resize(image, (rows, columns), interpolation)[:, top : top + 56, left : left + 56]
+    assert torch.equal(resize_and_crop(image, (rows, columns), (top, left, 56, 56), interpolation), whole)
+
+
+@pytest.mark.parametrize("shape", [(480, 640), (37, 1000), (1000, 37), (3000, 20), (3, 900), (900, 1)])
+@pytest.mark.parametrize("interpolation", ["bilinear", "bicubic", "lanczos"])
+def test_a_part_resized_by_itself_equals_that_part_of_the_whole_within_the_tolerance(
+    shape, interpolation, monkeypatch
+):
+    image = planes(noise(*shape), 3)
+    rows, columns = (round(side * 64 / min(shape)) for side in shape)
+    top, left = (rows - 56) // 2, (columns - 56) // 2
+    filter_ = FILTERS[interpolation]
+    tall = Image.fromarray(image.permute(1, 2, 0).numpy()).resize((columns, shape[0]), filter_)
+    wanted = np.asarray(tall.resize((columns, rows), filter_))[top : top + 56, left : left + 56].astype(int)
+    monkeypatch.setattr(resampling, "WHOLE_PIXELS", 0)
+    part = resize_and_crop(image, (rows, columns), (top, left, 56, 56), interpolation)
+    assert np.abs(part.permute(1, 2, 0).numpy() - wanted).max() <= PILLOW_TOLERANCE
+
+
+@pytest.mark.parametrize("interpolation", BY_TORCH)
+def test_a_tall_narrow_image_does_not_grow_before_it_shrinks(interpolation, monkeypatch):
+    image = planes(smooth(2000, 3), 3)
+    expected = resize(image, (32, 32), interpolation)
+    monkeypatch.setattr(resampling, "WHOLE_PIXELS", 1000)
+    sizes = []
+    interpolate = resampling.F.interpolate
+    monkeypatch.setattr(
+        resampling.F,
+        "interpolate",
+        lambda *a, size, **k: sizes.append(size) or interpolate(*a, size=size, **k),
+    )
+    found = resize(image, (32, 32), interpolation)
+    assert sizes == [(32, 3), (32, 32)]
+    assert (found.int() - expected.int()).abs().max() <= PILLOW_TOLERANCE

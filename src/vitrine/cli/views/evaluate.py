@@ -1,0 +1,52 @@
+"""How `vitrine evaluate` shows its plan and its figures."""
+
+from collections.abc import Iterator
+
+from vitrine.cli.command_line import glued
+from vitrine.cli.lines import Line, NextStep, Wrote
+from vitrine.jobs.evaluate import EvaluatePlan, EvaluateResult
+from vitrine.spelling import counted, with_first
+
+CLASS_MEASURES = {"f1": "F1", "average_precision": "average precision"}
+
+
+def lines(result: EvaluateResult) -> Iterator[Line]:
+    """Show the headline figures, the worst classes and the files."""
+    yield (
+        f"{result.model} on {result.data} ({result.split}): {counted(result.num_images, 'image')}, "
+        f"{result.num_classes:,} classes"
+    )
+    for words, interval in (("Top-1", result.top1), ("Top-5", result.top5)):
+        if interval is not None:
+            yield f"{words} {interval}"
+    if result.real is not None:
+        yield f"ReaL {result.real} on {result.num_real_images:,} images"
+    if result.mean_average_precision is not None:
+        yield f"Mean average precision {result.mean_average_precision}"
+    if result.ece is not None and result.macro_f1 is not None:
+        yield f"Mean F1 {100 * result.macro_f1:.2f} %, calibration error {100 * result.ece:.2f} %"
+    for name, value in result.extra.items():
+        yield extra_line(name, value)
+    if named := [f"{name} {100 * value:.1f} %" for name, value in result.worst if value < 1]:
+        yield f"Worst classes by {CLASS_MEASURES[result.class_measure]}: {', '.join(named)}"
+    if result.unreadable:
+        yield f"Skipped, cannot be read: {with_first(result.unreadable, 'file')}"
+    yield from map(Wrote, result.wrote)
+    if result.wrote:
+        yield NextStep(f"open {glued(result.wrote[-1])} in a browser")
+
+
+def extra_line(name: str, value: float) -> str:
+    """Show one number of an evaluator."""
+    if name == "majority_accuracy":
+        return f"Always answering the most common class: {100 * value:.2f} %"
+    return f"{name.replace('_', ' ')}: {value:.4g}"
+
+
+def plan_lines(plan: EvaluatePlan) -> Iterator[Line]:
+    """Show which model is evaluated on which images, and where the results go."""
+    size = "x".join(map(str, plan.size))
+    yield (
+        f"Plan: {plan.model} on {counted(plan.num_images, 'image')} of {plan.data} ({plan.split}), "
+        f"{plan.num_classes:,} classes, {size} px, on {plan.device} in {plan.precision}; to {glued(plan.folder)}"
+    )

@@ -1,0 +1,48 @@
+"""How `vitrine fewshot` shows its plan and its scores."""
+
+from collections.abc import Iterator
+
+from vitrine.cli.lines import Line, Next, Table
+from vitrine.commands.arguments import BOX
+from vitrine.jobs.fewshot import FewShotPlan, FewShotReport
+from vitrine.spelling import counted, with_first
+
+
+def lines(report: FewShotReport) -> Iterator[Line]:
+    """Show one row per number of shots, and per strength of regularisation if there are several."""
+    result = report.result
+    yield (
+        f"{report.model} on {report.data}: examples from {report.train_split}, tested on {report.test_split}; "
+        f"{report.width:,} features"
+    )
+    yield (
+        f"{result.probe} on {result.num_classes:,} classes, {counted(result.num_test, 'test image')}, "
+        f"{counted(result.seeds, 'seed')}"
+    )
+    has_several = len({score.l2 for score in result.scores}) > 1
+    yield Table(
+        [
+            (
+                f"{score.shots}-shot",
+                *([f"l2 {score.l2:g}"] if has_several and score.l2 is not None else []),
+                f"{100 * score.mean:.2f} %",
+                "" if score.spread is None else f"± {100 * score.spread:.2f}",
+            )
+            for score in result.scores
+        ],
+        right=(0, 2 if has_several else 1),
+        indent=2,
+    )
+    if report.unreadable:
+        yield f"Skipped, cannot be read: {with_first(report.unreadable, 'file')}"
+    yield Next("finetune", (report.data,), {} if report.model == BOX else {"model": report.model})
+
+
+def plan_lines(plan: FewShotPlan) -> Iterator[Line]:
+    """Show which images are used, and how."""
+    size = "x".join(map(str, plan.size))
+    yield (
+        f"Plan: {plan.model} on {plan.num_train:,} images to draw from and {plan.num_test:,} to test on, "
+        f"{plan.num_classes:,} classes, {size} px, on {plan.device} in {plan.precision}; {plan.probe} at "
+        f"{', '.join(map(str, plan.shots))} shots, {counted(plan.seeds, 'seed')}"
+    )

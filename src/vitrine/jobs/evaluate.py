@@ -1,0 +1,196 @@
+"""The work behind `vitrine evaluate`: a model's outputs on a test set to figures, files and a page."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from vitrine.checkpoints import Loaded, load
+from vitrine.data.sources.source import Source
+from vitrine.evaluation.classification import MultiLabel, SingleLabel
+from vitrine.evaluation.evaluators import run_evaluators
+from vitrine.evaluation.metrics import Interval
+from vitrine.evaluation.outputs import Precision, run_model
+from vitrine.evaluation.real import read_real
+from vitrine.evaluation.scoring import ClassMeasure, SplitScore, score_split
+from vitrine.evaluation.test_sets import in_model_classes, in_model_numbers
+from vitrine.evaluation.writing import write_confusion, write_metrics, write_predictions
+from vitrine.jobs.model_argument import model_and_data
+from vitrine.jobs.test_images import open_test_images
+from vitrine.reports.evaluation_page import render_evaluation
+from vitrine.reports.pages import write_page
+from vitrine.runtime.output_folder import new_output_folder, removed_if_empty
+from vitrine.runtime.processes import joined_processes, on_first_process
+from vitrine.runtime.progress import notice, present
+from vitrine.spelling import printable
+
+MOST_WORST = 5
+PREDICTIONS, METRICS, CONFUSION, PAGE = "predictions.csv", "metrics.json", "confusion.csv", "report.html"
+FILES = (PREDICTIONS, METRICS, CONFUSION, PAGE)
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluatePlan:
+    """What is about to be evaluated."""
+
+    model: str
+    data: str
+    split: str
+    num_images: int
+    num_classes: int
+    size: tuple[int, int]
+    """Height and width in pixels."""
+    device: str
+    precision: Precision
+    folder: Path
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluateResult:
+    """The headline figures and the files that hold the rest."""
+
+    model: str
+    data: str
+    split: str
+    num_images: int
+    unreadable: dict[str, str]
+    num_classes: int
+    top1: Interval | None
+    top5: Interval | None
+    real: Interval | None
+    num_real_images: int | None
+    ece: float | None
+    macro_f1: float | None
+    mean_average_precision: Interval | None
+    class_measure: ClassMeasure
+    """What `worst` is ranked by: F1, or average precision with several labels per image."""
+    worst: tuple[tuple[str, float], ...]
+    """Classes with the lowest `class_measure`, lowest first."""
+    wrote: tuple[Path, ...]
+    extra: Mapping[str, float] = field(default_factory=dict)
+    """Numbers of the registered evaluators (`vitrine.evaluation.evaluators`)."""
+    is_strict: bool = False
+
+    @property
+    def exit_code(self) -> int:
+        """1 if the evaluation is strict and a file could not be read."""
+        return int(self.is_strict and bool(self.unreadable))
+
+
+def evaluate_model(
+    model: str | None,
+    data: str | None,
+    *,
+    split: str | None,
+    real: Path | None,
+    out: Path | None,
+    by_order: bool,
+    image_size: int | None,
+    batch_size: int | None,
+    workers: int,
+    device: str,
+    precision: Precision,
+    seed: int,
+    is_strict: bool,
+    is_overwriting: bool,
+) -> EvaluateResult:
+    """Run the model on the test set, score it, and write predictions, metrics and the page."""
+    model, data = model_and_data("evaluate", model, data)
+    name, source = open_test_images(model, data, split)
+    loaded = load(model, image_size=image_size)
+    matched = _matched(loaded, source, by_order=by_order)
+    lists = None if real is None else in_model_numbers(read_real(real, source), source, matched)
+    roots = [source.root] if source.root is not None else []
+    with joined_processes(device) as processes:
+        # Before the work, so that a bad name costs no time; no process waits for one that was refused.
+        folder = on_first_process(
+            lambda: new_output_folder(
+                out, verb="evaluate", files=FILES, never_in=roots, is_overwriting=is_overwriting
+            ),
+            processes,
+        )
+        present(
+            EvaluatePlan(
+                model=model,
+                data=printable(data),
+                split=name,
+                num_images=len(matched),
+                num_classes=len(matched.classes),
+                size=loaded.preprocess.size,
+                device=str(processes.device),
+                precision=precision,
+                folder=folder,
+            )
+        )
+        with removed_if_empty(folder):
+            outputs = run_model(
+                loaded.model.to(processes.device),
+                matched,
+                preprocess=loaded.preprocess,
+                batch_size=batch_size,
+                num_workers=workers,
+                device=processes.device,
+                precision=precision,
+            )
+    score = score_split(outputs, matched, split=name, real=lists, seed=seed)
+    extra = run_evaluators(score)
+    wrote = _write(folder, score, extra, model=model) if processes.is_first else ()
+    return _result(score, extra, model=model, wrote=wrote, is_strict=is_strict)
+
+
+def _matched(loaded: Loaded, source: Source, *, by_order: bool) -> Source:
+    num_outputs = loaded.model.config.num_classes
+    matched = in_model_classes(source, loaded.classes, num_outputs=num_outputs, by_order=by_order)
+    if loaded.classes is None and not by_order:
+        notice("The model has no class names: its outputs are matched with the data's classes by order")
+    return matched
+
+
+def _write(folder: Path, score: SplitScore, extra: Mapping[str, float], *, model: str) -> tuple[Path, ...]:
+    source, failures = score.source, score.outputs.failures
+    wrote = [folder / PREDICTIONS, folder / METRICS]
+    write_predictions(wrote[0], source, probabilities=score.probabilities, failures=failures)
+    write_metrics(
+        wrote[1],
+        score.figures,
+        model=model,
+        data=source.address,
+        split=score.split,
+        unreadable=_unreadable(score),
+        extra=dict(extra),
+    )
+    if isinstance(score.figures, SingleLabel):
+        wrote.append(folder / CONFUSION)
+        write_confusion(wrote[-1], score.figures)
+    wrote.append(write_page(folder / PAGE, render_evaluation(score, model=model, extra=extra)))
+    return tuple(wrote)
+
+
+def _result(
+    score: SplitScore, extra: Mapping[str, float], *, model: str, wrote: tuple[Path, ...], is_strict: bool
+) -> EvaluateResult:
+    figures = score.figures
+    single = figures if isinstance(figures, SingleLabel) else None
+    return EvaluateResult(
+        model=model,
+        data=printable(score.source.address),
+        split=score.split,
+        num_images=figures.num_images,
+        unreadable=_unreadable(score),
+        num_classes=len(score.source.classes),
+        top1=single.top1 if single else None,
+        top5=single.top5 if single else None,
+        real=single.real if single else None,
+        num_real_images=single.num_real_images if single else None,
+        ece=single.calibration.ece if single else None,
+        macro_f1=single.macro_f1 if single else None,
+        mean_average_precision=figures.mean_average_precision if isinstance(figures, MultiLabel) else None,
+        class_measure=score.class_measure,
+        worst=tuple(score.worst_classes[:MOST_WORST]),
+        wrote=wrote,
+        extra=extra,
+        is_strict=is_strict,
+    )
+
+
+def _unreadable(score: SplitScore) -> dict[str, str]:
+    return {printable(score.source.name(index)): why for index, why in score.outputs.failures.items()}

@@ -1,0 +1,147 @@
+"""The work behind `vitrine fewshot`: features of two splits, then few-shot accuracy over several draws."""
+
+import functools
+from dataclasses import dataclass
+from pathlib import Path
+
+from vitrine.checkpoints import load
+from vitrine.errors import ConfigError
+from vitrine.evaluation.features import extract_features
+from vitrine.evaluation.fewshot import (
+    FewShotResult,
+    fewshot_accuracy,
+    open_support_and_test,
+    parse_shots,
+    require_enough,
+    usual_shots,
+)
+from vitrine.evaluation.outputs import Precision
+from vitrine.evaluation.probes import find_probe
+from vitrine.jobs.model_argument import model_and_data
+from vitrine.runs.run_data import trained_on
+from vitrine.runtime.processes import joined_processes
+from vitrine.runtime.progress import notice, present
+from vitrine.spelling import printable
+
+
+@dataclass(frozen=True, kw_only=True)
+class FewShotPlan:
+    """What is about to be measured."""
+
+    model: str
+    num_train: int
+    num_test: int
+    num_classes: int
+    size: tuple[int, int]
+    """Height and width in pixels."""
+    device: str
+    precision: Precision
+    probe: str
+    shots: tuple[int, ...]
+    seeds: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class FewShotReport:
+    """The scores, and what they were measured on."""
+
+    model: str
+    data: str
+    train_split: str
+    test_split: str
+    width: int
+    """Features per image."""
+    unreadable: dict[str, str]
+    result: FewShotResult
+
+
+def evaluate_fewshot(
+    model: str | None,
+    data: str | None,
+    *,
+    shots: str | None,
+    seeds: int,
+    probe: str,
+    l2: str | None,
+    neighbours: int,
+    test_fraction: float,
+    image_size: int | None,
+    batch_size: int | None,
+    workers: int,
+    device: str,
+    precision: Precision,
+    cache: Path | bool,
+) -> FewShotReport:
+    """Measure few-shot accuracy of a model's features on a data set; `shots` and `l2` are lists such as `1,5`."""
+    model, data = model_and_data("fewshot", model, data)
+    find_probe(probe)
+    values, asked = _parse_l2(l2), None if shots is None else parse_shots(shots)
+    names, (train, test) = open_support_and_test(data, test_fraction=test_fraction)
+    wanted = asked or usual_shots(train)
+    require_enough(train.counts(), wanted, class_names=train.classes)  # before minutes of features
+    if (run := trained_on(model, data)) is not None and "test" not in names:
+        notice(f"The score below is optimistic: {run} was trained on {data}, including images tested here")
+    loaded = load(model, image_size=image_size)
+    with joined_processes(device) as processes:
+        place = processes.device
+        loaded.model.to(place)
+        present(
+            FewShotPlan(
+                model=model,
+                num_train=len(train),
+                num_test=len(test),
+                num_classes=len(train.classes),
+                size=loaded.preprocess.size,
+                device=str(place),
+                precision=precision,
+                probe=probe,
+                shots=wanted,
+                seeds=seeds,
+            )
+        )
+        extract = functools.partial(
+            extract_features,
+            loaded.model,
+            preprocess=loaded.preprocess,
+            cache=cache,
+            batch_size=batch_size,
+            num_workers=workers,
+            device=place,
+            precision=precision,
+        )
+        examples = extract(train, what=f"Extracting features of {names[0]}")
+        tests = extract(test, what=f"Extracting features of {names[1]}")
+    result = fewshot_accuracy(
+        examples.rows,
+        examples.labels,
+        tests.rows,
+        tests.labels,
+        shots=wanted,
+        seeds=seeds,
+        l2=values,
+        probe=probe,
+        neighbours=neighbours,
+        class_names=train.classes,
+    )
+    return FewShotReport(
+        model=model,
+        data=printable(data),
+        train_split=names[0],
+        test_split=names[1],
+        width=examples.rows.shape[1],
+        unreadable={
+            printable(source.name(index)): why
+            for source, features in ((train, examples), (test, tests))
+            for index, why in features.failures.items()
+        },
+        result=result,
+    )
+
+
+def _parse_l2(text: str | None) -> list[float] | None:
+    if text is None:
+        return None
+    try:
+        return [float(part) for part in text.split(",")]
+    except ValueError:
+        raise ConfigError(f"must be numbers such as 1,1024; got {text!r}", option="l2") from None

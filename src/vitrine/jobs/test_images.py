@@ -1,0 +1,42 @@
+"""Which images to evaluate a model on: never, unnoticed, those that it was trained on."""
+
+from vitrine.data.sources.opening import list_splits
+from vitrine.data.sources.source import Source
+from vitrine.evaluation.test_sets import open_test_split
+from vitrine.runs.run_data import num_trained_on, splits_of_run, trained_on
+from vitrine.runtime.progress import notice
+from vitrine.spelling import counted
+
+HELD_OUT = "held out"
+
+
+def open_test_images(model: str, data: str, split: str | None) -> tuple[str, Source]:
+    """Open the images to evaluate `model` on, and name their split.
+
+    Of data without splits that the model was trained on, only the images that its run held out are used.
+    """
+    held_out = _held_out_images(model, data) if split is None else None
+    if held_out is not None:
+        return HELD_OUT, held_out
+    name, source = open_test_split(data, split)
+    known = num_trained_on(model, source)
+    if known:
+        notice(
+            f"The score below is optimistic: {known:,} of these {counted(len(source), 'image')} were also used to "
+            f"train {model}. Evaluate on the whole data set of the run to use only its held-out images."
+        )
+    return name, source
+
+
+def _held_out_images(model: str, data: str) -> Source | None:
+    folder = trained_on(model, data)
+    if folder is None or list_splits(data):
+        return None
+    splits = splits_of_run(folder) or {}
+    if "val" not in splits:
+        notice(
+            f"The score below is optimistic: {folder} was trained on all images of {data}, and none was held out"
+        )
+        return None
+    notice(f"{folder} was trained on {data}: evaluating on the images that it held out")
+    return splits["val"]
