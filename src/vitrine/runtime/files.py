@@ -155,6 +155,14 @@ def json_text(values: Any, *, indent: int | None = None) -> str:
     return text
 
 
+def parse_json(text: str | bytes) -> Any:
+    """Read JSON from anywhere; whatever is wrong with it is a ValueError, lists nested without end included."""
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+
+
 def sha256_of(path: Path) -> str:
     """Read a file in pieces and return its SHA-256."""
     with path.open("rb") as file:

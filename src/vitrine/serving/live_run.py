@@ -1,6 +1,5 @@
 """A training run that may still be going on: its records as they come, and its newest weights."""
 
-import json
 import math
 import time
 from contextlib import suppress
@@ -13,6 +12,7 @@ from vitrine.checkpoints.record import config_from_json
 from vitrine.data.preparing.preprocess import Preprocess
 from vitrine.errors import CheckpointError
 from vitrine.models import build
+from vitrine.runtime.files import parse_json
 from vitrine.runtime.run_folder import RunFolder
 
 CHUNK_BYTES = 2**18
@@ -74,7 +74,7 @@ def states_of(run: RunFolder) -> tuple[Path, Path]:
 def parsed(line: bytes) -> dict[str, Any] | None:
     """Read one record's plain values; numbers that JSON does not know become None."""
     try:
-        record = json.loads(line)
+        record = parse_json(line)
     except ValueError:
         return None
     if not isinstance(record, dict):

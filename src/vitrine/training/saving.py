@@ -18,7 +18,7 @@ from vitrine.checkpoints.reading.safetensors_file import SafetensorsFile
 from vitrine.checkpoints.tensors import Spec
 from vitrine.checkpoints.writing import chunks, write_safetensors
 from vitrine.errors import CheckpointError
-from vitrine.runtime.files import move_into_place, remove_temporary_files, require_free_space
+from vitrine.runtime.files import move_into_place, parse_json, remove_temporary_files, require_free_space
 from vitrine.runtime.processes import Processes, on_first_process
 from vitrine.runtime.progress import notice
 from vitrine.training.sharded_contents import require_regular_file, unreadable
@@ -223,15 +223,15 @@ def _numbers(file: SafetensorsFile) -> dict[str, Any]:
         text = file.metadata[STATE]
         if _checksums(file).get(STATE, _checksum(text.encode())) != _checksum(text.encode()):
             raise CheckpointError("its numbers are not those that were saved")
-        return checked_numbers(json.loads(text))
-    except (CheckpointError, KeyError, ValueError, RecursionError) as error:
+        return checked_numbers(parse_json(text))
+    except (CheckpointError, KeyError, ValueError) as error:
         raise unreadable(file.path, error) from error
 
 
 def _checksums(file: SafetensorsFile) -> dict[str, str]:
     try:
-        return dict(json.loads(file.metadata.get(CHECKSUMS, "{}")))
-    except (ValueError, TypeError, RecursionError) as error:
+        return dict(parse_json(file.metadata.get(CHECKSUMS, "{}")))
+    except (ValueError, TypeError) as error:
         raise unreadable(file.path, error) from error
 
 

@@ -19,7 +19,7 @@ from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
 
 from vitrine.errors import CheckpointError
-from vitrine.runtime.files import move_into_place, require_free_space, write_atomically
+from vitrine.runtime.files import move_into_place, parse_json, require_free_space, write_atomically
 from vitrine.runtime.processes import Processes, on_first_process
 from vitrine.training.sharded_contents import (
     CONTENTS,
@@ -78,14 +78,14 @@ def require_undamaged_parts(path: Path) -> None:
     if not (path / CHECKSUMS).exists():
         return
     try:
-        sums = dict(json.loads((path / CHECKSUMS).read_text(encoding="utf-8")))
+        sums = dict(parse_json((path / CHECKSUMS).read_text(encoding="utf-8")))
         for name, expected in sums.items():
             if name != Path(name).name:
                 raise CheckpointError(f"it names the file {name!r} outside the folder")
             require_regular_file(path / name)
             if _checksum(path / name) != expected:
                 raise CheckpointError(f"{name} is not the file that was saved")
-    except (CheckpointError, OSError, ValueError, TypeError, RecursionError) as error:
+    except (CheckpointError, OSError, ValueError, TypeError) as error:
         raise unreadable(path, error) from error
 
 
@@ -147,8 +147,8 @@ def sharded_numbers(path: Path) -> dict[str, Any]:
     """Read the values of a sharded state that are not tensors."""
     try:
         require_regular_file(path / NUMBERS)
-        return checked_numbers(json.loads((path / NUMBERS).read_text(encoding="utf-8")))
-    except (OSError, ValueError, RecursionError) as error:
+        return checked_numbers(parse_json((path / NUMBERS).read_text(encoding="utf-8")))
+    except (OSError, ValueError) as error:
         raise unreadable(path, error) from error
 
 

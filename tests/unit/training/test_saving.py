@@ -18,12 +18,7 @@ from vitrine.data.loading.loader import Batch
 from vitrine.errors import CheckpointError
 from vitrine.runtime.progress import listening
 from vitrine.training.loop import LAST, train
-from vitrine.training.saving import (
-    CHECKSUMS,
-    STATE,
-    newest_state,
-    numbers_of,
-)
+from vitrine.training.saving import CHECKSUMS, STATE, newest_state, numbers_of, require_undamaged
 from vitrine.training.sharded_state import old_path, sharded_path
 from vitrine.training.stopping import StoppedError
 

@@ -4,7 +4,6 @@ A memory map would count every page twice (map and copy) or leave the model hang
 overwrite. Reading into place costs one copy and no memory beside the model's own.
 """
 
-import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,6 +15,7 @@ from torch import Tensor
 from vitrine.checkpoints.checksum import Verifier
 from vitrine.checkpoints.tensors import Index, Spec
 from vitrine.errors import CheckpointError
+from vitrine.runtime.files import parse_json
 
 MAX_HEADER_BYTES = 100_000_000  # the format's own limit
 DTYPES = {
@@ -116,8 +116,8 @@ class ShardedSafetensors:
 def read_weight_map(path: Path) -> dict[str, str]:
     """Read which shard holds which tensor from a `model.safetensors.index.json`."""
     try:
-        names = json.loads(path.read_text(encoding="utf-8"))["weight_map"]
-    except (ValueError, KeyError, TypeError, RecursionError):
+        names = parse_json(path.read_text(encoding="utf-8"))["weight_map"]
+    except (ValueError, KeyError, TypeError):
         names = None
     if not isinstance(names, dict) or not all(isinstance(shard, str) for shard in names.values()):
         raise CheckpointError(f"{path} is no index of shards: it has no weight_map")
@@ -134,8 +134,8 @@ def read_header(file: IO[bytes], *, path: Path, size: int) -> tuple[dict[str, An
             f"{count:,}; download or copy it again"
         )
     try:
-        header = json.loads(file.read(count))
-    except (ValueError, RecursionError):  # nested without end
+        header = parse_json(file.read(count))
+    except ValueError:
         header = None
     if not isinstance(header, dict):
         raise CheckpointError(f"{path} is no safetensors file: its header is not a JSON object")
