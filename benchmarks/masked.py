@@ -15,8 +15,8 @@ from collections.abc import Callable
 import torch
 
 from vitrine.models import ViT, create_model
-from vitrine.objectives.masked_autoencoder import AutoencoderConfig, MaskedAutoencoder, num_visible
-from vitrine.objectives.masked_patches import MaskedPatches, MaskedPatchesConfig
+from vitrine.objectives.masked_autoencoder import AutoencoderObjective, MaskedAutoencoder, num_visible
+from vitrine.objectives.masked_patches import MaskedPatches, MaskedPatchesObjective
 from vitrine.objectives.patch_targets import patch_targets
 
 Case = Callable[[], None]
@@ -62,12 +62,12 @@ def main() -> None:
     size = vit.config.image_size
     pixels = torch.randint(0, 256, (options.batch_size, 3, *size)).float()
     images = pixels / 127.5 - 1
-    decoder = AutoencoderConfig(
+    decoder = AutoencoderObjective(
         decoder_width=options.decoder_width, decoder_depth=options.decoder_depth, decoder_heads=4
     )
     cases = {f"encoder, {seen:.0%} seen": encoder_pass(vit, images, seen=seen) for seen in SHARES_SEEN}
     cases["step, masked patches"] = step_of(
-        MaskedPatches(vit, MaskedPatchesConfig()),
+        MaskedPatches(vit, MaskedPatchesObjective()),
         images,
         patch_targets(pixels, vit.config.token_stride, target="mean-color"),
     )

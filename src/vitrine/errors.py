@@ -8,7 +8,7 @@ the command line spells the same fields as options and commands.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 
 class Spelling(Protocol):
@@ -104,8 +104,29 @@ class MissingDataError(DataError, FileNotFoundError):
     """A data set or an image does not exist."""
 
 
-class ImageSizeError(DataError):
+ImageProblem = Literal["empty file", "not an image", "damaged", "too large", "unreadable"]
+
+
+class ImageError(DataError):
+    """An image cannot be decoded; `kind` is the reason in one word or two."""
+
+    def __init__(
+        self,
+        problem: str,
+        *,
+        kind: ImageProblem = "unreadable",
+        option: str | None = None,
+        advice: Sequence[Advice] = (),
+    ) -> None:
+        super().__init__(problem, option=option, advice=advice)
+        self.kind = kind
+
+
+class ImageSizeError(ImageError):
     """An image declares more pixels than are accepted, so it was not decoded."""
+
+    def __init__(self, problem: str) -> None:
+        super().__init__(problem, kind="too large")
 
 
 class CheckpointError(VitrineError, ValueError):
@@ -114,6 +135,10 @@ class CheckpointError(VitrineError, ValueError):
 
 class MissingCheckpointError(CheckpointError, FileNotFoundError):
     """A weights file or a run does not exist."""
+
+
+class DownloadError(VitrineError, ConnectionError):
+    """A file cannot be downloaded: no network, a refusal, a limit, another checksum."""
 
 
 class MissingExtraError(VitrineError, ImportError):

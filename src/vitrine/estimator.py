@@ -1,36 +1,46 @@
-"""A ViT as scikit-learn's users know classifiers: `fit`, `predict`, `predict_proba`, `score`; needs no scikit-learn.
+"""A ViT with scikit-learn's interface for classifiers; it works without scikit-learn, too.
 
-It stands beside the verbs: like them it wires rooms together, and nothing but the user imports it.
+Like the verbs it wires rooms together; nothing but the user imports it.
 """
 
+import dataclasses
 import inspect
+import math
 import tempfile
-from collections.abc import Sequence
+import warnings
+from collections.abc import Iterable, Iterator, Sequence, Sized
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import Any, Literal, Self
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
+from vitrine.data.decoding.picture_input import Picture
+from vitrine.data.sources.in_memory import PictureList
 from vitrine.errors import ConfigError, DataError
+from vitrine.evaluation.closed_form import ClosedForm, fit_closed_form
+from vitrine.recipes.options import chosen_recipe
+from vitrine.runs.records import Execution, RunOutput
+from vitrine.runs.run_data import RunData
+from vitrine.runs.starting_model import pretrained_model
+from vitrine.runs.train_run import train_run
+from vitrine.runtime.output_folder import new_output_folder
+from vitrine.runtime.run_folder import RESULTS, RunFolder
+from vitrine.serving.predictor import Predictor
 from vitrine.spelling import nearest
 
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from vitrine.data.sources.in_memory import Picture, PictureList
-    from vitrine.evaluation.closed_form import ClosedForm
-    from vitrine.serving.predictor import Predictor
-
 METHODS = ("features", "finetune")
+MISSING_LABELS = "Input y contains NaN or missing values; remove these pictures"
 
 
 class VitClassifier:
-    """Classify pictures given as paths, bytes, Pillow images or arrays (H, W, C).
+    """Classify pictures: paths, bytes, Pillow images or arrays (H, W, C), in a list, a pandas column or a generator.
 
-    `method="features"` leaves the model as it is and fits a linear classifier to its features in closed form, in
-    seconds; `method="finetune"` trains all weights by the recipe of `vitrine finetune`, for `epochs` or `steps`.
-    What is fitted ends in an underscore: `classes_`, `predictor_`, and by features `closed_form_`.
+    `method="features"` freezes the model and fits a linear classifier to its features in closed form, in seconds;
+    `method="finetune"` trains all weights with a fine-tuning recipe, for `epochs` or `steps`. `batch_size` is the
+    number of images per batch. Fitted attributes: `classes_`, `predictor_`, and with features `closed_form_`.
     """
 
     _estimator_type = "classifier"  # for scikit-learn before 1.6
@@ -52,145 +62,260 @@ class VitClassifier:
         workers: int = 2,
         run_folder: str | Path | None = None,
     ) -> None:
-        # As scikit-learn has it: kept as they are, looked at in `fit`.
+        # scikit-learn's convention: stored as they are, checked in `fit`.
         self.model, self.method, self.l2 = model, method, l2
         self.epochs, self.steps, self.batch_size, self.lr = epochs, steps, batch_size, lr
         self.image_size, self.recipe, self.seed = image_size, recipe, seed
         self.device, self.workers, self.run_folder = device, workers, run_folder
 
-    def fit(self, X: "Sequence[Picture]", y: Sequence[Any]) -> Self:
-        """Learn from pictures and their labels, which may be words or numbers; unreadable pictures are refused."""
-        from vitrine.data.sources.in_memory import PictureList
+    def fit(
+        self, X: Iterable[Picture], y: Iterable[Any], sample_weight: Iterable[float] | None = None
+    ) -> Self:
+        """Learn from pictures and their labels, which may be words or whole numbers; unreadable pictures are refused.
 
+        `sample_weight` counts a picture as often; `method="features"` supports it.
+        """
         if self.method not in METHODS:
-            raise ConfigError(f"method must be features or finetune, got {self.method!r}")
-        labels = np.asarray(y)
-        if labels.ndim != 1:
-            raise DataError(f"y must have one label a picture, got an array of shape {labels.shape}")
-        self.classes_, numbers = np.unique(labels, return_inverse=True)
-        if len(self.classes_) < 2:
-            raise DataError(f"y must have two classes or more, got {len(self.classes_)}")
+            raise ConfigError(f"must be features or finetune, got {self.method!r}", option="method")
+        pictures = pictures_of(X)
+        labels = labels_of(y, count=len(pictures))
+        weights = None if sample_weight is None else weights_of(sample_weight, count=len(pictures))
+        if weights is not None and self.method == "finetune":
+            raise ConfigError("is supported by method='features' only", option="sample_weight")
+        classes, numbers = np.unique(labels, return_inverse=True)
+        present = np.unique(numbers if weights is None else numbers[weights > 0])
+        if len(present) < 2:
+            raise DataError(f"y must have at least two classes, got {'1 class' if len(present) else 'none'}")
         source = PictureList(
-            X, labels=numbers.astype(np.int32), classes=[str(label) for label in self.classes_]
+            pictures, labels=numbers.astype(np.int32), classes=[str(label) for label in classes]
         )
-        self._fit_features(source) if self.method == "features" else self._fit_weights(source)
+        if self.method == "features":
+            self._fit_features(source, weights)
+        else:
+            self._fit_weights(source)
+        self.classes_ = classes
         return self
 
-    def predict(self, X: "Sequence[Picture]") -> NDArray[Any]:
+    def predict(self, X: Iterable[Picture]) -> NDArray[Any]:
         """Return the most likely label of each picture: (N,)."""
-        best = self.predict_proba(X).argmax(axis=1)
+        best = self._scores(X).argmax(axis=1)
         return self.classes_[best]
 
-    def predict_proba(self, X: "Sequence[Picture]") -> NDArray[np.float64]:
+    def predict_proba(self, X: Iterable[Picture]) -> NDArray[np.float64]:
         """Return the probability of each class for each picture, in the order of `classes_`: (N, K)."""
-        if not hasattr(self, "classes_"):
-            raise ConfigError("this VitClassifier is not fitted yet; call fit(pictures, labels) first")
-        if len(X) == 0:
-            return np.zeros((0, len(self.classes_)))
-        predictor = self.predictor_
-        if self.method == "features":
-            return self.closed_form_.probabilities(_readable(predictor, X, "features")).numpy()
-        return _readable(predictor, X, "logits").double().softmax(dim=1).numpy()
+        return torch.from_numpy(self._scores(X)).softmax(dim=1).numpy()
+
+    def decision_function(self, X: Iterable[Picture]) -> NDArray[np.float64]:
+        """Return the logits of the classes: (N, K); with two classes, the log-odds of the second: (N,)."""
+        scores = self._scores(X)
+        return scores[:, 1] - scores[:, 0] if len(self.classes_) == 2 else scores
+
+    def transform(self, X: Iterable[Picture]) -> NDArray[np.float32]:
+        """Return the features of each picture, the input of the classification head: (N, R)."""
+        self._require_fitted()
+        return self._outputs(pictures_of(X), "features").numpy()
+
+    def fit_transform(self, X: Iterable[Picture], y: Iterable[Any], **fit_params: Any) -> NDArray[np.float32]:
+        """Fit, then return the features of the same pictures: (N, R)."""
+        pictures = pictures_of(X)
+        return self.fit(pictures, y, **fit_params).transform(pictures)
 
     def score(
-        self, X: "Sequence[Picture]", y: Sequence[Any], sample_weight: Sequence[float] | None = None
+        self, X: Iterable[Picture], y: Iterable[Any], sample_weight: Iterable[float] | None = None
     ) -> float:
-        """Return the share of pictures whose label is predicted right."""
-        return float(np.average(self.predict(X) == np.asarray(y), weights=sample_weight))
+        """Return the accuracy on pictures and their labels."""
+        pictures = pictures_of(X)
+        labels = labels_of(y, count=len(pictures))
+        weights = None if sample_weight is None else weights_of(sample_weight, count=len(pictures))
+        return float(np.average(self.predict(pictures) == labels, weights=weights))
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
-        """Return the options as they were given."""
-        return {name: getattr(self, name) for name in _option_names()}
+        """Return the options as they were passed."""
+        return {name: getattr(self, name) for name in self._option_names()}
 
     def set_params(self, **options: Any) -> Self:
-        """Change options; what was fitted stays until the next `fit`."""
+        """Change options; the fitted model stays until the next `fit`."""
+        known = self._option_names()
         for name, value in options.items():
-            if name not in _option_names():
+            if name not in known:
                 raise ConfigError(
-                    f"VitClassifier has no option {name!r}; did you mean {nearest(name, _option_names())[0]!r}?"
+                    f"{type(self).__name__} has no option {name!r}; did you mean {nearest(name, known)[0]!r}?"
                 )
             setattr(self, name, value)
         return self
 
     def __repr__(self) -> str:
-        defaults = inspect.signature(VitClassifier).parameters
-        given = [f"{k}={v!r}" for k, v in self.get_params().items() if v != defaults[k].default]
-        return f"VitClassifier({', '.join(given)})"
+        defaults = inspect.signature(type(self)).parameters
+        changed = [f"{k}={v!r}" for k, v in self.get_params().items() if v != defaults[k].default]
+        return f"{type(self).__name__}({', '.join(changed)})"
 
     def __sklearn_tags__(self) -> Any:
-        """Tell scikit-learn (1.6 and later), which alone asks, that this is a classifier."""
-        from sklearn.utils import ClassifierTags, Tags, TargetTags
+        """Describe the estimator to scikit-learn (1.6 and later): a classifier of pictures, not of rows."""
+        from sklearn.utils import ClassifierTags, InputTags, Tags, TargetTags, TransformerTags
 
         return Tags(
             estimator_type="classifier",
             target_tags=TargetTags(required=True),
             classifier_tags=ClassifierTags(),
-            transformer_tags=None,
+            transformer_tags=TransformerTags(preserves_dtype=[]),
             regressor_tags=None,
+            input_tags=InputTags(two_d_array=False, string=True),
         )
 
     def __sklearn_is_fitted__(self) -> bool:
-        """Tell scikit-learn whether `fit` was called."""
+        """Return whether `fit` was called."""
         return hasattr(self, "classes_")
 
-    def _fit_features(self, source: "PictureList") -> None:
-        import torch
+    @classmethod
+    def _option_names(cls) -> list[str]:
+        return list(inspect.signature(cls).parameters)
 
-        from vitrine.evaluation.closed_form import fit_closed_form
-        from vitrine.serving.predictor import Predictor
+    def _require_fitted(self) -> None:
+        if not hasattr(self, "classes_"):
+            raise _not_fitted(
+                f"this {type(self).__name__} is not fitted yet; call fit(pictures, labels) first"
+            )
 
-        self.predictor_: Predictor = Predictor.open(
-            self.model, device=self.device, image_size=self.image_size, workers=self.workers
+    def _scores(self, X: Iterable[Picture]) -> NDArray[np.float64]:
+        """Return the logits of all classes: (N, K)."""
+        self._require_fitted()
+        pictures = pictures_of(X)
+        if len(pictures) == 0:
+            return np.zeros((0, len(self.classes_)))
+        if self.method == "features":
+            features = self._outputs(pictures, "features")
+            return (self.closed_form_.sharpness * self.closed_form_.scores(features)).numpy()
+        return self._outputs(pictures, "logits").double().numpy()
+
+    def _outputs(self, pictures: Sequence[Picture], wanted: Literal["logits", "features"]) -> Tensor:
+        predictor = self.predictor_
+        outputs = predictor.embed(pictures) if wanted == "features" else predictor.logits(pictures)
+        if outputs.failures:
+            number, why = next(iter(outputs.failures.items()))
+            raise DataError(
+                f"{len(outputs.failures)} of {len(pictures)} pictures cannot be read; the first, number {number}: "
+                f"{why}"
+            )
+        return outputs.rows
+
+    def _fit_features(self, source: PictureList, weights: NDArray[np.float64] | None) -> None:
+        self.predictor_ = Predictor.open(
+            self.model,
+            device=self.device,
+            image_size=self.image_size,
+            batch_size=self.batch_size,
+            workers=self.workers,
         )
-        features = _readable(self.predictor_, source.pictures, "features")
         self.closed_form_: ClosedForm = fit_closed_form(
-            features,
+            self._outputs(source.pictures, "features"),
             torch.from_numpy(source.labels.astype(np.int64)),
-            num_classes=len(self.classes_),
+            num_classes=len(source.classes),
             l2=self.l2,
+            weights=None if weights is None else torch.from_numpy(weights),
         )
 
-    def _fit_weights(self, source: "PictureList") -> None:
-        import dataclasses
-
-        from vitrine.recipes.options import chosen_recipe
-        from vitrine.runs.starting_weights import load_to_tune
-        from vitrine.runs.training_run import Setting, carry_out
-        from vitrine.runtime.output_folder import new_output_folder
-        from vitrine.runtime.run_folder import RESULTS, RunFolder
-        from vitrine.serving.predictor import Predictor
-
+    def _fit_weights(self, source: PictureList) -> None:
         chosen = chosen_recipe(
             self.recipe, epochs=self.epochs, steps=self.steps, batch_size=self.batch_size, lr=self.lr,
             size=self.image_size, seed=self.seed,
         ).with_steps_for(len(source))  # fmt: skip
-        loaded = load_to_tune(str(self.model), chosen, num_classes=len(self.classes_))
+        start = pretrained_model(str(self.model), chosen, num_classes=len(source.classes))
         with tempfile.TemporaryDirectory(prefix="vitrine-") as temporary:
             folder = Path(temporary if self.run_folder is None else self.run_folder)
-            folder = new_output_folder(folder, verb="fit", files=RESULTS)
-            carry_out(
-                Setting(
-                    model=loaded.model, preprocess=loaded.preprocess, splits={"train": source},
-                    recipe=dataclasses.replace(chosen, model=str(self.model)), folder=folder, verb="fit",
-                    data=source.address, device=self.device, workers=self.workers, hold_out=0.0, wants_report=False,
-                )
-            )  # fmt: skip
-            self.predictor_ = Predictor.open(
-                RunFolder(folder).model, device=self.device, workers=self.workers
+            run = RunFolder(new_output_folder(folder, verb="fit", files=RESULTS))
+            train_run(
+                start,
+                RunData(address=source.address, splits={"train": source}, hold_out=0.0),
+                dataclasses.replace(chosen, model=str(self.model)),
+                execution=Execution(device=self.device, workers=self.workers),
+                output=RunOutput(folder=run, verb="fit", reports=False),
             )
+            self.predictor_ = Predictor.open(run.model, device=self.device, workers=self.workers)
 
 
-def _option_names() -> list[str]:
-    return list(inspect.signature(VitClassifier).parameters)
+def pictures_of(X: Iterable[Picture]) -> Sequence[Picture]:
+    """Return a list of pictures from a list, an array, a generator, or one column of a table."""
+    pictures: Any = X
+    columns = getattr(pictures, "columns", None)
+    if columns is not None:  # a table of pandas or polars
+        if len(columns) != 1:
+            raise DataError(
+                f"X must be one column of pictures, got {', '.join(map(str, columns))}; select one of them"
+            )
+        pictures = pictures[columns[0]]
+    if isinstance(pictures, np.ndarray) and pictures.dtype.kind in "OUS" and pictures.shape[1:] == (1,):
+        pictures = pictures[:, 0]
+    is_series = hasattr(pictures, "to_numpy")  # whose index may be anything but 0, 1, 2 ...
+    if is_series or isinstance(pictures, Iterator) or not isinstance(pictures, Sized):
+        pictures = list(pictures)
+    return pictures
 
 
-def _readable(
-    predictor: "Predictor", pictures: "Sequence[Picture]", wanted: Literal["logits", "features"]
-) -> "Tensor":
-    outputs = predictor.embed(pictures) if wanted == "features" else predictor.logits(pictures)
-    if outputs.failures:
-        number, why = next(iter(outputs.failures.items()))
-        raise DataError(
-            f"{len(outputs.failures)} of {len(pictures)} pictures cannot be read; the first, number {number}: {why}"
+def labels_of(y: Iterable[Any], *, count: int) -> NDArray[Any]:
+    """Return one label per picture: (N,); refuse NaN and continuous numbers."""
+    if y is None:
+        raise DataError("y is required: VitClassifier requires y to be passed, but the target y is None")
+    values: Any = y if hasattr(y, "__array__") else list(y)
+    # numpy would write a NaN among words as the word "nan".
+    if isinstance(values, list) and any(map(_is_missing, values)):
+        raise DataError(MISSING_LABELS)
+    labels = np.asarray(values)
+    if labels.ndim == 2 and labels.shape[1] == 1:
+        warnings.warn(
+            "A column-vector y was passed when a 1d array was expected; pass y.ravel()",
+            _conversion_warning(),
+            stacklevel=3,
         )
-    return outputs.rows
+        labels = labels[:, 0]
+    if labels.ndim != 1:
+        raise DataError(f"y must have one label per picture, got an array of shape {labels.shape}")
+    if len(labels) != count:
+        raise DataError(f"X and y must have the same length, got {count} pictures and {len(labels)} labels")
+    if labels.dtype.kind == "c":
+        raise DataError("Unknown label type: complex numbers; labels must be words or whole numbers")
+    if any(map(_is_missing, labels.tolist())):
+        raise DataError(MISSING_LABELS)
+    if labels.dtype.kind == "f":
+        if not np.isfinite(labels).all():
+            raise DataError("Input y contains infinity")
+        if (labels != np.round(labels)).any():
+            raise DataError("Unknown label type: continuous; labels must be words or whole numbers")
+    return labels
+
+
+def _is_missing(label: Any) -> bool:
+    is_nan = isinstance(label, float) and math.isnan(label)
+    return label is None or is_nan or type(label).__name__ in ("NAType", "NaTType")  # pandas' own
+
+
+def weights_of(sample_weight: Iterable[float], *, count: int) -> NDArray[np.float64]:
+    """Return one weight per picture: (N,); refuse negative ones, NaN and all zeros."""
+    weights = np.asarray(sample_weight, dtype=np.float64)
+    if weights.ndim == 0:
+        weights = np.full(count, float(weights))
+    if weights.shape != (count,):
+        raise DataError(
+            f"sample_weight must have one number per picture, got an array of shape {weights.shape}"
+        )
+    if not np.isfinite(weights).all() or (weights < 0).any():
+        raise DataError("sample_weight must be finite and at least 0")
+    if not weights.any():
+        raise DataError("sample_weight must not be zero for every picture")
+    return weights
+
+
+def _not_fitted(sentence: str) -> Exception:
+    """Build the error that scikit-learn knows, where it is installed; it is a `ConfigError` too."""
+    try:
+        from sklearn.exceptions import NotFittedError as Known
+    except ImportError:
+        Known = AttributeError
+    return type("NotFittedError", (ConfigError, Known), {})(sentence)
+
+
+def _conversion_warning() -> type[Warning]:
+    try:
+        from sklearn.exceptions import DataConversionWarning
+    except ImportError:
+        return UserWarning
+    return DataConversionWarning

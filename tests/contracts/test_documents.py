@@ -1,4 +1,4 @@
-"""Documents whose links lead somewhere and whose commands exist."""
+"""Documents whose links lead somewhere, whose commands exist and whose figures agree with each other."""
 
 import inspect
 import re
@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 import vitrine
+from vitrine.models import create_model
+from vitrine.recipes.small_data import cifar10
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
@@ -28,6 +30,24 @@ def test_every_link_within_the_project_leads_to_a_file_and_a_heading_that_are_th
         target = document.parent / name if name else document
         assert target.exists(), link
         assert not anchor or anchor in anchors(target.read_text()), link
+
+
+def test_every_experiment_has_a_date_and_a_commit() -> None:
+    entries = re.split(r"^## ", (ROOT / "docs" / "experiments.md").read_text(), flags=re.MULTILINE)[1:]
+    assert len(entries) > 20
+    for entry in entries:
+        title, _, note = entry.split("\n")[:3]
+        assert re.match(r"\*Recorded \d{4}-\d\d-\d\d in [0-9a-f]{7}[.;]", note), title
+
+
+def test_the_size_of_the_cifar10_model_is_the_same_everywhere() -> None:
+    recipe = cifar10()
+    model = create_model(recipe.model, num_classes=10, image_size=recipe.size, **recipe.model_options)
+    count = f"{sum(parameter.numel() for parameter in model.parameters()):,}"
+    places = ["README.md", "README.zh-CN.md", "docs/performance.md", "docs/experiments.md"]
+    for text in [*((ROOT / place).read_text(encoding="utf-8") for place in places), cifar10.__doc__ or ""]:
+        assert count in text
+        assert not re.search(r"\b6\.[34]\d? M\b|640 万", text)
 
 
 def test_every_row_of_the_speeds_has_a_command_whose_script_knows_its_options() -> None:

@@ -80,7 +80,12 @@ def test_16_bit_alpha_cmyk_palette_grey_and_turned_images_are_converted_and_said
     Image.fromarray(photo(55)).save(photos / "cat" / "t.jpg", exif=exif)
     code, out, _ = vitrine("check", photos, "--strict", "--out", tmp_path / "out")
     assert code == 0
-    for words in ("EXIF: 1", "scaled to 8 bits: 1", "alpha laid over white: 1", "CMYK made RGB: 1"):
+    for words in (
+        "EXIF orientation: 1",
+        "scaled to 8 bits: 1",
+        "alpha composited on white: 1",
+        "CMYK converted to RGB: 1",
+    ):
         assert words in out
 
 
@@ -91,7 +96,7 @@ def test_an_empty_class_folder_and_a_class_missing_from_val_are_said_with_the_co
     (root / "train" / "yak").mkdir()
     code, out, _ = vitrine("check", root, "--strict", "--out", tmp_path / "out")
     assert code == 1
-    assert "empty class: yak: the class yak has no images at all" in out
+    assert "empty class: yak: the class yak has no images" in out
     assert "missing class: val/emu: val has no images of emu (6 in train, 0 in val)" in out
     table = [line.split() for line in out.splitlines() if line.startswith("  ")]
     assert ["class", "train", "val"] in table and ["emu", "6", "0"] in table and ["yak", "0", "0"] in table
@@ -121,7 +126,7 @@ def test_a_folder_that_may_not_be_listed_is_named(vitrine, photos, monkeypatch):
 def test_a_folder_without_images_is_refused(vitrine, tmp_path):
     (tmp_path / "none" / "cat").mkdir(parents=True)
     code, _, err = vitrine("check", tmp_path / "none")
-    assert code == 2 and "holds no images" in err
+    assert code == 2 and "contains no images" in err
 
 
 def test_nothing_is_written_into_the_data_set(vitrine, photos):
@@ -191,13 +196,13 @@ def test_photos_of_phones_are_said_to_be_passed_over_and_what_would_do(vitrine, 
     (photos / "cat" / "IMG_1.HEIC").write_bytes(b"....ftypheic")
     (photos / "cat" / "notes.txt").write_text("mine")
     code, out, _ = vitrine("check", photos, "--out", tmp_path / "out")
-    assert code == 0 and "1 .heic, 1 .txt; save the photos among them as JPEG to have them read" in out
+    assert code == 0 and "1 .heic, 1 .txt; save these photos as JPEG: 1 .heic" in out
     assert "Save the photos among them as JPEG" in (tmp_path / "out" / "report.html").read_text()
     phone = tmp_path / "phone" / "dog"
     phone.mkdir(parents=True)
     (phone / "IMG_1.HEIC").write_bytes(b"....ftypheic")
     code, _, err = vitrine("check", phone.parent)
-    assert code == 2 and "holds no images; 1 .heic passed over: save such photos as JPEG" in err
+    assert code == 2 and "contains no images; save these photos as JPEG: 1 .heic" in err
 
 
 def test_what_comes_next_is_what_training_would_refuse_to_begin_without(vitrine, photos, tmp_path):

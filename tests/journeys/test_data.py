@@ -21,7 +21,7 @@ def test_a_folder_becomes_shards_and_says_what_to_do_next(tmp_path):
     [
         ("photo", "no such folder {root}/photo; did you mean {root}/photos?"),
         ("photos/ant/00.png", "is not a data set that can be read"),
-        ("empty", "empty holds no images"),
+        ("empty", "empty contains no images"),
     ],
 )
 def test_a_wrong_path_is_one_sentence_and_exit_code_two(tmp_path, given, message):

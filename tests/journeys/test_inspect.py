@@ -55,7 +55,7 @@ def inspected(weights, photos, tmp_path_factory):
 def test_figures_arrays_and_a_page_are_written_and_said(inspected):
     done, out = inspected
     assert done.returncode == 0, done.stderr
-    assert "Plan:" in done.stderr and "4 images, 2 shown" in done.stderr
+    assert "Plan:" in done.stderr and "4 images, 2 with figures of their own" in done.stderr
     for words in ("Attention distance over 4 images", f"Wrote {out / 'inspect.html'}", "Next: open"):
         assert words in done.stdout
     names = ["filters", "positions", "attention_distance", "rollout", "layer_similarity"]
@@ -113,7 +113,7 @@ def test_a_corrupt_image_among_many_and_a_tiny_one_are_named_and_the_rest_is_dra
     done = inside("inspect", weights, mixed, "--out", tmp_path / "out", "--show", "1")
     assert done.returncode == 0, done.stderr
     assert "over 4 images" in done.stdout
-    assert "Left out:" in done.stdout and "broken $x_1$ <b>.png" in done.stdout
+    assert "Skipped:" in done.stdout and "broken $x_1$ <b>.png" in done.stdout
     assert "tiny.png is 5 x 6 pixels, smaller than a patch of 8 x 8" in done.stderr
     page = (tmp_path / "out" / "inspect.html").read_text()
     assert "broken $x_1$ &lt;b&gt;.png" in page
@@ -142,7 +142,7 @@ def test_only_corrupt_images_are_named_and_the_model_alone_is_drawn(weights, tmp
     done = inside("inspect", weights, tmp_path / "bad.jpg", "--out", tmp_path / "out")
     assert done.returncode == 0, done.stderr
     assert "Not drawn: all that needs images: none of the images can be read" in done.stderr
-    assert f"Left out: {tmp_path / 'bad.jpg'}" in done.stdout
+    assert f"Skipped: {tmp_path / 'bad.jpg'}" in done.stdout
     assert (tmp_path / "out" / "filters.png").exists()
 
 
@@ -189,7 +189,7 @@ def test_mistakes_are_refused_before_any_work(weights, photos, tmp_path):
     assert_refused(inside("inspect", weights, photos, "--class", "dgo", "--out", out), "did you mean 'dog'?")
     assert_refused(inside("inspect", weights, photos, "--size", "4", "--out", out), "multiple of the patch")
     assert_refused(
-        inside("inspect", weights, photos, "--count", "0", "--out", out), "--count must be at least 1"
+        inside("inspect", weights, photos, "--count", "0", "--out", out), "--count: must be at least 1"
     )
     assert_refused(inside("inspect", weights, photos, "--out", photos / "out"), "nothing is ever written")
     assert not out.exists()

@@ -8,6 +8,8 @@ from journeys.commandline import assert_refused
 from journeys.commandline import vitrine as command
 
 import vitrine
+from vitrine.cli.lines import rendered
+from vitrine.cli.views.plan import lines
 from vitrine.models.variants import VARIANTS
 from vitrine.recipes import RECIPES, find_recipe
 from vitrine.recipes.options import chosen_recipe
@@ -69,7 +71,8 @@ def test_plan_measures_this_machine_where_no_rate_is_stated() -> None:
 def test_a_plan_shows_slow_machines_and_long_times_in_figures_that_can_be_read(
     rate: float, shown: str
 ) -> None:
-    assert shown in str(vitrine.plan("ViT-B/16", images=1e6, epochs=10, rate=rate))
+    plan = vitrine.plan("ViT-B/16", images=1e6, epochs=10, rate=rate)
+    assert shown in "\n".join(rendered(lines(plan), width=200))
 
 
 def test_recipes_are_listed_with_their_claims_and_shown_so_that_they_can_be_run(tmp_path: Path) -> None:
@@ -80,8 +83,8 @@ def test_recipes_are_listed_with_their_claims_and_shown_so_that_they_can_be_run(
     shown = command("recipes").stdout
     assert shown.index("vitrine finetune DATA") < shown.index("photos") < shown.index("vitrine pretrain DATA")
     assert max(len(line) for line in shown.splitlines() if not line.startswith("   ")) <= 80
-    assert shown.count("on JFT-300M") == 1  # said once of all that it is said of
-    assert "photos" in shown.splitlines()[1] and shown.splitlines()[1].endswith("the default")
+    assert shown.count("on JFT-300M") == 1  # one claim for all recipes that share it
+    assert "photos" in shown.splitlines()[1] and shown.splitlines()[1].endswith("default")
     (tmp_path / "mine.yaml").write_text(command("recipes", "photos").stdout)
     assert chosen_recipe(str(tmp_path / "mine.yaml")) == find_recipe("photos")
 
@@ -92,8 +95,11 @@ def test_recipes_are_listed_with_their_claims_and_shown_so_that_they_can_be_run(
         (["plan", "ViT-B17"], ["no model is called 'ViT-B17'", "nearest: ViT-B/16"]),
         (["plan", "ViT-B/16", "--size", "230"], ["got 230", "nearest that fit: 224 and 240"]),
         (["plan", "ViT-B/16", "--num-classes", "0"], ["num_classes must be at least 1, got 0"]),
-        (["plan", "ViT-B/16", "--batch-size", "10", "--devices", "4"], ["multiple of devices, got 10 and 4"]),
-        (["plan", "ViT-B/16", "--epochs", "-1"], ["epochs must be above 0, got -1"]),
+        (
+            ["plan", "ViT-B/16", "--batch-size", "10", "--devices", "4"],
+            ["multiple of the 4 devices, got 10"],
+        ),
+        (["plan", "ViT-B/16", "--epochs", "-1"], ["--epochs: must be above 0, got -1"]),
         (["models", "--size", "0"], ["must be above 0, got 0"]),
         (["models", "--image", "3"], ["No such option", "--images"]),
         (["recipes", "fotos"], ["no recipe is called 'fotos'", "nearest: photos"]),

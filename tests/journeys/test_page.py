@@ -8,6 +8,7 @@ import time
 
 import pytest
 import torch
+from axe_playwright_python.sync_playwright import Axe
 from journeys.web import ask
 from pictures import photo
 from servers import CLASSES, encoded, jpeg, saved_vit, serving, small_vit
@@ -242,7 +243,7 @@ def test_what_is_refused_is_said_and_the_page_goes_on(server, open_page):
     choose(page, "#hero [data-choose]", b"this is no picture")
     page.wait_for_selector("#notice:not([hidden])")
     assert "not a picture" in page.inner_text("#notice")
-    choose(page, "#case [data-choose]", jpeg())
+    choose(page, "#hero [data-choose]", jpeg())
     assert len(shown(page)) == 5
     assert page.locator("#notice").is_hidden()
 
@@ -364,7 +365,7 @@ def test_a_resnet_and_a_model_without_head_show_what_they_have(open_page, tmp_pa
         page.wait_for_selector(".atlas-box:not([hidden])")
         until(page, "document.querySelectorAll('.side')[0].querySelectorAll('.value').length === 3")
         assert page.locator(".atlas-box:visible").count() == 1
-        assert "names no classes" in page.locator(".side").nth(1).inner_text()
+        assert "no classification head" in page.locator(".side").nth(1).inner_text()
         page.click("#tab-model")
         until(page, "document.querySelectorAll('#model-cards .facts').length === 2")
         assert "no position embeddings" in page.inner_text("#model-cards")
@@ -376,7 +377,7 @@ def test_the_model_page_draws_filters_positions_and_distances(server, open_page)
     page.click("#tab-model")
     page.wait_for_selector("#model-cards .facts")
     assert "6" in page.inner_text("#model-cards .facts")
-    assert "Show a picture first" in page.inner_text("#model-cards")
+    assert "Add a picture under Look first" in page.inner_text("#model-cards")
     colours = page.evaluate(
         "[...document.querySelectorAll('#model-cards canvas')].map((canvas) => new Set(new Uint32Array("
         "canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height).data.buffer)).size)"
@@ -388,7 +389,7 @@ def test_the_model_page_draws_filters_positions_and_distances(server, open_page)
     page.click("#tab-model")
     page.wait_for_selector("#model-cards svg.chart")
     assert page.locator("#model-cards svg.chart .dot").count() == 2 * 2  # layers x heads
-    assert "1 picture" in page.inner_text("#model-cards")
+    assert "Mean over 1 picture" in page.inner_text("#model-cards")
 
 
 def test_a_run_that_still_trains_has_live_curves(server, run_folder, open_page):
@@ -416,7 +417,7 @@ def test_a_run_that_was_stopped_is_not_called_training(server, run_folder, open_
     page = open_page(server.address)
     page.click("#tab-training")
     page.wait_for_selector("#curves svg.chart")
-    assert page.inner_text("#run-state") == "Not finished, step 1; nothing new for 3 hours"
+    assert page.inner_text("#run-state") == "Not finished, step 1; no new records for 3 hours"
     assert page.locator("#run-state .live").count() == 0
     assert "GiB 0.6" in page.inner_text("#curves")
 
@@ -539,3 +540,101 @@ def test_the_docs_list_every_route_and_try_one(server, open_page):
         page, "[...document.querySelectorAll('pre')].some((each) => each.textContent.includes('probability'))"
     )
     assert any(name in route.locator("pre").inner_text() for name in CLASSES)
+
+
+# Accessibility
+
+
+def violations(page):
+    """Run axe on the page as it stands; return the rules that it breaks, with the elements."""
+    return [
+        (rule["id"], [node["html"][:200] for node in rule["nodes"]])
+        for rule in Axe().run(page).response["violations"]
+    ]
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_axe_finds_no_fault_in_any_view(server, open_page, scheme):
+    page = open_page(server.address, color_scheme=scheme)
+    assert violations(page) == []
+    choose(page, "#hero [data-choose]", jpeg(6))
+    shown(page)
+    for tab in ("look", "teach", "model", "training"):
+        page.click(f"#tab-{tab}")
+        page.wait_for_timeout(600)  # bars and panels fade in; a colour in between has another contrast
+        assert violations(page) == [], tab
+    taught(page, {"left": [jpeg(1)], "right": [jpeg(3)]})
+    page.wait_for_timeout(600)
+    assert violations(page) == []
+
+
+def test_axe_finds_no_fault_in_the_docs(server, open_page):
+    page = open_page(server.address, path="/docs")
+    page.wait_for_selector(".route")
+    page.evaluate("document.querySelectorAll('details').forEach((each) => { each.open = true; })")
+    assert violations(page) == []
+
+
+def test_there_is_one_heading_of_the_first_rank_before_and_after_an_answer(server, open_page):
+    page = open_page(server.address)
+    assert page.locator("h1:visible").count() == 1
+    choose(page, "#hero [data-choose]", jpeg(6))
+    shown(page)
+    assert page.get_by_role("heading", level=1).count() == 1
+
+
+def test_a_head_is_chosen_by_keyboard(server, open_page):
+    page = open_page(server.address)
+    choose(page, "#hero [data-choose]", jpeg(6))
+    shown(page)
+    page.locator("canvas.atlas").focus()
+    for key, layer, head in [
+        ("ArrowLeft", "1 of 2", "mean"),
+        ("ArrowDown", "1 of 2", "1 of 2"),
+        ("ArrowRight", "2 of 2", "1 of 2"),
+        ("ArrowRight", "2 of 2", "1 of 2"),
+        ("ArrowDown", "2 of 2", "2 of 2"),
+        ("ArrowUp", "2 of 2", "1 of 2"),
+    ]:
+        page.keyboard.press(key)
+        assert (page.inner_text("#layer-value"), page.inner_text("#head-value")) == (layer, head)
+    assert "Layer 2, head 1" in page.locator("canvas.atlas").get_attribute("aria-label")
+
+
+def test_no_two_classes_have_the_same_name(server, open_page):
+    page = open_page(server.address)
+    page.click("#tab-teach")
+    page.click("#add-class")
+    page.locator(".class-card").nth(1).get_by_role("button", name="Remove", exact=True).click()
+    page.click("#add-class")
+    names = page.locator(".class-card header input")
+    placeholders = [names.nth(number).get_attribute("placeholder") for number in range(3)]
+    assert len(set(placeholders)) == 3
+    for number in range(2):
+        names.nth(number).fill("cat")
+        with page.expect_file_chooser() as chooser:
+            page.locator(".class-card").nth(number).locator(".add").click()
+        chooser.value.set_files([file(jpeg(number))])
+    until(page, "!document.querySelector('#download').disabled")
+    choose(page, "#try-drop", jpeg(1))
+    page.wait_for_selector("#try .bars .label")
+    assert sorted(page.locator("#try .bars .label").all_inner_texts()) == ["cat", "cat (2)"]
+
+
+def test_nothing_of_the_last_picture_is_left_after_a_file_that_is_none(server, open_page):
+    page = open_page(server.address)
+    choose(page, "#hero [data-choose]", jpeg(6))
+    shown(page)
+    choose(page, "#case [data-choose]", b"hello")
+    page.wait_for_selector("#notice:not([hidden])")
+    assert "not a picture" in page.inner_text("#notice")
+    assert page.inner_text("#hint") == "" and page.locator(".bars .label:visible").count() == 0
+    choose(page, "#hero [data-choose]", jpeg(6))
+    shown(page)
+    assert page.locator("#notice").is_hidden()
+    taught(page, {"left": [jpeg(1)], "right": [jpeg(3)]})
+    choose(page, "#try-drop", jpeg(1))
+    page.wait_for_selector("#try .bars .label")
+    choose(page, "#try-drop", b"hello")
+    page.wait_for_selector("#notice:not([hidden])")
+    assert page.inner_text("#try-result") == ""

@@ -9,10 +9,18 @@ from typing import Any
 
 import pytest
 
-from tests.journeys.commandline import assert_refused, inside, started, vitrine
+import vitrine
+from tests.journeys.commandline import assert_refused, inside, started
+from tests.journeys.commandline import vitrine as command
 from tests.unit.studies.test_pool import wait_until
+from vitrine.errors import ConfigError
+from vitrine.reports.charts import Chart
 from vitrine.runtime.locks import require_lock
-from vitrine.studies.results import FILE
+from vitrine.studies.record import Run, Setup, Study
+from vitrine.studies.registry import STUDIES, register_study
+from vitrine.studies.results import FILE, points_by
+from vitrine.studies.scales import from_scratch, vit
+from vitrine.studies.verdicts import ahead
 from vitrine.training.saving import numbers_of
 
 DATA = "generated:shapes?size=16&count=120&label=colour&noise=0"
@@ -149,6 +157,50 @@ def test_changed_data_is_not_taken_for_the_old(tmp_path: Path) -> None:
     assert "seed=1' --scale tiny --seeds 1" in document.read_text()
 
 
+def test_a_study_from_outside_runs_by_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(STUDIES, "batch", STUDIES["head"])
+    monkeypatch.delitem(STUDIES, "batch")  # removed again when the test ends
+
+    def runs(setup: Setup) -> tuple[Run, ...]:
+        return tuple(
+            Run(
+                study="batch",
+                group=f"batch-{size}",
+                seed=setup.seed,
+                settings={"batch": size},
+                model=vit(setup.scale, num_classes=setup.num_classes),
+                recipe=from_scratch(setup.scale, seed=setup.seed, name=f"batch {size}", batch_size=size),
+            )
+            for size in (8, 16)
+        )
+
+    register_study(
+        Study(
+            name="batch",
+            title="Batch size",
+            where="nowhere in the paper",
+            claim="A smaller batch is better.",
+            rule="Test accuracy.",
+            runs=runs,
+            findings=lambda results: ahead(
+                "8 is ahead of 16", results.values(batch=8), results.values(batch=16), spread=results.spread()
+            ),
+            charts=lambda results: [
+                Chart(title="Ours", y_label="%", series={"batch": points_by(results, "batch", (8, 16))})
+            ],
+            seeds=1,
+        )
+    )
+    result = vitrine.study("batch", DATA, scale="tiny", out=str(tmp_path), device="cpu", rate=0.05)
+    assert [(line.name, line.finished, line.runs) for line in result.lines] == [("batch", 2, 2)]
+    assert result.lines[0].verdict in ("reproduced", "not reproduced at this scale", "contradicted")
+    page = (tmp_path / "batch" / "index.html").read_text()
+    assert "A smaller batch is better." in page and "<svg" in page
+    assert "batch" in [line.name for line in vitrine.study("list", rate=700.0).lines]
+    with pytest.raises(ConfigError, match="in use"):
+        register_study(STUDIES["head"])
+
+
 def test_the_list_says_claim_runs_and_cost_of_every_study_and_reads_no_data() -> None:
     found = inside("study", "list", "--scale", "paper", "--rate", "700", "--jobs", "1", "--json")
     answer = json.loads(found.stdout)
@@ -187,7 +239,7 @@ def test_studies_share_a_gpu(tmp_path: Path) -> None:
         "--jobs",
         "3",
     ]
-    result = vitrine(
+    result = command(
         *arguments, "--scale", "small", "--steps", "0.02", "--out", tmp_path, "--device", "cuda", timeout=280
     )
     assert result.returncode == 0, result.stderr

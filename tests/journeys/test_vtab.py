@@ -11,7 +11,7 @@ import vitrine
 from vitrine.data.preparing.preprocess import Preprocess
 from vitrine.errors import ConfigError, DataError
 from vitrine.models import create_model
-from vitrine.runs.run_records import claim
+from vitrine.runtime.run_folder import RunFolder
 
 TASKS = {"svhn": 10, "clevr_count": 8}
 
@@ -79,8 +79,8 @@ def test_vtab_trains_scores_writes_and_goes_on(root, weights, tmp_path):
 def test_two_vtab_in_one_folder_do_not_mix(root, weights, tmp_path):
     (tmp_path / "out").mkdir()
     with (
-        claim(tmp_path / "out"),
-        pytest.raises(ConfigError, match=r"another process is writing to .*name another folder with --out"),
+        RunFolder(tmp_path / "out").locked(),
+        pytest.raises(ConfigError, match="another process is writing to"),
     ):
         vitrine.vtab(weights, root, steps=1, device="cpu", workers=0, out=tmp_path / "out")
 

@@ -3,12 +3,17 @@ import subprocess
 import sys
 
 import numpy as np
+import pandas as pd
 import pytest
 from boxes import untrained_box
 from pictures import save
 from PIL import Image
 from sklearn.base import clone, is_classifier
-from sklearn.model_selection import GridSearchCV, cross_val_score
+from sklearn.exceptions import NotFittedError
+from sklearn.linear_model import LogisticRegression
+from sklearn.model_selection import GridSearchCV, cross_val_score, train_test_split
+from sklearn.pipeline import make_pipeline
+from sklearn.utils import get_tags
 
 import vitrine
 from vitrine import VitClassifier
@@ -107,15 +112,18 @@ def test_a_fitted_classifier_survives_pickling(pictures):
 
 def test_mistakes_are_said_in_one_sentence(pictures):
     X, y = pictures
-    with pytest.raises(ConfigError, match="not fitted yet"):
-        VitClassifier().predict(X)
-    with pytest.raises(ConfigError, match="method must be features or finetune"):
+    for method in ("predict", "predict_proba", "decision_function", "transform"):
+        with pytest.raises(NotFittedError) as refused:
+            getattr(VitClassifier(), method)(X)
+        assert isinstance(refused.value, ConfigError)
+    with pytest.raises(ConfigError) as refused:
         VitClassifier(method="magic").fit(X, y)
+    assert refused.value.option == "method"
     with pytest.raises(ConfigError, match="did you mean 'epochs'"):
         VitClassifier().set_params(epoch=3)
-    with pytest.raises(ConfigError, match="24 pictures need as many labels, got 23"):
+    with pytest.raises(DataError, match="24 pictures and 23 labels"):
         VitClassifier().fit(X, y[1:])
-    with pytest.raises(DataError, match="two classes or more"):
+    with pytest.raises(DataError, match="at least two classes"):
         VitClassifier().fit(X[:4], y[:4])
     with pytest.raises(DataError, match="1 of 24 pictures cannot be read; the first, number 0"):
         VitClassifier(device="cpu").fit([b"nothing", *X[1:]], y)
@@ -136,3 +144,75 @@ def test_it_needs_no_scikit_learn():
         [sys.executable, "-c", code], capture_output=True, text=True, env={"PYTHONPATH": ":".join(sys.path)}
     )
     assert found.stdout.strip() == "1.0", found.stderr
+
+
+@pytest.fixture(scope="module")
+def table(pictures, tmp_path_factory):
+    """A table of paths and labels whose index does not begin at 0."""
+    folder = tmp_path_factory.mktemp("table")
+    X, y = pictures
+    paths = [str(save(folder / f"{number}.png", picture)) for number, picture in enumerate(X)]
+    return pd.DataFrame({"path": paths, "label": y}, index=range(100, 100 + len(paths)))
+
+
+def test_columns_of_a_table_and_its_parts_are_pictures_and_labels(table, pictures):
+    expected = VitClassifier(device="cpu").fit(*pictures).predict_proba(pictures[0])
+    fitted = VitClassifier(device="cpu").fit(table["path"], table["label"])
+    np.testing.assert_allclose(fitted.predict_proba(table[["path"]]), expected, atol=1e-6)
+    np.testing.assert_allclose(fitted.predict_proba(table[["path"]].to_numpy()), expected, atol=1e-6)
+    train, test = train_test_split(table, test_size=0.5, stratify=table["label"], random_state=0)
+    halves = VitClassifier(device="cpu").fit(train["path"], train["label"])
+    assert halves.score(test["path"], test["label"]) > 0.9
+    assert cross_val_score(VitClassifier(device="cpu"), table["path"], table["label"], cv=2).mean() > 0.8
+    with pytest.raises(DataError, match="path, label"):
+        fitted.predict(table)
+
+
+def test_generators_are_read_once(pictures):
+    X, y = pictures
+    fitted = VitClassifier(device="cpu").fit((picture for picture in X), (label for label in y))
+    assert fitted.predict(iter(X)).tolist() == fitted.predict(X).tolist()
+
+
+@pytest.mark.parametrize(
+    "labels", [[0.5, 1.25], [1.0, np.nan], [1.0, np.inf], [1j, 2j], ["a", None], ["a", np.nan], [pd.NA, "b"]]
+)
+def test_labels_that_are_no_classes_are_refused(pictures, labels):
+    X, _ = pictures
+    with pytest.raises(ValueError):
+        VitClassifier(device="cpu").fit(X[:2], labels)
+    with pytest.raises(ValueError):
+        VitClassifier(device="cpu").fit(X[:2], pd.Series(labels))
+
+
+def test_a_weight_counts_a_picture_as_often(pictures):
+    X, y = pictures
+    counts = [number % 3 for number in range(len(X))]
+    repeated = [number for number, count in enumerate(counts) for _ in range(count)]
+    weighted = VitClassifier(device="cpu").fit(X, y, sample_weight=counts)
+    again = VitClassifier(device="cpu").fit([X[n] for n in repeated], [y[n] for n in repeated])
+    assert weighted.closed_form_.l2 == again.closed_form_.l2
+    np.testing.assert_allclose(weighted.predict_proba(X), again.predict_proba(X), atol=1e-6)
+    with pytest.raises(ConfigError) as refused:
+        VitClassifier(method="finetune").fit(X, y, sample_weight=counts)
+    assert refused.value.option == "sample_weight"
+
+
+def test_features_feed_another_classifier_and_logits_order_the_probabilities(pictures):
+    X, y = pictures
+    fitted = VitClassifier(device="cpu").fit(X, y)
+    logits, features = fitted.decision_function(X), fitted.transform(X)
+    assert (logits.shape, features.shape) == ((24, 3), (24, fitted.predictor_.embed(X[:1]).rows.shape[1]))
+    np.testing.assert_allclose(np.exp(logits) / np.exp(logits).sum(1, keepdims=True), fitted.predict_proba(X))
+    chain = make_pipeline(VitClassifier(device="cpu"), LogisticRegression()).fit(X, y)
+    assert chain.score(X, y) > 0.9
+    two = VitClassifier(device="cpu").fit(X[:16], y[:16])
+    assert ((two.decision_function(X[:16]) > 0) == (two.predict(X[:16]) == two.classes_[1])).all()
+
+
+def test_its_tags_claim_pictures_and_no_rows():
+    tags = get_tags(VitClassifier())
+    assert not tags.input_tags.two_d_array
+    assert (
+        tags.classifier_tags is not None and tags.transformer_tags is not None and tags.target_tags.required
+    )

@@ -24,9 +24,10 @@ from vitrine.errors import CheckpointError, ConfigError
 from vitrine.models import Model, ViTConfig, create_model
 from vitrine.models.config import as_size
 from vitrine.runtime.progress import notice
+from vitrine.runtime.result import abbreviated, html_table, is_empty
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class Loaded:
     """A model with all that it needs to be used."""
 
@@ -39,6 +40,27 @@ class Loaded:
     record: Record
     notes: tuple[str, ...] = ()
     """What was assumed or adapted, one sentence each."""
+
+    def __repr__(self) -> str:
+        return f"Loaded({', '.join(f'{name}={text}' for name, text in self.summary())})"
+
+    def _repr_html_(self) -> str:
+        return html_table("Loaded", self.summary())
+
+    def summary(self) -> list[tuple[str, str]]:
+        """Return what the model is, in a few words each."""
+        config = self.model.config
+        facts: dict[str, object] = {
+            "model": self.record.variant or type(self.model).__name__,
+            "image_size": config.image_size,
+            "channels": config.channels,
+            "parameters": sum(parameter.numel() for parameter in self.model.parameters()),
+            "num_classes": config.num_classes,
+            "classes": self.classes,
+            "layout": self.record.layout,
+            "notes": self.notes,
+        }
+        return [(name, abbreviated(value)) for name, value in facts.items() if not is_empty(value)]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from vitrine.checkpoints import hub
-from vitrine.checkpoints.download import download
 from vitrine.checkpoints.tensors import SUFFIXES, WEIGHT_FILES
-from vitrine.errors import CheckpointError, ConfigError
+from vitrine.errors import CheckpointError, ConfigError, DownloadError
 from vitrine.models import ModelConfig, configure
+from vitrine.runtime.download import download_to_cache
 from vitrine.runtime.find_run import LATEST, find_run, runs_in
 from vitrine.runtime.run_folder import MODEL, RunFolder
 from vitrine.spelling import near_match
@@ -58,7 +58,7 @@ def by_scheme(text: str, *, revision: str | None) -> Place | None:
     if text == BOX:
         return in_box()
     if re.match(r"https?://", text):
-        return Place(weights=download(text), folder=None)
+        return Place(weights=from_url(text), folder=None)
     if text.startswith(HUB_SCHEME):
         return from_hub(text.removeprefix(HUB_SCHEME), revision=revision)
     return None
@@ -100,6 +100,14 @@ def variant(name: str) -> ModelConfig | None:
         return configure(name)
     except ConfigError:
         return None
+
+
+def from_url(url: str) -> Path:
+    """Return the file of a URL, from the cache or the network."""
+    try:
+        return download_to_cache(url)
+    except DownloadError as error:
+        raise CheckpointError(f"{error.problem}, or pass the path of a copy", advice=error.advice) from None
 
 
 def from_hub(repository: str, *, revision: str | None) -> Place:

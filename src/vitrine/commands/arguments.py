@@ -1,12 +1,14 @@
 """The values that Python callers pass to verbs, in one form: `str` and `Path`, one value and a list of them.
 
 Verbs accept what is natural to write (`out="x.csv"`, `out=Path("x.csv")`, `pictures="a.jpg"`, `shots=[1, 5]`); here
-it becomes what their work is written for. Cheap: nothing but `pathlib` is imported.
+it becomes what their work is written for. Cheap: it imports no room.
 """
 
 from collections.abc import Iterable
 from pathlib import Path
 from typing import overload
+
+from vitrine.errors import ConfigError
 
 BOX = "box"
 
@@ -59,3 +61,17 @@ def as_model(model: str | Path | None) -> str | None:
     if isinstance(model, str) or model.is_absolute() or (model.exists() and str(model) != BOX):
         return str(model)
     return f"./{model}"
+
+
+def require_at_least(least: float, **values: float | None) -> None:
+    """Refuse a parameter that is below `least`; None stands for a default."""
+    for name, value in values.items():
+        if value is not None and not value >= least:
+            raise ConfigError(f"must be at least {least:g}, got {value:g}", option=name)
+
+
+def require_above_zero(**values: float | None) -> None:
+    """Refuse a parameter that is 0 or less, or NaN; None stands for a default."""
+    for name, value in values.items():
+        if value is not None and not value > 0:
+            raise ConfigError(f"must be above 0, got {value:g}", option=name)

@@ -13,8 +13,8 @@ from vitrine.commands.arguments import as_path
 from vitrine.commands.model_or_box import BOX
 
 if TYPE_CHECKING:
-    from vitrine.commands.check import CheckResult
     from vitrine.data.sources.demo_photos import Fault
+    from vitrine.jobs.check import CheckResult
 
 DATA, INBOX = "photos", "inbox"
 # 96 pixels are a sixth of the work of 224, and enough for things that fill a third of the picture.

@@ -1,6 +1,5 @@
 """`vitrine finetune`: transfer a trained model to your own images."""
 
-import dataclasses
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -8,11 +7,9 @@ from annotated_doc import Doc
 
 from vitrine.commands import documented, options
 from vitrine.commands.arguments import as_model, as_path, as_texts
-from vitrine.commands.model_or_box import BOX
-from vitrine.runtime.find_run import resolve_latest
 
 if TYPE_CHECKING:
-    from vitrine.runs.training_run import TrainingResult
+    from vitrine.runs.records import TrainingResult
 
 
 @documented
@@ -42,7 +39,7 @@ def finetune(
     ] = False,
     probe: Annotated[bool, Doc("Train only the head")] = False,
     freeze: Annotated[int | None, Doc("Freeze the patch embedding and the first N blocks")] = None,
-    seed: Annotated[int | None, Doc("Seed of data order and augmentation")] = None,
+    seed: Annotated[int | None, Doc("Seed of new weights, data order and augmentation")] = None,
     set: options.Settings = None,
     device: options.Device = "auto",
     precision: options.Precision = None,
@@ -60,71 +57,26 @@ def finetune(
     wandb: options.WeightsAndBiases = None,
 ) -> "TrainingResult":
     """Fine-tune a trained model on your images; all weights are trained. Works under torchrun unchanged."""
-    data, recipe, out, exclude = str(data), str(recipe), as_path(out), as_path(exclude)
-    model = None if model is None else as_model(model)
-    set = as_texts(set)
-    from vitrine.commands.resume import resume
-    from vitrine.errors import ConfigError
-    from vitrine.recipes.options import chosen_recipe, is_file
-    from vitrine.runs.run_data import open_data, withdrawing
-    from vitrine.runs.run_records import restarted_run, start_folder
-    from vitrine.runs.starting_weights import load_to_tune, require_free_options
-    from vitrine.runs.sweep import require_sweep, swept
-    from vitrine.runs.training_run import Setting, carry_out, loss_for
-    from vitrine.runs.validation import with_evaluations
-    from vitrine.runtime.processes import joined_processes
-    from vitrine.training.metrics_log import require_sinks
-    from vitrine.training.optimizer import freeze as freeze_weights
+    from vitrine.jobs import finetune as job
 
-    chosen = chosen_recipe(
-        recipe, epochs=epochs, steps=steps, batch_size=batch_size, lr=lr, size=size, seed=seed,
-        precision=precision, log_every=log_every, checkpoint_every=checkpoint_every,
-        evaluate_every=evaluate_every, settings=set or (),
+    return job.finetune_model(
+        str(data),
+        model=None if model is None else as_model(model),
+        recipe=str(recipe),
+        options={
+            "epochs": epochs, "steps": steps, "batch_size": batch_size, "lr": lr, "size": size, "seed": seed,
+            "precision": precision, "log_every": log_every, "checkpoint_every": checkpoint_every,
+            "evaluate_every": evaluate_every, "settings": as_texts(set),
+        },
+        out=as_path(out),
+        sweep=sweep,
+        probe=probe,
+        freeze=freeze,
+        data_options=job.DataOptions(
+            hold_out=hold_out, exclude=as_path(exclude), strict=strict, allow_empty_class=allow_empty_class
+        ),
+        execution=job.Execution(device=device, workers=workers, shard=shard),
+        overwrite=overwrite,
+        tensorboard=tensorboard,
+        wandb=wandb,
     )  # fmt: skip
-    if chosen.objective != "labels":
-        raise ConfigError(
-            f"recipe {chosen.name} learns without labels; it goes with vitrine pretrain; here use photos or another"
-        )
-    if model is None:
-        model = chosen.model if chosen.model is not None and is_file(recipe) else BOX
-    model = resolve_latest(model)
-    if probe:
-        chosen = dataclasses.replace(chosen, training=dataclasses.replace(chosen.training, trains="head"))
-    if freeze is not None:
-        if probe:
-            raise ConfigError(
-                "--probe trains the head alone, so --freeze has nothing to add; leave one of them out"
-            )
-        if freeze < 0:
-            raise ConfigError(f"--freeze is a number of blocks, 0 or more, got {freeze}")
-        chosen = dataclasses.replace(
-            chosen, training=dataclasses.replace(chosen.training, frozen_blocks=freeze)
-        )
-    require_free_options(set or ())
-    require_sinks(tensorboard=tensorboard, wandb=wandb)
-    out = None if out is None else Path(out)
-    with joined_processes(device) as processes:
-        lost = restarted_run(out, processes=processes)
-        if lost is not None:
-            return resume(lost, device=device, workers=workers, allow_download=True)
-        folder = start_folder(out, verb="finetune", data=data, overwrite=overwrite, processes=processes)
-        with withdrawing(folder, processes):
-            opened = open_data(
-                data, folder=folder, seed=chosen.training.seed, hold_out=hold_out, exclude=exclude, strict=strict,
-                allow_empty_class=allow_empty_class, workers=workers, processes=processes,
-            )  # fmt: skip
-            train_split = opened.splits["train"]
-            chosen = loss_for(train_split, chosen.with_steps_for(len(train_split)))
-            if sweep:
-                require_sweep(chosen, opened.splits)
-            else:  # rates are compared by where they end, since the run on all images goes to its end
-                chosen = with_evaluations(chosen, opened.splits)
-            loaded = load_to_tune(model, chosen, num_classes=len(train_split.classes))
-            freeze_weights(loaded.model, chosen.training)
-        setting = Setting(
-            model=loaded.model, preprocess=loaded.preprocess, splits=opened.splits, set_aside=opened.set_aside,
-            issues=opened.issues, contents=opened.contents, recipe=dataclasses.replace(chosen, model=model),
-            folder=folder, verb="finetune", data=data, device=device, workers=workers, hold_out=hold_out,
-            exclude=exclude, shard=shard, tensorboard=tensorboard, wandb=wandb,
-        )  # fmt: skip
-        return carry_out(swept(setting) if sweep else setting)

@@ -24,29 +24,8 @@ def report(
     ] = False,
 ) -> "RunReport":
     """Write the report of a run: curves, result, mistakes with attention maps, calibration, data, cost."""
-    run, out = as_path(run), as_path(out)
-    from vitrine.errors import DataError
-    from vitrine.reports.run_account import read_account
-    from vitrine.runs.run_data import splits_of_run
-    from vitrine.runs.run_report import write_report
-    from vitrine.runtime.cache import downloads
-    from vitrine.runtime.find_run import find_run
-    from vitrine.runtime.processes import joined_processes
-    from vitrine.runtime.progress import notice
+    from vitrine.jobs.report import report_run
 
-    folder = find_run(run)
-    read_account(folder.path)  # refuses what lacks the records that the page is made of
-    if out is None:
-        folder.require_own_files()
-    splits, notes = None, []
-    try:
-        with downloads(allowed=allow_download):
-            splits = splits_of_run(folder)
-    except DataError as error:
-        why = "The run's data cannot be opened, so the page has no evaluation of its model"
-        notes.append(f"{why}: {error}")
-        notice(f"{why}: {error.problem}", advice=error.advice)
-    with joined_processes(device) as processes:
-        return write_report(
-            folder.path, splits=splits, device=processes.device, workers=workers, out=out, notes=notes
-        )
+    return report_run(
+        as_path(run), out=as_path(out), device=device, workers=workers, allow_download=allow_download
+    )

@@ -68,9 +68,10 @@ def vtab(
     from vitrine.data.sources.vtab.tasks import GROUPS, TASKS, find_task
     from vitrine.evaluation.features import weights_hash
     from vitrine.evaluation.vtab.protocol import run_vtab
-    from vitrine.runs.run_records import at_work
+    from vitrine.runs.run_start import exclusive
     from vitrine.runtime.output_folder import new_output_folder, removed_if_empty
     from vitrine.runtime.processes import joined_processes, on_first_process
+    from vitrine.runtime.run_folder import RunFolder
 
     model, address = model_and_data("vtab", model, root)
     root = Path(address)
@@ -82,7 +83,7 @@ def vtab(
         folder = on_first_process(
             lambda: new_output_folder(out, verb="vtab", files=(), never_in=[root]), processes
         )
-        with removed_if_empty(folder), at_work(folder, processes):
+        with removed_if_empty(folder), exclusive(RunFolder(folder), processes):
             scores = run_vtab(
                 root,
                 fine_tune=_fine_tuner(
@@ -142,26 +143,24 @@ def _fine_tuner(
         import shutil
 
         from vitrine.checkpoints import load
-        from vitrine.runs.training_run import Setting, carry_out
+        from vitrine.runs.records import Execution, RunOutput, StartingModel
+        from vitrine.runs.run_data import RunData
+        from vitrine.runs.train_run import train_run
+        from vitrine.runtime.devices import seeded
         from vitrine.runtime.processes import wait_for_all
         from vitrine.runtime.run_folder import RunFolder
 
-        fresh = load(model, num_classes=len(source.classes), image_size=attempt.image_size)
+        recipe = _recipe(attempt, model=model, precision=precision)
+        with seeded(recipe.training.seed):  # a variant's name gives fresh weights
+            fresh = load(model, num_classes=len(source.classes), image_size=attempt.image_size)
         # Straight to the square, nothing cut off: the label may sit in a corner.
         preprocess = dataclasses.replace(fresh.preprocess, rule="squash", crop_fraction=1.0)
-        carry_out(
-            Setting(
-                model=fresh.model,
-                preprocess=preprocess,
-                splits={"train": source},
-                recipe=_recipe(attempt, model=model, precision=precision),
-                folder=folder,
-                verb="vtab",
-                wants_report=False,
-                data=source.address,
-                device=device,
-                workers=workers,
-            )
+        train_run(
+            StartingModel(model=fresh.model, preprocess=preprocess),
+            RunData(address=source.address, splits={"train": source}),
+            recipe,
+            execution=Execution(device=device, workers=workers),
+            output=RunOutput(folder=RunFolder(folder), verb="vtab", reports=False),
         )
         trained = load(RunFolder(folder).model)
         wait_for_all(processes)

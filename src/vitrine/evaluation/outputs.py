@@ -1,8 +1,9 @@
 """A model's outputs for every image of a set, each exactly once, on any number of processes.
 
-Shapes: N images, K numbers an image (logits or the representation).
+Shapes: N images, K numbers per image (logits or the representation).
 """
 
+import math
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
@@ -22,14 +23,14 @@ from vitrine.runtime.progress import announced
 
 Precision = Literal["fp32", "bf16"]
 MOST_AT_A_TIME = 64
-# On a CPU more pixels at a time than those of eight images of 224 px gain nothing (docs/experiments.md), take their
-# memory, and leave the user without a sign of progress.
+# On a CPU, batches of more pixels than eight images of 224 px are not faster (docs/experiments.md), use more memory
+# and report progress less often.
 CPU_PIXELS = 8 * 224 * 224
 
 
 @dataclass(frozen=True, kw_only=True)
 class Outputs:
-    """Rows (N, K) float32 in the order of the source, and why some images gave none (their rows are 0)."""
+    """Rows (N, K) float32 in the order of the source, and why some images could not be read (their rows are 0)."""
 
     rows: Tensor
     failures: dict[int, str]
@@ -54,14 +55,42 @@ def run_model(
     precision: Precision = "fp32",
     what: str = "Evaluating",
 ) -> Outputs:
-    """Apply `function` (the model itself by default) to every image, `batch_size` at a time on each process."""
+    """Apply `function` (the model itself by default) to every image; refuse outputs that are NaN or infinity."""
+    outputs = collect_outputs(
+        model, source, preprocess=preprocess, function=function, batch_size=batch_size, num_workers=num_workers,
+        device=device, precision=precision, what=what,
+    )  # fmt: skip
+    require_finite(outputs.rows, source, precision=precision)
+    return outputs
+
+
+def collect_outputs(
+    model: nn.Module,
+    source: Source,
+    *,
+    preprocess: Preprocess,
+    function: Callable[[Tensor], Tensor] | None = None,
+    batch_size: int | None = None,
+    num_workers: int = 2,
+    device: torch.device | str = "cpu",
+    precision: Precision = "fp32",
+    what: str = "Evaluating",
+    is_sharded: bool = False,
+) -> Outputs:
+    """Apply `function` to every image, `batch_size` at a time on each process.
+
+    With fewer images than processes, each computes all of them. A sharded model gathers its weights in every pass, so
+    all processes make as many passes as the one with most images.
+    """
     device = torch.device(device)
     batch_size = batch_size or at_a_time(device, preprocess.size)
     apply = model if function is None else function
     rank, world_size = this_rank()
-    if len(source) < world_size:
-        raise DataError(f"{source.address} has {len(source)} images for {world_size} processes; use fewer")
+    is_divided = len(source) >= world_size
+    if not is_divided:
+        rank, world_size = 0, 1
     share = (rank + 1) * len(source) // world_size - rank * len(source) // world_size
+    passes_left = math.ceil(math.ceil(len(source) / world_size) / batch_size) if is_sharded else 0
     parts: list[Tensor] = []
     failures: dict[int, str] = {}
     with (
@@ -79,41 +108,47 @@ def run_model(
         announced(what, total=share) as advance,
     ):
         for batch in loader.evaluation_batches():
-            # Not round the loop: the workers write into batches that are made there.
-            with torch.inference_mode(), casting(device, precision):
+            # Not inference mode: tensors that a module caches in it could not be trained with afterwards.
+            with torch.no_grad(), casting(device, precision):
                 parts.append(apply(preprocess.normalise(batch.images)).float().cpu())
             failures |= {int(batch.rows.indices[row]): why for row, why in batch.failures.items()}
             advance(len(batch), "")
-    rows = gather_rows(torch.cat(parts), length=len(source))
-    failures = gather_mappings(failures)
+            passes_left -= 1
+        for _ in range(passes_left):
+            with torch.no_grad(), casting(device, precision):
+                apply(torch.zeros(1, preprocess.channels, *preprocess.size, device=device))
+    rows = torch.cat(parts)
+    if is_divided:
+        rows, failures = gather_rows(rows, length=len(source)), gather_mappings(failures)
     if len(failures) == len(source):
         raise DataError(
-            f"no image of {source.address} can be read; the first: {next(iter(failures.values()))}"
+            f"cannot read any image of {source.address}; the first: {next(iter(failures.values()))}"
         )
     rows[list(failures)] = 0
-    require_finite(rows, source, precision=precision)
     return Outputs(rows=rows, failures=failures)
 
 
 def at_a_time(device: torch.device, size: tuple[int, int]) -> int:
-    """Choose how many images of `size` to compute at a time."""
+    """Choose the batch size for images of `size`."""
     if device.type != "cpu":
         return MOST_AT_A_TIME
     return max(1, min(MOST_AT_A_TIME, CPU_PIXELS // (size[0] * size[1])))
 
 
 def require_finite(rows: Tensor, source: Source, *, precision: Precision) -> None:
-    """Refuse outputs (N, K) with a number that is none, naming the first image that has one."""
+    """Refuse outputs (N, K) with NaN or infinity, naming the first image."""
     is_finite = torch.isfinite(rows).all(dim=1)
     if not is_finite.all():
         name = source.name(int(torch.nonzero(~is_finite)[0, 0]))
-        hint = ", or bf16 is too coarse: try fp32" if precision == "bf16" else ""
-        raise DataError(f"the model's output for {name} is not finite; its weights are broken{hint}")
+        hint = ", or bf16 is not precise enough: try fp32" if precision == "bf16" else ""
+        raise DataError(
+            f"the model's output for {name} contains NaN or infinity; its weights are damaged{hint}"
+        )
 
 
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
-    """Put the model in evaluation mode for the block, and back into what it was."""
+    """Put the model in evaluation mode for the block, and restore its mode."""
     was_training = model.training
     model.eval()
     try:
@@ -128,14 +163,17 @@ def casting(device: torch.device, precision: Precision) -> AbstractContextManage
 
 
 def this_rank() -> tuple[int, int]:
-    """Return this process's number and how many there are: (0, 1) where nothing is distributed."""
+    """Return the rank of this process and the number of processes: (0, 1) without distribution."""
     if dist.is_available() and dist.is_initialized():
         return dist.get_rank(), dist.get_world_size()
     return 0, 1
 
 
 def gather_rows(rows: Tensor, *, length: int) -> Tensor:
-    """Join every process's share of the rows (n, ...) into all of them (length, ...), in order, on the CPU."""
+    """Gather the rows (n, ...) of all processes into (length, ...), in order, on the CPU.
+
+    Process r of W has rows r * N // W up to (r + 1) * N // W, as `Loader.evaluation_batches` divides them.
+    """
     rank, world_size = this_rank()
     if world_size == 1:
         assert len(rows) == length
@@ -143,7 +181,7 @@ def gather_rows(rows: Tensor, *, length: int) -> Tensor:
     shares = [(r + 1) * length // world_size - r * length // world_size for r in range(world_size)]
     assert len(rows) == shares[rank]
     device = torch.device("cuda", torch.cuda.current_device()) if dist.get_backend() == "nccl" else "cpu"
-    # Shares differ by one row at most, and all_gather wants them equal: pad, gather, cut.
+    # Shares differ by at most one row, and all_gather needs equal ones: pad, gather, trim.
     padded = torch.zeros((max(shares), *rows.shape[1:]), dtype=rows.dtype, device=device)
     padded[: len(rows)] = rows.to(device)
     parts = [torch.empty_like(padded) for _ in range(world_size)]
@@ -152,7 +190,7 @@ def gather_rows(rows: Tensor, *, length: int) -> Tensor:
 
 
 def gather_mappings(mapping: dict[int, str]) -> dict[int, str]:
-    """Join the processes' dictionaries into one, in order of the keys."""
+    """Gather the dictionaries of all processes into one, in order of the keys."""
     _, world_size = this_rank()
     parts: list[Any] = [mapping]
     if world_size > 1:
@@ -162,7 +200,7 @@ def gather_mappings(mapping: dict[int, str]) -> dict[int, str]:
 
 
 def on_every_rank(claim: bool) -> bool:
-    """Say whether a claim holds on every process, so that all take the same branch."""
+    """Return whether a claim holds on every process, so that all take the same branch."""
     _, world_size = this_rank()
     if world_size == 1:
         return claim

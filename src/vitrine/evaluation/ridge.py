@@ -28,10 +28,15 @@ class Normalisation:
     std: Tensor
 
     @classmethod
-    def of(cls, support: Tensor) -> "Normalisation":
-        """Measure the support set (N, D - 1)."""
+    def of(cls, support: Tensor, *, weights: Tensor | None = None) -> "Normalisation":
+        """Measure the support set (N, D - 1), each row counted `weights` (N,) times."""
         support = support.double()
-        return cls(mean=support.mean(dim=0), std=support.std(dim=0, correction=0) + STD_FLOOR)
+        if weights is None:
+            return cls(mean=support.mean(dim=0), std=support.std(dim=0, correction=0) + STD_FLOOR)
+        shares = (weights.double() / weights.double().sum())[:, None]  # (N, 1)
+        mean = (shares * support).sum(dim=0)
+        variance = (shares * (support - mean).square()).sum(dim=0)
+        return cls(mean=mean, std=variance.sqrt() + STD_FLOOR)
 
     def __call__(self, features: Tensor) -> Tensor:
         """Normalise features (M, D - 1) in float64."""

@@ -1,6 +1,6 @@
-"""How fast models answer on this device: images a second, latency, the largest batch that fits (appendix D.5).
+"""Speed of models on this device: images per second, latency, the largest batch that fits (appendix D.5).
 
-Models are timed in turns, so that whatever else the machine does falls on all of them alike.
+Models are timed in turns, so that other work on the machine affects all of them equally.
 """
 
 import math
@@ -22,7 +22,7 @@ from vitrine.models.cost import cost_of
 from vitrine.runtime.hardware import bytes_per_second, flops_per_second
 
 Name = TypeVar("Name", bound=Hashable)
-# Each turn lasts about this long, so that a clock's tick and a launch's delay do not count.
+# Long enough that clock resolution and launch overhead do not matter.
 TURN_SECONDS = 0.5
 TURNS = 5
 MOST_IMAGES = 2**16
@@ -31,7 +31,7 @@ DTYPES: dict[Precision, torch.dtype] = {"fp32": torch.float32, "bf16": torch.bfl
 
 @dataclass(frozen=True, kw_only=True)
 class Speed:
-    """One model at one size and batch; `latency_ms` is of one batch."""
+    """One model at one image size and batch size; `latency_ms` is for one batch."""
 
     model: str
     image_size: tuple[int, int]
@@ -39,25 +39,25 @@ class Speed:
     images_per_second: float
     latency_ms: float
     slowest_ms: float
-    """Latency of the slowest turn: how far the turns lie apart."""
+    """Latency of the slowest turn; shows how much turns differ."""
     floor_ms: float | None = None
-    """The least that the device's ceilings allow for it, where they were measured."""
+    """The least latency that the device allows, if its limits were measured."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Ceilings:
-    """What bounds every model on a device, measured on it."""
+    """The limits of a device, measured on it."""
 
     precision: Precision
     flops_per_second: float
-    """Operations of a large square matrix product in that precision."""
+    """Floating-point operations of a large square matrix product in that precision."""
     bytes_per_second: float
-    """What a large copy reads and writes."""
+    """Bytes that a large copy reads and writes."""
 
     def floor_ms(self, config: ModelConfig, *, images: int) -> float:
         """Return the least time of a forward pass over `images`.
 
-        Either its multiply-adds at the rate of a product, or its weights and images read once: whichever is longer.
+        Its multiply-adds at the rate of a matrix product, or its weights and images read once, whichever is longer.
         """
         cost = cost_of(config)
         image_bytes = config.channels * math.prod(config.image_size) * torch.float32.itemsize
@@ -67,7 +67,7 @@ class Ceilings:
 
 
 def measure_ceilings(*, device: torch.device, precision: Precision) -> Ceilings:
-    """Measure how fast a device multiplies matrices and moves bytes; takes about half a second."""
+    """Measure how fast a device multiplies matrices and copies bytes; takes about half a second."""
     return Ceilings(
         precision=precision,
         flops_per_second=flops_per_second(DTYPES[precision], device=device.type),
@@ -76,7 +76,7 @@ def measure_ceilings(*, device: torch.device, precision: Precision) -> Ceilings:
 
 
 def highest(ceilings: Sequence[Ceilings]) -> Ceilings:
-    """Return the best of several measurements of one device: other work can only lower them."""
+    """Return the highest of several measurements of one device: other work can only lower them."""
     return Ceilings(
         precision=ceilings[0].precision,
         flops_per_second=max(each.flops_per_second for each in ceilings),
@@ -95,11 +95,11 @@ def measure_speeds(
     turns: int = TURNS,
     turn_seconds: float = TURN_SECONDS,
 ) -> list[Speed]:
-    """Time the models in turns on the same random images, in evaluation mode; the median turn counts."""
+    """Time the models in turns on the same random images, in evaluation mode; report the median turn."""
     device = torch.device(device)
     images = torch.randn(batch_size, channels, *image_size, device=device)
     runs = {name: _runner(model, images, precision) for name, model in models.items()}
-    found = time_in_turns(runs, device=device, turns=turns, turn_seconds=turn_seconds)
+    timed = time_in_turns(runs, device=device, turns=turns, turn_seconds=turn_seconds)
     return [
         Speed(
             model=name,
@@ -109,7 +109,7 @@ def measure_speeds(
             latency_ms=1000 * statistics.median(seconds),
             slowest_ms=1000 * max(seconds),
         )
-        for name, seconds in found.items()
+        for name, seconds in timed.items()
     ]
 
 
@@ -120,18 +120,18 @@ def time_in_turns(
     turns: int = TURNS,
     turn_seconds: float = TURN_SECONDS,
 ) -> dict[Name, list[float]]:
-    """Time functions in turns: for each its seconds a call in every turn."""
+    """Time functions in turns; return the seconds per call of every turn, by name."""
     device = torch.device(device)
     repeats = {}
     for name, run in runs.items():
-        seconds = _timed(run, 1, device)  # the first pass also warms up kernels and memory
+        seconds = _timed(run, 1, device)  # the first pass also warms up
         seconds = min(seconds, _timed(run, 1, device))
         repeats[name] = max(1, round(turn_seconds / max(seconds, 1e-6)))
-    found: dict[Name, list[float]] = {name: [] for name in runs}
+    seconds_of: dict[Name, list[float]] = {name: [] for name in runs}
     for _ in range(turns):
         for name, run in runs.items():
-            found[name].append(_timed(run, repeats[name], device) / repeats[name])
-    return found
+            seconds_of[name].append(_timed(run, repeats[name], device) / repeats[name])
+    return seconds_of
 
 
 def largest_batch(
@@ -143,14 +143,14 @@ def largest_batch(
     precision: Precision = "fp32",
     most: int = MOST_IMAGES,
 ) -> int:
-    """Find the most images that fit in the device's memory at once: doubling, then halving the gap to 1 %."""
+    """Find the largest batch that fits in the device's memory: double, then bisect to 1 %."""
     device = torch.device(device)
 
     def fits(count: int) -> bool:
         try:
             run = _runner(model, torch.randn(count, channels, *image_size, device=device), precision)
             _timed(run, 1, device)
-        except RuntimeError:  # out of memory, or a kernel whose indices are too short for so many numbers
+        except RuntimeError:  # out of memory, or more elements than a kernel can index
             if count == 1:
                 raise
             return False
@@ -163,7 +163,7 @@ def largest_batch(
 
 
 def search_largest(fits: Callable[[int], bool], *, most: int) -> int:
-    """Find the largest count that fits, to 1 %, where all smaller ones fit too; 0 where not even one does."""
+    """Find the largest count that fits, to 1 %, if all smaller ones fit too; 0 if not even one does."""
     low, high = 0, 1
     while high <= most and fits(high):
         low, high = high, 2 * high
@@ -177,22 +177,22 @@ def search_largest(fits: Callable[[int], bool], *, most: int) -> int:
     return low
 
 
-def find_timm() -> tuple[ModuleType | None, list[str]]:
-    """Import timm, or say why there is none."""
+def find_timm() -> tuple[ModuleType | None, str | None]:
+    """Import timm, or return why it cannot be used."""
     try:
-        return import_installed("timm"), []
+        return import_installed("timm"), None
     except ImportError:
-        return None, ["Not beside timm: it is not installed"]
+        return None, "it is not installed"
     except RuntimeError as error:
-        return None, [f"Not beside timm: it cannot be imported ({str(error).splitlines()[0]})"]
+        return None, f"it cannot be imported ({str(error).splitlines()[0]})"
 
 
 def timm_counterpart(ours: Model, timm: ModuleType) -> nn.Module | None:
-    """Make timm's model of the same shape; None where it has none, as of hybrids and ResNets."""
+    """Build timm's model of the same shape; None for hybrids and ResNets, which it builds differently."""
     if not isinstance(ours, ViT) or ours.config.stem is not None:
         return None
     config = ours.config
-    made: nn.Module = timm.models.vision_transformer.VisionTransformer(
+    model: nn.Module = timm.models.vision_transformer.VisionTransformer(
         img_size=config.image_size,
         patch_size=config.patch_size,
         in_chans=config.channels,
@@ -202,12 +202,12 @@ def timm_counterpart(ours: Model, timm: ModuleType) -> nn.Module | None:
         num_heads=config.num_heads,
         mlp_ratio=config.mlp_width / config.width,
     )
-    return made
+    return model
 
 
 def _runner(model: nn.Module, images: Tensor, precision: Precision) -> Callable[[], None]:
     kind = images.device.type
-    model.eval()  # once, not in every pass: walking through the modules would be timed too
+    model.eval()  # once, not in every pass: walking the modules would be timed too
 
     def run() -> None:
         casting = torch.autocast(kind, torch.bfloat16, enabled=precision == "bf16")

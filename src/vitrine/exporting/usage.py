@@ -27,6 +27,16 @@ RUN: dict[Kind, str] = {
     "timm": 'model = timm.create_model("local-dir:.", pretrained=True).eval()\n'
     "outputs = [model(torch.from_numpy(pixels)).detach().numpy()]",
 }
+IN_JAVASCRIPT = """With [transformers.js](https://huggingface.co/docs/transformers.js), in Node or in a browser:
+
+```js
+import { env, pipeline } from "@huggingface/transformers";
+
+env.allowRemoteModels = false;
+env.localModelPath = "..";  // the folder that holds this one
+const model = await pipeline("%s", "%s");
+console.log(await model("photo.jpg"));
+```"""
 WITH_VITRINE = """With Vitrine, which brings the preprocessing and the class names along:
 
 ```python
@@ -39,12 +49,14 @@ print(%s)
 ```"""
 
 
-def usage_of(record: Record, *, to: Kind) -> str:
+def usage_of(record: Record, *, to: Kind, folder: str = "export") -> str:
     """Write how to run an export of `record`, as Markdown."""
     if to == "npz":
         return _fenced('import vitrine\n\nloaded = vitrine.load("model.npz")')
     if to == "hf":
         return _fenced(_of_transformers(record))
+    if to == "transformers.js":
+        return _with_transformers_js(record, folder=folder)
     run = _of_torchvision(record) if to == "torchvision" else RUN[to]
     outputs = "logits, embedding" if record.config.num_classes else "embedding"
     parts = [
@@ -69,18 +81,21 @@ def pixels_of(preprocess: Preprocess) -> str:
     how = f"Image.Resampling.{preprocess.interpolation.upper()}"
     mode = MODES[preprocess.channels]
     lines = [f'image = ImageOps.exif_transpose(Image.open("photo.jpg")).convert("{mode}")']
-    if preprocess.rule == "squash":
-        lines.append(f"image = image.resize(({columns}, {rows}), {how})")
+    if preprocess.rule == "squash" and (rows, columns) == (height, width):
+        lines.append(f"image = image.resize(({width}, {height}), {how})")
     else:
+        # The box is resized alone: a picture of 1 x 60,000 pixels would need gigabytes if it were resized whole.
+        size = f"{columns}, {rows}"
+        if preprocess.rule != "squash":
+            lines.append(f"scale = max({columns} / image.width, {rows} / image.height)")
+            size = f"max({columns}, int(image.width * scale)), max({rows}, int(image.height * scale))"
         lines += [
-            f"scale = max({columns} / image.width, {rows} / image.height)",
-            f"size = max({columns}, int(image.width * scale)), max({rows}, int(image.height * scale))",
-            f"image = image.resize(size, {how})",
-        ]
-    if preprocess.rule != "squash" or (rows, columns) != (height, width):
-        lines += [
-            f"left, top = round((image.width - {width}) / 2), round((image.height - {height}) / 2)",
-            f"image = image.crop((left, top, left + {width}, top + {height}))",
+            f"columns, rows = {size}  # the size that the whole image would have",
+            f"left, top = round((columns - {width}) / 2), round((rows - {height}) / 2)",
+            f"right, bottom = left + {width}, top + {height}",
+            "across, down = image.width / columns, image.height / rows",
+            "box = left * across, top * down, min(right * across, image.width), min(bottom * down, image.height)",
+            f"image = image.resize(({width}, {height}), {how}, box=box)",
         ]
     plane = "" if mode == "RGB" else "[:, :, None]"
     lines += [
@@ -137,6 +152,12 @@ def _of_torchvision(record: Record) -> str:
         'model.load_state_dict(load_file("model.safetensors"))\n'
         "outputs = [model.eval()(torch.from_numpy(pixels)).detach().numpy()]"
     )
+
+
+def _with_transformers_js(record: Record, *, folder: str) -> str:
+    task = "image-classification" if record.config.num_classes else "image-feature-extraction"
+    answers = "runner.classes[answers.logits[0].argmax()]" if record.classes else "answers.embedding.shape"
+    return f"{IN_JAVASCRIPT % (task, folder)}\n\n{WITH_VITRINE % answers}"
 
 
 def _fenced(code: str) -> str:

@@ -21,6 +21,7 @@ from vitrine.reports.pages import write_page
 from vitrine.runtime.output_folder import new_output_folder, removed_if_empty
 from vitrine.runtime.processes import joined_processes, on_first_process
 from vitrine.runtime.progress import notice, present
+from vitrine.runtime.result import Result
 from vitrine.spelling import printable
 
 MOST_WORST = 5
@@ -44,8 +45,8 @@ class EvaluatePlan:
     folder: Path
 
 
-@dataclass(frozen=True, kw_only=True)
-class EvaluateResult:
+@dataclass(frozen=True, kw_only=True, repr=False)
+class EvaluateResult(Result):
     """The headline figures and the files that hold the rest."""
 
     model: str

@@ -21,6 +21,7 @@ from vitrine.jobs.model_argument import model_and_data
 from vitrine.runs.run_data import trained_on
 from vitrine.runtime.processes import joined_processes
 from vitrine.runtime.progress import notice, present
+from vitrine.runtime.result import Result
 from vitrine.spelling import printable
 
 
@@ -41,8 +42,8 @@ class FewShotPlan:
     seeds: int
 
 
-@dataclass(frozen=True, kw_only=True)
-class FewShotReport:
+@dataclass(frozen=True, kw_only=True, repr=False)
+class FewShotReport(Result):
     """The scores, and what they were measured on."""
 
     model: str

@@ -6,13 +6,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from vitrine.errors import ConfigError, TryVerb
+from vitrine.runtime.result import Result
 from vitrine.studies.estimate import estimate
 from vitrine.studies.execution import MatmulRate, execute_plans, matmul_rate
 from vitrine.studies.planning import DataFacts, Plan, describe_all, facts_of, make_plans, runs_of
 from vitrine.studies.record import Study
 from vitrine.studies.registry import STUDIES, find_studies
 from vitrine.studies.reporting import PAGE, verdict_on, write_document, write_study_page
-from vitrine.studies.results import Result, latest_series, read_results
+from vitrine.studies.results import Result as RunResult
+from vitrine.studies.results import latest_series, read_results
 from vitrine.studies.scales import Scale, find_scale
 
 LIST_WORD, PAGE_WORD = "list", "page"
@@ -37,8 +39,8 @@ class StudyLine:
     page: Path | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
-class StudyResult:
+@dataclass(frozen=True, kw_only=True, repr=False)
+class StudyResult(Result):
     """Every study that was asked for."""
 
     scale: str
@@ -159,7 +161,7 @@ def _finished_line(plan: Plan) -> StudyLine:
     return _line(plan.study, plan.finished(), num_runs=len(plan.runs), page=plan.folder / PAGE)
 
 
-def _line(study: Study, results: Sequence[Result], *, num_runs: int, page: Path) -> StudyLine:
+def _line(study: Study, results: Sequence[RunResult], *, num_runs: int, page: Path) -> StudyLine:
     _, verdict = verdict_on(study, results)
     return StudyLine(
         name=study.name,

@@ -1,1 +1,29 @@
-"""From a model's output and a batch to a loss."""
+"""From a model's output and a batch to a loss: every objective of the package, registered by its name."""
+
+from vitrine.objectives.classification import LabelsObjective
+from vitrine.objectives.dino import DinoObjective
+from vitrine.objectives.distillation_objective import DistillationObjective
+from vitrine.objectives.masked_autoencoder import AutoencoderObjective
+from vitrine.objectives.masked_patches import MaskedPatchesObjective
+from vitrine.objectives.objective import (
+    OBJECTIVES,
+    Objective,
+    RunContext,
+    Validation,
+    find_objective,
+    register_objective,
+)
+
+__all__ = [
+    "OBJECTIVES",
+    "AutoencoderObjective",
+    "DinoObjective",
+    "DistillationObjective",
+    "LabelsObjective",
+    "MaskedPatchesObjective",
+    "Objective",
+    "RunContext",
+    "Validation",
+    "find_objective",
+    "register_objective",
+]

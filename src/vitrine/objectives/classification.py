@@ -1,14 +1,105 @@
-"""Supervised classification: softmax or sigmoid cross-entropy, one loss an image.
+"""Supervised classification: softmax or sigmoid cross-entropy, one loss per image.
 
 Shapes: B images, K classes. Targets are class numbers (B,) or rows (B, K): soft labels, or several labels.
 """
 
-from typing import Literal
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Literal, Self, get_args
 
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
+
+from vitrine.data.loading.loader import Batch
+from vitrine.errors import ConfigError
+from vitrine.models import Model, ModelConfig
+from vitrine.objectives.objective import (
+    Losses,
+    Objective,
+    Parts,
+    RunContext,
+    Validation,
+    augmented,
+    register_objective,
+)
+from vitrine.objectives.teacher import Teacher
+from vitrine.spelling import nearest
 
 LossKind = Literal["softmax", "sigmoid"]
+
+
+@register_objective
+@dataclass(frozen=True, kw_only=True)
+class LabelsObjective(Objective):
+    """Learn the labels: the model itself is trained, and every setting of a recipe applies."""
+
+    kind: ClassVar[str] = "labels"
+    weights_prefix: ClassVar[str] = ""
+    earlier_settings: ClassVar[Mapping[str, str]] = {"loss": "objective.loss"}
+
+    loss: LossKind = "softmax"
+    """`sigmoid` for several labels per image, and for the paper's pre-training on ImageNet-21k and JFT."""
+
+    def __post_init__(self) -> None:
+        if self.loss not in get_args(LossKind):
+            raise ConfigError(
+                f"loss must be one of {', '.join(get_args(LossKind))}, got {self.loss!r}; "
+                f"nearest: {nearest(str(self.loss), get_args(LossKind))[0]}"
+            )
+
+    @property
+    def needs_labels(self) -> bool:
+        """Labels are all that it learns."""
+        return True
+
+    @property
+    def neutral_settings(self) -> Mapping[str, Any]:
+        """Every setting goes with labels."""
+        return {}
+
+    def for_labels(self, *, is_multi_label: bool) -> Self:
+        """Choose the sigmoid for several labels per image: a softmax has room for one."""
+        return replace(self, loss="sigmoid") if is_multi_label else self
+
+    def check_model(self, config: ModelConfig) -> None:
+        """Accept every model."""
+
+    def wrap(self, model: Model, teacher: Teacher | None) -> nn.Module:
+        """Return the model as it is."""
+        return model
+
+    def prepare(self, context: RunContext) -> Callable[[Batch], Parts]:
+        """Return the function to normalised images and soft labels, augmented and mixed."""
+
+        def prepare(batch: Batch) -> Parts:
+            pixels, targets = augmented(batch, batch.labels, context, num_classes=len(context.classes))
+            return context.preprocess.normalise(pixels), targets
+
+        return prepare
+
+    def losses(self, module: nn.Module, parts: Parts) -> Losses:
+        """Return the loss of each image and how many are classified correctly."""
+        images, targets = parts
+        logits = module(images)
+        return classification_loss(logits, targets, kind=self.loss), {
+            "accuracy": num_correct(logits, targets)
+        }
+
+    def evaluation(
+        self, context: RunContext, validation: Validation
+    ) -> Callable[[nn.Module], dict[str, float]]:
+        """Return the function to loss and accuracy on the validation images."""
+        return lambda module: evaluate_classes(module, validation, loss=self.loss)
+
+
+def evaluate_classes(module: nn.Module, validation: Validation, *, loss: LossKind) -> dict[str, float]:
+    """Return mean loss and accuracy of a classifier on the validation images."""
+    logits, labels = validation.logits(module)
+    losses = classification_loss(logits, labels, kind=loss)
+    return {
+        "loss": float(losses.double().mean()),
+        "accuracy": float(num_correct(logits, labels)) / len(labels),
+    }
 
 
 def classification_loss(logits: Tensor, targets: Tensor, *, kind: LossKind = "softmax") -> Tensor:
@@ -22,7 +113,7 @@ def classification_loss(logits: Tensor, targets: Tensor, *, kind: LossKind = "so
 
 
 def num_correct(logits: Tensor, targets: Tensor) -> Tensor:
-    """Count, on the device, the images whose best class is (among) the target's most likely."""
+    """Count, on the device, the images whose best class is (among) the most likely of the target."""
     best = logits.argmax(dim=1)
     if targets.ndim == 1:
         return (best == targets).sum()

@@ -1,9 +1,9 @@
-"""Distillation: a student learns a teacher's features or its answers, with labels beside it or without.
+"""Distillation: a student learns the features or the logits of a teacher, with labels or without.
 
-Features: summary (class token, or whatever the model pools) and patches, each through a projection of the student,
-by cosine. Answers: soft (Hinton et al., arXiv:1503.02531) or hard (DeiT, arXiv:2012.12877), by the student's one head
-or, where it has a distillation token, by that token's own head, whose logits are averaged with the other's in use.
-The teacher is no part of these modules: what it says comes in with the batch.
+Features: the pooled summary (class token, or what the model pools) and patches, each through a projection of the
+student, by cosine. Logits: soft (Hinton et al., arXiv:1503.02531) or hard (DeiT, arXiv:2012.12877), with the head of
+the student or, if it has a distillation token, the head of that token; in use, the logits of both are averaged.
+The teacher is not part of these modules: its features and logits come in with the batch.
 
 Shapes: B images, N patches of the student on a grid of GH x GW, D width of the student, E of the teacher, K classes.
 """
@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from vitrine.errors import ConfigError
 from vitrine.models import BiT, Model, ViT
 from vitrine.models.positions import Grid
-from vitrine.objectives.classification import LossKind, classification_loss, num_correct
+from vitrine.objectives.classification import classification_loss, num_correct
 from vitrine.spelling import nearest
 
 Learns = Literal["features", "soft-logits", "hard-logits"]
@@ -26,24 +26,24 @@ Learns = Literal["features", "soft-logits", "hard-logits"]
 
 @dataclass(frozen=True, kw_only=True)
 class DistillationConfig:
-    """Who teaches what."""
+    """Which teacher, and which of its outputs are learned."""
 
     teacher: str | None = None
     """Weights: a run folder, a file, a hub id."""
     learns: Learns = "features"
     class_weight: float = 1.0
-    """For features: of the summary's cosine distance."""
+    """For features: weight of the cosine distance of summaries."""
     patch_weight: float = 1.0
-    """For features: of the patches' mean cosine distance."""
+    """For features: weight of the mean cosine distance of patches."""
     temperature: float = 3.0
     """For soft logits: DeiT's."""
     label_share: float = 0.5
-    """For logits: share of the labels' loss, the rest is the teacher's. DeiT takes .5 with hard ones, .9 with soft
-    ones."""
+    """For logits: weight of the labels' loss; the rest is the teacher's. DeiT uses .5 with hard logits, .9 with
+    soft ones."""
     teacher_size: int | None = None
-    """Side of the teacher's images; None takes what gives it the student's grid of patches."""
+    """Side of the teacher's images; None is the size that gives it the student's grid of patches."""
     caches: bool = False
-    """Whether the teacher looks at every image once, before training: only where views are not random."""
+    """Whether the teacher sees every image once, before training: only if views are not random."""
 
     def __post_init__(self) -> None:
         if self.learns not in get_args(Learns):
@@ -65,24 +65,19 @@ class DistillationConfig:
         if self.teacher_size is not None and self.teacher_size < 1:
             raise ConfigError(f"teacher_size must be at least 1, or null, got {self.teacher_size}")
 
-    @property
-    def learns_logits(self) -> bool:
-        """Whether answers are learned, for which the student has a head."""
-        return self.learns != "features"
-
 
 class FeatureDistillation(nn.Module):
-    """A ViT and the projections by which it tells a teacher's features."""
+    """A ViT and the projections with which it predicts the features of a teacher."""
 
     def __init__(self, vit: ViT, config: DistillationConfig, *, teacher_width: int) -> None:
         super().__init__()
         if vit.head is not None or vit.representation is not None:
-            raise ConfigError("a student of features has no head, got one; give num_classes=None")
+            raise ConfigError("a student that learns features must have no head; use num_classes=None")
         if not config.class_weight and vit.config.pooling == "attention":
             raise ConfigError("attention pooling is not trained with class_weight=0; use pooling=average")
         self.vit, self.config = vit, config
         D, E = vit.config.width, teacher_width
-        # A layer that no loss reads would have no gradient, which several processes wait for.
+        # A layer that no loss reads would have no gradient, and several processes would wait for it forever.
         self.tell_summary = nn.Linear(D, E) if config.class_weight else None
         self.tell_patches = nn.Linear(D, E) if config.patch_weight else None
 
@@ -103,34 +98,30 @@ class FeatureDistillation(nn.Module):
             losses = losses + self.config.class_weight * (1 - cosine)
             sums["summary_cosine"] = cosine.sum()
         if self.tell_patches is not None:
-            told = self.tell_patches(own_patches).float()
-            cosine = F.cosine_similarity(told, patches.float(), dim=-1).mean(dim=1)
+            predicted = self.tell_patches(own_patches).float()
+            cosine = F.cosine_similarity(predicted, patches.float(), dim=-1).mean(dim=1)
             losses = losses + self.config.patch_weight * (1 - cosine)
             sums["patch_cosine"] = cosine.sum()
         return losses, sums
 
 
 class LogitsDistillation(nn.Module):
-    """A ViT with a head, or one for the labels and one for the teacher."""
+    """A ViT with one head, or with one head for the labels and one for the teacher."""
 
-    def __init__(self, vit: ViT, config: DistillationConfig, *, loss: LossKind) -> None:
+    def __init__(self, vit: ViT, config: DistillationConfig) -> None:
         super().__init__()
         if vit.head is None:
-            raise ConfigError("a student of logits has a head, got none; give num_classes")
-        if loss != "softmax":
-            raise ConfigError(
-                "logits are distilled between classes that exclude each other, got the sigmoid loss"
-            )
-        self.vit, self.config, self.loss = vit, config, loss
+            raise ConfigError("a student that learns logits needs a head; use num_classes")
+        self.vit, self.config = vit, config
 
     def forward(
-        self, images: Tensor, targets: Tensor | None = None, told: Tensor | None = None
+        self, images: Tensor, targets: Tensor | None = None, teacher_logits: Tensor | None = None
     ) -> Tensor | tuple[Tensor, dict[str, Tensor]]:
         """Return the loss of each image (B,) and sums, given its label and the teacher's logits (B, K).
 
-        Without them: the logits (B, K) that the model answers with.
+        Without them: the logits (B, K) of the model.
         """
-        if targets is None or told is None:
+        if targets is None or teacher_logits is None:
             return self.vit(images)
         patches, grid = self.vit.embed_patches(images)
         tokens = self.vit.assemble(patches, grid)
@@ -138,35 +129,35 @@ class LogitsDistillation(nn.Module):
         by_labels, by_teacher = self.vit.read_out(tokens)
         share = self.config.label_share
         losses = (1 - share) * teacher_loss(
-            by_labels if by_teacher is None else by_teacher, told, config=self.config
+            by_labels if by_teacher is None else by_teacher, teacher_logits, config=self.config
         )
         if share:
-            losses = losses + share * classification_loss(by_labels, targets, kind=self.loss)
+            losses = losses + share * classification_loss(by_labels, targets)
         elif by_teacher is not None:
-            # No label counts, yet both heads are used: the first learns from the teacher too.
-            losses = losses + teacher_loss(by_labels, told, config=self.config)
-        answer = by_labels if by_teacher is None else (by_labels + by_teacher) / 2
-        agreed = (answer.argmax(dim=1) == told.argmax(dim=1)).sum()
-        return losses, {"accuracy": num_correct(answer, targets), "agreement": agreed}
+            # Labels have no weight, yet both heads are used: the first learns from the teacher too.
+            losses = losses + teacher_loss(by_labels, teacher_logits, config=self.config)
+        logits = by_labels if by_teacher is None else (by_labels + by_teacher) / 2
+        agreement = (logits.argmax(dim=1) == teacher_logits.argmax(dim=1)).sum()
+        return losses, {"accuracy": num_correct(logits, targets), "agreement": agreement}
 
 
-def teacher_loss(logits: Tensor, told: Tensor, *, config: DistillationConfig) -> Tensor:
-    """Return what a student's logits (B, K) lack of the teacher's (B, K), for each image (B,).
+def teacher_loss(logits: Tensor, teacher_logits: Tensor, *, config: DistillationConfig) -> Tensor:
+    """Return the loss (B,) of a student's logits (B, K) against the teacher's (B, K).
 
     Soft: T^2 x KL(teacher / T || student / T), whose gradient does not fade with the temperature T. Hard:
-    cross-entropy with the class that the teacher says.
+    cross-entropy with the class that the teacher predicts.
     """
-    logits, told = logits.float(), told.float()
+    logits, teacher_logits = logits.float(), teacher_logits.float()
     if config.learns == "hard-logits":
-        return F.cross_entropy(logits, told.argmax(dim=1), reduction="none")
+        return F.cross_entropy(logits, teacher_logits.argmax(dim=1), reduction="none")
     T = config.temperature
-    wanted, found = (told / T).log_softmax(dim=1), (logits / T).log_softmax(dim=1)
-    return T**2 * F.kl_div(found, wanted, log_target=True, reduction="none").sum(dim=1)
+    target, prediction = (teacher_logits / T).log_softmax(dim=1), (logits / T).log_softmax(dim=1)
+    return T**2 * F.kl_div(prediction, target, log_target=True, reduction="none").sum(dim=1)
 
 
 @torch.no_grad()
 def teacher_features(model: Model, images: Tensor, *, grid: Grid) -> tuple[Tensor, Tensor]:
-    """Return a teacher's summary (B, E) and its patches (B, N, E), resampled where its grid is not the student's."""
+    """Return a teacher's summary (B, E) and patches (B, N, E), resampled if its grid is not the student's."""
     if isinstance(model, BiT):
         maps = F.relu(model.norm(model.features(images)["stage_4"]))  # (B, E, rows, columns)
         return maps.mean(dim=(2, 3)), on_grid(maps, grid)
@@ -184,7 +175,7 @@ def on_grid(maps: Tensor, grid: Grid) -> Tensor:
 
 
 def summary_and_patches(vit: ViT, embedded: Tensor, grid: Grid) -> tuple[Tensor, Tensor]:
-    """Encode embedded patches: what the model pools (B, D), and its normalised patches (B, N, D)."""
+    """Encode embedded patches: the pooled summary (B, D), and normalised patches (B, N, D)."""
     tokens = vit.encode(vit.assemble(embedded, grid), grid)
     patches = tokens[:, vit.num_leading_tokens :]
     return vit.pool(tokens), vit.norm(patches) if vit.config.norm_after_pooling else patches

@@ -1,37 +1,48 @@
-"""Masked autoencoder (MAE, arXiv:2111.06377): the encoder reads the visible quarter alone, a small decoder the rest.
+"""Masked autoencoder (MAE, arXiv:2111.06377): the encoder reads a quarter, a small decoder predicts the rest.
 
 Shapes: B images of C channels, N patches of P x Q pixels, V of them visible, S tokens before the patches (class
 token and its like), D width of the encoder, E of the decoder.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 
+from vitrine.data.loading.order import Rows
 from vitrine.errors import ConfigError
-from vitrine.models import ViT, ViTConfig
+from vitrine.models import Model, ViT, ViTConfig
 from vitrine.models.dropout import RandomLayer
 from vitrine.models.encoder import Block
 from vitrine.models.initialisation import initialise_layer
 from vitrine.models.positions import Grid, SinCos2D
 from vitrine.objectives.masked_patches import encoded, require_token_outputs, take
-from vitrine.objectives.patch_targets import normalised_patches
+from vitrine.objectives.objective import AttentionOf, Objective, PartsOf, RunContext, register_objective
+from vitrine.objectives.patch_targets import VARIANCE_EPS, normalised_patches, target_parts
+from vitrine.objectives.reconstructions import GREY, reconstructions
+from vitrine.objectives.teacher import Teacher
 
 TOKEN_STD = 0.02
 
 
+@register_objective
 @dataclass(frozen=True, kw_only=True)
-class AutoencoderConfig:
-    """How much is hidden and who fills it in; the defaults are those of MAE's authors."""
+class AutoencoderObjective(Objective):
+    """Reconstruct hidden patches with a decoder; the defaults are those of MAE's authors."""
+
+    kind: ClassVar[str] = "autoencoder"
+    has_pictures: ClassVar[bool] = True
+    earlier_settings: ClassVar[Mapping[str, str]] = {"autoencoder": "objective"}
 
     hidden: float = 0.75
-    """Share of the patches that the encoder does not see."""
+    """Fraction of the patches that the encoder does not see."""
     decoder_width: int = 512
     decoder_depth: int = 8
     decoder_heads: int = 16
     normalises: bool = True
-    """Whether every patch is to be told with mean 0 and deviation 1, or as it is, from -1 to 1."""
+    """Whether the target patches have mean 0 and deviation 1; otherwise pixels from -1 to 1."""
 
     def __post_init__(self) -> None:
         if not 0 < self.hidden < 1:
@@ -47,11 +58,28 @@ class AutoencoderConfig:
                 f"{self.decoder_width} and {self.decoder_heads}"
             )
 
+    def wrap(self, model: Model, teacher: Teacher | None) -> nn.Module:
+        """Add the decoder."""
+        assert isinstance(model, ViT)
+        return MaskedAutoencoder(model, self)
+
+    def parts(self, context: RunContext) -> PartsOf:
+        """Return the function to normalised images and the pixels of their patches."""
+        return target_parts(context.model.config, context.preprocess, target="pixels")
+
+    def pictures(
+        self, module: nn.Module, pixels: Tensor, rows: Rows, context: RunContext, attention_of: AttentionOf
+    ) -> list[Tensor]:
+        """Show masked input, reconstruction, original and attention."""
+        assert isinstance(module, MaskedAutoencoder)
+        images = context.preprocess.normalise(pixels)
+        return [*reconstructions(module, images, pixels), attention_of(module.vit, images, pixels)]
+
 
 class Decoder(nn.Module):
-    """A small transformer that fills the gaps: visible tokens and one learned token in every gap, then pixels."""
+    """A small transformer on visible tokens and one learned token in every gap, then a layer to pixels."""
 
-    def __init__(self, config: AutoencoderConfig, *, encoder: ViTConfig) -> None:
+    def __init__(self, config: AutoencoderObjective, *, encoder: ViTConfig) -> None:
         super().__init__()
         E = config.decoder_width
         shape = ViTConfig(
@@ -87,9 +115,9 @@ class Decoder(nn.Module):
 
 
 class MaskedAutoencoder(RandomLayer):
-    """A ViT that sees a quarter of the patches, and the decoder that makes it tell the others."""
+    """A ViT that sees a quarter of the patches, and the decoder that predicts the others."""
 
-    def __init__(self, vit: ViT, config: AutoencoderConfig) -> None:
+    def __init__(self, vit: ViT, config: AutoencoderObjective) -> None:
         super().__init__()
         require_token_outputs(vit)
         require_order_free(vit.config)
@@ -99,16 +127,16 @@ class MaskedAutoencoder(RandomLayer):
     def forward(
         self, images: Tensor, targets: Tensor | None = None
     ) -> Tensor | tuple[Tensor, dict[str, Tensor]]:
-        """Return the loss of each image (B,) and nothing else to log; without targets the representation (B, D).
+        """Return the loss of each image (B,) and no sums to log; without targets the representation (B, D).
 
         Targets are the pixels of every patch from -1 to 1 (B, N, C x P x Q).
         """
         if targets is None:
             return self.vit.embed(images)
         predictions, order = self.reconstruct(images)
-        wanted = normalised_patches(targets) if self.config.normalises else targets
+        targets = normalised_patches(targets) if self.config.normalises else targets
         hidden = order[:, num_visible(order.shape[1], hidden=self.config.hidden) :]
-        errors = take(predictions.float(), hidden) - take(wanted, hidden)
+        errors = take(predictions.float(), hidden) - take(targets, hidden)
         return errors.square().flatten(1).mean(dim=1), {}
 
     def reconstruct(self, images: Tensor) -> tuple[Tensor, Tensor]:
@@ -117,6 +145,19 @@ class MaskedAutoencoder(RandomLayer):
         B, N, _ = patches.shape
         order = self.draw(B, N, device=patches.device).argsort(dim=1)
         return self.decoder(self.encode_visible(patches, order, grid), order, grid), order
+
+    def corrupted_and_predicted(self, images: Tensor, patches: Tensor) -> tuple[Tensor, Tensor]:
+        """Paint hidden patches grey; and as predicted, with mean and deviation of the patch itself restored."""
+        predicted, order = self.reconstruct(images)
+        predicted = predicted.float()
+        if self.config.normalises:
+            scaled = patches / 127.5 - 1
+            mean, variance = scaled.mean(dim=-1, keepdim=True), scaled.var(dim=-1, keepdim=True)
+            predicted = predicted * (variance + VARIANCE_EPS).sqrt() + mean
+        predicted = (predicted + 1) * 127.5
+        hidden = order[:, num_visible(order.shape[1], hidden=self.config.hidden) :]
+        where = hidden[..., None].expand(-1, -1, patches.shape[-1])
+        return patches.scatter(1, where, GREY), patches.scatter(1, where, take(predicted, hidden))
 
     def encode_visible(self, patches: Tensor, order: Tensor, grid: Grid) -> Tensor:
         """Run the encoder on class token and visible patches alone, with their positions: (B, S + V, D)."""
@@ -128,9 +169,9 @@ class MaskedAutoencoder(RandomLayer):
 
 
 def num_visible(num_patches: int, *, hidden: float) -> int:
-    """Return how many patches the encoder sees: at least one, and never all."""
+    """Return how many patches the encoder sees: at least 1, never all."""
     if num_patches < 2:
-        raise ConfigError("a masked autoencoder needs two patches or more in an image, got 1")
+        raise ConfigError("a masked autoencoder needs at least 2 patches per image, got 1")
     return min(max(round((1 - hidden) * num_patches), 1), num_patches - 1)
 
 
@@ -143,11 +184,11 @@ def unshuffle(visible: Tensor, order: Tensor, *, fill: Tensor) -> Tensor:
 
 
 def require_order_free(config: ViTConfig) -> None:
-    """Refuse an encoder that cannot leave patches out: positions must be added once, and patches be apart."""
+    """Refuse an encoder that cannot skip patches: positions must be added once, and patches not overlap."""
     if config.stem is not None:
         raise ConfigError(
             "a masked autoencoder needs a ViT without convolutions, which would see hidden patches; "
-            "use objective masked-patches for hybrids"
+            "hybrids can learn masked-patches"
         )
     if config.positions == "relative" or config.position_placement != "stem":
         raise ConfigError(

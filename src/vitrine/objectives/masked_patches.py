@@ -8,34 +8,44 @@ encoder's output at corrupted positions alone.
 Shapes: B images, N patches, M of them corrupted, T tokens, D width, O numbers predicted for a patch.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from vitrine.data.loading.order import Rows
 from vitrine.errors import ConfigError
-from vitrine.models import ViT
+from vitrine.models import Model, ViT
 from vitrine.models.dropout import RandomLayer
-from vitrine.objectives.patch_targets import DOWNSIZED, TARGETS, Target, num_outputs
+from vitrine.objectives.objective import AttentionOf, Objective, PartsOf, RunContext, register_objective
+from vitrine.objectives.patch_targets import DOWNSIZED, TARGETS, Target, num_outputs, target_parts
+from vitrine.objectives.reconstructions import GREY, painted, reconstructions
+from vitrine.objectives.teacher import Teacher
 from vitrine.spelling import nearest
 
 # As for position embeddings; the paper does not say how [mask] begins.
 MASK_STD = 0.02
 
 
+@register_objective
 @dataclass(frozen=True, kw_only=True)
-class MaskedPatchesConfig:
-    """What is hidden and what is asked for; the defaults are the paper's."""
+class MaskedPatchesObjective(Objective):
+    """Predict corrupted patches; the defaults are the paper's."""
+
+    kind: ClassVar[str] = "masked-patches"
+    has_pictures: ClassVar[bool] = True
+    earlier_settings: ClassVar[Mapping[str, str]] = {"masked_patches": "objective"}
 
     target: Target = "mean-color"
     corrupted: float = 0.5
-    """Share of the patches; the paper found .15 slightly worse."""
+    """Fraction of the patches; the paper found .15 slightly worse."""
     masked: float = 0.8
-    """Share of the corrupted ones that become [mask]."""
+    """Fraction of the corrupted patches that become [mask]."""
     replaced: float = 0.1
-    """Share of the corrupted ones that become another patch; the rest is kept."""
+    """Fraction of the corrupted patches that become another patch; the rest is kept."""
 
     def __post_init__(self) -> None:
         if self.target not in TARGETS:
@@ -47,26 +57,43 @@ class MaskedPatchesConfig:
             raise ConfigError(f"corrupted must be above 0 and at most 1, got {self.corrupted}")
         if min(self.masked, self.replaced) < 0 or self.masked + self.replaced > 1:
             raise ConfigError(
-                f"masked and replaced must be shares that sum to at most 1, got {self.masked} and {self.replaced}"
+                f"masked and replaced must be fractions that sum to at most 1, got {self.masked} and {self.replaced}"
             )
+
+    def wrap(self, model: Model, teacher: Teacher | None) -> nn.Module:
+        """Add the [mask] embedding and the head that predicts patches."""
+        assert isinstance(model, ViT)
+        return MaskedPatches(model, self)
+
+    def parts(self, context: RunContext) -> PartsOf:
+        """Return the function to normalised images and the targets of their patches."""
+        return target_parts(context.model.config, context.preprocess, target=self.target)
+
+    def pictures(
+        self, module: nn.Module, pixels: Tensor, rows: Rows, context: RunContext, attention_of: AttentionOf
+    ) -> list[Tensor]:
+        """Show corrupted input, prediction, original and attention."""
+        assert isinstance(module, MaskedPatches)
+        images = context.preprocess.normalise(pixels)
+        return [*reconstructions(module, images, pixels), attention_of(module.vit, images, pixels)]
 
 
 @dataclass(frozen=True)
 class Corruption:
-    """Which patches are corrupted and how, each (B, M)."""
+    """Which patches are corrupted, and in which way; each tensor is (B, M)."""
 
     positions: Tensor
-    """Positions from 0 to N - 1, every one at most once in an image."""
+    """Positions from 0 to N - 1, each at most once per image."""
     others: Tensor
-    """A position of the same image for each, never the same one."""
+    """For each, another position of the same image."""
     is_masked: Tensor
     is_replaced: Tensor
 
 
 class MaskedPatches(RandomLayer):
-    """A ViT with a [mask] embedding and a head that tells hidden patches from what is round them."""
+    """A ViT with a [mask] embedding and a head that predicts hidden patches from their surroundings."""
 
-    def __init__(self, vit: ViT, config: MaskedPatchesConfig) -> None:
+    def __init__(self, vit: ViT, config: MaskedPatchesObjective) -> None:
         super().__init__()
         require_token_outputs(vit)
         self.vit, self.config = vit, config
@@ -82,15 +109,15 @@ class MaskedPatches(RandomLayer):
     def forward(
         self, images: Tensor, targets: Tensor | None = None
     ) -> Tensor | tuple[Tensor, dict[str, Tensor]]:
-        """Return the loss of each image (B,) and sums worth logging; without targets the representation (B, D)."""
+        """Return the loss of each image (B,) and sums to log; without targets the representation (B, D)."""
         if targets is None:
             return self.vit.embed(images)
         predictions, corruption = self.reconstruct(images)
-        wanted = take(targets, corruption.positions)  # (B, M) or (B, M, ...)
-        return patch_loss(predictions, wanted, target=self.config.target)
+        hidden = take(targets, corruption.positions)  # (B, M) or (B, M, ...)
+        return patch_loss(predictions, hidden, target=self.config.target)
 
     def reconstruct(self, images: Tensor) -> tuple[Tensor, Corruption]:
-        """Corrupt and predict: what the head says of the corrupted patches (B, M, O), and which they are."""
+        """Corrupt and predict: outputs for the corrupted patches (B, M, O), and which they are."""
         patches, grid = self.vit.embed_patches(images)
         B, N, _ = patches.shape
         corruption = draw_corruption(B, N, config=self.config, device=patches.device, draw=self.draw)
@@ -99,19 +126,32 @@ class MaskedPatches(RandomLayer):
         outputs = take(tokens[:, self.vit.num_leading_tokens :], corruption.positions)  # (B, M, D)
         return self.predict(outputs), corruption
 
+    def corrupted_and_predicted(self, images: Tensor, patches: Tensor) -> tuple[Tensor, Tensor]:
+        """Paint [mask] grey and replaced patches as their replacement; and all of them as the head predicts."""
+        outputs, corruption = self.reconstruct(images)
+        own = take(patches, corruption.positions)  # (B, M, C x P x Q)
+        seen = torch.where(corruption.is_replaced[..., None], take(patches, corruption.others), own)
+        seen = torch.where(corruption.is_masked[..., None], torch.full_like(own, GREY), seen)
+        config = self.vit.config
+        predicted = painted(
+            outputs.float(), self.config.target, config.token_stride, channels=config.channels
+        )
+        where = corruption.positions[..., None].expand_as(own)
+        return patches.scatter(1, where, seen), patches.scatter(1, where, predicted)
+
 
 def draw_corruption(
     num_images: int,
     num_patches: int,
     *,
-    config: MaskedPatchesConfig,
+    config: MaskedPatchesObjective,
     device: torch.device | str = "cpu",
     draw: Callable[..., Tensor] = torch.rand,
 ) -> Corruption:
-    """Draw which patches are corrupted and how."""
+    """Draw which patches are corrupted, and in which way."""
     B, N = num_images, num_patches
     if N < 2:
-        raise ConfigError("masked patch prediction needs two patches or more in an image, got 1")
+        raise ConfigError("masked patch prediction needs at least 2 patches per image, got 1")
     M = max(round(config.corrupted * N), 1)
     order, step, chance = torch.split(draw(B, N + 2 * M, device=device), [N, M, M], dim=1)
     positions = order.argsort(dim=1)[:, :M]
@@ -123,7 +163,7 @@ def draw_corruption(
 
 
 def corrupt(patches: Tensor, corruption: Corruption, *, mask_embedding: Tensor) -> Tensor:
-    """Return patch embeddings (B, N, D) with the chosen ones corrupted; another patch's is its uncorrupted one."""
+    """Return patch embeddings (B, N, D), the chosen ones corrupted; a replacement is always an uncorrupted one."""
     where = corruption.positions
     chosen = take(patches, where)  # (B, M, D)
     chosen = torch.where(corruption.is_replaced[..., None], take(patches, corruption.others), chosen)
@@ -138,7 +178,7 @@ def patch_loss(predictions: Tensor, targets: Tensor, *, target: Target) -> tuple
     if target == "pixels":
         return (predictions - targets).square().flatten(1).mean(dim=1), {}
     count = DOWNSIZED**2 if target == "downsized-colors" else 1
-    # One row for each colour that is asked for.
+    # One row per predicted colour.
     logits = predictions.reshape(-1, predictions.shape[-1] // count)
     classes = targets.reshape(-1)
     losses = F.cross_entropy(logits, classes, reduction="none").view(B, -1).mean(dim=1)
@@ -155,7 +195,7 @@ def take(rows: Tensor, positions: Tensor) -> Tensor:
 
 
 def encoded(vit: ViT, tokens: Tensor, grid: tuple[int, int]) -> Tensor:
-    """Run the encoder on z_0 and normalise every token, also where the model itself normalises after pooling."""
+    """Run the encoder on z_0 and normalise every token, even if the model itself normalises after pooling."""
     tokens = vit.encode(tokens, grid)
     return vit.norm(tokens) if vit.config.norm_after_pooling else tokens
 
@@ -168,5 +208,5 @@ def require_token_outputs(vit: ViT) -> None:
         )
     if vit.head is not None or vit.representation is not None:
         raise ConfigError(
-            "a model that predicts patches has no head, got one; give num_classes=None and no representation_width"
+            "a model that predicts patches must have no head; use num_classes=None and no representation_width"
         )

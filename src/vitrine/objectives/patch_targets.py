@@ -1,7 +1,7 @@
-"""What a hidden patch is to be told from: colours or pixels, made from images before they are normalised.
+"""Targets for hidden patches: colours or pixels, computed from images before normalisation.
 
-Pixels go from 0 to 255 here, whatever mean and deviation the model reads: a colour class means the same colour for
-every model.
+Pixels go from 0 to 255 here, whatever mean and deviation the model uses: a colour class is the same colour for every
+model.
 
 Shapes: B images of C channels, N patches of P x Q pixels in raster order.
 """
@@ -12,12 +12,16 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from vitrine.data.loading.order import Rows
+from vitrine.data.preparing.preprocess import Preprocess
 from vitrine.errors import ConfigError
+from vitrine.models import ModelConfig, ViTConfig
 from vitrine.models.vit import cut_patches
+from vitrine.objectives.objective import Parts, PartsOf
 
 Target = Literal["mean-color", "downsized-colors", "pixels"]
 TARGETS = get_args(Target)
-# Appendix B.1.2: three bits a channel, so 512 colours; and a patch downsized to 4 x 4.
+# Appendix B.1.2: three bits per channel, so 512 colours; and a patch downsized to 4 x 4.
 LEVELS = 8
 DOWNSIZED = 4
 # The variance of a patch of one colour is 0; MAE's authors add this before the root.
@@ -68,7 +72,7 @@ def normalised_patches(patches: Tensor) -> Tensor:
 
 
 def patch_targets(pixels: Tensor, patch_size: tuple[int, int], *, target: Target) -> Tensor:
-    """Make the targets of images (B, C, height, width) from 0 to 255: classes (B, N) or (B, N, 16), or pixels."""
+    """Return the targets of images (B, C, height, width) from 0 to 255: classes (B, N) or (B, N, 16), or pixels."""
     if target == "mean-color":
         return mean_colours(pixels, patch_size)
     if target == "downsized-colors":
@@ -76,8 +80,18 @@ def patch_targets(pixels: Tensor, patch_size: tuple[int, int], *, target: Target
     return patch_pixels(pixels, patch_size)
 
 
+def target_parts(config: ModelConfig, preprocess: Preprocess, *, target: Target) -> PartsOf:
+    """Return the function from pixels to normalised images and the targets of their patches."""
+    assert isinstance(config, ViTConfig)
+
+    def parts_of(pixels: Tensor, rows: Rows, seed: int) -> Parts:
+        return preprocess.normalise(pixels), patch_targets(pixels, config.token_stride, target=target)
+
+    return parts_of
+
+
 def num_outputs(target: Target, patch_size: tuple[int, int], *, channels: int) -> int:
-    """Return how many numbers the head must predict for a patch; refuse a patch too small to be downsized."""
+    """Return how many numbers the head predicts per patch; refuse patches too small to be downsized."""
     if target == "mean-color":
         return int(LEVELS**channels)
     if target == "pixels":

@@ -1,8 +1,8 @@
-"""Self-distillation without labels (DINO, arXiv:2104.14294): a student tells what its own average would say.
+"""Self-distillation without labels (DINO, arXiv:2104.14294): a student predicts the output of its own average.
 
 The teacher is an exponential average of the student and sees two large views of an image; the student sees these and
-several small ones, and predicts from each what the teacher says of another. The teacher's outputs are centred, so
-that no answer wins always, and sharpened, so that not all are equally likely: either alone lets both collapse.
+several small ones, and predicts from each the teacher's output for another. The teacher's outputs are centred, so
+that no prototype always wins, and sharpened, so that not all are equally likely: either alone lets both collapse.
 
 Shapes: B images of C channels, G = 2 large views, V small ones, D width, K prototypes.
 """
@@ -20,33 +20,33 @@ from vitrine.errors import ConfigError
 from vitrine.models import ViT
 from vitrine.models.initialisation import lecun_normal_
 
-# Of the variance of independent directions: outputs are drawn apart a hundredfold at most.
+# Of the variance of independent directions: outputs are scaled by at most 100.
 LEAST_VARIANCE = 1e-4
-# Sums that a step works out for `settle`, not for the log.
+# Sums of a step for `update_teacher`, not for the log.
 OUTPUTS, SQUARES, PROBABILITIES = "teacher_outputs", "teacher_squares", "teacher_probabilities"
 
 
 @dataclass(frozen=True, kw_only=True)
 class SelfDistillationConfig:
-    """Head, temperatures and the teacher's pace; the defaults are those of DINO's authors for ViT-S/16."""
+    """Projection, temperatures and the teacher's momentum; the defaults are DINO's for ViT-S/16."""
 
     num_prototypes: int = 65_536
-    """Outputs of the projection; a few thousand do for some ten thousand images."""
+    """Outputs of the projection; a few thousand are enough for tens of thousands of images."""
     hidden_width: int = 2048
     bottleneck_width: int = 256
     student_temperature: float = 0.1
     teacher_temperature: float = 0.07
     first_teacher_temperature: float = 0.04
     temperature_warmup: float = 0.1
-    """Share of the run in which the teacher's temperature goes from the first to the last, in a line."""
+    """Fraction of the run over which the teacher's temperature rises linearly from the first to the last."""
     momentum: float = 0.996
-    """Of the teacher's average at the start; half a cosine takes it to 1. A batch of 256 goes with .9995."""
+    """Of the teacher's average at the start; it rises to 1 along half a cosine. Use .9995 for a batch of 256."""
     centers: bool = True
     scales: bool = True
-    """Whether outputs that lie closer together than independent directions are drawn apart; DINO does not."""
+    """Whether outputs that are closer together than independent directions are spread; DINO does not."""
     center_momentum: float = 0.9
     prototypes_wait: float = 0.01
-    """Share of the run in which the last layer does not learn yet."""
+    """Fraction of the run in which the last layer does not learn yet."""
 
     def __post_init__(self) -> None:
         for name in ("num_prototypes", "hidden_width", "bottleneck_width"):
@@ -70,29 +70,29 @@ class Projection(nn.Module):
             nn.Linear(width, hidden), nn.GELU(), nn.Linear(hidden, hidden), nn.GELU(),
             nn.Linear(hidden, config.bottleneck_width),
         )  # fmt: skip
-        # Only directions count: lengths are taken out at every use, so that no prototype can win by growing.
+        # Only directions count: prototypes are normalised at every use, so that none can win by growing.
         self.prototypes = nn.Linear(config.bottleneck_width, config.num_prototypes, bias=False)
         for layer in self.modules():
             if isinstance(layer, nn.Linear):
-                # DINO's .02 at its own width of 2048; narrower ones would shrink what they pass on, and the
-                # normalisation after them would make gradients of hundreds of it.
+                # DINO's .02 at its own width of 2048; in narrower layers it would shrink activations, and the
+                # normalisation after them would make gradients of hundreds.
                 lecun_normal_(layer.weight)
                 if layer.bias is not None:
                     nn.init.zeros_(layer.bias)
 
     def forward(self, representations: Tensor, rate: Tensor | None = None) -> Tensor:
-        """Return cosines from -1 to 1 (B, K); the prototypes' gradient is multiplied by `rate` where it is given."""
+        """Return cosines from -1 to 1 (B, K); `rate` multiplies the prototypes' gradient."""
         prototypes = self.prototypes.weight
         if rate is not None:
             prototypes = prototypes.detach() + rate * (prototypes - prototypes.detach())
-        found = self.mlp(representations)
-        # A cosine in bf16 is off by up to .004, which a temperature of .04 would make a tenth of a logit.
-        with torch.autocast(found.device.type, enabled=False):
-            return F.linear(F.normalize(found.float(), dim=-1), F.normalize(prototypes.float(), dim=-1))
+        outputs = self.mlp(representations)
+        # A cosine in bf16 is off by up to .004, which a temperature of .04 turns into a tenth of a logit.
+        with torch.autocast(outputs.device.type, enabled=False):
+            return F.linear(F.normalize(outputs.float(), dim=-1), F.normalize(prototypes.float(), dim=-1))
 
 
-class Follower(nn.Module):
-    """The teacher: the student's average, backbone and projection. Nothing trains it."""
+class AveragedTeacher(nn.Module):
+    """The teacher: the average of the student's backbone and projection. It has no gradients."""
 
     def __init__(self, vit: ViT, projection: Projection) -> None:
         super().__init__()
@@ -101,7 +101,7 @@ class Follower(nn.Module):
 
 
 class SelfDistillation(nn.Module):
-    """A ViT with its projection, and the teacher that follows both; its buffers are part of the run's state."""
+    """A ViT with its projection, and the teacher that averages both; its buffers are part of the run's state."""
 
     center: Tensor
     variance: Tensor
@@ -113,7 +113,7 @@ class SelfDistillation(nn.Module):
         require_no_head(vit)
         self.vit, self.config = vit, config
         self.projection = Projection(vit.config.width, config)
-        self.teacher = Follower(vit, self.projection)
+        self.teacher = AveragedTeacher(vit, self.projection)
         self._pairs: tuple[list[Tensor], list[Tensor]] | None = None
         self.register_buffer("center", torch.zeros(config.num_prototypes))
         self.register_buffer("variance", torch.tensor(1 / config.bottleneck_width))
@@ -123,7 +123,7 @@ class SelfDistillation(nn.Module):
         self.register_buffer("prototype_rate", torch.tensor(float(config.prototypes_wait == 0)))
 
     def train(self, mode: bool = True) -> Self:
-        """Train the student; the teacher answers as it would be used, without dropout."""
+        """Train the student; the teacher runs without dropout, as it will be used."""
         super().train(mode)
         self.teacher.eval()
         return self
@@ -139,50 +139,52 @@ class SelfDistillation(nn.Module):
             return self.teacher.vit.embed(images)
         B, G = images.shape[:2]
         with torch.no_grad():
-            told = self.teacher.projection(self.teacher.vit.embed(images.flatten(0, 1))).view(B, G, -1)
-        said = [self.projection(self.vit.embed(images.flatten(0, 1)), self.prototype_rate).view(B, G, -1)]
+            targets = self.teacher.projection(self.teacher.vit.embed(images.flatten(0, 1))).view(B, G, -1)
+        outputs = [self.projection(self.vit.embed(images.flatten(0, 1)), self.prototype_rate).view(B, G, -1)]
         if small.shape[1]:
-            few = self.projection(self.vit.embed(small.flatten(0, 1)), self.prototype_rate)
-            said.append(few.view(B, small.shape[1], -1))
-        centred = told - self.center
-        answers = (centred * self.gain() / self.temperature).softmax(dim=-1)  # (B, G, K)
-        guesses = torch.cat(said, dim=1) / self.config.student_temperature
-        guesses = guesses.log_softmax(dim=-1)  # (B, G + V, K)
-        entropy = -torch.special.xlogy(answers, answers).sum(dim=-1)  # (B, G)
-        return crossed_entropy(answers, guesses), {
+            of_small = self.projection(self.vit.embed(small.flatten(0, 1)), self.prototype_rate)
+            outputs.append(of_small.view(B, small.shape[1], -1))
+        centred = targets - self.center
+        probabilities = (centred * self.gain() / self.temperature).softmax(dim=-1)  # (B, G, K)
+        predictions = torch.cat(outputs, dim=1) / self.config.student_temperature
+        predictions = predictions.log_softmax(dim=-1)  # (B, G + V, K)
+        entropy = -torch.special.xlogy(probabilities, probabilities).sum(dim=-1)  # (B, G)
+        return cross_view_entropy(probabilities, predictions), {
             "teacher_entropy": entropy.mean(dim=1).sum(),
-            OUTPUTS: told.mean(dim=1).sum(dim=0),
+            OUTPUTS: targets.mean(dim=1).sum(dim=0),
             SQUARES: centred.square().mean(dim=(1, 2)).sum(),
-            PROBABILITIES: answers.mean(dim=1).sum(dim=0),
+            PROBABILITIES: probabilities.mean(dim=1).sum(dim=0),
         }
 
     def gain(self) -> Tensor:
         """Return the factor on centred outputs, 1 or more.
 
-        Cosines of independent directions in d dimensions deviate by d^-1/2. A fresh ViT's features of all images
-        point almost the same way, so their centred outputs lie much closer together, a temperature of .04 leaves
-        them almost uniform, and with small batches that is where both models end (tests show it).
+        Cosines of independent directions in d dimensions have deviation d^-1/2. The features of a fresh ViT point
+        almost the same way for all images, so their centred outputs are much closer together, a temperature of .04
+        leaves them almost uniform, and with small batches both models collapse there (tests show it).
         """
         if not self.config.scales:
             return torch.ones_like(self.variance)
         return (self.variance * self.config.bottleneck_width).clamp(LEAST_VARIANCE, 1).rsqrt()
 
     @torch.no_grad()
-    def settle(self, outputs: Tensor, squares: Tensor, *, step: int, total_steps: int, bad: Tensor) -> None:
+    def update_teacher(
+        self, outputs: Tensor, squares: Tensor, *, step: int, total_steps: int, bad: Tensor
+    ) -> None:
         """After step `step` (from 0), move teacher, centre and variance.
 
         `outputs` (K,) is the mean of the teacher's outputs over the batch, `squares` () of their squared distance
-        from the centre: where that lags behind, the gain must not make its error an answer. Where the flag `bad`
-        is up they stay, as the student does; a number that is not finite never gets in.
+        from the centre: while the centre lags behind, the gain must not amplify its error. If the flag `bad` is set
+        they stay, as the student does, so that no NaN or infinity gets in.
         """
         momentum = teacher_momentum(step, total_steps=total_steps, first=self.config.momentum)
-        if self._pairs is None:  # asking for parameters at every step takes milliseconds
+        if self._pairs is None:  # listing parameters at every step takes milliseconds
             followed, own = dict(self.named_parameters()), dict(self.teacher.named_parameters())
             self._pairs = list(own.values()), [followed[name] for name in own]
         torch._foreach_lerp_(*self._pairs, 1 - momentum)
         share = 1 - self.config.center_momentum
         if self.config.centers:
-            # It begins as no guess.
+            # The first mean is taken as it is.
             moved = self.center.lerp(outputs.to(self.center.dtype), share if step else 1.0)
             self.center.copy_(torch.where(bad > 0, self.center, moved))
         moved = self.variance.lerp(squares.to(self.variance.dtype), share)
@@ -191,14 +193,14 @@ class SelfDistillation(nn.Module):
         self.prototype_rate.fill_(float(step + 1 >= self.config.prototypes_wait * total_steps))
 
 
-def crossed_entropy(answers: Tensor, guesses: Tensor) -> Tensor:
-    """Return the mean cross-entropy (B,) of answers (B, G, K) and log-guesses (B, G + V, K) of any other view.
+def cross_view_entropy(probabilities: Tensor, predictions: Tensor) -> Tensor:
+    """Return the mean cross-entropy (B,) of probabilities (B, G, K) and log-predictions (B, G + V, K) of other views.
 
-    The sum over all pairs is a product of sums; pairs of a view with itself are taken out again.
+    The sum over all pairs is a product of sums; the pairs of a view with itself are subtracted.
     """
-    G, views = answers.shape[1], guesses.shape[1]
-    every = (answers.sum(dim=1) * guesses.sum(dim=1)).sum(dim=-1)
-    own = (answers * guesses[:, :G]).sum(dim=(1, 2))
+    G, views = probabilities.shape[1], predictions.shape[1]
+    every = (probabilities.sum(dim=1) * predictions.sum(dim=1)).sum(dim=-1)
+    own = (probabilities * predictions[:, :G]).sum(dim=(1, 2))
     return (own - every) / (G * views - G)
 
 
@@ -208,7 +210,7 @@ def teacher_momentum(step: int, *, total_steps: int, first: float) -> float:
 
 
 def teacher_temperature(step: int, *, total_steps: int, config: SelfDistillationConfig) -> float:
-    """Return the teacher's temperature at `step` (from 0): a line from the first one to the last, then constant."""
+    """Return the teacher's temperature at `step` (from 0): linear from the first one to the last, then constant."""
     warmup = config.temperature_warmup * total_steps
     progress = min(step / warmup, 1.0) if warmup else 1.0
     first, last = config.first_teacher_temperature, config.teacher_temperature
@@ -219,5 +221,5 @@ def require_no_head(vit: ViT) -> None:
     """Refuse a model with a head, which nothing would train."""
     if vit.head is not None or vit.representation is not None:
         raise ConfigError(
-            "a model that learns from itself has no head, got one; give num_classes=None and no representation_width"
+            "self-distillation needs a model without a head; use num_classes=None and no representation_width"
         )

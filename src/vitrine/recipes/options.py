@@ -1,24 +1,22 @@
-"""From the options that people give to the recipe that will be run."""
+"""From the options of a verb to the recipe of a run."""
 
 import dataclasses
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 from vitrine.errors import ConfigError
-from vitrine.objectives.patch_targets import Target
-from vitrine.recipes import find_recipe
-from vitrine.recipes.recipe import (
-    Objective,
-    Recipe,
-    from_yaml,
-    with_settings,
-    without_labels,
-)
+from vitrine.objectives import LabelsObjective, Objective, find_objective
+from vitrine.recipes.recipe import Recipe, from_yaml, with_settings
+from vitrine.recipes.registry import RECIPES, find_recipe
 from vitrine.spelling import nearest
 
 FROM_SCRATCH = "from-scratch"
 ENDINGS = (".yaml", ".yml")
+# Options of the verbs that are settings of `training` by the same name.
+TRAINING_OPTIONS = (
+    "batch_size", "lr", "seed", "precision", "log_every", "checkpoint_every", "evaluate_every",
+)  # fmt: skip
 CHECKPOINTING = "model_options.activation_checkpointing"
 CHANGEABLE = (
     *(
@@ -32,51 +30,54 @@ CHANGEABLE = (
 )  # fmt: skip
 
 
-def chosen_recipe(
-    name: str | None,
-    *,
-    objective: Objective | None = None,
-    target: Target | None = None,
-    teacher: str | None = None,
-    model: str | None = None,
-    epochs: float | None = None,
-    steps: int | None = None,
-    batch_size: int | None = None,
-    lr: float | None = None,
-    size: int | None = None,
-    seed: int | None = None,
-    precision: str | None = None,
-    log_every: int | None = None,
-    checkpoint_every: int | None = None,
-    evaluate_every: int | None = None,
-    settings: Iterable[str] = (),
-) -> Recipe:
+class RecipeOptions(TypedDict, total=False):
+    """What the training verbs may change about a recipe; None leaves it as it is."""
+
+    objective: str | None
+    target: str | None
+    """What masked patches predict."""
+    teacher: str | None
+    """Weights that distillation learns from."""
+    model: str | None
+    epochs: float | None
+    steps: int | None
+    batch_size: int | None
+    lr: float | None
+    size: int | None
+    seed: int | None
+    precision: str | None
+    log_every: int | None
+    checkpoint_every: int | None
+    evaluate_every: int | None
+    settings: Iterable[str]
+    """Any setting by its path, such as `training.lr=3e-4`."""
+
+
+def chosen_recipe(name: str | None, **options: Unpack[RecipeOptions]) -> Recipe:
     """Find a recipe by name or file, then change what was given; `settings` come last.
 
-    Without a name it is that of the objective; another objective than the recipe's takes its place.
+    Without a name it is the recipe of the objective; an objective other than the recipe's replaces that.
     """
+    objective, steps, epochs = options.get("objective"), options.get("steps"), options.get("epochs")
     if name is None:
-        name = FROM_SCRATCH if objective in (None, "labels") else objective
-    assert name is not None
-    settings = tuple(settings)
+        name = FROM_SCRATCH if objective in (None, LabelsObjective.kind) else default_recipe(str(objective))
+    settings = tuple(options.get("settings", ()))
     by_setting = {path.strip(): text for path, _, text in (setting.partition("=") for setting in settings)}
     wanted_epochs = by_setting.get("epochs", epochs)
     wanted_steps = by_setting.get("training.total_steps", steps)
     if wanted_epochs is not None and wanted_steps is not None:
-        raise ConfigError(f"give epochs or steps, not both, got {wanted_epochs} and {wanted_steps}")
-    recipe = with_objective(read_recipe(name), objective=objective, target=target)
-    if teacher is not None:
-        recipe = with_teacher(recipe, teacher)
-    if model is not None:
+        raise ConfigError(f"use epochs or steps, not both, got {wanted_epochs} and {wanted_steps}")
+    recipe = with_kind(read_recipe(name), objective)
+    for option in ("target", "teacher"):
+        if options.get(option) is not None:
+            recipe = with_objective_option(recipe, option, lasting(str(options[option])))
+    if (model := options.get("model")) is not None:
         recipe = with_model(recipe, model)
-    named = {
-        "batch_size": batch_size, "lr": lr, "seed": seed, "precision": precision, "log_every": log_every,
-        "checkpoint_every": checkpoint_every, "evaluate_every": evaluate_every, "total_steps": steps,
-    }  # fmt: skip
+    named = {name: options.get(name) for name in TRAINING_OPTIONS} | {"total_steps": steps}
     training = {key: value for key, value in named.items() if value is not None}
     given = training.keys() | {path.removeprefix("training.") for path in by_setting}
     recipe = with_training(recipe, training, given=given)
-    if size is not None:
+    if (size := options.get("size")) is not None:
         recipe = dataclasses.replace(recipe, size=size)
     if epochs is not None or wanted_steps is not None:
         recipe = dataclasses.replace(recipe, epochs=epochs)
@@ -84,42 +85,47 @@ def chosen_recipe(
     return chosen if wanted_steps is None else chosen.with_steps(chosen.training.total_steps)
 
 
+def lasting(name: str) -> str:
+    """Return an absolute path for a file or folder, so that a run finds it wherever it is resumed."""
+    return str(Path(name).resolve()) if Path(name).exists() else name
+
+
 def with_training(recipe: Recipe, training: Mapping[str, Any], *, given: Collection[str]) -> Recipe:
-    """Change numbers of the training; what was `given`, here or by a setting, is not fitted to the data any more."""
+    """Change settings of the training; those that are `given`, here or by a setting, are not adapted to the data."""
     kept = (name for name in ("warmup_steps", "log_every") if name in given)
     return dataclasses.replace(
         recipe,
         training=dataclasses.replace(recipe.training, **training),
         asked_for=tuple(dict.fromkeys((*recipe.asked_for, *kept))),
-        least_steps=0 if "batch_size" in given else recipe.least_steps,  # the batch is what was asked for
+        least_steps=0 if "batch_size" in given else recipe.least_steps,
     )
 
 
 def with_model(recipe: Recipe, model: str) -> Recipe:
-    """Give a recipe another model; the shape of its own goes with that."""
+    """Give a recipe another model, without the options that belong to the shape of its own."""
     if model == recipe.model:
         return recipe
     return dataclasses.replace(recipe, model=model, model_options=without_shape(recipe.model_options))
 
 
 def without_shape(model_options: Mapping[str, Any]) -> dict[str, Any]:
-    """Leave out what another model has of its own; pooling, positions and dropout stay the recipe's."""
+    """Drop the options of a model's shape; pooling, positions and dropout stay the recipe's."""
     shape = ("width", "depth", "num_heads", "mlp_width", "patch_size", "representation_width")
     return {key: value for key, value in model_options.items() if key not in shape}
 
 
 def read_recipe(name: str) -> Recipe:
-    """Return the recipe of this name, or the one that is written in this file."""
+    """Return the recipe of this name, or the one in this file."""
     if is_file(name):
         try:
-            return from_yaml(Path(name).read_text(encoding="utf-8"))
+            return from_yaml(Path(name).read_text(encoding="utf-8"), name=Path(name).stem)
         except (OSError, UnicodeDecodeError) as error:
-            raise ConfigError(f"the recipe {name} cannot be read: {error}") from None
+            raise ConfigError(f"cannot read the recipe {name}: {error}") from None
     path = Path(name)
     if path.suffix in ENDINGS:
         others = [str(other) for ending in ENDINGS for other in path.parent.glob(f"*{ending}")]
         near = f"; did you mean {nearest(name, others)[0]}?" if others else ""
-        raise ConfigError(f"there is no file {name}{near}")
+        raise ConfigError(f"no such file: {name}{near}")
     return find_recipe(name)
 
 
@@ -129,40 +135,40 @@ def is_file(name: str) -> bool:
 
 
 def changed_under_way(recipe: Recipe, settings: Iterable[str]) -> Recipe:
-    """Change what may change between two steps of a run: neither its data, nor what its checkpoints hold."""
+    """Change settings on which neither the data nor the checkpoints of a run depend."""
     settings = tuple(settings)
     changed = with_settings(recipe, settings)
     paths = [setting.partition("=")[0].strip() for setting in settings]
     for path in paths:
         if path not in CHANGEABLE:
             raise ConfigError(
-                f"{path} cannot change in the middle of a run; start a new one, or change any of "
-                f"{', '.join(CHANGEABLE)}"
+                f"{path} cannot change in the middle of a run; start a new run, or change one of "
+                f"{', '.join(CHANGEABLE)}",
+                option="set",
             )
     return dataclasses.replace(changed, epochs=None) if "training.total_steps" in paths else changed
 
 
-def with_objective(recipe: Recipe, *, objective: Objective | None, target: Target | None) -> Recipe:
-    """Give a recipe the objective, and masked patches the target, that was asked for."""
-    if objective is not None and objective != recipe.objective:
-        if objective == "labels":
-            raise ConfigError(
-                f"recipe {recipe.name} learns without labels; for labels choose another, such as {FROM_SCRATCH}"
-            )
-        recipe = without_labels(recipe, objective)
-    if target is None:
+def default_recipe(objective: str) -> str:
+    """Return the recipe that is named like an objective; the plain one where it has none of its own."""
+    return objective if objective in RECIPES else FROM_SCRATCH
+
+
+def with_kind(recipe: Recipe, kind: str | None) -> Recipe:
+    """Give a recipe the objective of this name, with its default settings, unless it has it already."""
+    if kind is None or kind == recipe.objective.kind:
         return recipe
-    if recipe.objective != "masked-patches":
-        raise ConfigError(f"a target goes with objective masked-patches, got {target} and {recipe.objective}")
-    return dataclasses.replace(
-        recipe, masked_patches=dataclasses.replace(recipe.masked_patches, target=target)
-    )
+    if kind == LabelsObjective.kind:
+        raise ConfigError(
+            f"recipe {recipe.name} learns without labels; choose another one, such as {FROM_SCRATCH}",
+            option="recipe",
+        )
+    return recipe.with_objective(find_objective(kind)())
 
 
-def with_teacher(recipe: Recipe, teacher: str) -> Recipe:
-    """Name the teacher of a distillation, in a way that holds wherever the run is gone on with."""
-    if recipe.objective != "distillation":
-        raise ConfigError(f"a teacher goes with objective distillation, got {teacher} and {recipe.objective}")
-    path = Path(teacher)
-    named = str(path.resolve()) if path.exists() else teacher
-    return dataclasses.replace(recipe, distillation=dataclasses.replace(recipe.distillation, teacher=named))
+def with_objective_option(recipe: Recipe, name: str, value: Any) -> Recipe:
+    """Change one setting of a recipe's objective; refuse one that it does not have."""
+    objective: Objective = recipe.objective
+    if name not in {one.name for one in dataclasses.fields(objective)}:
+        raise ConfigError(f"does not go with objective {objective.kind}", option=name)
+    return dataclasses.replace(recipe, objective=dataclasses.replace(objective, **{name: value}))

@@ -1,4 +1,4 @@
-"""Between frozen records and the plain values of files and options, refusing names and kinds that do not fit."""
+"""Between frozen records and the plain values of files and options, refusing unknown names and wrong types."""
 
 import dataclasses
 import re
@@ -11,12 +11,12 @@ import yaml
 from vitrine.errors import ConfigError
 from vitrine.spelling import near_match, nearest
 
-# YAML 1.1 takes 3e-4 for a word, since there is no point in it.
+# YAML 1.1 reads 3e-4 as a word, since it has no decimal point.
 POWER_OF_TEN = re.compile(r"[-+]?([0-9]+(\.[0-9]*)?|\.[0-9]+)[eE][-+]?[0-9]+")
 
 
 def read_value(text: str) -> Any:
-    """Read a value as YAML does, and numbers such as 3e-4, which YAML 1.1 takes for words."""
+    """Read a value as YAML does, and numbers such as 3e-4, which YAML 1.1 reads as words."""
     try:
         return float(text) if POWER_OF_TEN.fullmatch(text) else yaml.safe_load(text)
     except yaml.YAMLError:
@@ -24,7 +24,7 @@ def read_value(text: str) -> Any:
 
 
 def unknown_setting(path: str, values: Mapping[str, Any]) -> str:
-    """Say which of the settings in a table comes nearest to one that does not exist."""
+    """Describe a setting that does not exist, with the nearest one in the table."""
     known: list[str] = []
 
     def collect(values: Mapping[str, Any], prefix: str) -> None:
@@ -34,17 +34,18 @@ def unknown_setting(path: str, values: Mapping[str, Any]) -> str:
                 collect(value, f"{prefix}{name}.")
 
     collect(values, "")
-    # `lr` is `training.lr`: what a setting is called says more than where it is thought to lie.
+    # `lr` is `training.lr`: the name of a setting says more than the place it is looked for.
     own_names = {name: name.rpartition(".")[2] for name in known}
     own_name = near_match(path.rpartition(".")[2], set(own_names.values()))
     alike = [name for name in known if own_names[name] == own_name]
     return f"there is no setting {path!r}; did you mean {nearest(path, alike or known)[0]!r}?"
 
 
-def build(kind: Any, values: Mapping[str, Any], *, where: str) -> Any:
-    """Make a frozen record from plain values, records inside it included."""
-    hints = get_type_hints(kind)
-    arguments = {}
+def build(kind: Any, values: Mapping[str, Any], *, where: str, **ready: Any) -> Any:
+    """Build a frozen record from plain values, nested records included; fields in `ready` are taken as they are."""
+    names = {one.name for one in dataclasses.fields(kind)}
+    hints = {name: hint for name, hint in get_type_hints(kind).items() if name in names}
+    arguments: dict[str, Any] = dict(ready)
     for name, value in values.items():
         if name not in hints:
             raise ConfigError(
@@ -55,7 +56,7 @@ def build(kind: Any, values: Mapping[str, Any], *, where: str) -> Any:
 
 
 def convert(kind: Any, value: Any, *, where: str) -> Any:
-    """Turn a plain value into a field's kind; refuse what does not fit."""
+    """Convert a plain value to the type of a field; refuse other types."""
     if dataclasses.is_dataclass(kind):
         if not isinstance(value, dict):
             raise ConfigError(f"{where} is a table of names and values, got {value!r}")

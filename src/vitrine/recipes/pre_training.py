@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 from vitrine.data.augmenting.augment import Augment
+from vitrine.objectives import LabelsObjective
 from vitrine.recipes.recipe import Recipe
 from vitrine.training.config import TrainingConfig
 
@@ -47,7 +48,7 @@ def jft_like(model: str) -> Recipe:
         model=model,
         model_options=large_data_head(model),
         size=224,
-        loss="sigmoid",
+        objective=LabelsObjective(loss="sigmoid"),
         epochs=epochs,
         training=TrainingConfig(
             optimizer="adamw", lr=rate, batch_size=BATCH, warmup_steps=WARMUP, decay="linear", end_lr=LINEAR_END,
@@ -67,7 +68,7 @@ def i21k_like(model: str) -> Recipe:
         model=model,
         model_options={**large_data_head(model), "dropout": 0.1},
         size=224,
-        loss="sigmoid",
+        objective=LabelsObjective(loss="sigmoid"),
         epochs=I21K[model],
         training=TrainingConfig(
             optimizer="adamw", lr=1e-3, batch_size=BATCH, warmup_steps=WARMUP, decay="linear", end_lr=LINEAR_END,
@@ -131,7 +132,7 @@ def augreg(
             "head_bias": SIGMOID_HEAD_BIAS, "dropout": regularisation, "stochastic_depth": regularisation,
         },
         size=224,
-        loss="sigmoid",
+        objective=LabelsObjective(loss="sigmoid"),
         epochs=300,
         augment=Augment(num_operations=2 if magnitude else 0, magnitude=magnitude, mixup=mixup),
         training=TrainingConfig(

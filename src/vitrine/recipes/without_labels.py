@@ -3,6 +3,12 @@
 from collections.abc import Callable
 
 from vitrine.data.augmenting.multi_crop import MultiCrop
+from vitrine.objectives import (
+    AutoencoderObjective,
+    DinoObjective,
+    DistillationObjective,
+    MaskedPatchesObjective,
+)
 from vitrine.recipes.recipe import Recipe, Views
 from vitrine.training.config import TrainingConfig
 
@@ -16,7 +22,7 @@ def masked_patches() -> Recipe:
     return Recipe(
         name="masked-patches",
         claim="ViT-B/16 then fine-tuned on ImageNet 79.9 % (scratch 77.9) in the paper; unmeasured here",
-        objective="masked-patches",
+        objective=MaskedPatchesObjective(),
         model="ViT-B/16",
         size=224,
         training=TrainingConfig(
@@ -34,7 +40,7 @@ def autoencoder() -> Recipe:
     return Recipe(
         name="autoencoder",
         claim="ViT-B/16 then fine-tuned on ImageNet 83.6 % by its authors (arXiv:2111.06377); unmeasured here",
-        objective="autoencoder",
+        objective=AutoencoderObjective(),
         model="ViT-B/16",
         model_options={"positions": "sincos_2d"},
         size=224,
@@ -58,11 +64,10 @@ def dino() -> Recipe:
     return Recipe(
         name="dino",
         claim="ViT-S/16 on ImageNet 72.8 % by nearest neighbours by its authors (arXiv:2104.14294); unmeasured here",
-        objective="dino",
+        objective=DinoObjective(multi_crop=MultiCrop(source_size=336)),
         model="ViT-S/16",
         size=224,
         views=Views(crop="inception", area=(0.5, 1.0), flip=False),
-        multi_crop=MultiCrop(source_size=336),
         epochs=300,
         training=TrainingConfig(
             # 5e-4 for 256 images, in proportion; 10 epochs of ImageNet to warm up.
@@ -80,7 +85,7 @@ def distillation() -> Recipe:
     return Recipe(
         name="distillation",
         claim="unmeasured",
-        objective="distillation",
+        objective=DistillationObjective(),
         model="ViT-S/16",
         size=224,
         views=Views(area=(0.25, 1.0)),

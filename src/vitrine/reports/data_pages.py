@@ -7,11 +7,11 @@ import numpy as np
 
 from vitrine.data.auditing.duplicates import Duplicate, ImageRef
 from vitrine.data.auditing.overlap import TRAIN, Overlap
-from vitrine.data.auditing.scan import ScanReport, problem_of
+from vitrine.data.auditing.scan import ScanReport
 from vitrine.data.decoding.decode import decode
-from vitrine.data.sources.file_list import photos_passed_over
+from vitrine.data.sources.file_list import photos_skipped
 from vitrine.data.sources.source import Source
-from vitrine.errors import DataError
+from vitrine.errors import DataError, ImageError
 from vitrine.reports.pages import render
 from vitrine.reports.thumbnails import thumbnail
 from vitrine.runtime.progress import track
@@ -23,7 +23,7 @@ MOST_PAIRS = 60
 MOST_SAMPLES = 240
 MOST_SAMPLES_A_CLASS = 6
 # Problems that are neither a file's nor a pair's, so that no picture shows them.
-ELSEWHERE = ("damaged shard", "empty class", "missing class", "single class", "tiny class")
+ELSEWHERE = ("damaged shard", "extreme shape", "empty class", "missing class", "single class", "tiny class")
 _PAIR_KINDS = (
     ("leak", "Leaks between splits", "The same picture in two splits: the score on the second is too good."),
     ("conflict", "Copies with different labels", "The same picture under two names: one of them is wrong."),
@@ -51,7 +51,7 @@ def render_scan(report: ScanReport, splits: Mapping[str, Source]) -> str:
         address=printable(report.address),
         bad=bad,
         groups=groups,
-        has_photos_passed_over=bool(photos_passed_over(report.passed_over)),
+        has_photos_passed_over=bool(photos_skipped(report.passed_over)),
         table=_class_table(report),
         samples=_samples(report, splits),
         issues=[
@@ -80,13 +80,19 @@ def render_overlap(overlap: Overlap, train: Source, tests: Mapping[str, Source])
 
 def _bad_file(source: Source, index: int) -> dict[str, Any]:
     name = printable(source.name(index))
-    reason = ""
+    problem, detail = "unreadable", ""
     try:
         decode(source.read(index).data, name=name)
+    except ImageError as error:
+        problem, detail = error.kind, str(error)
     except DataError as error:
-        reason = str(error)
-    words = reason.removeprefix(name).strip() or "cannot be read"
-    return {"path": name, "problem": problem_of(reason), "detail": words, "picture": thumbnail(source, index)}
+        detail = str(error)
+    return {
+        "path": name,
+        "problem": problem,
+        "detail": detail.removeprefix(name).strip() or "cannot be read",
+        "picture": thumbnail(source, index),
+    }
 
 
 def _pair_kind(pair: Duplicate) -> str:

@@ -20,8 +20,10 @@ MOST_PAIRS = 10
 MOST_UNREADABLE = 100
 # With more classes than this the matrix shows the worst ones; the CSV file has all.
 MOST_MATRIX = 40
-# A letter of the matrix's labels is about 6.5 px wide; longer names are cut.
-LABEL_LETTERS, LETTER = 22, 6.5
+# A letter of the matrix's labels is about 7.5 px wide; longer names are cut.
+LABEL_LETTERS, LETTER = 22, 7.5
+# Few classes get large cells with their counts; many get small ones.
+MATRIX_SIDE, SMALLEST_CELL, LARGEST_CELL = 480, 18, 56
 
 
 def render_evaluation(score: SplitScore, *, model: str, extra: Mapping[str, float]) -> str:
@@ -34,7 +36,7 @@ def render_evaluation(score: SplitScore, *, model: str, extra: Mapping[str, floa
         "figures": score.figures,
         "extra": extra,
         "unreadable": [
-            {"path": printable(score.source.name(index)), "why": why}
+            {"path": (name := printable(score.source.name(index))), "why": why.removeprefix(name).strip()}
             for index, why in list(failures.items())[:MOST_UNREADABLE]
         ],
         "num_unreadable": len(failures),
@@ -105,6 +107,7 @@ def matrix_cells(figures: SingleLabel) -> dict[str, Any]:
     names = [printable(figures.per_class[k].name) for k in chosen]
     return {
         "names": names,
+        "side": max(SMALLEST_CELL, min(LARGEST_CELL, MATRIX_SIDE // len(names))),
         "margin": 16 + round(LETTER * min(LABEL_LETTERS, max(map(len, names)))),
         "counts": counts.tolist(),
         "shares": np.round(counts / totals, 4).tolist(),

@@ -1,135 +1,157 @@
-"""How long a run will take, said before its first step: a few images are read, learned from and forgotten.
+"""How long a run will take, estimated before its first step: a few images are read and trained on for nothing.
 
-Nothing that the run depends on is changed by that: weights keep their values, gradients are thrown away, random
-numbers are put back. Models of which a single image takes a second are reckoned by their operations instead.
+The run does not depend on it: weights keep their values, gradients are discarded, random numbers are restored. Models
+that need a second per image are estimated by their operations instead.
 """
 
 import statistics
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    import torch
-    from torch import nn
+import numpy as np
+import torch
+from torch import nn
 
-    from vitrine.data.loading.loader import Batch
-    from vitrine.runs.training_run import Setting
-    from vitrine.runtime.processes import Processes
-    from vitrine.training.task import Task
+from vitrine.data.loading.loader import Batch, Loader
+from vitrine.data.loading.order import Rows
+from vitrine.data.preparing.training_view import TrainView
+from vitrine.data.sources.source import Source
+from vitrine.models.cost import TRAINING_FLOPS_PER_MAC, cost_of
+from vitrine.recipes.recipe import Recipe
+from vitrine.runs.records import StartingModel
+from vitrine.runs.run_data import RunData
+from vitrine.runs.task import is_resident, training_view
+from vitrine.runs.validation import num_evaluated
+from vitrine.runtime.devices import computing_in
+from vitrine.runtime.hardware import measured_matmul_rate
+from vitrine.runtime.processes import Processes, largest
+from vitrine.runtime.threads import available_cores
+from vitrine.training.config import TrainingConfig
+from vitrine.training.graphs import can_record
+from vitrine.training.optimizer import freeze
+from vitrine.training.task import Task
 
-# What reading some images, and learning from some, may take; and how many images are tried at most.
-READING_SECONDS, LEARNING_SECONDS = 0.25, 0.8
-MOST_READ, MOST_LEARNED, MOST_PASSES = 16, 16, 5
-# Operations a second that a device of the kind surely reaches: by these a trial is seen to be short enough.
+# Seconds for reading some images and training on some, and how many images at most.
+READING_SECONDS, TRAINING_SECONDS = 0.25, 0.8
+MOST_READ, MOST_TRAINED, MOST_PASSES = 16, 16, 5
+# Operations per second that every device of the kind reaches: they show whether a trial is short enough.
 SURE_RATE = {"cpu": 3e10, "cuda": 1e14}
 LONGEST_IMAGE_SECONDS, LONGEST_PASS_SECONDS = 1.0, 1.5
 # A training step reaches half of the matmul rate of an H200 (docs/experiments.md), two thirds of a CPU's (ViT-B/16).
 SHARE_OF_RATE = {"cpu": 0.65, "cuda": 0.5}
-# Compiled, a step takes 0.7 of the trial's time (there), and compiling itself about a minute.
+# A compiled step takes 0.7 of the trial's time (there), and compiling itself about a minute.
 COMPILED_SHARE, COMPILING_SECONDS = 0.7, 60.0
-# The trial launches its kernels one by one, which for a small model takes longer than they run. Recorded, that is
-# gone: even a ViT of width 256 under heavy augmentation then reaches 0.22 of the rate (there, CIFAR-10).
+# The trial launches its kernels one by one, which for a small model takes longer than they run. Recorded, that time
+# is gone: even a ViT of width 256 with heavy augmentation then reaches 0.22 of the rate (there, CIFAR-10).
 RECORDED_SHARE_OF_RATE = 0.2
 # Clipping and AdamW on two cores: 22 ms for 5.5 million weights. Accelerators do it beside the rest.
-UPDATE_SECONDS_A_WEIGHT = 4e-9
-# A pass forward is a third of one forward and backward.
+UPDATE_SECONDS_PER_WEIGHT = 4e-9
+# A forward pass takes a third of a forward and backward pass.
 FORWARD_SHARE = 1 / 3
 FORWARD_FLOPS_PER_MAC = 2
 
 
 @dataclass(frozen=True, kw_only=True)
 class Pace:
-    """Seconds an image."""
+    """Seconds per image."""
 
-    learning: float
-    """Of the device."""
+    training: float
+    """On the device."""
     reading: float
-    """Of one thread."""
+    """By one thread."""
     workers: int
     threads: int | None
-    """How many cores the device and the readers share; None where the device has its own."""
+    """Cores that the device and the workers share; None if the device has its own."""
 
     def seconds(self, images: float, *, share: float = 1.0) -> float:
-        """Return what so many images take, with `share` of the device's work on each."""
-        learning = share * self.learning
+        """Return the time of some images, with `share` of the device's work on each."""
+        training = share * self.training
         if not self.workers:
-            return images * (learning + self.reading)
+            return images * (training + self.reading)
         alone = self.reading / self.workers
         if self.threads is None:
-            return images * max(learning, alone)
-        return images * max(learning + self.reading / self.threads, alone)
+            return images * max(training, alone)
+        return images * max(training + self.reading / self.threads, alone)
 
 
 def expected_seconds(
-    setting: "Setting", processes: "Processes", module: "nn.Module", task: "Task | None", *, done: int
+    module: nn.Module,
+    task: Task | None,
+    start: StartingModel,
+    data: RunData,
+    recipe: Recipe,
+    *,
+    workers: int,
+    processes: Processes,
+    is_sharded: bool,
+    done: int,
 ) -> float:
-    """Return the seconds that the steps after `done` and the evaluations among them will take.
+    """Return the seconds of the steps after `done` and of their evaluations.
 
-    Every process must ask; without a task, and where the model is cut among processes, nothing is tried out.
+    Every process must call it; without a task, and for sharded models, nothing is tried.
     """
-    import torch
-
-    from vitrine.runs.validation import num_judged
-    from vitrine.runtime.processes import largest
-
-    recipe, training = setting.recipe, setting.recipe.training
-    pace = pace_of(setting, processes, module, task)
+    training = recipe.training
+    pace = pace_of(
+        module, None if is_sharded else task, start, data, recipe, workers=workers, processes=processes
+    )
     steps = training.total_steps - done
     seconds = pace.seconds(steps * training.batch_size / processes.world_size)
     if processes.device.type == "cpu":
         trained = sum(parameter.numel() for parameter in module.parameters() if parameter.requires_grad)
-        seconds += steps * trained * UPDATE_SECONDS_A_WEIGHT
-    forward = 1.0 if training.trains == "head" else FORWARD_SHARE
+        seconds += steps * trained * UPDATE_SECONDS_PER_WEIGHT
     if training.compiles_on(processes.device.type):
         seconds += COMPILING_SECONDS
-    judged = num_judged(setting.splits, recipe) / processes.world_size
+    images = num_evaluated(data, recipe) / processes.world_size
     times = evaluations_after(done, every=training.evaluate_every, total=training.total_steps)
-    times += bool(setting.wants_report and recipe.needs_labels)
-    seconds += pace.seconds(times * judged, share=forward)
+    forward = 1.0 if training.trains == "head" else FORWARD_SHARE
+    seconds += pace.seconds(times * images, share=forward)
     return float(largest(torch.tensor(seconds, device=processes.device), processes))
 
 
+def pace_of(
+    module: nn.Module,
+    task: Task | None,
+    start: StartingModel,
+    data: RunData,
+    recipe: Recipe,
+    *,
+    workers: int,
+    processes: Processes,
+) -> Pace:
+    """Measure how fast images are read and trained on, or estimate the latter."""
+    view, cores = training_view(recipe, start.preprocess), available_cores()
+    batch, reading = read_some(data.train, view, processes.device)
+    flops = flops_per_image(start, recipe, num_images=len(data.train))
+    return Pace(
+        training=training_seconds(module, task, batch, recipe.training, flops=flops, processes=processes),
+        reading=0.0 if is_resident(data.train, view, processes.device) else reading,
+        workers=min(workers, cores),
+        threads=None if processes.device.type != "cpu" else min(torch.get_num_threads(), cores),
+    )
+
+
 def evaluations_after(done: int, *, every: int | None, total: int) -> int:
-    """Count the evaluations of a run that are still to come; there is always one at the end."""
+    """Count the evaluations that are left; there is always one at the end."""
     if every is None:
         return 1
     return total // every - done // every + bool(total % every)
 
 
-def pace_of(setting: "Setting", processes: "Processes", module: "nn.Module", task: "Task | None") -> Pace:
-    """Measure how fast images are read and learned from, or reckon the latter."""
-    import torch
-
-    from vitrine.runs.training_batches import is_resident
-    from vitrine.runtime.threads import available_cores
-
-    batch, reading = few_images(setting, processes.device)
-    if is_resident(setting, processes):
-        reading = 0.0
-    cores = available_cores()
-    return Pace(
-        learning=learning_seconds(setting, processes, module, task, batch),
-        reading=reading,
-        workers=min(setting.workers, cores),
-        threads=None if processes.device.type != "cpu" else min(torch.get_num_threads(), cores),
-    )
-
-
-def learning_seconds(
-    setting: "Setting", processes: "Processes", module: "nn.Module", task: "Task | None", batch: "Batch"
+def training_seconds(
+    module: nn.Module,
+    task: Task | None,
+    batch: Batch,
+    training: TrainingConfig,
+    *,
+    flops: float,
+    processes: Processes,
 ) -> float:
-    """Return the seconds that learning from one image takes: by a trial, or else by its operations."""
-    from vitrine.runtime.hardware import measured_matmul_rate
-    from vitrine.training.graphs import can_record
-
-    training, kind = setting.recipe.training, processes.device.type
-    flops = operations_an_image(setting)
-    is_cut = setting.shard and processes.world_size > 1
+    """Return the seconds of training on one image: by a trial, or else by its operations."""
+    kind = processes.device.type
     is_short = flops <= LONGEST_IMAGE_SECONDS * SURE_RATE.get(kind, SURE_RATE["cpu"])
     tried = None
-    if task is not None and is_short and not is_cut:
-        tried = tried_out(module, task, batch, setting, processes)
+    if task is not None and is_short:
+        tried = tried_out(module, task, batch, training, flops=flops, processes=processes)
     if tried is not None and training.compiles_on(kind):
         tried *= COMPILED_SHARE
     is_recorded = training.graphs and can_record(processes.device, world_size=processes.world_size)
@@ -141,52 +163,46 @@ def learning_seconds(
     return min(tried, flops / (RECORDED_SHARE_OF_RATE * rate))
 
 
-def few_images(setting: "Setting", device: "torch.device") -> "tuple[Batch, float]":
+def read_some(train: Source, view: TrainView, device: torch.device) -> tuple[Batch, float]:
     """Read some training images in this thread; return them and the seconds of one."""
-    import numpy as np
-    import torch
-
-    from vitrine.data.loading.loader import Batch, Loader
-    from vitrine.data.loading.order import Rows
-    from vitrine.runs.training_batches import train_view
-
-    source = setting.splits["train"]
-    loader = Loader(source, train_view(setting), batch_size=1, num_workers=0, keep_going=True)
-    began, found = time.perf_counter(), []
-    for batch in loader.training_batches(stop_step=min(MOST_READ, len(source))):
-        found.append(batch)
+    loader = Loader(train, view, batch_size=1, num_workers=0, keep_going=True)
+    began, seconds = time.perf_counter(), 0.0
+    read: list[Batch] = []
+    for batch in loader.training_batches(stop_step=min(MOST_READ, len(train))):
+        read.append(batch)
         seconds = time.perf_counter() - began
         if seconds > READING_SECONDS:
             break
     rows = Rows(
         0,
         *(
-            np.concatenate([getattr(batch.rows, name) for batch in found])
+            np.concatenate([getattr(batch.rows, name) for batch in read])
             for name in ("indices", "epochs", "positions")
         ),
     )
-    images, labels = (torch.cat([getattr(batch, name) for batch in found]) for name in ("images", "labels"))
+    images, labels = (torch.cat([getattr(batch, name) for batch in read]) for name in ("images", "labels"))
     together = Batch(images=images.to(device), labels=labels.to(device), rows=rows, failures={})
-    return together, seconds / len(found)
+    return together, seconds / len(read)
 
 
 def tried_out(
-    module: "nn.Module", task: "Task", batch: "Batch", setting: "Setting", processes: "Processes"
+    module: nn.Module,
+    task: Task,
+    batch: Batch,
+    training: TrainingConfig,
+    *,
+    flops: float,
+    processes: Processes,
 ) -> float | None:
-    """Learn from a few images, for nothing; return the seconds of one, or None where memory does not do."""
-    import torch
-
-    from vitrine.training.optimizer import freeze
-    from vitrine.training.step import computing_in
-
-    training, device = setting.recipe.training, processes.device
+    """Train on a few images for nothing; return the seconds of one, or None if memory is too small."""
+    device = processes.device
     share = training.batch_size // processes.world_size
     own = min(training.micro_batch or share, share)
     was_training = module.training
     freeze(module.to(device).train(), training)
 
-    def fitting(size: float) -> int:
-        # No more than there will be at a time, and pairs where the batch has any: mixing wants them.
+    def even(size: float) -> int:
+        # No more than a micro-batch, and pairs if the batch has any: mixing needs them.
         return min(max(2 * int(min(size, own) / 2), 2), share)
 
     def once(size: int) -> float:
@@ -203,19 +219,19 @@ def tried_out(
     try:
         with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
             if device.type == "cpu":
-                first = once(fitting(2))  # slow, since memory is got and kernels are chosen
-                if fitting(2) * first > LONGEST_PASS_SECONDS:
+                first = once(even(2))  # slow: memory is allocated and kernels are chosen
+                if even(2) * first > LONGEST_PASS_SECONDS:
                     return first
-                times = [once(fitting(2))]
-                end = time.perf_counter() + LEARNING_SECONDS
-                # A new size chooses kernels anew: it takes two passes to know it.
-                size = fitting(min(LEARNING_SECONDS / 2 / times[0], MOST_LEARNED))
+                times = [once(even(2))]
+                end = time.perf_counter() + TRAINING_SECONDS
+                # A new size chooses kernels again: the second pass shows its time.
+                size = even(min(TRAINING_SECONDS / 2 / times[0], MOST_TRAINED))
                 while len(times) < MOST_PASSES and time.perf_counter() < end:
                     times.append(once(size))
                 return statistics.median(times[2:] or times)
-            # An accelerator is quick with what fills it: as many images as it will have, as far as time allows.
+            # An accelerator is fast if it is full: as many images as it will have, within the time.
             rate = SURE_RATE.get(device.type, SURE_RATE["cpu"])
-            size = fitting(LEARNING_SECONDS * rate / operations_an_image(setting))
+            size = even(TRAINING_SECONDS * rate / flops)
             once(size)
             return once(size)
     except torch.OutOfMemoryError:
@@ -227,14 +243,8 @@ def tried_out(
             torch.cuda.empty_cache()
 
 
-def repeated(batch: "Batch", size: int) -> "Batch":
-    """Make a batch of so many images from those of another."""
-    import numpy as np
-    import torch
-
-    from vitrine.data.loading.loader import Batch
-    from vitrine.data.loading.order import Rows
-
+def repeated(batch: Batch, size: int) -> Batch:
+    """Build a batch of this size from the images of another."""
     chosen = np.arange(size) % len(batch)
     rows, numbers = batch.rows, torch.from_numpy(chosen).to(batch.images.device)
     return Batch(
@@ -245,21 +255,14 @@ def repeated(batch: "Batch", size: int) -> "Batch":
     )
 
 
-def operations_an_image(setting: "Setting") -> float:
-    """Count the operations that learning from one image takes: backwards twice as many as forwards."""
-    from vitrine.models.cost import TRAINING_FLOPS_PER_MAC, cost_of
-
-    recipe, config = setting.recipe, setting.model.config
+def flops_per_image(start: StartingModel, recipe: Recipe, *, num_images: int) -> float:
+    """Count the operations of training on one image: the backward pass has twice as many as the forward pass."""
+    objective, config, training = recipe.objective, start.model.config, recipe.training
     macs = cost_of(config).macs
-    is_frozen = recipe.training.trains == "head"
-    flops = (FORWARD_FLOPS_PER_MAC if is_frozen else TRAINING_FLOPS_PER_MAC) * macs * recipe.passes(config)
-    if recipe.objective == "dino":
-        flops += FORWARD_FLOPS_PER_MAC * 2 * macs  # the teacher sees the two large views
-    if setting.teacher is not None:
-        # Kept answers are asked for once for each image, not at every epoch.
-        times = 1.0
-        if recipe.distillation.caches:
-            seen = recipe.training.total_steps * recipe.training.batch_size
-            times = min(len(setting.splits["train"]) / seen, 1.0)
-        flops += times * FORWARD_FLOPS_PER_MAC * cost_of(setting.teacher.model.config).macs
-    return flops
+    per_mac = FORWARD_FLOPS_PER_MAC if training.trains == "head" else TRAINING_FLOPS_PER_MAC
+    extra = objective.forward_macs(
+        macs,
+        teacher_macs=0 if start.teacher is None else cost_of(start.teacher.model.config).macs,
+        visits=training.total_steps * training.batch_size / num_images,
+    )
+    return per_mac * macs * objective.images_per_image(config) + FORWARD_FLOPS_PER_MAC * extra

@@ -1,108 +1,125 @@
-"""Try the learning rates of a recipe on the held-out part, then train on all images with the best (Table 4)."""
+"""Try the learning rates of a recipe on held-out images, then train on all images with the best (Table 4)."""
 
 import copy
 import dataclasses
 import math
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
-from vitrine.errors import ConfigError
+from vitrine.errors import ConfigError, TryOption, TryVerb
+from vitrine.recipes.recipe import Recipe
+from vitrine.runs.records import Execution, RunOutput, StartingModel, TrainingResult
+from vitrine.runs.run_data import RunData, with_held_out
+from vitrine.runs.run_start import check_data, write_records
+from vitrine.runs.train_run import train_run
+from vitrine.runtime.processes import joined_processes, on_first_process
+from vitrine.runtime.progress import notice
 from vitrine.runtime.run_folder import RunFolder
+from vitrine.training.saving import newest_state
+from vitrine.training.stopping import NotFiniteError, StoppedError
 
-if TYPE_CHECKING:
-    from vitrine.data.sources.source import Source
-    from vitrine.recipes import Recipe
-    from vitrine.runs.training_run import Setting
-
-# Accuracy on the held-out part, then the loss there, below 0: more is better of both.
-Judgement: TypeAlias = tuple[float, float]
-NOT_FINITE: Judgement = (-math.inf, -math.inf)
+# Accuracy on the held-out images, then their negative loss: higher is better for both.
+Score: TypeAlias = tuple[float, float]
+NOT_FINITE: Score = (-math.inf, -math.inf)
 
 
-def swept(setting: "Setting") -> "Setting":
-    """Try each learning rate of the recipe, but for those tried before; return the run of the best, on all images."""
-    from vitrine.runs.run_data import everything
-    from vitrine.runs.run_records import write_records
-    from vitrine.runtime.processes import joined_processes, on_first_process
-    from vitrine.runtime.progress import notice
-    from vitrine.training.stopping import NotFiniteError
+def sweep_run(
+    start: StartingModel,
+    data: RunData,
+    recipe: Recipe,
+    *,
+    execution: Execution,
+    output: RunOutput,
+    allow_changed_data: bool = False,
+) -> TrainingResult:
+    """Train with each learning rate of the recipe, in folders below the run's; then on all images with the best.
 
-    rates = setting.recipe.sweep
-    with joined_processes(setting.device) as processes:
-        marked = dataclasses.replace(setting, is_sweeping=True)
-        is_resumed = on_first_process(lambda: RunFolder(setting.folder).is_run, processes)
-        on_first_process(lambda: write_records(marked, is_resumed=is_resumed), processes)
+    Rates that were tried before an interruption are not tried again.
+    """
+    rates, folder = recipe.sweep, output.folder
+    with joined_processes(execution.device) as processes:
+
+        def begin() -> None:
+            if folder.is_run:
+                check_data(data, folder, allow_changed=allow_changed_data)
+            else:
+                write_records(start, data, recipe, execution=execution, output=output, is_sweeping=True)
+
+        on_first_process(begin, processes)
+        listed = ", ".join(f"{rate:g}" for rate in rates)
         notice(
-            f"Plan: a sweep of {len(rates)} learning rates ({', '.join(f'{rate:g}' for rate in rates)}), then a run "
-            f"on all images: {len(rates) + 1} times what one run takes"
+            f"Plan: a sweep of {len(rates)} learning rates ({listed}), then a run on all images: {len(rates) + 1} "
+            "times as long as one run"
         )
-        tried = {rate: judged_with(rate, setting) for rate in rates}
-    # Of equally many right answers, and a small part to try on has many ties, the surer ones.
-    best = max(tried, key=lambda rate: tried[rate])
-    if tried[best] == NOT_FINITE:
+        scores = {
+            rate: try_rate(rate, start, data, recipe, execution=execution, output=output) for rate in rates
+        }
+    # A small held-out set has many ties in accuracy: the loss decides them.
+    best = max(scores, key=lambda rate: scores[rate])
+    if scores[best] == NOT_FINITE:
         raise NotFiniteError(
-            f"the loss was not finite with any of the learning rates {', '.join(f'{rate:g}' for rate in rates)}; try "
-            "lower ones with --set sweep=[...], or a longer warm-up"
+            f"the loss was NaN or infinity with each of the learning rates {listed}; try lower ones or a longer "
+            "warm-up",
+            advice=[TryOption("set", "to choose the rates", "sweep=[1e-5,3e-5]")],
         )
-    notice(f"Training on all of it with learning rate {best:g}")
-    chosen, splits = with_rate(best, setting), everything(setting.splits)
-    recipe = chosen.recipe.with_steps_for(len(splits["train"]))  # epochs are passes over all of it now
-    return dataclasses.replace(chosen, recipe=recipe, splits=splits, trains_on_all=True, is_sweeping=False)
+    notice(f"Training on all images with learning rate {best:g}")
+    whole = with_held_out(data)
+    # Epochs are now passes over all images.
+    final = with_rate(best, recipe).with_steps_for(len(whole.train))
+    return train_run(start, whole, final, execution=execution, output=output)
 
 
-def require_sweep(recipe: "Recipe", splits: "Mapping[str, Source]") -> None:
+def require_sweep(recipe: Recipe, data: RunData) -> None:
     """Refuse a sweep without rates to try, or without images to try them on."""
     if not recipe.sweep:
         raise ConfigError(
-            f"recipe {recipe.name} has no learning rates to try; give some with --set sweep=[1e-4,3e-4,1e-3]"
+            f"recipe {recipe.name} has no learning rates to try",
+            option="sweep",
+            advice=[TryOption("set", "to choose some", "sweep=[1e-4,3e-4,1e-3]")],
         )
-    if "val" not in splits:
-        raise ConfigError("a sweep needs a held-out part to try learning rates on; leave --hold-out 0 out")
+    if data.validation is None:
+        raise ConfigError("a sweep needs held-out images; hold_out must not be 0", option="sweep")
 
 
-def judged_with(rate: float, setting: "Setting") -> Judgement:
-    """Train with one learning rate in a folder of its own, or go on there; say and return how good it came out."""
-    from vitrine.runs.training_run import carry_out
-    from vitrine.runtime.processes import joined_processes, on_first_process
-    from vitrine.runtime.progress import notice
-    from vitrine.training.saving import newest_state
-    from vitrine.training.stopping import NotFiniteError, StoppedError
-
-    run = RunFolder(setting.folder).attempt(rate)
-    folder = run.path
-
-    def is_done() -> bool:
-        return run.has_model
-
-    with joined_processes(setting.device) as processes:
-        if not on_first_process(is_done, processes):
-            attempt = dataclasses.replace(
-                with_rate(rate, setting),
-                model=copy.deepcopy(setting.model),
-                folder=folder,
-                is_sweeping=False,
-                wants_report=False,
-            )
-            state = on_first_process(lambda: newest_state(run.last_checkpoint), processes)
+def try_rate(
+    rate: float,
+    start: StartingModel,
+    data: RunData,
+    recipe: Recipe,
+    *,
+    execution: Execution,
+    output: RunOutput,
+) -> Score:
+    """Train with one learning rate in a folder of its own, or resume there; report and return its score."""
+    attempt = output.folder.attempt(rate)
+    with joined_processes(execution.device) as processes:
+        if not on_first_process(lambda: attempt.has_model, processes):
+            state = on_first_process(lambda: newest_state(attempt.last_checkpoint), processes)
             try:
-                carry_out(attempt, resume_from=state)
+                train_run(
+                    dataclasses.replace(start, model=copy.deepcopy(start.model)),
+                    data,
+                    with_rate(rate, recipe),
+                    execution=execution,
+                    output=dataclasses.replace(output, folder=attempt, reports=False),
+                    resume_from=state,
+                )
             except StoppedError as stopped:
-                raise StoppedError(str(stopped).replace(str(folder), str(setting.folder))) from None
-            except NotFiniteError as found:
-                notice(f"Learning rate {rate:g}: {found}")
+                resume = TryVerb("resume", (str(output.folder),), "to continue")
+                raise StoppedError(stopped.problem, advice=[resume]) from None
+            except NotFiniteError as error:
+                notice(f"Learning rate {rate:g}: {error}")
                 return NOT_FINITE
-        accuracy, surprise = on_first_process(lambda: last_evaluation(run), processes)
-    notice(f"Learning rate {rate:g}: {100 * accuracy:.2f} % on the held-out part, loss {-surprise:.4g}")
-    return accuracy, surprise
+        accuracy, negative_loss = on_first_process(lambda: last_score(attempt), processes)
+    notice(f"Learning rate {rate:g}: {100 * accuracy:.2f} % on held-out images, loss {-negative_loss:.4g}")
+    return accuracy, negative_loss
 
 
-def last_evaluation(run: RunFolder) -> Judgement:
-    """Read how good a run was at its end."""
-    judged = [record for record in run.read_metrics() if "val_accuracy" in record]
-    return judged[-1]["val_accuracy"], -judged[-1]["val_loss"]
+def last_score(run: RunFolder) -> Score:
+    """Read accuracy and negative loss of a run's last evaluation."""
+    evaluations = [record for record in run.read_metrics() if "val_accuracy" in record]
+    return evaluations[-1]["val_accuracy"], -evaluations[-1]["val_loss"]
 
 
-def with_rate(rate: float, setting: "Setting") -> "Setting":
-    """Return the same run with another learning rate."""
-    training = dataclasses.replace(setting.recipe.training, lr=rate)
-    return dataclasses.replace(setting, recipe=dataclasses.replace(setting.recipe, training=training))
+def with_rate(rate: float, recipe: Recipe) -> Recipe:
+    """Return the recipe with another learning rate."""
+    return dataclasses.replace(recipe, training=dataclasses.replace(recipe.training, lr=rate))

@@ -1,67 +1,188 @@
-"""Passes over a run's validation split, while it trains."""
+"""The validation images of a run, as evaluations read them: logits, mean losses, quality of representations.
+
+Every evaluation hides the same patches and cuts the same views, so that its losses can be compared. Labels of images
+that are learned without them measure the representation (nearest neighbours) and are never trained on.
+
+Shapes: N images of a split, D width, K classes.
+"""
 
 import math
-from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
-if TYPE_CHECKING:
-    from vitrine.data.loading.loader import Batch
-    from vitrine.data.sources.source import Source
-    from vitrine.recipes import Recipe
-    from vitrine.runs.training_run import Setting
-    from vitrine.runtime.processes import Processes
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from vitrine.data.loading.loader import Batch, Loader
+from vitrine.data.loading.order import Rows, evaluation_rows
+from vitrine.data.preparing.preprocess import Preprocess
+from vitrine.data.sources.source import NO_LABEL, Source, Subset
+from vitrine.errors import DataError
+from vitrine.evaluation.feature_statistics import collapse_warning, effective_rank, spread
+from vitrine.evaluation.outputs import Outputs, collect_outputs
+from vitrine.evaluation.probes import nearest_neighbours
+from vitrine.models.dropout import image_keys, randomness_of
+from vitrine.objectives.objective import PartsOf
+from vitrine.recipes.recipe import Recipe
+from vitrine.runs.run_data import RunData
+from vitrine.runtime.processes import Processes, mean_over
+from vitrine.runtime.progress import notice, quiet
+
+# Images whose representations are measured, per split: enough for a point of accuracy, seconds of work.
+MOST_PROBED = 2000
+# Masks and views of an evaluation are drawn from this seed, whatever the seed of the run.
+EVALUATION_SEED = 0
+MOST_AT_ONCE = 64
 
 
-def num_judged(splits: "Mapping[str, Source]", recipe: "Recipe") -> int:
-    """Count the images that one evaluation reads: without labels some are looked at again, beside trained ones."""
-    from vitrine.runs.unlabelled_evaluation import MOST_PROBED
+class SplitValidation:
+    """The validation split of a run; remembers the outputs of the latest and of the best evaluation."""
 
-    if "val" not in splits:
+    def __init__(
+        self,
+        data: RunData,
+        preprocess: Preprocess,
+        *,
+        batch_size: int,
+        workers: int,
+        processes: Processes,
+        is_sharded: bool,
+    ) -> None:
+        assert data.validation is not None
+        self.train, self.source, self.preprocess = data.train, data.validation, preprocess
+        self.workers, self.processes, self.is_sharded = workers, processes, is_sharded
+        world_size = processes.world_size
+        # Small enough to fit beside what training holds in memory.
+        self.batch_size = max(min(batch_size, MOST_AT_ONCE * world_size) // world_size, 1)
+        self.latest: Outputs | None = None
+        self.best: Outputs | None = None
+
+    @property
+    def num_images(self) -> int:
+        """How many images there are."""
+        return len(self.source)
+
+    def keep_as_best(self) -> None:
+        """Remember the latest outputs as those of the best weights, for the report."""
+        self.best = self.latest
+
+    def logits(self, module: nn.Module) -> tuple[Tensor, Tensor]:
+        """Return the logits (N, K) of all images and their labels."""
+        with quiet():
+            outputs = collect_outputs(
+                module, self.source, preprocess=self.preprocess, batch_size=self.batch_size,
+                num_workers=self.workers, device=self.processes.device, is_sharded=self.is_sharded,
+            )  # fmt: skip
+        if outputs.failures:
+            raise DataError(f"cannot read a validation image: {next(iter(outputs.failures.values()))}")
+        self.latest = outputs
+        labels = torch.from_numpy(np.asarray(self.source.labels))
+        return outputs.rows, labels.long() if labels.ndim == 1 else labels
+
+    def mean_sums(self, module: nn.Module, parts_of: PartsOf) -> dict[str, Tensor]:
+        """Return the mean loss per image as `loss`, and the means of the other sums, every image once."""
+        preprocess, totals = self.preprocess, dict[str, Tensor]()
+
+        def add(pixels: Tensor, rows: Rows, weight: float) -> None:
+            first = int(rows.indices[0])
+            keys = image_keys(EVALUATION_SEED, first=first, count=len(pixels), device=pixels.device)
+            with randomness_of(keys):
+                losses, sums = module(*parts_of(pixels.float(), rows, EVALUATION_SEED))
+            sums = {"loss": losses.sum(), **sums, "count": losses.new_tensor(len(pixels))}
+            for name, value in sums.items():
+                totals[name] = totals.get(name, 0) + weight * value.double()
+
+        zeros = torch.zeros(1, preprocess.channels, *preprocess.size, device=self.processes.device)
+        for batch in self.batches():
+            if batch is None:
+                add(zeros, evaluation_rows(length=1, batch_size=1)[0], 0.0)
+            else:
+                add(batch.images, batch.rows, 1.0)
+        count = mean_over(totals.pop("count"), self.processes)
+        return {name: mean_over(value, self.processes) / count for name, value in totals.items()}
+
+    def batches(self) -> Iterator[Batch | None]:
+        """Yield this process's share of the images once, then None until all processes made as many passes.
+
+        A sharded model gathers its weights in every pass, so it must run for None too.
+        """
+        world_size = self.processes.world_size
+        left = math.ceil(math.ceil(len(self.source) / world_size) / self.batch_size)
+        with Loader(
+            self.source, self.preprocess, batch_size=self.batch_size * world_size, rank=self.processes.rank,
+            world_size=world_size, num_workers=self.workers, device=self.processes.device,
+        ) as loader:  # fmt: skip
+            for batch in loader.evaluation_batches():
+                yield batch
+                left -= 1
+        yield from [None] * left
+
+    def representation(
+        self, module: nn.Module, *, advice: str, information: float | None, num_outputs: int | None
+    ) -> dict[str, float]:
+        """Measure rank and spread of representations, nearest neighbours where there are labels, and collapse."""
+        features, labels = self.probe(module, self.source)
+        measures = {"feature_rank": effective_rank(features), "feature_spread": spread(features)}
+        if self.source.is_labelled and not self.source.is_multi_label:
+            support = self.probe(module, self.train)
+            measures["knn_accuracy"] = neighbour_accuracy(
+                support, (features, labels), num_classes=len(self.source.classes)
+            )
+        warning = collapse_warning(
+            rank=measures["feature_rank"], spread=measures["feature_spread"], information=information,
+            num_outputs=num_outputs,
+        )  # fmt: skip
+        if self.processes.is_first and warning is not None:
+            notice(f"{warning}; {advice}")
+        return {**measures, "collapsed": float(warning is not None)}
+
+    def probe(self, module: nn.Module, source: Source) -> tuple[Tensor, Tensor]:
+        """Return representations (N, D) and labels (N,) of some images of a split, on every process."""
+        if len(source) > MOST_PROBED:
+            chosen = np.random.default_rng(EVALUATION_SEED).choice(len(source), MOST_PROBED, replace=False)
+            source = Subset(source, np.sort(chosen))
+        features: list[Tensor] = []
+        labels: list[Tensor] = []
+        with Loader(
+            source, self.preprocess, batch_size=self.batch_size, num_workers=self.workers,
+            device=self.processes.device,
+        ) as loader:  # fmt: skip
+            for batch in loader.evaluation_batches():
+                features.append(module(self.preprocess.normalise(batch.images)).float().cpu())
+                labels.append(batch.labels.cpu())
+        return torch.cat(features), torch.cat(labels)
+
+
+def neighbour_accuracy(
+    support: tuple[Tensor, Tensor], test: tuple[Tensor, Tensor], *, num_classes: int
+) -> float:
+    """Return the fraction of labelled test images that their nearest labelled support images classify correctly."""
+    (known, classes), (features, labels) = (
+        (rows[labels != NO_LABEL], labels[labels != NO_LABEL]) for rows, labels in (support, test)
+    )
+    predicted = nearest_neighbours(known, classes, features, num_classes=num_classes)
+    return float((predicted == labels).double().mean())
+
+
+def num_evaluated(data: RunData, recipe: Recipe) -> int:
+    """Count the images that one evaluation reads; representations are measured on some of both splits again."""
+    if data.validation is None:
         return 0
-    count = len(splits["val"])
+    count = len(data.validation)
     if recipe.needs_labels:
         return count
-    return count + sum(min(len(splits[name]), MOST_PROBED) for name in ("val", "train"))
+    return count + sum(min(len(source), MOST_PROBED) for source in (data.validation, data.train))
 
 
-def with_evaluations(recipe: "Recipe", splits: "Mapping[str, Source]") -> "Recipe":
-    """Let a run have a learning curve where nothing was said about evaluations."""
-    return recipe.with_evaluations_for(len(splits["train"]), num_judged=num_judged(splits, recipe))
+def with_evaluations(recipe: Recipe, data: RunData) -> Recipe:
+    """Spread some evaluations over the run, unless the recipe decides it."""
+    return recipe.with_evaluations_for(len(data.train), num_evaluated=num_evaluated(data, recipe))
 
 
-def validation_passes(setting: "Setting", processes: "Processes") -> "Iterator[Batch | None]":
-    """Yield this process's share of the split, every image once, then None until all have made as many passes.
-
-    A sharded model gathers its weights in every pass, so it has to run for None too, on anything.
-    """
-    from vitrine.data.loading.loader import Loader
-
-    source, world_size = setting.splits["val"], processes.world_size
-    batch = evaluation_batch(setting, world_size)
-    left = math.ceil(math.ceil(len(source) / world_size) / (batch // world_size))
-    with Loader(
-        source, setting.preprocess, batch_size=batch, rank=processes.rank, world_size=world_size,
-        num_workers=setting.workers, device=processes.device,
-    ) as loader:  # fmt: skip
-        for found in loader.evaluation_batches():
-            yield found
-            left -= 1
-    yield from [None] * left
-
-
-def evaluation_batch(setting: "Setting", world_size: int) -> int:
-    """Return a batch over all processes that is small enough to go with what training holds."""
-    return min(setting.recipe.training.batch_size, 64 * world_size) // world_size * world_size or world_size
-
-
-def unjudged(splits: "Mapping[str, Source]") -> tuple[str, ...]:
-    """Name the classes that the accuracy says nothing about, as of so few images none is held out."""
-    from vitrine.spelling import some_of
-
-    train, val = splits["train"], splits["val"]
-    names = [
-        name
-        for name, trained, held_out in zip(train.classes, train.counts(), val.counts(), strict=True)
-        if trained and not held_out
-    ]
-    return (f"Not judged, as no image is held out: {some_of(names)}",) if names else ()
+def classes_without_validation(data: RunData) -> tuple[str, ...]:
+    """Name the classes of which so few images exist that none is held out."""
+    train, val = data.train, data.validation
+    if val is None:
+        return ()
+    counts = zip(train.classes, train.counts(), val.counts(), strict=True)
+    return tuple(name for name, trained, held_out in counts if trained and not held_out)

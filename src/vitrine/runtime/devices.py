@@ -1,9 +1,9 @@
-"""Which device a run computes on."""
+"""Which device a run computes on, and in which precision."""
 
 import functools
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 import numpy as np
 import torch
@@ -44,6 +44,18 @@ def _require_gpu(device: torch.device) -> None:
         raise ConfigError(
             f"{device} is not among the {counted(count, 'GPU')}, counted from 0", option="device"
         )
+
+
+def is_bf16(precision: str, *, device: str) -> bool:
+    """Whether a run on this kind of device computes in bf16, or does beside fp8: `auto` does on CUDA."""
+    return precision in ("bf16", "fp8") or (precision == "auto" and device == "cuda")
+
+
+def computing_in(precision: str, device: str) -> AbstractContextManager[None]:
+    """Compute in bf16 inside the block if the precision of the run is bf16 on this kind of device."""
+    return (
+        torch.autocast(device, dtype=torch.bfloat16) if is_bf16(precision, device=device) else nullcontext()
+    )
 
 
 def has_fast_bf16(device: torch.device) -> bool:
@@ -95,3 +107,11 @@ def device_constant(values: tuple[float, ...], device: torch.device) -> Tensor:
     """Return a few numbers as a float32 tensor that is made on its device once; not to be written to."""
     with torch.inference_mode(False):  # made once, used in every mode
         return torch.tensor(values, device=device, dtype=torch.float32)
+
+
+@contextmanager
+def seeded(seed: int) -> Iterator[None]:
+    """Draw random numbers on the CPU from this seed inside the block; afterwards they continue as before."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        yield

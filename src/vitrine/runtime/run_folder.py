@@ -60,6 +60,8 @@ class RunRecord:
     """Config of the model, as `checkpoints.record` writes it."""
     preprocess: Mapping[str, Any]
     objective: str = "labels"
+    weights_prefix: str | None = None
+    """Where the model's weights are in a checkpoint of the trained module; version 0.1 did not record it."""
     hold_out: float | None = None
     exclude: str | None = None
     shard: bool = False

@@ -1,7 +1,9 @@
-"""A training run that may still be going on: its records as they come, and its newest weights."""
+"""A training run that may not have finished: its name, its records as they are written, its newest weights."""
 
 import math
+import re
 import time
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -10,21 +12,23 @@ from vitrine.checkpoints import Loaded, Record
 from vitrine.checkpoints.reading.safetensors_file import SafetensorsFile
 from vitrine.checkpoints.record import config_from_json
 from vitrine.data.preparing.preprocess import Preprocess
-from vitrine.errors import CheckpointError
+from vitrine.errors import CheckpointError, VitrineError
 from vitrine.models import build
 from vitrine.runtime.files import parse_json
-from vitrine.runtime.run_folder import RunFolder
+from vitrine.runtime.run_folder import RunFolder, RunRecord
 
 CHUNK_BYTES = 2**18
+# A folder that was named by its date: 2026-11-18-031500-finetune.
+DATED = re.compile(r"(\d{4}-\d{2}-\d{2})-(\d{2})(\d{2})\d{2}-")
 
 
 class LiveRun:
-    """The records of one run folder, read a piece at a time from where the reader stopped."""
+    """The records of one run folder, read in pieces."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.run = RunFolder(folder)
-        self.name = folder.resolve().name
+        self.name = run_name(folder)
 
     @property
     def is_finished(self) -> bool:
@@ -32,25 +36,25 @@ class LiveRun:
         return self.run.has_model
 
     def silent_seconds(self) -> float | None:
-        """Return how long ago the last record was written; None where there is none."""
+        """Return the seconds since the last record; None if there is none."""
         try:
             return max(time.time() - self.run.metrics_file.stat().st_mtime, 0.0)
         except FileNotFoundError:
             return None
 
     def weights_stamp(self) -> tuple[tuple[str, int, int], ...]:
-        """Return which files of weights there are, with size and time: it changes when there is something new."""
-        found = []
+        """Return the files of weights with size and time; it changes when new weights are written."""
+        stamp = []
         for path in (self.run.model / "config.json", *states_of(self.run)):
             with suppress(OSError):
                 status = path.stat()
-                found.append((path.name, status.st_size, status.st_mtime_ns))
-        return tuple(found)
+                stamp.append((path.name, status.st_size, status.st_mtime_ns))
+        return tuple(stamp)
 
     def read(self, after: int) -> tuple[list[dict[str, Any]], int]:
-        """Return the whole records after byte `after`, and the byte to go on from.
+        """Return the complete records after byte `after`, and the byte to continue from.
 
-        A resumed run may have cut the file short: then it is read from its start.
+        A resumed run may have truncated the file: then it is read from its start.
         """
         path = self.run.metrics_file
         try:
@@ -66,13 +70,26 @@ class LiveRun:
         return [record for line in whole.splitlines() if (record := parsed(line))], after + len(whole)
 
 
+def run_name(folder: Path) -> str:
+    """Return the folder's name; for a dated folder its data set and date, such as `photos, 2026-11-18 03:15`."""
+    name = folder.resolve().name
+    date = DATED.match(name)
+    if date is None:
+        return name
+    try:
+        data = RunFolder(folder).read_record().data
+    except VitrineError:
+        return name
+    return f"{Path(data).name or data}, {date[1]} {date[2]}:{date[3]}"
+
+
 def states_of(run: RunFolder) -> tuple[Path, Path]:
-    """Return the files of weights of a run, best first: what `evaluate` will see in the end."""
+    """Return the checkpoints of a run, the best one first, as it is the one that the run will save."""
     return run.best_checkpoint, run.last_checkpoint
 
 
 def parsed(line: bytes) -> dict[str, Any] | None:
-    """Read one record's plain values; numbers that JSON does not know become None."""
+    """Parse the plain values of one record; NaN and infinity, which JSON lacks, become None."""
     try:
         record = parse_json(line)
     except ValueError:
@@ -86,8 +103,17 @@ def parsed(line: bytes) -> dict[str, Any] | None:
     }
 
 
+def weights_prefix(record: RunRecord, *, names: Iterable[str], after: str) -> str:
+    """Return where the model's weights are in the trained module; runs of version 0.1 do not record it."""
+    if record.weights_prefix is not None:
+        return record.weights_prefix
+    known = tuple(names)
+    candidates = ("teacher.vit.", "vit.")
+    return next((one for one in candidates if any(name.startswith(after + one) for name in known)), "")
+
+
 def load_unfinished(folder: Path) -> Loaded | None:
-    """Load the newest weights of a run that has not saved its model yet; None where it has none so far."""
+    """Load the newest weights of a run that has not saved its model yet; None if it has none."""
     run = RunFolder(folder)
     state = next((path for path in states_of(run) if path.exists()), None)
     if state is None:
@@ -97,19 +123,21 @@ def load_unfinished(folder: Path) -> Loaded | None:
         config = config_from_json(dict(record.model))
         preprocess = Preprocess.from_json(dict(record.preprocess))
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise CheckpointError(f"{folder} is a run whose records cannot be read: {error}") from None
+        raise CheckpointError(f"cannot read the records of the run {folder}: {error}") from None
     file = SafetensorsFile(state)
-    # Averages are what the run will save; without labels the trained module holds the model as `vit`.
+    # The run will save the averages; without labels the model is the part `vit` of the trained module.
     prefix = "averages." if any(name.startswith("averages.") for name in file.index) else "model."
-    prefix += "" if record.objective == "labels" else "vit."
+    prefix += weights_prefix(record, names=file.index, after=prefix)
     model = build(config)
     try:
         model.load_state_dict(
             {name.removeprefix(prefix): file.read(name) for name in file.index if name.startswith(prefix)}
         )
     except RuntimeError as error:
-        raise CheckpointError(f"{state} does not fit its run: {str(error).splitlines()[0]}") from None
+        raise CheckpointError(
+            f"{state} does not fit the model of its run: {str(error).splitlines()[0]}"
+        ) from None
     names = tuple(classes) if len(classes) == config.num_classes else None
     described = Record(config=config, preprocess=preprocess, classes=names)
-    note = f"{folder} is not finished: these are its weights in {state.name} as they were just now"
+    note = f"{folder} has not finished: these are its newest weights, from {state.name}"
     return Loaded(model=model.eval(), preprocess=preprocess, classes=names, record=described, notes=(note,))

@@ -21,7 +21,7 @@ from vitrine.runtime.find_run import LATEST, find_run
 from vitrine.runtime.progress import notice
 from vitrine.runtime.run_folder import RunFolder
 from vitrine.serving.fewshot_classifier import with_classifier
-from vitrine.serving.live_run import LiveRun, load_unfinished
+from vitrine.serving.live_run import LiveRun, load_unfinished, run_name
 from vitrine.serving.predictor import Predictor
 from vitrine.serving.served_model import ServedModel
 
@@ -163,7 +163,7 @@ def name_of(source: str) -> str:
     path = path.resolve()
     while path.name in ("model", "model.safetensors"):  # the names in every run folder
         path = path.parent
-    return path.name
+    return run_name(path)
 
 
 class WeightsWatcher:

@@ -1,4 +1,4 @@
-"""What predictions and features become on disk: CSV, JSON, JSON lines; .npy with its paths, Parquet."""
+"""Files of predictions (CSV, JSON, JSON lines) and of features (.npy with a table of paths, Parquet)."""
 
 import csv
 import json
@@ -19,12 +19,12 @@ STANDARD_OUTPUT = Path("-")
 """In the place of a file: predictions as CSV on standard output."""
 PREDICTION_KINDS = (".csv", ".json", ".jsonl")
 FEATURE_KINDS = (".npy", ".parquet")
-# Numbers of all rows together that a column of lists counts in 32 bits; 2.8 million rows of 768 are more.
+# Most numbers in a column of lists with 32-bit offsets; 2.8 million rows of 768 are more.
 _LONGEST_LIST = 2**31 - 1
 
 
 def require_kind(file: Path, kinds: Sequence[str], *, is_overwriting: bool) -> None:
-    """Refuse, before any work, a file of a kind that is not written, one that exists, or that needs an extra."""
+    """Refuse, before any work, an unknown kind of file, an existing file, or one that needs a missing extra."""
     if file.suffix not in kinds:
         raise ConfigError(f"must end in {', '.join(kinds)}, got {printable(str(file))}", option="out")
     if file.is_file() and not is_overwriting:
@@ -38,7 +38,7 @@ def require_kind(file: Path, kinds: Sequence[str], *, is_overwriting: bool) -> N
 
 
 def write_predictions(file: Path, predictions: Iterable[Prediction], *, top: int) -> tuple[int, int]:
-    """Write predictions as they come; return how many there were, and how many of them are errors."""
+    """Write predictions as they arrive; return their number and the number of errors among them."""
     counts = [0, 0]
 
     def counted() -> Iterator[Prediction]:
@@ -58,10 +58,10 @@ def write_predictions(file: Path, predictions: Iterable[Prediction], *, top: int
 def write_features(
     file: Path, rows: NDArray[np.float32], *, names: Sequence[str], failures: dict[int, str]
 ) -> tuple[Path, ...]:
-    """Write features (N, R) and the paths they are of; return the files.
+    """Write features (N, R) with the paths of their pictures; return the files.
 
-    A .npy file holds the pictures that could be read, and a .csv beside it says which row is which picture's; a
-    .parquet file holds both, a row a picture.
+    A .npy file has one row per readable picture, and a .csv beside it maps rows to paths; a .parquet file has both,
+    one row per picture.
     """
     if file.suffix == ".parquet":
         _write_parquet(file, rows, names=names, failures=failures)
@@ -87,37 +87,37 @@ def _csv(file: IO[str], predictions: Iterator[Prediction], top: int) -> None:
         for word in ("predicted", "confidence")
     ]
     writer.writerow(["path", *columns, "error"])
-    for found in predictions:
+    for prediction in predictions:
         cells: list[str] = []
-        for answer in found.answers:
+        for answer in prediction.answers:
             cells += [printable(answer.label), f"{answer.probability:.6f}"]
         cells += [""] * (2 * top - len(cells))
-        writer.writerow([printable(found.name), *cells, found.error or ""])
+        writer.writerow([printable(prediction.name), *cells, prediction.error or ""])
 
 
 def _json(file: IO[str], predictions: Iterator[Prediction], top: int) -> None:
     before = "[\n"
-    for found in predictions:
-        file.write(before + json.dumps(_plain(found), ensure_ascii=False))
+    for prediction in predictions:
+        file.write(before + json.dumps(_plain(prediction), ensure_ascii=False))
         before = ",\n"
     file.write("\n]\n" if before == ",\n" else "[]\n")
 
 
 def _json_lines(file: IO[str], predictions: Iterator[Prediction], top: int) -> None:
-    for found in predictions:
-        file.write(json.dumps(_plain(found), ensure_ascii=False) + "\n")
+    for prediction in predictions:
+        file.write(json.dumps(_plain(prediction), ensure_ascii=False) + "\n")
 
 
-def _plain(found: Prediction) -> dict[str, Any]:
+def _plain(prediction: Prediction) -> dict[str, Any]:
     answers = [
         {
             "label": printable(answer.label),
             "number": answer.number,
             "probability": round(answer.probability, 6),
         }
-        for answer in found.answers
+        for answer in prediction.answers
     ]
-    return {"path": printable(found.name), "answers": answers, "error": found.error}
+    return {"path": printable(prediction.name), "answers": answers, "error": prediction.error}
 
 
 def _write_parquet(

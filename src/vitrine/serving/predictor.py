@@ -1,24 +1,25 @@
-"""A model that answers: from paths, bytes, Pillow's images or arrays to classes, logits and features.
+"""A model ready to predict: from paths, bytes, Pillow images or arrays to classes, logits and features.
 
-The pictures go the way of `vitrine evaluate`: the same decoder, the same `Preprocess` record, the same numbers.
+Pictures are prepared as in evaluation: the same decoder, the same `Preprocess` record, the same numbers.
 
-Shapes: N pictures, B of them at a time, K classes, R features.
+Shapes: N pictures, B per batch, K classes, R features.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Self
 
 import torch
 from torch import Tensor
 
 from vitrine.checkpoints import Loaded, load
+from vitrine.data.decoding.picture_input import Picture
 from vitrine.data.loading.loader import Loader
 from vitrine.data.preparing.preprocess import Preprocess
-from vitrine.data.sources.in_memory import Picture, PictureList
+from vitrine.data.sources.in_memory import PictureList
 from vitrine.data.sources.source import Source
-from vitrine.errors import ConfigError
+from vitrine.errors import ConfigError, TryVerb
 from vitrine.evaluation.features import representation
 from vitrine.evaluation.outputs import Outputs, Precision, at_a_time, casting
 from vitrine.models import Model
@@ -30,17 +31,17 @@ TOP = 5
 
 @dataclass(frozen=True, kw_only=True)
 class Answer:
-    """One class and how likely it is."""
+    """One class and its probability."""
 
     label: str
     number: int
-    """Its place among the logits, from 0."""
+    """Index among the logits, from 0."""
     probability: float
 
 
 @dataclass(frozen=True, kw_only=True)
 class Prediction:
-    """The most likely classes of one picture, the best first; or why there are none."""
+    """The most likely classes of one picture, most likely first, or why it cannot be read."""
 
     name: str
     answers: tuple[Answer, ...] = ()
@@ -49,9 +50,9 @@ class Prediction:
 
 @dataclass(frozen=True, kw_only=True)
 class Rows:
-    """What the model gives for some pictures in a row: (B, K) or (B, R) float32, and why some have none.
+    """The model's output for consecutive pictures: (B, K) or (B, R) float32, and why some have none.
 
-    `start` is the number of the first picture; `failures` counts from there, and those rows are 0.
+    `start` is the number of the first picture; `failures` counts from there, and their rows are 0.
     """
 
     start: int
@@ -60,7 +61,7 @@ class Rows:
 
 
 class Predictor:
-    """A loaded model, its preprocessing and its classes, ready to answer from several threads at once."""
+    """A loaded model with its preprocessing and its classes; safe to use from several threads."""
 
     def __init__(
         self,
@@ -89,31 +90,31 @@ class Predictor:
         image_size: int | tuple[int, int] | None = None,
         batch_size: int | None = None,
         workers: int = 2,
-    ) -> "Predictor":
-        """Open whatever `vitrine.load` opens; `batch_size` pictures are computed at a time."""
+    ) -> Self:
+        """Open any model that `vitrine.load` opens; `batch_size` is the number of pictures per batch."""
         loaded = load(model, image_size=image_size)
         return cls(loaded, device=device, precision=precision, batch_size=batch_size, workers=workers)
 
     @property
     def num_classes(self) -> int | None:
-        """How many classes the model tells apart; None where it has no head."""
+        """Number of classes; None if the model has no classification head."""
         return self.model.config.num_classes
 
     @property
     def classes(self) -> tuple[str, ...]:
-        """The names of the classes in the order of the logits; `class 0` and so on where they are unknown."""
+        """Names of the classes in the order of the logits; `class 0` and so on if they are unknown."""
         if self.loaded.classes is not None:
             return self.loaded.classes
         return tuple(f"class {number}" for number in range(self.num_classes or 0))
 
     @property
     def is_multi_label(self) -> bool:
-        """Whether each class was learned as a yes or no of its own, so that probabilities need not add up to 1."""
+        """Whether a picture may have several classes, so that probabilities need not sum to 1."""
         recipe = self.loaded.record.recipe
         return recipe is not None and recipe.get("loss") == "sigmoid"
 
-    def predict(self, images: Sequence[Picture], *, top: int = TOP) -> list[Prediction]:
-        """Return the `top` most likely classes of each picture; one that cannot be read has an error instead."""
+    def predict(self, images: Iterable[Picture], *, top: int = TOP) -> list[Prediction]:
+        """Return the `top` most likely classes of each picture, or an error if it cannot be read."""
         self.require_head()
         source = PictureList(images)
         return [
@@ -122,20 +123,20 @@ class Predictor:
             for prediction in self.answers(rows, source, top=top)
         ]
 
-    def logits(self, images: Sequence[Picture]) -> Outputs:
-        """Return logits (N, K), and by number why some pictures cannot be read (their rows are 0)."""
+    def logits(self, images: Iterable[Picture]) -> Outputs:
+        """Return logits (N, K), and by index why pictures cannot be read (their rows are 0)."""
         self.require_head()
         return self._outputs(images, wanted="logits")
 
-    def embed(self, images: Sequence[Picture]) -> Outputs:
-        """Return features (N, R), the input of the head, and by number why some pictures cannot be read."""
+    def embed(self, images: Iterable[Picture]) -> Outputs:
+        """Return features (N, R), the input of the head, and by index why pictures cannot be read."""
         return self._outputs(images, wanted="features")
 
     def stream(self, source: Source, *, wanted: Wanted) -> Iterator[Rows]:
-        """Work through a source of any length, `batch_size` pictures in memory at a time."""
+        """Process a source of any length with `batch_size` pictures in memory."""
         if len(source) == 0:
             return
-        # Threads cost more than they bring where there is nothing to do beside them.
+        # For one picture a thread costs more than it gains.
         workers = self.workers if len(source) > 1 else 0
         with Loader(
             source,
@@ -153,7 +154,7 @@ class Predictor:
                 start += len(batch)
 
     def pixels(self, image: Picture, *, name: str | None = None) -> Tensor:
-        """Decode one picture to (C, height, width) uint8 for `batch`; a `DataError` says why it cannot be."""
+        """Decode one picture to (C, height, width) uint8 for `batch`; raise a `DataError` if it cannot be read."""
         example = PictureList([image]).read(0)
         return self.preprocess.pixels(self.preprocess.decode(example.data, name=name or example.name))
 
@@ -163,16 +164,16 @@ class Predictor:
             images = self.preprocess.normalise(pixels.to(self.device, non_blocking=True))
             values = self.model(images) if wanted == "logits" else representation(self.model, images)
             values = values.float().cpu()
-        return values.clone()  # what inference mode makes cannot be changed by others
+        return values.clone()  # tensors of inference mode cannot be modified outside it
 
     def probabilities(self, logits: Tensor) -> Tensor:
-        """Turn logits (B, K) into probabilities the way that the model was trained."""
+        """Turn logits (B, K) into probabilities, by sigmoid for multi-label models and softmax for others."""
         return logits.sigmoid() if self.is_multi_label else logits.softmax(dim=1)
 
     def best(self, logits: Tensor, *, top: int = TOP) -> list[tuple[Answer, ...]]:
-        """Name the `top` most likely classes for each row of logits (B, K)."""
+        """Return the `top` most likely classes for each row of logits (B, K)."""
         if top < 1:
-            raise ConfigError(f"top must be at least 1, got {top}")
+            raise ConfigError(f"must be at least 1, got {top}", option="top")
         values, numbers = self.probabilities(logits).topk(min(top, logits.shape[1]), dim=1)  # (B, top)
         classes = self.classes
         return [
@@ -184,7 +185,7 @@ class Predictor:
         ]
 
     def answers(self, rows: Rows, source: Source, *, top: int = TOP) -> list[Prediction]:
-        """Name the classes of the pictures of `source` that `rows` of logits are about."""
+        """Return the predictions for the pictures of `source` that `rows` of logits belong to."""
         return [
             Prediction(name=source.name(rows.start + row), error=rows.failures[row])
             if row in rows.failures
@@ -193,14 +194,15 @@ class Predictor:
         ]
 
     def require_head(self) -> None:
-        """Refuse a model that cannot name classes."""
+        """Refuse a model without a classification head."""
         if self.num_classes is None:
             raise ConfigError(
-                "the model has no head, so it names no classes; use its features (vitrine embed), or fine-tune it"
+                "the model has no classification head; use its features, or fine-tune it",
+                advice=[TryVerb("embed", ("MODEL", "PICTURES"), "to compute features")],
             )
 
-    def _outputs(self, images: Sequence[Picture], *, wanted: Wanted) -> Outputs:
-        found = list(self.stream(PictureList(images), wanted=wanted))
-        rows = torch.cat([part.values for part in found]) if found else torch.zeros(0, 0)
-        failures = {part.start + row: why for part in found for row, why in part.failures.items()}
+    def _outputs(self, images: Iterable[Picture], *, wanted: Wanted) -> Outputs:
+        parts = list(self.stream(PictureList(images), wanted=wanted))
+        rows = torch.cat([part.values for part in parts]) if parts else torch.zeros(0, 0)
+        failures = {part.start + row: why for part in parts for row, why in part.failures.items()}
         return Outputs(rows=rows, failures=failures)

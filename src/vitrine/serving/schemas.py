@@ -1,19 +1,19 @@
-"""The shapes of all answers, as the OpenAPI document and /docs show them."""
+"""The schemas of all responses, as /openapi.json and /docs show them."""
 
 from pydantic import BaseModel, Field
 
 
 class Problem(BaseModel):
-    """Why there is no answer."""
+    """Why a request was refused."""
 
-    error: str = Field(description="One sentence: what was wrong, what was given, what would do.")
+    error: str = Field(description="One sentence: what is wrong, and what to do.")
 
 
 class Answer(BaseModel):
-    """One class."""
+    """One class and its probability."""
 
     label: str
-    number: int = Field(description="Its place among the logits, from 0.")
+    number: int = Field(description="Index of the class, from 0.")
     probability: float
 
 
@@ -21,14 +21,14 @@ class Predicted(BaseModel):
     """The most likely classes."""
 
     model: str
-    answers: list[Answer] = Field(description="The most likely classes, the best first.")
-    logits: list[float] | None = Field(default=None, description="All logits in order, if asked for.")
-    size: list[int] = Field(description="Height and width that the model saw.")
-    milliseconds: float = Field(description="From the last byte of the upload to the answer.")
+    answers: list[Answer] = Field(description="The most likely classes, most likely first.")
+    logits: list[float] | None = Field(default=None, description="All logits in order, if requested.")
+    size: list[int] = Field(description="Height and width of the model's input in pixels.")
+    milliseconds: float = Field(description="From the end of the upload to the result.")
 
 
 class Embedded(BaseModel):
-    """The input of the model's head."""
+    """The input of the classification head."""
 
     model: str
     features: list[float]
@@ -39,17 +39,21 @@ class Matrix(BaseModel):
     """Attention between all patches of one layer."""
 
     shape: list[int] = Field(
-        description="Heads, queries (the output first, then every patch), keys (patches)."
+        description="Heads, queries (the output first, then all patches), keys (patches)."
     )
-    maximum: list[list[float]] = Field(description="Heads x queries: what 255 stands for in each row.")
-    data: str = Field(description="Bytes of that shape in base64.")
+    maximum: list[list[float]] = Field(
+        description="Heads x queries: the attention that 255 stands for in each row."
+    )
+    data: str = Field(description="Bytes of this shape in base64.")
 
 
 class Layer(BaseModel):
-    """One layer's attention."""
+    """The attention of one layer."""
 
     layer: int
-    heads: list[list[list[float]]] = Field(description="Heads x rows x columns, as seen from the output.")
+    heads: list[list[list[float]]] = Field(
+        description="Heads x rows x columns: attention from the output to each patch."
+    )
     matrix: Matrix | None = None
 
 
@@ -60,13 +64,11 @@ class Explained(BaseModel):
     grid: list[int] = Field(description="Rows and columns of patches.")
     num_layers: int
     num_heads: int
-    seen_from: str
+    seen_from: str = Field(description="Token whose attention is shown.")
     rollout: list[list[float]] = Field(
-        description="How much of the output comes from each patch through all layers."
+        description="Attention rollout: influence of each patch on the output through all layers."
     )
-    distance: list[list[float]] = Field(
-        description="Layers x heads: mean distance in pixels that attention reaches in this picture."
-    )
+    distance: list[list[float]] = Field(description="Layers x heads: mean attention distance in pixels.")
     layers: list[Layer]
     milliseconds: float
 
@@ -75,33 +77,35 @@ class Picture(BaseModel):
     """An array of bytes."""
 
     shape: list[int]
-    data: str = Field(description="Bytes of that shape in base64.")
+    data: str = Field(description="Bytes of this shape in base64.")
 
 
 class Figures(BaseModel):
-    """What can be seen of a model without a picture."""
+    """The figures of a model that need no picture."""
 
     model: str
-    filters: Picture = Field(description="Principal components of the first kernel, RGB, grey is zero.")
+    filters: Picture = Field(description="Principal components of the embedding filters, RGB; grey is zero.")
     positions: Picture | None = Field(
-        description="Cosine of each position with all others: 0 stands for -1, 255 for 1."
+        description="Cosine similarity of each position embedding with all others: 0 stands for -1, 255 for 1."
     )
-    missing: str | None = Field(description="Why there are no positions.")
+    missing: str | None = Field(description="Why there are no position embeddings.")
 
 
 class ServedModel(BaseModel):
-    """One model that answers here."""
+    """One served model."""
 
     name: str
     variant: str | None
     backend: str
     image_size: list[int]
-    rule: str = Field(description="squash: the whole picture; shorter: its centre in its own shape.")
+    rule: str = Field(
+        description="squash: the whole picture, stretched to the input size; shorter: a centre crop."
+    )
     crop_fraction: float
-    classes: list[str] | None = Field(description="None where the model has no head.")
+    classes: list[str] | None = Field(description="null if the model has no classification head.")
     width: int = Field(description="Number of features that /embed returns.")
     parameters: int
-    grid: list[int] | None = Field(description="Rows and columns of patches; none in a ResNet.")
+    grid: list[int] | None = Field(description="Rows and columns of patches; null for a ResNet.")
     patch: list[int] | None
     num_layers: int | None
     num_heads: int | None
@@ -110,24 +114,24 @@ class ServedModel(BaseModel):
 
 
 class Limited(BaseModel):
-    """What the server accepts."""
+    """The server's limits."""
 
     upload_bytes: int
-    pixels: int = Field(description="Of a JPEG.")
-    whole_pixels: int = Field(description="Of any other kind of picture.")
+    pixels: int = Field(description="Most pixels of a JPEG.")
+    whole_pixels: int = Field(description="Most pixels of a picture in another format.")
     waiting: int
     target_seconds: float
 
 
 class Served(BaseModel):
-    """All models, and the limits."""
+    """All served models, and the limits."""
 
     models: list[ServedModel]
     awaited: list[str] = Field(
-        description="Names of those whose runs have no weights yet; they join the models by themselves."
+        description="Models whose runs have no weights yet; each is served as soon as it has."
     )
     limits: Limited
-    run: str | None = Field(description="Name of the training run whose curves /run gives.")
+    run: str | None = Field(description="Name of the training run whose records /run returns.")
     version: str
 
 
@@ -137,20 +141,20 @@ class Run(BaseModel):
     name: str
     is_finished: bool
     silent_seconds: float | None = Field(
-        description="Since its last record; a run that was stopped is silent for long."
+        description="Seconds since the last record; long if the run was stopped."
     )
     records: list[dict[str, float | int | str | None]]
-    next: int = Field(description="What to send as `after` to hear of what comes next.")
+    next: int = Field(description="Pass it as `after` to get the records that follow.")
 
 
 class Health(BaseModel):
-    """Whether the process answers."""
+    """Whether the process responds."""
 
     status: str
 
 
 class Readiness(BaseModel):
-    """Whether requests are taken, and what waits."""
+    """Whether requests are accepted, and how many wait."""
 
     status: str
     waiting: int

@@ -101,9 +101,7 @@ def exaflops_of(run: Run, steps: int) -> float:
 
 def views_of(run: Run) -> float:
     """Return how many whole images, forward and backward, a step reads for each of its batch."""
-    if run.recipe.objective != "dino":
-        return 1.0
-    side = run.recipe.multi_crop.local_size or run.model.image_size[0] // 2
-    small = (side / run.model.image_size[0]) ** 2
-    # The student reads two large views and the small ones; the teacher the large ones, forward alone.
-    return 2 + run.recipe.multi_crop.num_local * small + 2 / 3
+    objective = run.recipe.objective
+    macs = cost_of(run.model).macs
+    forward = objective.forward_macs(macs, teacher_macs=0, visits=1.0) / macs
+    return objective.images_per_image(run.model) + FORWARD_FLOPS_PER_MAC / TRAINING_FLOPS_PER_MAC * forward

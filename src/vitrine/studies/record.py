@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from vitrine.models.config import ModelConfig
 from vitrine.recipes import Recipe
+from vitrine.recipes.recipe import as_values
 from vitrine.reports.charts import Chart
 from vitrine.studies.results import Results
 from vitrine.studies.scales import Scale
@@ -69,7 +70,12 @@ class Run:
 
     def key(self, fingerprints: Mapping[str, str], *, before: str = "") -> str:
         """Hash everything that decides the result, the data and the run before it included."""
-        values = {**dataclasses.asdict(self), "data_is": fingerprints.get(self.data, ""), "before": before}
+        values = {
+            **dataclasses.asdict(self),
+            "recipe": as_values(self.recipe),
+            "data_is": fingerprints.get(self.data, ""),
+            "before": before,
+        }
         if self.probes:
             values["target_is"] = fingerprints.get("target0", "")
         # A claim is a sentence for people; rewording it changes no result.

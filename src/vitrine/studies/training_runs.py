@@ -3,7 +3,6 @@
 A run that was stopped resumes from its last checkpoint.
 """
 
-import dataclasses
 import functools
 import time
 from collections.abc import Mapping
@@ -14,27 +13,23 @@ from typing import Any
 import torch
 from torch import nn
 
-from vitrine.checkpoints import load, save
+from vitrine.checkpoints import load
 from vitrine.checkpoints.adapting import with_num_classes
 from vitrine.checkpoints.weights import ModelWeights, fill_model
 from vitrine.data.preparing.preprocess import Preprocess
-from vitrine.data.sources.source import Source
 from vitrine.models import Model, build
 from vitrine.models.cost import cost_of
-from vitrine.runs.run_records import steps_done
-from vitrine.runs.training_run import Setting
-from vitrine.runs.training_task import make_task, trained_module, weights_of_model
+from vitrine.runs.records import Execution, RunOutput, StartingModel
+from vitrine.runs.run_data import RunData
+from vitrine.runs.train_run import steps_done, train_run
 from vitrine.runtime.devices import choose_device
-from vitrine.runtime.processes import Processes
 from vitrine.runtime.progress import quiet
 from vitrine.runtime.run_folder import RunFolder
 from vitrine.studies.datasets import StudyData, part_of, splits_of
 from vitrine.studies.estimate import exaflops_of
 from vitrine.studies.measures import accuracy_of, measure_model, measure_speed
 from vitrine.studies.record import Run
-from vitrine.training.loop import train
-from vitrine.training.saving import newest_state, weights_of
-from vitrine.training.task import Task
+from vitrine.training.saving import newest_state
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,53 +84,40 @@ def available_threads() -> int:
 
 def trained_and_measured(run: Run, place: Place, device: torch.device) -> dict[str, Any]:
     """Train from the run's starting weights or its last checkpoint, then evaluate the best weights."""
-
     data, size = place.data[run.data], run.model.image_size
     splits = splits_of(data, size[0])
     preprocess = Preprocess(size=size)
     train_part = part_of(splits["train"], run.num_images, seed=run.seed)
-    setting = setting_of(run, place, preprocess=preprocess, splits={**splits, "train": train_part})
-    folder = RunFolder(setting.folder)
+    folder = RunFolder(place.folder(run.study, run.name))
     unfinished = newest_state(folder.last_checkpoint)
     resumed_at = steps_done(unfinished)
-    module = trained_module(setting)
-    processes = Processes(device=device)
-    train(
-        module, task_of(setting, run, processes), config=run.recipe.training, folder=folder.checkpoints,
-        processes=processes, resume_from=unfinished,
-    )  # fmt: skip
-    state = newest_state(folder.best_checkpoint) or newest_state(folder.last_checkpoint)
-    assert state is not None
-    model = build(run.model)
-    model.load_state_dict(weights_of_model(weights_of(state), run.recipe.objective))
-    if run.role == "preparation":
-        save(model, folder.model, preprocess=preprocess, overwrite=True)
-    model = model.to(device).eval()
-    measures = (
-        {} if run.role == "preparation" else measure_model(model, run, place.data, preprocess=preprocess)
+    # Without evaluations along the way, the last weights are measured.
+    is_evaluated = bool(run.recipe.training.evaluate_every) and run.recipe.needs_labels and "val" in splits
+    held_out = {"val": splits["val"]} if is_evaluated else {}
+
+    def evaluate(model: nn.Module) -> dict[str, float]:
+        """Evaluate on images that are already on the device."""
+        return {"accuracy": accuracy_of(model, splits["val"], preprocess=preprocess, device=device)}
+
+    train_run(
+        StartingModel(model=first_weights(run, place), preprocess=preprocess),
+        RunData(address=data.address, splits={"train": train_part, **held_out}),
+        run.recipe,
+        execution=Execution(device=place.device, workers=place.workers),
+        output=RunOutput(folder=folder, verb="study", plans=False, reports=False),
+        resume_from=unfinished,
+        evaluate=evaluate if is_evaluated else None,
     )
+    measures = {}
+    if run.role != "preparation":
+        model = load(folder.model).model.to(device).eval()
+        measures = measure_model(model, run, place.data, preprocess=preprocess)
     return {
         "measures": measures,
         "steps": steps_done(newest_state(folder.last_checkpoint)),
         "num_images": len(train_part),
         "resumed_at": resumed_at,
     }
-
-
-def setting_of(run: Run, place: Place, *, preprocess: Preprocess, splits: Mapping[str, Source]) -> Setting:
-    """Describe the run as the training verbs do."""
-
-    return Setting(
-        model=first_weights(run, place),
-        preprocess=preprocess,
-        splits=splits,
-        recipe=run.recipe,
-        folder=place.folder(run.study, run.name),
-        verb="study",
-        data=place.data[run.data].address,
-        device=place.device,
-        workers=place.workers,
-    )
 
 
 def first_weights(run: Run, place: Place) -> Model:
@@ -156,17 +138,3 @@ def first_weights(run: Run, place: Place) -> Model:
         }
     model.load_state_dict(tensors)
     return model
-
-
-def task_of(setting: Setting, run: Run, processes: Any) -> Task:
-    """Build the task of the training verbs; evaluate only if asked, on images that are already on the device."""
-
-    task = make_task(setting, processes)
-    evaluate = None
-    if run.recipe.training.evaluate_every and run.recipe.objective == "labels" and "val" in setting.splits:
-        val, preprocess = setting.splits["val"], setting.preprocess
-
-        def evaluate(model: nn.Module) -> dict[str, float]:
-            return {"accuracy": accuracy_of(model, val, preprocess=preprocess, device=processes.device)}
-
-    return dataclasses.replace(task, evaluate=evaluate, depict=None)

@@ -17,11 +17,6 @@ LONG_WAY, LEAST_CHECKPOINTS = 1000, 4
 STEPS_WORTH_COMPILING = 2000
 
 
-def is_bf16(precision: str, *, device: str) -> bool:
-    """Whether a run on this kind of device computes in bf16, or does beside fp8: `auto` does on CUDA."""
-    return precision in ("bf16", "fp8") or (precision == "auto" and device == "cuda")
-
-
 @dataclass(frozen=True, kw_only=True)
 class TrainingConfig:
     """What the loop needs to know. Weight decay is decoupled and multiplied by the learning rate (torch's AdamW).

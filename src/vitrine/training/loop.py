@@ -13,13 +13,14 @@ from torch import nn
 from vitrine.errors import CheckpointError, ConfigError, DataError, RepeatedError, TryVerb, VitrineError
 from vitrine.models.dropout import image_keys, number_random_layers
 from vitrine.models.kernels import use_kernels
+from vitrine.runtime.devices import computing_in, is_bf16
 from vitrine.runtime.hardware import peak_memory
 from vitrine.runtime.processes import Processes, anyone, on_first_process
 from vitrine.runtime.progress import announced, notice
 from vitrine.runtime.run_folder import BEST, LAST, STOPPED
 from vitrine.spelling import counted, some_of
 from vitrine.training.averaging import Averages
-from vitrine.training.config import TrainingConfig, is_bf16
+from vitrine.training.config import TrainingConfig
 from vitrine.training.distribution import distributed
 from vitrine.training.graphs import ReplayedStep, Taken, can_record, on_own_stream, put_rates_in_tensors
 from vitrine.training.messages import evaluation_in_words, live_line, not_finite
@@ -40,7 +41,6 @@ from vitrine.training.state import TrainingState
 from vitrine.training.step import (
     Parts,
     StepState,
-    computing_in,
     fit_micro_batch,
     forward_backward,
     update,
@@ -149,8 +149,8 @@ class Run:
                     )  # fmt: skip
                 rate = self.set_learning_rate()
                 loss, stats, norm = take_step(parts)
-                if task.settle is not None:
-                    task.settle(self.model, stats, state.step, step_state.bad)
+                if task.after_step is not None:
+                    task.after_step(self.model, stats, state.step, step_state.bad)
                 if state.averages is not None:
                     state.averages.update(step=state.step)
                 state.step += 1
@@ -288,8 +288,8 @@ class Run:
         averaged = self.state.averages.applied_to(self.model) if self.state.averages else nullcontext()
         with averaged, torch.no_grad():
             scores = self.task.evaluate(self.model)
-            if self.task.depict is not None:
-                self.task.depict(self.model, self.state.step)
+            if self.task.draw is not None:
+                self.task.draw(self.model, self.state.step)
         self.model.train()
         self.last_evaluation = scores
         self.state.evaluated_step = self.state.step
@@ -306,6 +306,8 @@ class Run:
             state.best, state.best_step = value, state.step
             if not self.save(BEST):  # the reported best is what is kept
                 state.best, state.best_step = before
+            elif self.task.on_best is not None:
+                self.task.on_best()
 
     def checkpoint_if_due(self, sums: RunningSums) -> None:
         """Save at every multiple of the checkpoint interval, and when a signal asks to stop."""

@@ -18,7 +18,6 @@ from vitrine.models.dropout import randomness_of
 from vitrine.runtime.processes import Processes, anyone, largest
 from vitrine.runtime.progress import notice
 from vitrine.spelling import counted
-from vitrine.training.config import is_bf16
 from vitrine.training.stopping import NoMemoryError
 
 # What the loss reads of a batch; in a step each image's key comes last, which decides what dropout and its like draw.
@@ -34,13 +33,6 @@ class StepState:
     micro_batch: int
     bad: Tensor
     """0 until a loss or gradient is NaN or infinity, then 1 for good."""
-
-
-def computing_in(precision: str, kind: str) -> AbstractContextManager[None]:
-    """Compute in bf16 where a run's precision says so on this kind of device."""
-    if is_bf16(precision, device=kind):
-        return torch.autocast(kind, dtype=torch.bfloat16)
-    return nullcontext()
 
 
 def forward_backward(

@@ -1,4 +1,4 @@
-"""What is learned and how it is judged, as functions that the loop is given; and how it ended."""
+"""What the loop trains, as functions: batches, loss, evaluation; and how training ended."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -14,21 +14,23 @@ Evaluate = Callable[[nn.Module], dict[str, float]]
 
 @dataclass(frozen=True, kw_only=True)
 class Task:
-    """What the loop is to learn, as functions."""
+    """What is learned, as functions."""
 
     batches: Callable[[int, int], Iterator[Batch]]
     """From (start, stop) to the batches of these steps, a pure function of seed and step."""
     prepare: Callable[[Batch], Parts]
-    """Batch to what the loss reads, on the device: augmented, normalised."""
+    """From a batch to what the loss reads, on the device: augmented, normalised."""
     loss_of: LossOf
     evaluate: Evaluate | None = None
     metric: str | None = "accuracy"
-    """Which number of the evaluation decides what is best; higher is better. None: the last weights are kept."""
-    settle: Callable[[nn.Module, dict[str, torch.Tensor], int, torch.Tensor], None] | None = None
-    """Called after every update with the model, the step's sums, the step (from 0) and the flag that is up where
-    anything was not finite: moves what gradients do not. Sums that it takes out are not logged."""
-    depict: Callable[[nn.Module, int], None] | None = None
-    """Called at every evaluation with the model and the steps done, to draw what it does."""
+    """Which number of the evaluation decides what is best; higher is better. None keeps the last weights."""
+    on_best: Callable[[], None] | None = None
+    """Called after the weights of the best evaluation so far were saved."""
+    after_step: Callable[[nn.Module, dict[str, torch.Tensor], int, torch.Tensor], None] | None = None
+    """Called after every update with the model, the sums of the step, the step (from 0) and the flag of NaN or
+    infinity: moves what gradients do not. Sums that it removes are not logged."""
+    draw: Callable[[nn.Module, int], None] | None = None
+    """Called at every evaluation with the model and the number of steps, to draw what the model does."""
     names_of: Callable[[int], Sequence[str]] = field(default=lambda step: ())
     """The files of a step's batch, for messages."""
 

@@ -6,7 +6,8 @@ import torch
 from torch import nn
 
 import vitrine
-from vitrine.commands.bench import BenchResult
+from vitrine.cli.lines import rendered
+from vitrine.cli.views.bench import lines
 from vitrine.errors import ConfigError
 from vitrine.evaluation.speed import (
     DTYPES,
@@ -19,6 +20,7 @@ from vitrine.evaluation.speed import (
     time_in_turns,
     timm_counterpart,
 )
+from vitrine.jobs.bench import BenchResult
 from vitrine.models import create_model
 from vitrine.models.cost import cost_of
 from vitrine.runtime import hardware
@@ -70,6 +72,10 @@ def test_the_largest_batch_is_found_to_one_per_cent_and_never_above(limit):
     assert len(asked) < 40
 
 
+def shown(result: BenchResult) -> str:
+    return "\n".join(rendered(lines(result), width=200))
+
+
 @pytest.fixture
 def few_bytes(monkeypatch):
     """Ceilings of small products and copies: these tests are not about their value."""
@@ -102,9 +108,9 @@ def test_the_highest_of_several_ceilings_counts():
 
 def test_a_floor_that_other_work_made_too_high_is_said(monkeypatch):
     slow = Ceilings(precision="fp32", flops_per_second=1e6, bytes_per_second=1e6)
-    monkeypatch.setattr("vitrine.evaluation.speed.measure_ceilings", lambda **given: slow)
+    monkeypatch.setattr("vitrine.evaluation.benchmark.measure_ceilings", lambda **given: slow)
     result = vitrine.bench("ViT-Ti/16", sizes="32", batches="1", turns=1, device="cpu", peer=False)
-    assert any("Faster than its floor" in note for note in result.notes)
+    assert result.is_below_floor
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
@@ -138,9 +144,10 @@ def test_bench_measures_sizes_and_batches_beside_their_floor_and_says_what_it_ca
     assert [(speed.image_size, speed.batch_size) for speed in result.speeds] == [((32, 32), 1), ((32, 32), 2)]
     one, two = (speed.floor_ms for speed in result.speeds)
     assert 0 < one <= two <= 2 * one
-    assert any("30 to 32" in note for note in result.notes)
-    assert any("largest batch is not looked for on cpu" in note for note in result.notes)
-    assert "ms a batch" in str(result) and "GB/s" in str(result) and "timm" not in str(result)
+    assert result.moved_sizes == {30: 32}
+    assert result.skips_largest
+    text = shown(result)
+    assert "ms per batch" in text and "GB/s" in text and "timm" not in text
 
 
 def test_the_table_of_bench_says_share_of_the_floor_and_times_timm():
@@ -162,12 +169,16 @@ def test_the_table_of_bench_says_share_of_the_floor_and_times_timm():
         ceilings=Ceilings(precision="bf16", flops_per_second=7.8e14, bytes_per_second=4e12),
         speeds=tuple(speeds),
         largest=(),
-        notes=(),
+        moved_sizes={},
+        too_large=(),
+        why_no_timm=None,
+        is_below_floor=False,
+        skips_largest=False,
     )
-    ours, theirs = str(result).splitlines()[3:5]
+    ours, theirs = shown(result).splitlines()[3:5]
     assert ours.split()[-3:] == ["3.00", "30%", "1.50"]
     assert theirs.split()[-2:] == ["3.00", "20%"]
-    assert "780.00 TFLOP/s" in str(result) and "4,000 GB/s" in str(result)
+    assert "780.00 TFLOP/s" in shown(result) and "4,000 GB/s" in shown(result)
 
 
 def test_bench_beside_timm_has_a_model_of_equal_size(few_bytes):
@@ -180,13 +191,13 @@ def test_bench_beside_timm_has_a_model_of_equal_size(few_bytes):
     assert counts[0] == counts[1]
     assert theirs(torch.zeros(1, 3, 32, 48)).shape == (1, 1000)
     assert timm_counterpart(vitrine.create_model("BiT-R26x1", image_size=32), timm) is None
-    result = vitrine.bench("ViT-Ti/16", sizes="32", batches="1", turns=1, device="cpu")
+    result = vitrine.bench("ViT-Ti/16", sizes=[32], batches=1, turns=1, device="cpu")
     assert [speed.model for speed in result.speeds] == ["vitrine", "timm"]
     assert result.timm == timm.__version__
 
 
 def test_bench_refuses_nonsense():
-    with pytest.raises(ConfigError, match="sizes must be whole numbers with commas between, got '64;128'"):
-        vitrine.bench("ViT-Ti/16", sizes="64;128")
-    with pytest.raises(ConfigError, match="turns must be 1 or more"):
-        vitrine.bench("ViT-Ti/16", turns=0)
+    for options in ({"sizes": "64;128"}, {"batches": [0]}, {"turns": 0}):
+        with pytest.raises(ConfigError) as refused:
+            vitrine.bench("ViT-Ti/16", **options)
+        assert [refused.value.option] == list(options)

@@ -8,6 +8,7 @@ from unit.models.small import small_model
 from unit.objectives.test_masked_patches import small_vit
 
 from vitrine.errors import ConfigError
+from vitrine.objectives import DistillationObjective
 from vitrine.objectives.distillation import (
     DistillationConfig,
     FeatureDistillation,
@@ -77,9 +78,7 @@ def test_with_a_distillation_token_each_head_has_its_own_teacher_and_their_mean_
     vit = small_vit(num_classes=5, has_distillation_token=True)
     torch.nn.init.normal_(vit.head.weight)
     torch.nn.init.normal_(vit.distillation_head.weight)
-    module = LogitsDistillation(
-        vit, DistillationConfig(learns="hard-logits", label_share=0.5), loss="softmax"
-    )
+    module = LogitsDistillation(vit, DistillationConfig(learns="hard-logits", label_share=0.5))
     targets, told = torch.tensor([0, 3, 4]), numbers(3, 5)
     losses, sums = module(images(), targets, told)
     found = vit.features(images())
@@ -103,7 +102,7 @@ def test_with_one_head_it_learns_from_both(share: float) -> None:
     torch.nn.init.normal_(vit.head.weight)
     config = DistillationConfig(learns="soft-logits", label_share=share)
     targets, told = torch.tensor([0, 3, 4]), numbers(3, 5)
-    losses, _ = LogitsDistillation(vit, config, loss="softmax")(images(), targets, told)
+    losses, _ = LogitsDistillation(vit, config)(images(), targets, told)
     logits = vit(images())
     wanted = (1 - share) * teacher_loss(logits, told, config=config)
     wanted = wanted + share * F.cross_entropy(logits, targets, reduction="none")
@@ -113,7 +112,7 @@ def test_with_one_head_it_learns_from_both(share: float) -> None:
 def test_both_heads_have_gradients_where_no_label_counts() -> None:
     vit = small_vit(num_classes=5, has_distillation_token=True)
     config = DistillationConfig(learns="hard-logits", label_share=0)
-    module = LogitsDistillation(vit, config, loss="softmax")
+    module = LogitsDistillation(vit, config)
     module(images(), torch.tensor([0, 3, 4]), numbers(3, 5))[0].sum().backward()
     assert vit.head.weight.grad is not None and vit.distillation_head.weight.grad is not None
 
@@ -149,9 +148,11 @@ def test_nonsense_is_refused_in_one_sentence() -> None:
         DistillationConfig(label_share=1)
     with pytest.raises(ConfigError, match="not both 0"):
         DistillationConfig(class_weight=0, patch_weight=0)
-    with pytest.raises(ConfigError, match="student of features has no head"):
+    with pytest.raises(ConfigError, match="must have no head"):
         FeatureDistillation(small_vit(num_classes=2), DistillationConfig(), teacher_width=4)
-    with pytest.raises(ConfigError, match="student of logits has a head, got none"):
-        LogitsDistillation(small_vit(), DistillationConfig(learns="hard-logits"), loss="softmax")
-    with pytest.raises(ConfigError, match="got the sigmoid loss"):
-        LogitsDistillation(small_vit(num_classes=2), DistillationConfig(learns="hard-logits"), loss="sigmoid")
+    with pytest.raises(ConfigError, match="needs a head"):
+        LogitsDistillation(small_vit(), DistillationConfig(learns="hard-logits"))
+    with pytest.raises(ConfigError, match="several labels"):
+        DistillationObjective(learns="hard-logits").for_labels(is_multi_label=True)
+    with pytest.raises(ConfigError, match="needs a teacher"):
+        _ = DistillationObjective().teacher_request

@@ -10,18 +10,18 @@ from unit.objectives.test_masked_patches import pixels, small_vit
 from vitrine.errors import ConfigError
 from vitrine.models import ViT, create_model
 from vitrine.objectives.masked_autoencoder import (
-    AutoencoderConfig,
+    AutoencoderObjective,
     MaskedAutoencoder,
     num_visible,
     unshuffle,
 )
 from vitrine.objectives.patch_targets import normalised_patches, patch_pixels
 
-SMALL = AutoencoderConfig(decoder_width=16, decoder_depth=1, decoder_heads=2)
+SMALL = AutoencoderObjective(decoder_width=16, decoder_depth=1, decoder_heads=2)
 ORDER = torch.tensor([[5, 2, 9, 14, *(n for n in range(16) if n not in (5, 2, 9, 14))]])
 
 
-def small(config: AutoencoderConfig = SMALL, **options: object) -> MaskedAutoencoder:
+def small(config: AutoencoderObjective = SMALL, **options: object) -> MaskedAutoencoder:
     return MaskedAutoencoder(small_vit(**options), config)
 
 
@@ -94,7 +94,7 @@ def test_the_decoder_knows_the_position_of_every_patch() -> None:
 @pytest.mark.parametrize("normalises", [True, False])
 def test_the_loss_is_the_mean_square_over_hidden_patches_alone(normalises: bool) -> None:
     module = small(
-        AutoencoderConfig(decoder_width=16, decoder_depth=1, decoder_heads=2, normalises=normalises)
+        AutoencoderObjective(decoder_width=16, decoder_depth=1, decoder_heads=2, normalises=normalises)
     )
     images, targets = pixels() / 127.5 - 1, patch_pixels(pixels(), (8, 8))
     torch.manual_seed(2)
@@ -115,7 +115,7 @@ def test_the_loss_is_the_mean_square_over_hidden_patches_alone(normalises: bool)
 
 def test_a_decoder_that_gives_the_targets_back_has_no_loss_wherever_patches_were_hidden() -> None:
     """Ties the order of predictions to that of the targets: raster order of the image on both sides."""
-    module = small(AutoencoderConfig(decoder_width=16, decoder_depth=1, decoder_heads=2, normalises=False))
+    module = small(AutoencoderObjective(decoder_width=16, decoder_depth=1, decoder_heads=2, normalises=False))
     targets = patch_pixels(pixels(), (8, 8))
     with mock.patch.object(module.decoder, "forward", lambda tokens, order, grid: targets):
         losses, _ = module(pixels() / 127.5 - 1, targets)
@@ -137,7 +137,7 @@ def test_without_targets_the_answer_is_that_of_the_bare_model() -> None:
 
 def test_it_learns_one_picture_by_heart() -> None:
     module = small(
-        AutoencoderConfig(decoder_width=64, decoder_depth=1, decoder_heads=2)
+        AutoencoderObjective(decoder_width=64, decoder_depth=1, decoder_heads=2)
     )  # room for 16 patches
     images, targets = pixels(1) / 127.5 - 1, patch_pixels(pixels(1), (8, 8))
     optimizer = torch.optim.AdamW(module.parameters(), lr=3e-3)
@@ -161,7 +161,7 @@ def test_models_that_cannot_leave_patches_out_are_refused() -> None:
             small(**options)
     hybrid = create_model("R26+ViT-Ti/16", image_size=64, num_classes=None, depth=2)
     assert isinstance(hybrid, ViT)
-    with pytest.raises(ConfigError, match="use objective masked-patches for hybrids"):
+    with pytest.raises(ConfigError, match="without convolutions"):
         MaskedAutoencoder(hybrid, SMALL)
 
 
@@ -175,7 +175,7 @@ def test_models_that_cannot_leave_patches_out_are_refused() -> None:
 )
 def test_nonsense_is_refused(wrong: dict[str, float], said: str) -> None:
     with pytest.raises(ConfigError, match=said):
-        AutoencoderConfig(**wrong)  # type: ignore[arg-type]
+        AutoencoderObjective(**wrong)  # type: ignore[arg-type]
 
 
 def test_some_patch_is_always_visible_and_some_always_hidden() -> None:

@@ -9,10 +9,10 @@ from unit.models.small import SHAPE
 
 from vitrine.errors import ConfigError
 from vitrine.models import ViT, create_model
-from vitrine.objectives.masked_patches import MaskedPatches, MaskedPatchesConfig, corrupt, draw_corruption
+from vitrine.objectives.masked_patches import MaskedPatches, MaskedPatchesObjective, corrupt, draw_corruption
 from vitrine.objectives.patch_targets import TARGETS, Target, patch_targets
 
-PAPER = MaskedPatchesConfig()
+PAPER = MaskedPatchesObjective()
 
 
 def small_vit(**options: object) -> ViT:
@@ -25,7 +25,7 @@ def small_vit(**options: object) -> ViT:
 
 def with_a_head(vit: ViT, target: Target = "mean-color") -> MaskedPatches:
     """Make the module with a head that is not zero, as after the first steps."""
-    module = MaskedPatches(vit, MaskedPatchesConfig(target=target))
+    module = MaskedPatches(vit, MaskedPatchesObjective(target=target))
     torch.nn.init.normal_(module.predict.weight, std=0.1)
     torch.nn.init.normal_(module.predict.bias, std=0.1)
     return module
@@ -78,7 +78,7 @@ def test_another_patch_is_never_the_patch_itself_and_every_other_is_as_likely() 
 def test_corruption_equals_a_loop_over_patches() -> None:
     torch.manual_seed(4)
     patches, mask = torch.randn(5, 20, 8), torch.randn(1, 1, 8)
-    found = draw_corruption(5, 20, config=MaskedPatchesConfig(masked=0.4, replaced=0.3))
+    found = draw_corruption(5, 20, config=MaskedPatchesObjective(masked=0.4, replaced=0.3))
     expected = patches.clone()
     for image in range(5):
         for number, position in enumerate(found.positions[image].tolist()):
@@ -198,13 +198,13 @@ def test_a_hybrid_predicts_what_lies_under_each_of_its_tokens() -> None:
 def test_what_cannot_be_trained_or_drawn_is_refused() -> None:
     with pytest.raises(ConfigError, match="attention pooling is not trained"):
         MaskedPatches(small_vit(pooling="attention"), PAPER)
-    with pytest.raises(ConfigError, match="has no head, got one"):
+    with pytest.raises(ConfigError, match="must have no head"):
         MaskedPatches(small_vit(num_classes=5), PAPER)
-    with pytest.raises(ConfigError, match="two patches or more"):
+    with pytest.raises(ConfigError, match="at least 2 patches"):
         draw_corruption(1, 1, config=PAPER)
     with pytest.raises(ConfigError, match="nearest: mean-color"):
-        MaskedPatchesConfig(target="mean-colour")  # type: ignore[arg-type]
+        MaskedPatchesObjective(target="mean-colour")  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match=r"sum to at most 1, got 0\.8 and 0\.3"):
-        MaskedPatchesConfig(replaced=0.3)
+        MaskedPatchesObjective(replaced=0.3)
     with pytest.raises(ConfigError, match="corrupted must be above 0"):
-        MaskedPatchesConfig(corrupted=0)
+        MaskedPatchesObjective(corrupted=0)

@@ -7,7 +7,7 @@ from unit.objectives.test_masked_patches import pixels, small_vit
 
 from vitrine.models.vit import cut_patches
 from vitrine.objectives.masked_autoencoder import MaskedAutoencoder
-from vitrine.objectives.masked_patches import MaskedPatches, MaskedPatchesConfig
+from vitrine.objectives.masked_patches import MaskedPatches, MaskedPatchesObjective
 from vitrine.objectives.patch_targets import (
     TARGETS,
     Target,
@@ -27,10 +27,10 @@ def test_joining_undoes_cutting() -> None:
 
 @pytest.mark.parametrize("target", TARGETS)
 def test_only_corrupted_patches_differ_from_the_original(target: Target) -> None:
-    module = MaskedPatches(small_vit(), MaskedPatchesConfig(target=target))
+    module = MaskedPatches(small_vit(), MaskedPatchesObjective(target=target))
     images = pixels() / 127.5 - 1
     torch.manual_seed(0)
-    found = reconstructions(module, images, pixels())
+    found = torch.stack(reconstructions(module, images, pixels()), dim=1)
     assert found.shape == (4, 3, 3, 32, 32) and torch.equal(found[:, 2], pixels().to(torch.uint8))
     torch.manual_seed(0)
     corruption = module.reconstruct(images)[1]
@@ -58,7 +58,7 @@ def test_an_autoencoder_that_is_right_shows_the_original(monkeypatch: pytest.Mon
     module = MaskedAutoencoder(small_vit(), SMALL)
     right = normalised_patches(patch_pixels(pixels(), (8, 8)))
     monkeypatch.setattr(module.decoder, "forward", lambda tokens, order, grid: right)
-    found = reconstructions(module, pixels() / 127.5 - 1, pixels())
-    assert torch.equal(found[:, 1], found[:, 2])
-    grey = (cut_patches(found[:, 0], (8, 8))[0] == 128).all(dim=2)  # 127.5, rounded to even
+    masked, predicted, original = reconstructions(module, pixels() / 127.5 - 1, pixels())
+    assert torch.equal(predicted, original)
+    grey = (cut_patches(masked, (8, 8))[0] == 128).all(dim=2)  # 127.5, rounded to even
     assert (grey.sum(dim=1) == 12).all()

@@ -86,7 +86,7 @@ def test_gradients_reach_the_student_alone_and_all_of_it_but_waiting_prototypes(
         else:
             assert parameter.grad is not None, name
     assert not module.projection.prototypes.weight.grad.any()  # it waits for a hundredth of the run
-    module.settle(torch.zeros(12), FINE, step=0, total_steps=1, bad=FINE)
+    module.update_teacher(torch.zeros(12), FINE, step=0, total_steps=1, bad=FINE)
     module.zero_grad()
     module(*views())[0].sum().backward()
     assert module.projection.prototypes.weight.grad.any()
@@ -105,7 +105,7 @@ def test_the_teacher_is_exactly_the_exponential_average_of_the_student() -> None
         optimizer.step()
         mean = sums[OUTPUTS] / 3
         squares = sums[SQUARES] / 3
-        module.settle(mean, squares, step=step, total_steps=5, bad=FINE)
+        module.update_teacher(mean, squares, step=step, total_steps=5, bad=FINE)
         momentum = 1 - 0.1 * (math.cos(math.pi * step / 5) + 1) / 2
         for name, value in expected.items():
             expected[name] = momentum * value + (1 - momentum) * students[name].detach().double()
@@ -122,7 +122,7 @@ def test_what_is_not_finite_does_not_get_into_the_centre() -> None:
     module = module_of()
     before, variance = module.center.clone(), module.variance.clone()
     nothing = torch.tensor(float("nan"))
-    module.settle(nothing.expand(12), nothing, step=0, total_steps=10, bad=torch.ones(()))
+    module.update_teacher(nothing.expand(12), nothing, step=0, total_steps=10, bad=torch.ones(()))
     assert torch.equal(module.center, before) and torch.equal(module.variance, variance)
 
 
@@ -154,7 +154,7 @@ def test_schedules_begin_and_end_where_they_should() -> None:
     assert warm == pytest.approx([0.04, 0.055, 0.07, 0.07])
     module = module_of()
     assert float(module.temperature) == pytest.approx(0.04)
-    module.settle(torch.zeros(12), FINE, step=4, total_steps=100, bad=FINE)
+    module.update_teacher(torch.zeros(12), FINE, step=4, total_steps=100, bad=FINE)
     assert float(module.temperature) == pytest.approx(0.055) and float(module.prototype_rate) == 1
 
 
@@ -183,7 +183,7 @@ def test_outputs_stay_in_float32_under_bf16() -> None:
 
 
 def test_a_head_and_nonsense_are_refused() -> None:
-    with pytest.raises(ConfigError, match="learns from itself has no head"):
+    with pytest.raises(ConfigError, match="without a head"):
         SelfDistillation(small_vit(num_classes=3), SMALL)
     with pytest.raises(ConfigError, match="student_temperature must be above 0, got 0"):
         SelfDistillationConfig(student_temperature=0)

@@ -6,12 +6,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
+from vitrine.data.augmenting.multi_crop import MultiCrop
 from vitrine.errors import ConfigError
 from vitrine.models import create_model
-from vitrine.recipes import RECIPES, find_recipe, with_settings
+from vitrine.objectives import DinoObjective, LabelsObjective, MaskedPatchesObjective
+from vitrine.recipes import RECIPES, find_recipe, register_recipe, with_settings
 from vitrine.recipes.options import CHANGEABLE, changed_under_way, chosen_recipe, read_recipe
-from vitrine.recipes.recipe import from_yaml, to_yaml
+from vitrine.recipes.recipe import Recipe, as_values, from_yaml, to_yaml
+from vitrine.training.config import TrainingConfig
 
 
 @pytest.mark.parametrize("name", sorted(RECIPES))
@@ -25,7 +29,7 @@ def test_every_recipe_bears_its_name_and_states_its_claim(name: str) -> None:
     recipe = RECIPES[name]()
     assert recipe.name == name
     assert len(recipe.claim) > 5
-    json.dumps(dataclasses.asdict(recipe))  # it goes into the record beside the weights
+    json.dumps(as_values(recipe))  # it goes into the record beside the weights
 
 
 @pytest.mark.parametrize("name", sorted(name for name in RECIPES if RECIPES[name]().model))
@@ -100,7 +104,7 @@ def test_a_wrong_setting_is_refused_with_what_would_do(setting: str, message: st
 
 def test_a_recipe_whose_bytes_are_no_text_is_named(tmp_path: Path) -> None:
     (tmp_path / "mine.yaml").write_bytes(b"\xff\xfe")
-    with pytest.raises(ConfigError, match=r"the recipe .*mine\.yaml cannot be read"):
+    with pytest.raises(ConfigError, match=r"cannot read the recipe .*mine\.yaml"):
         read_recipe(str(tmp_path / "mine.yaml"))
 
 
@@ -184,16 +188,16 @@ def test_a_number_of_steps_is_the_same_by_option_and_by_setting() -> None:
     ],
 )
 def test_epochs_and_steps_together_are_refused(options: dict[str, Any]) -> None:
-    with pytest.raises(ConfigError, match="give epochs or steps, not both, got 1 and 2"):
+    with pytest.raises(ConfigError, match="use epochs or steps, not both, got 1 and 2"):
         chosen_recipe("photos", **options)
 
 
 def test_a_recipe_file_that_is_not_there_is_refused_with_the_nearest(tmp_path: Path) -> None:
     (tmp_path / "config.yaml").write_text(to_yaml(find_recipe("demo")))
     assert chosen_recipe(str(tmp_path / "config.yaml")) == find_recipe("demo")
-    with pytest.raises(ConfigError, match=r"there is no file .*config\.yml; did you mean .*config\.yaml\?"):
+    with pytest.raises(ConfigError, match=r"no such file: .*config\.yml; did you mean .*config\.yaml\?"):
         chosen_recipe(str(tmp_path / "config.yml"))
-    with pytest.raises(ConfigError, match=r"there is no file nowhere/config\.yaml$"):
+    with pytest.raises(ConfigError, match=r"no such file: nowhere/config\.yaml$"):
         chosen_recipe("nowhere/config.yaml")
 
 
@@ -225,7 +229,7 @@ def test_another_model_keeps_what_is_not_its_shape() -> None:
 def test_another_objective_leaves_out_what_goes_with_labels_and_claims_nothing() -> None:
     before = find_recipe("cifar10")
     after = chosen_recipe("cifar10", objective="masked-patches", target="pixels")
-    assert (after.objective, after.masked_patches.target) == ("masked-patches", "pixels")
+    assert after.objective == MaskedPatchesObjective(target="pixels")
     assert not after.augment.mixes and after.augment.label_smoothing == 0
     assert after.augment.num_operations == before.augment.num_operations and after.views == before.views
     assert after.training == before.training and after.model_options == before.model_options
@@ -244,29 +248,28 @@ def test_a_teacher_goes_with_distillation_alone_and_is_named_so_that_it_is_found
     recipe = chosen_recipe(
         "cifar10", objective="distillation", teacher=str(tmp_path / "x" / ".." / "teacher")
     )
-    assert recipe.distillation.teacher == str(tmp_path / "x" / ".." / "teacher")  # there is no x
+    assert recipe.objective.teacher == str(tmp_path / "x" / ".." / "teacher")  # there is no x
     recipe = chosen_recipe("cifar10", objective="distillation", teacher=str(tmp_path / "." / "teacher"))
-    assert recipe.distillation.teacher == str(tmp_path / "teacher")
+    assert recipe.objective.teacher == str(tmp_path / "teacher")
     assert not recipe.needs_labels and recipe.augment.mixup == 0
-    with pytest.raises(ConfigError, match="a teacher goes with objective distillation, got x and dino"):
+    with pytest.raises(ConfigError, match="does not go with objective dino") as caught:
         chosen_recipe(None, objective="dino", teacher="x")
+    assert caught.value.option == "teacher"
 
 
 def test_what_needs_labels_may_be_mixed_and_what_does_not_may_not() -> None:
     learns = "distillation.learns=soft-logits"
     mixed = chosen_recipe(None, objective="distillation", settings=[learns, "augment.mixup=0.2"])
     assert mixed.needs_labels
-    with pytest.raises(
-        ConfigError, match=r"augment\.mixup=0\.2 goes with labels, not with objective distillation"
-    ):
+    with pytest.raises(ConfigError, match=r"augment\.mixup=0\.2 does not go with objective distillation"):
         chosen_recipe(None, objective="distillation", settings=["augment.mixup=0.2"])
 
 
 def test_a_teacher_is_asked_once_only_where_views_are_not_random() -> None:
     fixed = ["distillation.caches=true", "views.crop=none", "views.flip=false"]
-    assert chosen_recipe(None, objective="distillation", settings=fixed).distillation.caches
+    assert chosen_recipe(None, objective="distillation", settings=fixed).objective.caches
     for change in ("views.flip=true", "views.crop=padded", "augment.jitter=0.1", "augment.num_operations=1"):
-        with pytest.raises(ConfigError, match="right only where views are not random"):
+        with pytest.raises(ConfigError, match="needs views that are not random"):
             chosen_recipe(None, objective="distillation", settings=[*fixed, change])
 
 
@@ -288,10 +291,77 @@ def test_evaluations_are_spread_over_a_run_as_far_as_they_are_cheap(
     recipe = find_recipe("photos")
     training = dataclasses.replace(recipe.training, total_steps=steps, batch_size=batch)
     recipe = dataclasses.replace(recipe, training=training)
-    assert recipe.with_evaluations_for(images, num_judged=judged).training.evaluate_every == every
+    assert recipe.with_evaluations_for(images, num_evaluated=judged).training.evaluate_every == every
 
 
 def test_evaluations_that_were_asked_for_stay_as_they_are() -> None:
     recipe = find_recipe("photos")
     recipe = dataclasses.replace(recipe, training=dataclasses.replace(recipe.training, evaluate_every=7))
-    assert recipe.with_evaluations_for(1000, num_judged=100) == recipe
+    assert recipe.with_evaluations_for(1000, num_evaluated=100) == recipe
+
+
+def as_version_0_1(recipe: Recipe, **sections: Any) -> str:
+    """Write a recipe as version 0.1 did: the objective by its name, each objective's settings at the top level."""
+    values = as_values(recipe)
+    kind = values.pop("objective")["kind"]
+    return yaml.safe_dump({**values, "objective": kind, **sections})
+
+
+def test_a_recipe_of_version_0_1_is_read_with_the_settings_of_its_objective() -> None:
+    everything = {
+        "loss": "softmax",
+        "masked_patches": {"target": "pixels"},
+        "autoencoder": {"hidden": 0.5},
+        "self_distillation": {"num_prototypes": 64, "momentum": 0.99},
+        "multi_crop": {"num_local": 2, "source_size": 96},
+        "distillation": {"teacher": None, "learns": "features"},
+    }
+    dino = find_recipe("dino")
+    objective = DinoObjective(
+        num_prototypes=64, momentum=0.99, multi_crop=MultiCrop(num_local=2, source_size=96)
+    )
+    assert from_yaml(as_version_0_1(dino, **everything)) == dataclasses.replace(dino, objective=objective)
+    labels = find_recipe("photos")
+    text = as_version_0_1(labels, **{**everything, "loss": "sigmoid"})
+    assert from_yaml(text) == dataclasses.replace(labels, objective=LabelsObjective(loss="sigmoid"))
+
+
+def test_settings_keep_their_earlier_names_and_are_refused_with_another_objective() -> None:
+    dino = chosen_recipe(
+        None, objective="dino", settings=["self_distillation.num_prototypes=64", "multi_crop.num_local=2"]
+    )
+    assert dino == chosen_recipe(
+        None, objective="dino", settings=["objective.num_prototypes=64", "objective.multi_crop.num_local=2"]
+    )
+    assert with_settings(find_recipe("photos"), ["loss=sigmoid"]).objective == LabelsObjective(loss="sigmoid")
+    with pytest.raises(ConfigError, match="goes with objective dino, not with labels"):
+        with_settings(find_recipe("photos"), ["self_distillation.num_prototypes=64"])
+    with pytest.raises(ConfigError, match="now a setting of objective"):
+        from_yaml("name: x\nobjective: {kind: labels}\nloss: sigmoid")
+
+
+def test_another_objective_by_setting_has_its_own_settings() -> None:
+    recipe = with_settings(find_recipe("masked-patches"), ["objective=autoencoder", "objective.hidden=0.5"])
+    assert (recipe.objective.kind, recipe.objective.hidden) == ("autoencoder", 0.5)
+    with pytest.raises(ConfigError, match="no objective is called 'dinno'; nearest: dino") as caught:
+        with_settings(recipe, ["objective=dinno"])
+    assert caught.value.option == "objective"
+
+
+def test_a_partial_recipe_file_has_defaults_for_the_rest(tmp_path: Path) -> None:
+    (tmp_path / "mine.yaml").write_text("training: {lr: 0.001}")
+    recipe = chosen_recipe(str(tmp_path / "mine.yaml"))
+    assert recipe == Recipe(name="mine", training=TrainingConfig(lr=0.001))
+    assert recipe.claim == "unmeasured"
+
+
+def test_a_recipe_from_outside_the_package_is_found_by_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("vitrine.recipes.registry.RECIPES", dict(RECIPES))
+
+    @register_recipe
+    def mine() -> Recipe:
+        return Recipe(name="mine", model="ViT-Ti/16", epochs=3)
+
+    assert chosen_recipe("mine", lr=0.1).training.lr == 0.1
+    with pytest.raises(ConfigError, match="already registered"):
+        register_recipe(lambda: Recipe(name="photos"))

@@ -55,7 +55,7 @@ def test_table_3_row_by_row(row: tuple[str, str, int, float, str, float, float |
     if dropout is not None:
         assert config.dropout == dropout
     # The authors on their I21k and JFT runs: sigmoid loss, head bias -10, linear decay to 1e-5, a hidden layer.
-    assert recipe.loss == ("softmax" if data == "imagenet" else "sigmoid")
+    assert recipe.objective.loss == ("softmax" if data == "imagenet" else "sigmoid")
     assert training.end_lr == (0.0 if data == "imagenet" else 1e-5)
     assert recipe.model_options.get("head_bias") == (None if data == "imagenet" else -10.0)
     if data != "imagenet" and "ViT" in model:
@@ -128,7 +128,7 @@ def test_a_vit_sees_less_of_an_image_by_bit_hyper_rule_than_a_resnet(
 def test_the_strong_small_recipe() -> None:
     recipe = find_recipe("imagenet-vit-s16-strong")
     training, augment = recipe.training, recipe.augment
-    assert (recipe.model, recipe.epochs, recipe.loss) == ("ViT-S/16", 90, "softmax")
+    assert (recipe.model, recipe.epochs, recipe.objective.loss) == ("ViT-S/16", 90, "softmax")
     assert recipe.model_options == {"positions": "sincos_2d", "pooling": "average"}
     assert (augment.num_operations, augment.magnitude, augment.mixup) == (2, 10, 0.2)
     assert (training.batch_size, training.lr, training.warmup_steps) == (1024, 1e-3, 10_000)
@@ -147,7 +147,7 @@ def test_every_cell_of_the_augreg_grid_is_a_recipe(mixup: float, magnitude: floa
 
 def test_masked_patches_are_trained_as_appendix_b_1_2_says() -> None:
     recipe = find_recipe("masked-patches")
-    training, hidden = recipe.training, recipe.masked_patches
+    training, hidden = recipe.training, recipe.objective
     assert (training.optimizer, training.betas, training.lr) == ("adamw", (0.9, 0.999), 2e-4)
     assert (training.batch_size, training.warmup_steps, training.decay) == (4096, 10_000, "cosine")
     assert (training.total_steps, training.end_lr) == (1_000_000, 0.0)
@@ -162,7 +162,7 @@ def test_masked_patches_are_trained_as_appendix_b_1_2_says() -> None:
 
 def test_the_autoencoder_is_trained_as_its_authors_table_8_says() -> None:
     recipe = find_recipe("autoencoder")
-    training, hidden = recipe.training, recipe.autoencoder
+    training, hidden = recipe.training, recipe.objective
     assert (training.betas, training.weight_decay, training.batch_size) == ((0.9, 0.95), 0.05, 4096)
     assert training.lr == pytest.approx(1.5e-4 * 16) and training.warmup_steps == 40 * 1_281_167 // 4096 + 1
     assert (hidden.hidden, hidden.decoder_width, hidden.decoder_depth, hidden.decoder_heads) == (
@@ -175,7 +175,7 @@ def test_the_autoencoder_is_trained_as_its_authors_table_8_says() -> None:
 
 def test_self_distillation_is_trained_as_dinos_authors_do_for_vit_s() -> None:
     recipe = find_recipe("dino")
-    training, head, views = recipe.training, recipe.self_distillation, recipe.multi_crop
+    training, head, views = recipe.training, recipe.objective, recipe.objective.multi_crop
     assert (recipe.model, recipe.size, recipe.epochs, training.batch_size) == ("ViT-S/16", 224, 300, 1024)
     assert training.lr == pytest.approx(5e-4 * 4) and training.end_lr == 1e-6
     assert (head.num_prototypes, head.hidden_width, head.bottleneck_width) == (65_536, 2048, 256)

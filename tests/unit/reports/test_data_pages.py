@@ -44,7 +44,7 @@ def test_every_kind_of_problem_is_shown_somewhere_on_the_page(tmp_path):
     splits = open_kind(str(root))
     page = render_scan(report := scan(splits), splits)
     assert report.problems == {"single class": 1}
-    assert "all images are of dog: there is nothing to tell apart" in page
+    assert "all images are of dog; a classifier needs two classes or more" in page
 
 
 def test_names_from_the_data_set_cannot_inject_markup(splits):

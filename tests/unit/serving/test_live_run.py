@@ -9,7 +9,7 @@ from vitrine.checkpoints.record import config_to_json
 from vitrine.data.preparing.preprocess import Preprocess
 from vitrine.errors import CheckpointError
 from vitrine.serving.live_run import LiveRun, load_unfinished
-from vitrine.serving.open_models import open_models
+from vitrine.serving.open_models import name_of, open_models
 
 
 def run_of(folder, model, *, states=(), averages=False, objective="labels"):
@@ -93,7 +93,7 @@ def test_the_newest_weights_are_those_that_the_run_would_save(tmp_path, averages
     factor = 1.0 if averages else 0.5
     for name, value in loaded.model.state_dict().items():
         torch.testing.assert_close(value, factor * model.state_dict()[name])
-    assert "is not finished" in loaded.notes[0]
+    assert "has not finished" in loaded.notes[0]
 
 
 def test_a_run_without_weights_is_served_as_curves_only(tmp_path):
@@ -127,3 +127,14 @@ def test_weights_of_another_model_are_refused(tmp_path):
     (folder / "run.json").write_text(json.dumps(other))
     with pytest.raises(CheckpointError, match="does not fit"):
         open_models([str(folder)], device="cpu", max_batch=1, threads=1)
+
+
+def test_a_dated_run_is_named_after_its_data_and_date(tmp_path):
+    folder = run_of(tmp_path / "2026-11-18-031559-finetune", small_vit())
+    record = json.loads((folder / "run.json").read_text())
+    (folder / "run.json").write_text(json.dumps(record | {"data": "/home/me/flowers"}))
+    assert LiveRun(folder).name == "flowers, 2026-11-18 03:15"
+    assert name_of(str(folder)) == "flowers, 2026-11-18 03:15"
+    assert LiveRun(run_of(tmp_path / "mine", small_vit())).name == "mine"
+    (folder / "run.json").write_text("{")
+    assert LiveRun(folder).name == "2026-11-18-031559-finetune"

@@ -84,14 +84,21 @@ def test_pillow_images_are_made_upright_and_laid_over_white_as_files_are(weights
 
 def test_what_cannot_be_read_has_an_error_and_the_rest_an_answer(weights, tmp_path):
     (tmp_path / "notes.jpg").write_text("not a picture")
-    pictures = [tmp_path / "notes.jpg", photo(1), b"", tmp_path / "gone.png", np.zeros((4, 4), np.float32), 7]
+    pictures = [
+        tmp_path / "notes.jpg",
+        photo(1),
+        b"",
+        tmp_path / "gone.png",
+        np.full((4, 4), 300.0, np.float32),
+        7,
+    ]
     found = Predictor.open(weights, device="cpu").predict(pictures, top=2)
     assert [prediction.error is None for prediction in found] == [False, True, False, False, False, False]
     assert "it looks like text" in found[0].error
     assert "empty" in found[2].error
     assert "No such file" in found[3].error
-    assert "uint8" in found[4].error
-    assert "a path, bytes, a Pillow image or an array" in found[5].error
+    assert "300" in found[4].error
+    assert "picture 5 is a int" in found[5].error
     assert len(found[1].answers) == 2
     assert found[1].answers[0].probability >= found[1].answers[1].probability
 
@@ -154,7 +161,7 @@ def test_a_model_without_a_head_embeds_but_does_not_predict(tmp_path):
     vitrine.save(small(num_classes=None), tmp_path / "model", preprocess=PREPROCESS)
     predictor = Predictor.open(tmp_path / "model", device="cpu")
     assert predictor.embed([photo(1)]).rows.shape == (1, 16)
-    with pytest.raises(ConfigError, match="no head"):
+    with pytest.raises(ConfigError, match="no classification head"):
         predictor.predict([photo(1)])
 
 

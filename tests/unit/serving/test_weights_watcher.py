@@ -98,7 +98,7 @@ def test_a_run_that_finishes_between_two_looks_is_served_as_it_was_saved(tmp_pat
         saved_vit(folder / "model", seed=5)
         until(lambda: not running.service.awaited)
         [described] = ask(running.port, "/models").json["models"]
-        assert not any("is not finished" in note for note in described["notes"])
+        assert not any("has not finished" in note for note in described["notes"])
 
 
 def test_weights_that_cannot_be_read_are_said_once_and_tried_again_when_others_come(tmp_path, monkeypatch):
@@ -116,7 +116,7 @@ def test_weights_that_cannot_be_read_are_said_once_and_tried_again_when_others_c
         write_weights(folder, small_vit(depth=1))
         until(lambda: heard)
         time.sleep(10 * LOOK)
-        assert len(heard) == 1 and "does not fit its run" in heard[0]
+        assert len(heard) == 1 and "does not fit the model" in heard[0]
         assert opened == ["run", "run"]  # at the start, and once for the file
         assert ask(running.port, "/predict", jpeg()).status == 503
         write_weights(folder, model)

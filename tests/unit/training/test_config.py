@@ -1,6 +1,7 @@
 import pytest
 
-from vitrine.training.config import TrainingConfig, is_bf16
+from vitrine.runtime.devices import is_bf16
+from vitrine.training.config import TrainingConfig
 
 
 @pytest.mark.parametrize(

@@ -294,7 +294,7 @@ def test_a_signal_saves_and_stops_with_its_exit_code(tmp_path: Path, number: int
             yield batch
 
     before = signal.getsignal(number)
-    with pytest.raises(StoppedError, match=r"stopped after step 8 of 20") as caught:
+    with pytest.raises(StoppedError, match="stopped after step 8 of 20") as caught:
         train(small_model(), Changed(task, batches=until), config=CONFIG, folder=folder)
     assert caught.value.exit_code == 130
     assert caught.value.advice == (TryVerb("resume", (str(folder.parent),), "to continue"),)

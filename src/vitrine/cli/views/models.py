@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 
 from vitrine.cli.command_line import option
 from vitrine.cli.lines import Line, Next, Table
-from vitrine.commands.models import ModelCost
+from vitrine.jobs.models import ModelCost
 
 
 def lines(models: Sequence[ModelCost]) -> Iterator[Line]:

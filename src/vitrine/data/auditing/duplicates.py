@@ -1,4 +1,4 @@
-"""Copies within a data set: equal files, near duplicates, copies under another label or in another split."""
+"""Copies within a data set: identical files, near-duplicates, copies with another label or in another split."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from vitrine.data.auditing.survey import ImageSurvey
 from vitrine.data.sources.source import Source
 from vitrine.runtime.progress import notice
 
-# Comparisons (times shifted views) up to which moved copies are looked for as well: a minute on two cores.
+# Comparisons (times shifted views) up to which shifted copies are searched for as well: a minute on two cores.
 _MOST_SHIFTED_COMPARISONS = 20_000_000_000
 _NUM_VIEWS = 9
 
@@ -45,28 +45,28 @@ class Duplicate:
 
 
 def find_duplicates(
-    splits: Mapping[str, Source], readings: Mapping[str, ImageSurvey], *, is_near: bool = True
+    splits: Mapping[str, Source], surveys: Mapping[str, ImageSurvey], *, is_near: bool = True
 ) -> tuple[Duplicate, ...]:
-    """Find equal files, then near duplicates among what is left, in all splits and between them."""
+    """Find identical files, then near-duplicates among the rest, within all splits and between them."""
     first_of: dict[bytes, tuple[str, int]] = {}
     copies: set[tuple[str, int]] = set()
-    found: list[Duplicate] = []
-    for split, reading in readings.items():
-        for index, digest in enumerate(map(bytes, reading.hashes)):
-            if index in reading.reasons:
+    duplicates: list[Duplicate] = []
+    for split, survey in surveys.items():
+        for index, digest in enumerate(map(bytes, survey.hashes)):
+            if index in survey.unreadable:
                 continue
             original = first_of.setdefault(digest, (split, index))
             if original != (split, index):
                 copies.add((split, index))
-                found.append(_duplicate(splits, original, (split, index), is_exact=True, similarity=1.0))
+                duplicates.append(_duplicate(splits, original, (split, index), is_exact=True, similarity=1.0))
     if is_near:
         near = [
             _duplicate(splits, first, second, is_exact=False, similarity=similarity)
-            for first, second, similarity in _near(readings)
+            for first, second, similarity in _near(surveys)
             if first not in copies and second not in copies
         ]
-        found += _without_implied(near)
-    return tuple(found)
+        duplicates += _without_implied(near)
+    return tuple(duplicates)
 
 
 def refer(source: Source, *, split: str, index: int) -> ImageRef:
@@ -77,34 +77,34 @@ def refer(source: Source, *, split: str, index: int) -> ImageRef:
     return ImageRef(split, index, source.name(index), words)
 
 
-def _near(readings: Mapping[str, ImageSurvey]) -> Iterator[tuple[tuple[str, int], tuple[str, int], float]]:
-    total = sum(len(reading) for reading in readings.values())
+def _near(surveys: Mapping[str, ImageSurvey]) -> Iterator[tuple[tuple[str, int], tuple[str, int], float]]:
+    total = sum(len(survey) for survey in surveys.values())
     is_shifted = total * total // 2 * _NUM_VIEWS <= _MOST_SHIFTED_COMPARISONS
     if not is_shifted:
         notice(
-            f"{total:,} images are many to compare: near duplicates are looked for without moving them; "
-            "copies that were also shifted may be missed"
+            f"{total:,} images are too many to compare at several shifts: near-duplicates that were also shifted may "
+            "be missed"
         )
-    for split, reading in readings.items():
-        pairs = near_pairs(reading.thumbnails, is_shifted=is_shifted)
+    for split, survey in surveys.items():
+        pairs = near_pairs(survey.thumbnails, is_shifted=is_shifted)
         for query, other, similarity in zip(pairs.queries, pairs.others, pairs.similarity, strict=True):
             yield (split, int(query)), (split, int(other)), float(similarity)
-    for (split, reading), (later, later_reading) in combinations(readings.items(), 2):
-        pairs = near_pairs(later_reading.thumbnails, reading.thumbnails, is_shifted=is_shifted)
+    for (split, survey), (later, later_survey) in combinations(surveys.items(), 2):
+        pairs = near_pairs(later_survey.thumbnails, survey.thumbnails, is_shifted=is_shifted)
         for query, other, similarity in zip(pairs.queries, pairs.others, pairs.similarity, strict=True):
             yield (split, int(other)), (later, int(query)), float(similarity)
 
 
 def _without_implied(pairs: list[Duplicate]) -> list[Duplicate]:
-    """Leave out what the other pairs say already: ten photos of one series are nine pairs, the closest, not 45.
+    """Drop pairs that follow from others: ten photos of one series make the nine closest pairs, not 45.
 
-    Leaks and different labels are kept, every one of them: each is a mistake of its own.
+    Leaks and conflicting labels are all kept: each is a mistake of its own.
     """
     leader: dict[ImageRef, ImageRef] = {}
 
     def group_of(image: ImageRef) -> ImageRef:
         while (above := leader.get(image, image)) != image:
-            leader[image] = leader.get(above, above)  # halves the way for the next one who asks
+            leader[image] = leader.get(above, above)  # path halving
             image = above
         return image
 

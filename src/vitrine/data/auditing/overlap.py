@@ -74,11 +74,11 @@ def find_overlap(
     """
     check_methods(by, has_features=features is not None)
     own = survey_images(train, num_workers=num_workers, is_cached=is_cached, what="Reading the training set")
-    num_unreadable = len(own.reasons)
+    num_unreadable = len(own.unreadable)
     found: list[OverlapPair] = []
     for name, test in tests.items():
         theirs = survey_images(test, num_workers=num_workers, is_cached=is_cached, what=f"Reading {name}")
-        num_unreadable += len(theirs.reasons)
+        num_unreadable += len(theirs.unreadable)
         seen: set[tuple[int, int]] = set()
         for method in (method for method in METHODS if method in by):
             if method == "hash":
@@ -101,13 +101,13 @@ def equal_pairs(queries: ImageSurvey, base: ImageSurvey) -> Pairs:
     """Find all pairs of files with equal bytes."""
     places: dict[bytes, list[int]] = {}
     for index, digest in enumerate(map(bytes, base.hashes)):
-        if index not in base.reasons:
+        if index not in base.unreadable:
             places.setdefault(digest, []).append(index)
     pairs = [
         (query, other)
         for query, digest in enumerate(map(bytes, queries.hashes))
         for other in places.get(digest, ())
-        if query not in queries.reasons
+        if query not in queries.unreadable
     ]
     both = np.array(pairs, dtype=np.int64).reshape(-1, 2)
     return Pairs(queries=both[:, 0], others=both[:, 1], similarity=np.ones(len(both), dtype=np.float32))

@@ -1,6 +1,6 @@
-"""Look at every file of a data set before it is trained on, and say what is wrong with it.
+"""Read every file of a data set before training, and report its problems.
 
-`vitrine check` shows the report; training runs the same scan and sets aside what cannot be decoded.
+`check` shows the report; training runs the same scan and skips images that cannot be decoded.
 """
 
 import csv
@@ -15,7 +15,7 @@ from vitrine.data.auditing.duplicates import Duplicate, find_duplicates
 from vitrine.data.auditing.fingerprints import content_hash
 from vitrine.data.auditing.survey import ImageSurvey, survey_images
 from vitrine.data.decoding.decode import ImageFacts
-from vitrine.data.sources.file_list import FileList, passed_over
+from vitrine.data.sources.file_list import FileList, skipped_extensions
 from vitrine.data.sources.shard_writing import verify_shards
 from vitrine.data.sources.shards import LISTING
 from vitrine.data.sources.source import ALL, Source, Subset
@@ -23,9 +23,11 @@ from vitrine.runtime.files import write_atomically
 from vitrine.runtime.progress import notice
 from vitrine.spelling import counted, printable
 
-# A class with fewer images than this in its first split is too small to hold any out and still learn from.
+# A class with fewer images than this in its first split is too small to hold any out and still learn from it.
 TINY_CLASS = 5
-# All problems there are, the worst first.
+# An image whose sides differ by more than this factor is shown to a model mostly distorted or cropped away.
+EXTREME_ASPECT = 20
+# All problems, the worst first; the first five keep an image from being decoded.
 PROBLEMS = (
     "empty file",
     "not an image",
@@ -33,6 +35,7 @@ PROBLEMS = (
     "too large",
     "unreadable",
     "damaged shard",
+    "extreme shape",
     "empty class",
     "missing class",
     "single class",
@@ -42,19 +45,11 @@ PROBLEMS = (
     "near duplicate",
     "tiny class",
 )
-# Words of the decoder's and the sources' sentences, and what we call it.
-_WORDS = {
-    "is empty (0 bytes)": "empty file",
-    "is not an image": "not an image",
-    "is a damaged": "damaged",
-    "more than the limit": "too large",
-    "is too large": "too large",
-}
 
 
 @dataclass(frozen=True, slots=True)
 class Issue:
-    """One thing that is wrong: where, which of `PROBLEMS`, and in which way."""
+    """One problem: the path, which of `PROBLEMS`, and the details."""
 
     path: str
     problem: str
@@ -66,7 +61,7 @@ class Issue:
 
 @dataclass(frozen=True, kw_only=True)
 class ScanReport:
-    """What is in a data set and what is wrong with it."""
+    """Contents and problems of a data set."""
 
     address: str
     classes: tuple[str, ...]
@@ -74,12 +69,12 @@ class ScanReport:
     num_images: int
     formats: dict[str, int]
     modes: dict[str, int]
-    converted: dict[str, int]  # what decoding does to images of unusual kinds, and to how many
+    converted: dict[str, int]  # conversions that decoding makes, and of how many images
     smallest: tuple[int, int]  # height and width, by area
     median: tuple[int, int]
     largest: tuple[int, int]
-    passed_over: dict[str, int]  # files that are not taken for images, by the ending of their names
-    bad: dict[str, tuple[int, ...]]  # by split, numbers of the images that cannot be decoded
+    passed_over: dict[str, int]  # files without the extension of an image, by extension
+    bad: dict[str, tuple[int, ...]]  # by split, indices of the images that cannot be decoded
     duplicates: tuple[Duplicate, ...]
     issues: tuple[Issue, ...]
     contents: dict[str, str]  # by split, a hash of the bytes of all its images
@@ -99,27 +94,28 @@ class ScanReport:
 def scan(
     splits: Mapping[str, Source], *, num_workers: int = 0, is_cached: bool = True, is_near: bool = True
 ) -> ScanReport:
-    """Read every image of all splits once and report; an unchanged set is recalled from the cache.
+    """Read every image of all splits once; the survey of an unchanged set is loaded from the cache.
 
-    `is_near=False` leaves out the search for near duplicates, whose time grows with the square of the set.
+    `is_near=False` skips the search for near-duplicates, whose time grows with the square of the set.
     """
-    readings = {
+    surveys = {
         split: survey_images(source, num_workers=num_workers, is_cached=is_cached, what=f"Reading {split}")
         for split, source in splits.items()
     }
-    duplicates = find_duplicates(splits, readings, is_near=is_near)
+    duplicates = find_duplicates(splits, surveys, is_near=is_near)
     first = next(iter(splits.values()))
     issues = [
-        *_file_issues(splits, readings),
+        *_file_issues(splits, surveys),
+        *_shape_issues(splits, surveys),
         *_shard_issues(first.root),
         *_class_issues(splits),
         *_copy_issues(duplicates),
     ]
     facts = Counter[ImageFacts]()
-    for reading in readings.values():
-        for kind, count in enumerate(np.bincount(reading.kind_of[reading.kind_of >= 0])):
-            facts[reading.kinds[kind]] += int(count)
-    sizes = np.concatenate([reading.sizes[reading.kind_of >= 0] for reading in readings.values()])
+    for survey in surveys.values():
+        for kind, count in enumerate(np.bincount(survey.kind_of[survey.kind_of >= 0])):
+            facts[survey.kinds[kind]] += int(count)
+    sizes = np.concatenate([survey.sizes[survey.kind_of >= 0] for survey in surveys.values()])
     return ScanReport(
         address=first.address,
         classes=first.classes,
@@ -130,15 +126,15 @@ def scan(
         converted=_conversions(facts),
         **_size_range(sizes),
         passed_over=_passed_over(first),
-        bad={split: tuple(sorted(reading.reasons)) for split, reading in readings.items()},
+        bad={split: tuple(sorted(survey.unreadable)) for split, survey in surveys.items()},
         duplicates=duplicates,
         issues=tuple(sorted(issues, key=lambda issue: PROBLEMS.index(issue.problem))),
-        contents={split: content_hash(reading.hashes).hex() for split, reading in readings.items()},
+        contents={split: content_hash(survey.hashes).hex() for split, survey in surveys.items()},
     )
 
 
-def set_aside(splits: Mapping[str, Source], report: ScanReport) -> dict[str, Source]:
-    """Leave out the images that cannot be decoded, and say how many."""
+def skip_unreadable(splits: Mapping[str, Source], report: ScanReport) -> dict[str, Source]:
+    """Return the splits without the images that cannot be decoded, and report how many were skipped."""
     kept: dict[str, Source] = {}
     for split, source in splits.items():
         bad = report.bad.get(split, ())
@@ -147,39 +143,46 @@ def set_aside(splits: Mapping[str, Source], report: ScanReport) -> dict[str, Sou
         kinds = [
             f"{count} {problem}" for problem, count in report.problems.items() if problem in PROBLEMS[:5]
         ]
-        notice(f"Set aside {report.num_bad} of {report.num_images:,} files: {', '.join(kinds)}")
+        notice(f"Skipped {report.num_bad} of {report.num_images:,} files: {', '.join(kinds)}")
     return kept
 
 
-def conversions_in_words(converted: Mapping[str, int]) -> str:
-    """Say what decoding does to images of unusual kinds."""
+def conversion_text(converted: Mapping[str, int]) -> str:
+    """Describe the conversions that decoding makes."""
     return "Converted when decoded: " + "; ".join(f"{words}: {count:,}" for words, count in converted.items())
 
 
 def write_issues(issues: tuple[Issue, ...], path: Path) -> None:
-    """Write `path,problem,detail`, one row an issue."""
+    """Write `path,problem,detail`, one row per issue."""
     with write_atomically(path, mode="w") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(["path", "problem", "detail"])
         writer.writerows([printable(issue.path), issue.problem, issue.detail] for issue in issues)
 
 
-def problem_of(reason: str) -> str:
-    """Name the problem that a decoder's or a source's sentence speaks of."""
-    return next((problem for words, problem in _WORDS.items() if words in reason), "unreadable")
-
-
-def _file_issues(splits: Mapping[str, Source], readings: Mapping[str, ImageSurvey]) -> Iterator[Issue]:
-    for split, reading in readings.items():
-        for index, reason in sorted(reading.reasons.items()):
+def _file_issues(splits: Mapping[str, Source], surveys: Mapping[str, ImageSurvey]) -> Iterator[Issue]:
+    for split, survey in surveys.items():
+        for index, failure in sorted(survey.unreadable.items()):
             name = splits[split].name(index)
-            yield Issue(name, problem_of(reason), reason.removeprefix(printable(name)).strip())
+            yield Issue(name, failure.problem, failure.detail.removeprefix(printable(name)).strip())
+
+
+def _shape_issues(splits: Mapping[str, Source], surveys: Mapping[str, ImageSurvey]) -> Iterator[Issue]:
+    for split, survey in surveys.items():
+        longer, shorter = survey.sizes.max(axis=1, initial=0), survey.sizes.min(axis=1, initial=2**31 - 1)
+        for index in np.flatnonzero((survey.kind_of >= 0) & (longer > EXTREME_ASPECT * shorter)):
+            height, width = survey.sizes[index]
+            yield Issue(
+                splits[split].name(int(index)),
+                "extreme shape",
+                f"is {height} x {width} pixels (height x width): a model sees little of it, or all of it distorted",
+            )
 
 
 def _shard_issues(root: Path | None) -> Iterator[Issue]:
     if root is not None and (root / LISTING).is_file():
-        for found in verify_shards(root):
-            yield Issue(found.path, "damaged shard", f"{found.problem}: {found.detail}")
+        for problem in verify_shards(root):
+            yield Issue(problem.path, "damaged shard", f"{problem.problem}: {problem.detail}")
 
 
 def _class_issues(splits: Mapping[str, Source]) -> Iterator[Issue]:
@@ -188,13 +191,15 @@ def _class_issues(splits: Mapping[str, Source]) -> Iterator[Issue]:
     if len(first.classes) == 1 and not first.is_multi_label:
         alone = first.classes[0]
         yield Issue(
-            alone, "single class", f"all images are of {printable(alone)}: there is nothing to tell apart"
+            alone,
+            "single class",
+            f"all images are of {printable(alone)}; a classifier needs two classes or more",
         )
     for number, name in enumerate(first.classes):
         held = {split: int(count[number]) for split, count in counts.items()}
         words = ", ".join(f"{count} in {split}" for split, count in held.items())
         if not any(held.values()):
-            yield Issue(name, "empty class", f"the class {printable(name)} has no images at all")
+            yield Issue(name, "empty class", f"the class {printable(name)} has no images")
             continue
         for split, count in held.items():
             if count == 0:
@@ -215,40 +220,40 @@ def _class_issues(splits: Mapping[str, Source]) -> Iterator[Issue]:
 def _copy_issues(duplicates: tuple[Duplicate, ...]) -> Iterator[Issue]:
     for pair in duplicates:
         other = printable(pair.first.path)
-        how = "equal to" if pair.is_exact else f"nearly the same as ({pair.similarity:.3f})"
+        relation = "identical to" if pair.is_exact else f"a near-duplicate ({pair.similarity:.3f}) of"
         if pair.is_leak:
             yield Issue(
                 pair.second.path,
                 "leak",
-                f"{how} {other}, which is in {pair.first.split}, not {pair.second.split}",
+                f"{relation} {other}, which is in {pair.first.split}, not {pair.second.split}",
             )
         if pair.has_conflict:
             yield Issue(
                 pair.second.path,
                 "conflicting labels",
-                f"{how} {other}, which is {pair.first.label or 'unlabelled'}, "
+                f"{relation} {other}, which is {pair.first.label or 'unlabelled'}, "
                 f"not {pair.second.label or 'unlabelled'}",
             )
         if not pair.is_leak and not pair.has_conflict:
             problem = "exact duplicate" if pair.is_exact else "near duplicate"
-            yield Issue(pair.second.path, problem, f"{how} {other}")
+            yield Issue(pair.second.path, problem, f"{relation} {other}")
 
 
 def _passed_over(source: Source) -> dict[str, int]:
     if source.root is None or not source.root.is_dir() or not isinstance(source, FileList):
         return {}
-    return passed_over(source.root)
+    return skipped_extensions(source.root)
 
 
 def _conversions(facts: Counter[ImageFacts]) -> dict[str, int]:
     kinds: dict[str, Callable[[ImageFacts], bool]] = {
-        "turned upright by EXIF": lambda kind: kind.orientation != 1,
+        "rotated by EXIF orientation": lambda kind: kind.orientation != 1,
         "16-bit or deeper, scaled to 8 bits": lambda kind: kind.bits > 8,
-        "alpha laid over white": lambda kind: kind.has_alpha,
-        "CMYK made RGB": lambda kind: kind.mode == "CMYK",
-        "palette made RGB": lambda kind: kind.mode in ("P", "PA"),
-        "grey repeated as RGB": lambda kind: kind.mode in ("1", "L", "LA") or kind.mode.startswith("I;16"),
-        "animated, first frame taken": lambda kind: kind.num_frames > 1,
+        "alpha composited on white": lambda kind: kind.has_alpha,
+        "CMYK converted to RGB": lambda kind: kind.mode == "CMYK",
+        "palette converted to RGB": lambda kind: kind.mode in ("P", "PA"),
+        "grey expanded to RGB": lambda kind: kind.mode in ("1", "L", "LA") or kind.mode.startswith("I;16"),
+        "animated, first frame used": lambda kind: kind.num_frames > 1,
     }
     counts = {words: sum(n for kind, n in facts.items() if holds(kind)) for words, holds in kinds.items()}
     return {words: count for words, count in counts.items() if count}

@@ -1,7 +1,7 @@
-"""Read every file of a source once, in parallel, and remember what was found, outside the data set.
+"""Read every file of a source once, in parallel, and keep what was learnt in the cache, outside the data set.
 
-For each example: a hash of its bytes, a grey thumbnail, its size and kind, or the reason why it cannot be
-decoded. About 1,100 bytes an image, nearly all of them thumbnails, which stay in a file on disk.
+Per example: a hash of its bytes, a grey thumbnail, its size and format, or the reason why it cannot be decoded. About
+1,100 bytes per image, nearly all of them thumbnails, which stay in a file on disk.
 """
 
 import contextlib
@@ -24,75 +24,84 @@ from numpy.typing import NDArray
 from vitrine.data.auditing.fingerprints import HASH_BYTES, THUMBNAIL_SIDE, content_hash, grey_thumbnail
 from vitrine.data.decoding.decode import ImageFacts, decode, read_facts
 from vitrine.data.sources.source import Source, Subset
-from vitrine.errors import DataError
+from vitrine.errors import DataError, ImageError, ImageProblem
 from vitrine.runtime.cache import cache_folder
 from vitrine.runtime.files import move_into_place, size_in_words, write_atomically
 from vitrine.runtime.progress import track
 from vitrine.runtime.threads import in_order
 from vitrine.spelling import printable
 
-# Changes whenever what is stored, or how an image becomes a thumbnail, changes.
-_VERSION = 1
+# Changes with the stored fields and with the way an image becomes a thumbnail.
+_VERSION = 2
 _THUMBNAILS = "thumbnails.npy"
-# What a damaged file of the cache raises.
+_RECORD = "survey.json"
+# Exceptions that a damaged file of the cache raises.
 _DAMAGE = (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile)
-# Large JPEGs are decoded at a part of their size: every byte is still gone through, so damage is still found.
+# Large JPEGs are decoded at a fraction of their size: every byte is still read, so damage is still found.
 _DECODED_SIDE = 2 * THUMBNAIL_SIDE
-# Thumbnails of a part of a set that are held in memory, in bytes, and rows that are copied at once beyond that.
+# Bytes of a subset's thumbnails that are held in memory; more go to a file, this many rows at a time.
 _MOST_IN_MEMORY, _ROWS_AT_ONCE = 2**26, 2**14
 # Images of more pixels than this are decoded one at a time, whatever the number of workers.
 _LARGE_PIXELS = 16_000_000
 
 
+@dataclass(frozen=True, slots=True)
+class Unreadable:
+    """Why an example cannot be decoded: the kind of problem, and a sentence that names the file."""
+
+    problem: ImageProblem
+    detail: str
+
+
 @dataclass(frozen=True, kw_only=True)
 class ImageSurvey:
-    """What reading all N examples of a source gave, in its order."""
+    """Facts about all N examples of a source, in its order."""
 
-    hashes: NDArray[np.uint8]  # (N, 16), zeros where nothing could be read
-    thumbnails: NDArray[np.uint8]  # (N, 32, 32), zeros where nothing could be decoded
-    kinds: tuple[ImageFacts, ...]  # every kind of image that occurs, sizes left at 0
-    kind_of: NDArray[np.int32]  # (N,) index into kinds, -1 for what cannot be decoded
+    hashes: NDArray[np.uint8]  # (N, 16), zeros for files that cannot be read
+    thumbnails: NDArray[np.uint8]  # (N, 32, 32), zeros for images that cannot be decoded
+    kinds: tuple[ImageFacts, ...]  # every combination that occurs, sizes set to 0
+    kind_of: NDArray[np.int32]  # (N,) index into kinds, -1 for images that cannot be decoded
     sizes: NDArray[np.int32]  # (N, 2) height and width
-    reasons: dict[int, str]  # why an example cannot be decoded
+    unreadable: dict[int, Unreadable]  # by index, why an example cannot be decoded
 
     def __len__(self) -> int:
         return len(self.hashes)
 
 
 @dataclass(frozen=True, slots=True)
-class _Reading:
+class _Facts:
     hash: bytes
     facts: ImageFacts | None = None
     thumbnail: NDArray[np.uint8] | None = None
-    reason: str = ""
+    failure: Unreadable | None = None
 
 
 def survey_images(
     source: Source, *, num_workers: int = 0, is_cached: bool = True, what: str = "Reading images"
 ) -> ImageSurvey:
-    """Read all examples with `num_workers` threads (0: one a processor), or recall an earlier reading.
+    """Read all examples with `num_workers` threads (0: one per core), or load an earlier survey from the cache.
 
-    An earlier reading counts while names, sizes, labels and times of change of all files are the same.
+    An earlier survey is valid while names, sizes, labels and modification times of all files are the same.
     """
-    folder = cache_folder() / "readings" / _key(source) if is_cached else None
+    folder = cache_folder() / "surveys" / _key(source) if is_cached else None
     if folder is not None and (earlier := _recall(folder)) is not None:
         return earlier
     if isinstance(source, Subset) and is_cached:
-        # Parts share the reading of the whole, so that `check` and any split of ours read a file once.
-        whole = _recall(cache_folder() / "readings" / _key(source.source))
+        # Subsets share the survey of the whole set, so that `check` and every split read a file once.
+        whole = _recall(cache_folder() / "surveys" / _key(source.source))
         if whole is None and 2 * len(source) >= len(source.source):
             whole = survey_images(source.source, num_workers=num_workers, what=what)
         if whole is not None:
             return _part(whole, source.indices)
     if folder is not None and not _can_write(folder):
         folder = None
-    # In a place of its own: another process that reads the same set at the same time must not empty our file. Where
-    # nothing is kept, the file lives on while it is mapped, and goes away with the last use of it.
+    # A folder of its own: another process that reads the same set at the same time must not truncate our file.
+    # Without a cache the file is unlinked while it is mapped, and its space is freed with the last reference.
     with tempfile.TemporaryDirectory(prefix="vitrine-", dir=folder) as temporary:
-        readings = _read(source, Path(temporary) / _THUMBNAILS, num_workers=num_workers, what=what)
+        survey = _read(source, Path(temporary) / _THUMBNAILS, num_workers=num_workers, what=what)
         if folder is not None:
-            _store(readings, Path(temporary) / _THUMBNAILS, folder)
-    return readings
+            _store(survey, Path(temporary) / _THUMBNAILS, folder)
+    return survey
 
 
 def _read(source: Source, file: Path, *, num_workers: int, what: str) -> ImageSurvey:
@@ -106,17 +115,18 @@ def _read(source: Source, file: Path, *, num_workers: int, what: str) -> ImageSu
     kind_of = np.full(count, -1, dtype=np.int32)
     sizes = np.zeros((count, 2), dtype=np.int32)
     kinds: dict[ImageFacts, int] = {}
-    reasons: dict[int, str] = {}
+    unreadable: dict[int, Unreadable] = {}
     one_large = threading.Lock()
-    found = in_order(lambda index: _read_one(source, index, one_large), range(count), num_workers=num_workers)
-    for index, reading in enumerate(track(found, what, total=count)):
-        hashes[index] = np.frombuffer(reading.hash, dtype=np.uint8)
-        if reading.facts is None or reading.thumbnail is None:
-            reasons[index] = reading.reason
+    facts = in_order(lambda index: _read_one(source, index, one_large), range(count), num_workers=num_workers)
+    for index, one in enumerate(track(facts, what, total=count)):
+        hashes[index] = np.frombuffer(one.hash, dtype=np.uint8)
+        if one.facts is None or one.thumbnail is None:
+            assert one.failure is not None
+            unreadable[index] = one.failure
             continue
-        thumbnails[index] = reading.thumbnail
-        sizes[index] = reading.facts.height, reading.facts.width
-        kind_of[index] = kinds.setdefault(_without_size(reading.facts), len(kinds))
+        thumbnails[index] = one.thumbnail
+        sizes[index] = one.facts.height, one.facts.width
+        kind_of[index] = kinds.setdefault(_without_size(one.facts), len(kinds))
     thumbnails.flush()
     return ImageSurvey(
         hashes=hashes,
@@ -124,11 +134,11 @@ def _read(source: Source, file: Path, *, num_workers: int, what: str) -> ImageSu
         kinds=tuple(kinds),
         kind_of=kind_of,
         sizes=sizes,
-        reasons=reasons,
+        unreadable=unreadable,
     )
 
 
-def _read_one(source: Source, index: int, one_large: threading.Lock) -> _Reading:
+def _read_one(source: Source, index: int, one_large: threading.Lock) -> _Facts:
     name = source.name(index)
     digest = bytes(HASH_BYTES)
     try:
@@ -138,14 +148,14 @@ def _read_one(source: Source, index: int, one_large: threading.Lock) -> _Reading
         is_large = facts.height * facts.width > _LARGE_PIXELS
         with one_large if is_large else contextlib.nullcontext():
             pixels = decode(data, name=name, min_size=(_DECODED_SIDE, _DECODED_SIDE))
-            return _Reading(digest, facts=facts, thumbnail=grey_thumbnail(pixels))
+            return _Facts(digest, facts=facts, thumbnail=grey_thumbnail(pixels))
     except DataError as error:
-        return _Reading(digest, reason=str(error))
+        problem = error.kind if isinstance(error, ImageError) else "unreadable"
+        return _Facts(digest, failure=Unreadable(problem, str(error)))
     except Exception as error:
-        # Decoders raise anything at all on hostile files; the scan names it and goes on.
-        return _Reading(
-            digest, reason=f"{printable(name)} is a damaged file: {type(error).__name__}: {error}"
-        )
+        # Decoders raise exceptions of any kind on hostile files; the scan reports them and continues.
+        detail = f"{printable(name)} is a damaged file: {type(error).__name__}: {error}"
+        return _Facts(digest, failure=Unreadable("damaged", detail))
 
 
 def _without_size(facts: ImageFacts) -> ImageFacts:
@@ -162,7 +172,7 @@ def _key(source: Source) -> str:
 
 
 def _files(source: Source) -> Iterator[Path]:
-    """Yield the files that the examples are, or else those that they are packed into."""
+    """Yield the files of the examples, or the files that contain them."""
     if len(source) and source.path(0) is None and source.root is not None:
         yield from sorted(source.root.iterdir()) if source.root.is_dir() else [source.root]
         return
@@ -173,11 +183,11 @@ def _files(source: Source) -> Iterator[Path]:
 
 
 def _recall(folder: Path) -> ImageSurvey | None:
-    if not (folder / "readings.json").exists():
+    if not (folder / _RECORD).exists():
         return None
     try:
         return _load(folder)
-    except _DAMAGE:  # read anew
+    except _DAMAGE:  # the images are read again
         return None
 
 
@@ -189,16 +199,16 @@ def _part(whole: ImageSurvey, indices: NDArray[np.uint32]) -> ImageSurvey:
         kinds=whole.kinds,
         kind_of=whole.kind_of[indices],
         sizes=whole.sizes[indices],
-        reasons={places[index]: reason for index, reason in whole.reasons.items() if index in places},
+        unreadable={places[index]: one for index, one in whole.unreadable.items() if index in places},
     )
 
 
 def _rows_of(thumbnails: NDArray[np.uint8], indices: NDArray[np.uint32]) -> NDArray[np.uint8]:
-    """Choose rows; many of them go into a file without a name, which lives while it is mapped, not into memory."""
+    """Choose rows; many of them are written to an unlinked file that stays mapped instead of to memory."""
     shape = (len(indices), *thumbnails.shape[1:])
     if math.prod(shape) <= _MOST_IN_MEMORY:
         return thumbnails[indices]
-    place = cache_folder() / "readings"
+    place = cache_folder() / "surveys"
     with tempfile.TemporaryFile(dir=place if _can_write(place) else None) as file:
         file.truncate(math.prod(shape))
         _take_room(file)
@@ -210,17 +220,17 @@ def _rows_of(thumbnails: NDArray[np.uint8], indices: NDArray[np.uint32]) -> NDAr
 
 
 def _take_room(file: IO[bytes]) -> None:
-    """Let a full disk be told now: a page of a mapped file that finds no room ends the process without a word."""
+    """Report a full disk now: a mapped page without disk space would kill the process without a message."""
     size = os.fstat(file.fileno()).st_size
     try:
         if hasattr(os, "posix_fallocate"):
             os.posix_fallocate(file.fileno(), 0, size)
     except OSError as error:
-        # Others: a file system that cannot promise.
+        # Any other error: the file system cannot reserve space.
         if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
             raise DataError(
-                f"there is no room for {size_in_words(size)} of thumbnails in {cache_folder()}: {error.strerror}; "
-                "make room, or name another place with VITRINE_CACHE"
+                f"no space for {size_in_words(size)} of thumbnails in {cache_folder()}: {error.strerror}; "
+                "free some space, or set VITRINE_CACHE to another folder"
             ) from None
 
 
@@ -232,23 +242,25 @@ def _can_write(folder: Path) -> bool:
     return os.access(folder, os.W_OK)
 
 
-def _store(readings: ImageSurvey, thumbnails: Path, folder: Path) -> None:
+def _store(survey: ImageSurvey, thumbnails: Path, folder: Path) -> None:
     move_into_place(thumbnails, folder / _THUMBNAILS)
     with write_atomically(folder / "arrays.npz") as file:
-        np.savez(file, hashes=readings.hashes, kind_of=readings.kind_of, sizes=readings.sizes)
-    # Written last: where it is, everything is.
-    with write_atomically(folder / "readings.json", mode="w") as file:
-        json.dump({"kinds": [asdict(kind) for kind in readings.kinds], "reasons": readings.reasons}, file)
+        np.savez(file, hashes=survey.hashes, kind_of=survey.kind_of, sizes=survey.sizes)
+    # Written last: where it exists, the survey is complete.
+    with write_atomically(folder / _RECORD, mode="w") as file:
+        kinds = [asdict(kind) for kind in survey.kinds]
+        unreadable = {index: asdict(one) for index, one in survey.unreadable.items()}
+        json.dump({"kinds": kinds, "unreadable": unreadable}, file)
 
 
 def _load(folder: Path) -> ImageSurvey:
-    words = json.loads((folder / "readings.json").read_text(encoding="utf-8", errors="surrogateescape"))
+    stored = json.loads((folder / _RECORD).read_text(encoding="utf-8", errors="surrogateescape"))
     with np.load(folder / "arrays.npz") as arrays:
         return ImageSurvey(
             hashes=arrays["hashes"],
             thumbnails=np.load(folder / _THUMBNAILS, mmap_mode="r"),
-            kinds=tuple(ImageFacts(**kind) for kind in words["kinds"]),
+            kinds=tuple(ImageFacts(**kind) for kind in stored["kinds"]),
             kind_of=arrays["kind_of"],
             sizes=arrays["sizes"],
-            reasons={int(index): reason for index, reason in words["reasons"].items()},
+            unreadable={int(index): Unreadable(**one) for index, one in stored["unreadable"].items()},
         )

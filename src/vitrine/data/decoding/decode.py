@@ -23,7 +23,7 @@ from vitrine.data.decoding.image_file import (
 )
 from vitrine.data.decoding.jpeg_header import JpegLayout, read_layout, scale_factor, upper_rows
 from vitrine.data.decoding.pixels import Pixels, first_frame, upright
-from vitrine.errors import DataError
+from vitrine.errors import DataError, ImageError
 from vitrine.spelling import printable
 
 try:
@@ -59,7 +59,7 @@ def decode(
     min_size: tuple[int, int] | None = None,
     max_pixels: int = MAX_PIXELS,
 ) -> Pixels:
-    """Decode to (H, W, channels) uint8; a `DataError` names the file and why it cannot be.
+    """Decode to (H, W, channels) uint8; an `ImageError` names the file and the reason.
 
     With `min_size` (height, width) a JPEG may come out smaller by 2, 4 or 8, but never below that size: its
     scaled inverse transform costs less than the full one. `vitrine.data.decoding.jpeg_header` explains decoding the
@@ -180,7 +180,9 @@ def _decode_jpeg(
     except ValueError as error:
         if "extraneous" in str(error):  # stray bytes between segments cost no pixel; Pillow passes over them
             return None
-        raise DataError(f"{printable(name)} is a damaged JPEG: {str(error).strip().rstrip('.')}") from error
+        raise ImageError(
+            f"{printable(name)} is a damaged JPEG: {str(error).strip().rstrip('.')}", kind="damaged"
+        ) from error
     return upright(pixels, orientation)
 
 
@@ -211,7 +213,9 @@ def _load(image: Image.Image, *, name: str, min_size: tuple[int, int] | None) ->
         pixels = first_frame(image)
     except Exception as error:  # as above, MemoryError included
         reason = str(error).strip().rstrip(".") or type(error).__name__
-        raise DataError(f"{printable(name)} is a damaged {image.format}: {reason}") from error
+        raise ImageError(
+            f"{printable(name)} is a damaged {image.format}: {reason}", kind="damaged"
+        ) from error
     return upright(pixels, orientation)
 
 

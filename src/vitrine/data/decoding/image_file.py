@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from PIL import Image
 
 from vitrine.data.decoding.av1_header import av1_frame_sizes
-from vitrine.errors import DataError, ImageSizeError
+from vitrine.errors import ImageError, ImageSizeError
 from vitrine.spelling import printable
 
 # Pillow opens a multi-picture JPEG (MPO) as JPEG.
@@ -42,9 +42,9 @@ _PILLOW_WARNS = ("ignore", None, Warning, _PILLOW, 0)
 
 
 def open_image(data: bytes, *, name: str = "image", max_pixels: int = MAX_PIXELS) -> Image.Image:
-    """Open an encoded image without decoding it; a `DataError` names the file and the reason."""
+    """Open an encoded image without decoding it; an `ImageError` names the file and the reason."""
     if not data:
-        raise DataError(f"{printable(name)} is empty (0 bytes)")
+        raise ImageError(f"{printable(name)} is empty (0 bytes)", kind="empty file")
     quiet_pillow()
     if data[:4] == b"RIFF" and data[8:12] == b"WEBP":
         # Pillow allocates the whole canvas when it opens the file.
@@ -57,9 +57,11 @@ def open_image(data: bytes, *, name: str = "image", max_pixels: int = MAX_PIXELS
         ) from error
     except Exception as error:  # Pillow's readers raise exceptions of any kind on damage
         if data[:3] == JPEG_MAGIC:
-            raise DataError(f"{printable(name)} is a damaged JPEG: its header cannot be read") from error
-        raise DataError(
-            f"{printable(name)} is not an image that can be read ({_looks_like(data)})"
+            raise ImageError(
+                f"{printable(name)} is a damaged JPEG: its header cannot be read", kind="damaged"
+            ) from error
+        raise ImageError(
+            f"{printable(name)} is not an image that can be read ({_looks_like(data)})", kind="not an image"
         ) from error
     check_size(image.height, image.width, name=name, max_pixels=max_pixels)
     check_parts(image, data, name=name, max_pixels=max_pixels)
@@ -76,7 +78,9 @@ def check_size(
             f"limit of {max_pixels} pixels and {MAX_SIDE} per side; scale it down or remove it"
         )
     if (height < 1 or width < 1) and not may_be_unknown:
-        raise DataError(f"{printable(name)} declares {height} x {width} pixels; it contains no picture")
+        raise ImageError(
+            f"{printable(name)} declares {height} x {width} pixels; it contains no picture", kind="damaged"
+        )
 
 
 def check_parts(

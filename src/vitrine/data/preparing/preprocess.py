@@ -12,10 +12,10 @@ from typing import Any, Literal, Self, get_args
 
 import numpy as np
 import torch
-from PIL import Image
 
 from vitrine.data.decoding.decode import decode
 from vitrine.data.decoding.image_file import MAX_PIXELS
+from vitrine.data.decoding.picture_input import Picture, read_picture
 from vitrine.data.decoding.pixels import Pixels
 from vitrine.data.preparing.resampling import planes, resize_and_crop
 from vitrine.errors import ConfigError
@@ -112,12 +112,9 @@ class Preprocess:
         std = torch.tensor(self.std, device=images.device).view(-1, 1, 1)
         return ((images.float() * std + mean) * 255).round().clamp(0, 255).to(torch.uint8)
 
-    def __call__(self, image: bytes | Pixels | Image.Image, *, name: str = "image") -> torch.Tensor:
-        """Turn an encoded or decoded image into the model's input: float (C, height, width)."""
-        if isinstance(image, Image.Image):
-            image = np.asarray(image.convert("L" if self.channels == 1 else "RGB"))
-            image = image[:, :, None] if image.ndim == 2 else image
-        return self.normalise(self.pixels(self.decode(image, name=name)))
+    def __call__(self, picture: Picture, *, name: str = "image") -> torch.Tensor:
+        """Turn a picture of any kind (path, bytes, array...) into the model's input: float (C, height, width)."""
+        return self.normalise(self.pixels(self.decode(read_picture(picture, name=name), name=name)))
 
     def to_json(self) -> dict[str, Any]:
         """Return the record as plain values."""

@@ -1,4 +1,4 @@
-"""Images that are files of their own under one folder: what class folders, manifests and lists share."""
+"""Images that are files under one folder: shared by class folders, manifests and lists."""
 
 import os
 from collections import Counter
@@ -8,19 +8,20 @@ from typing import Any
 
 import numpy as np
 
+from vitrine.data.decoding.picture_input import read_file
 from vitrine.data.sources.source import Example, Labels, Source
 from vitrine.errors import DataError
 from vitrine.runtime.progress import notice
 from vitrine.spelling import near_match, printable
 
-# What is listed as an image; whether it is one is found by reading it. Other files are passed over.
+# Extensions of files that are listed as images; reading a file shows whether it is one. Other files are skipped.
 _SUFFIXES = "jpg jpeg jpe jfif png bmp gif webp tif tiff ppm pgm pbm pnm avif jp2 ico tga"
 IMAGE_SUFFIXES = frozenset("." + name for name in _SUFFIXES.split())
-# Photos that Pillow alone does not read: of phones, and the raw files of cameras.
+# Photos that Pillow does not read: HEIC of phones, raw files of cameras.
 PHOTO_SUFFIXES = frozenset((".heic", ".heif", ".dng", ".cr2", ".cr3", ".nef", ".arw", ".orf", ".raf", ".rw2"))
 
 
-# Folders that computers leave among photos: macOS in archives, Synology for its thumbnails.
+# Folders that systems leave among photos: macOS in archives, Synology for its thumbnails.
 LITTER = ("__MACOSX", "@eaDir")
 
 
@@ -53,7 +54,7 @@ class Strings(Sequence[str]):
 
 
 class FileList(Source):
-    """Files by path relative to `base`, which is `root` unless given, with labels."""
+    """Files by path relative to `base` (by default `root`), with labels."""
 
     def __init__(
         self,
@@ -95,41 +96,30 @@ class FileList(Source):
             return 0
 
 
-def read_file(path: str) -> bytes:
-    """Read a whole file, or say in one sentence why it cannot be read."""
-    try:
-        with open(path, "rb", buffering=0) as file:  # noqa: PTH123 (the fastest way, called for every image)
-            return file.read()
-    except OSError as error:
-        raise DataError(f"cannot read {printable(path)}: {error.strerror}") from error
-
-
 def list_images(folder: Path) -> Iterator[str]:
     """Yield every image file below `folder` as a path relative to it, folders and names sorted.
 
-    Links to folders are followed, except those that lead back up to a folder they are in. Hidden files and
-    litter are passed over.
+    Links to folders are followed, except those that lead back to a folder above them. Hidden files and
+    system folders are skipped.
     """
     yield from _walk(str(folder), "", above=frozenset([_identity(str(folder))]))
 
 
 def holds_images(folder: Path) -> bool:
-    """Whether images lie directly in a folder, those of its own folders aside."""
+    """Whether images lie directly in a folder, not only in its subfolders."""
     return any(
-        _is_image(entry.name) and not _is_passed_over(entry.name) and not _is_folder(entry)
+        _is_image(entry.name) and not _is_skipped(entry.name) and not _is_folder(entry)
         for entry in scan(str(folder))
     )
 
 
 def subfolders(folder: Path) -> list[str]:
-    """Names of the folders directly in `folder`, sorted, without hidden ones and litter."""
-    return sorted(
-        entry.name for entry in scan(str(folder)) if not _is_passed_over(entry.name) and entry.is_dir()
-    )
+    """Names of the folders directly in `folder`, sorted, without hidden ones and system folders."""
+    return sorted(entry.name for entry in scan(str(folder)) if not _is_skipped(entry.name) and entry.is_dir())
 
 
 def scan(folder: str) -> list[os.DirEntry[str]]:
-    """List a folder, or say in one sentence why it cannot be listed."""
+    """List a folder; the error names the folder and the reason."""
     try:
         with os.scandir(folder) as entries:
             return list(entries)
@@ -138,9 +128,9 @@ def scan(folder: str) -> list[os.DirEntry[str]]:
 
 
 def require_path(path: Path) -> Path:
-    """Return `path` if it exists, else say what does that is spelt like it."""
+    """Return `path` if it exists; the error suggests one with a similar name."""
     if os.path.lexists(path) and not path.exists():
-        raise DataError(f"{printable(str(path))} is a broken link; it leads to {os.readlink(path)}")  # noqa: PTH115
+        raise DataError(f"{printable(str(path))} is a broken link to {os.readlink(path)}")  # noqa: PTH115
     if path.exists():
         return path
     raise DataError(no_such(path, kind="file" if path.suffix else "folder"))
@@ -171,7 +161,7 @@ def _inside(names: Iterable[str], folder: Path, listing: str) -> Iterator[str]:
 
 
 def no_such(path: Path, *, kind: str) -> str:
-    """Say that `path` does not exist, with the nearest one that does."""
+    """Return the sentence that `path` does not exist, with the most similar one that does."""
     parent = path.parent
     while not parent.is_dir() and parent != parent.parent:
         path, parent = parent, parent.parent
@@ -185,16 +175,16 @@ def no_such(path: Path, *, kind: str) -> str:
 
 
 def no_images(folder: Path) -> str:
-    """Say that a folder holds none, and which of its files are photos that are not read."""
-    photos = photos_passed_over(passed_over(folder))
-    return f"{printable(str(folder))} holds no images" + (f"; {photos}" if photos else "")
+    """Return the sentence that a folder contains no images, and which photos in it cannot be read."""
+    photos = photos_skipped(skipped_extensions(folder))
+    return f"{printable(str(folder))} contains no images" + (f"; {photos}" if photos else "")
 
 
-def passed_over(root: Path) -> dict[str, int]:
-    """Count the files below a folder that are not taken for images, by the ending of their names."""
+def skipped_extensions(root: Path) -> dict[str, int]:
+    """Count the files below a folder that have no image extension, by extension."""
     endings = Counter[str]()
     for _, folders, files in os.walk(root):
-        folders[:] = [name for name in folders if not _is_passed_over(name)]
+        folders[:] = [name for name in folders if not _is_skipped(name)]
         for name in files:
             ending = os.path.splitext(name)[1].lower()  # noqa: PTH122 (called for every file)
             if not name.startswith(".") and ending not in IMAGE_SUFFIXES:
@@ -202,22 +192,20 @@ def passed_over(root: Path) -> dict[str, int]:
     return {printable(ending): count for ending, count in endings.most_common()}
 
 
-def photos_passed_over(endings: Mapping[str, int]) -> str:
-    """Say which of the files that are not taken for images are photos, and what would do; empty where none is."""
+def photos_skipped(endings: Mapping[str, int]) -> str:
+    """Name the photos among skipped files and how to have them read; empty if there are none."""
     photos = [f"{count:,} {ending}" for ending, count in endings.items() if ending in PHOTO_SUFFIXES]
-    return f"{', '.join(photos)} passed over: save such photos as JPEG to have them read" if photos else ""
+    return f"save these photos as JPEG: {', '.join(photos)}" if photos else ""
 
 
 def _walk(folder: str, prefix: str, *, above: frozenset[tuple[int, int]]) -> Iterator[str]:
     for entry in sorted(scan(folder), key=lambda entry: entry.name):
-        if _is_passed_over(entry.name):
+        if _is_skipped(entry.name):
             continue
         if _is_folder(entry):
             identity = _identity(entry.path)
             if identity in above:
-                notice(
-                    f"{printable(entry.path)} is a link back to a folder that it is in; it is not followed"
-                )
+                notice(f"{printable(entry.path)} links back to a folder above it; it is not followed")
                 continue
             yield from _walk(entry.path, f"{prefix}{entry.name}/", above=above | {identity})
         elif _is_image(entry.name):
@@ -228,14 +216,14 @@ def _is_image(name: str) -> bool:
     return os.path.splitext(name)[1].lower() in IMAGE_SUFFIXES  # noqa: PTH122 (called for every file)
 
 
-def _is_passed_over(name: str) -> bool:
+def _is_skipped(name: str) -> bool:
     return name.startswith(".") or name in LITTER
 
 
 def _is_folder(entry: os.DirEntry[str]) -> bool:
     try:
         return entry.is_dir()
-    except OSError:  # a link that leads to itself: reading it as an image will say so
+    except OSError:  # a link to itself: reading it as an image reports it
         return False
 
 

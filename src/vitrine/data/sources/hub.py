@@ -1,27 +1,24 @@
-"""Bring a data set from the Hugging Face hub, with progress, checksums and resume.
+"""Download a data set from the Hugging Face hub, with progress, checksums and resume.
 
-The hub's own client finds the files; they are brought here, because it starts a file anew after an
-interruption. A file goes on where it stopped, and takes its name only once its SHA-256 is the hub's. What was
-brought is noted beside it, so that a set can be opened again where the hub cannot be reached.
+The hub's own client lists the files; `runtime/download.py` downloads them, because the client starts a file again
+after an interruption. A note beside the files says what was downloaded, so that a set can be opened again where the
+hub cannot be reached.
 """
 
 import json
 import os
-import time
-import urllib.error
-import urllib.request
 from collections.abc import Iterable
 from pathlib import Path, PurePosixPath
 from typing import Any
-from urllib.parse import parse_qsl, urlsplit
+from urllib.parse import parse_qsl
 
 from vitrine.data.sources import parquet
 from vitrine.data.sources.source import Source
-from vitrine.errors import DataError, MissingExtraError
+from vitrine.errors import DataError, DownloadError, MissingExtraError
 from vitrine.runtime.cache import cache_folder, is_offline, why_offline
-from vitrine.runtime.files import sha256_of, write_atomically
-from vitrine.runtime.locks import wait_for_lock
-from vitrine.runtime.progress import notice, track
+from vitrine.runtime.download import download
+from vitrine.runtime.files import write_atomically
+from vitrine.runtime.progress import notice
 
 PREFIX = "hub:"
 
@@ -44,9 +41,6 @@ def open_all(address: str) -> dict[str, Source]:
     return splits
 
 
-_PIECE = 2**20
-_ATTEMPTS = 4
-_PATIENCE_SECONDS = 30
 _NOTE = "brought.json"
 
 
@@ -97,7 +91,7 @@ def fetch_dataset(
         address = client.hf_hub_url(
             repository, file.rfilename, repo_type="dataset", revision=commit, endpoint=endpoint
         )
-        bring(
+        _download(
             address,
             own / commit / file.rfilename,
             size=file.size,
@@ -135,75 +129,15 @@ def _noted(folder: Path) -> dict[str, Any]:
     return noted
 
 
-def bring(
-    address: str,
-    path: Path,
-    *,
-    size: int | None,
-    sha256: str | None,
-    headers: dict[str, str] | None = None,
-) -> Path:
-    """Bring one file to `path`, going on where an earlier attempt stopped; refuse it if its SHA-256 differs."""
-    if _is_whole(path, size):
-        return path
-    part = path.with_name(path.name + ".part")
-    # Two processes that went on with one file would each write over what the other has brought.
-    with wait_for_lock(part):
-        if _is_whole(path, size):  # another process has brought it meanwhile
-            return path
-        for _ in range(2):
-            _bring_rest(address, part, size=size, headers=headers or {})
-            if sha256 is None or sha256_of(part) == sha256:
-                return part.replace(path)
-            part.unlink()  # what was there before may have been of another version: once more from the start
-    raise DataError(f"{path.name} came twice with another SHA-256 than the hub's; try again later")
+def _download(url: str, path: Path, *, size: int | None, sha256: str | None, headers: dict[str, str]) -> None:
+    try:
+        download(url, path, size=size, sha256=sha256, headers=headers)
+    except DownloadError as error:
+        raise DataError(error.problem, advice=error.advice) from None
 
 
 def _is_whole(path: Path, size: int | None) -> bool:
     return path.is_file() and (size is None or path.stat().st_size == size)
-
-
-def _bring_rest(address: str, part: Path, *, size: int | None, headers: dict[str, str]) -> None:
-    opener = urllib.request.build_opener(_KeepSecrets)
-    for attempt in range(_ATTEMPTS):
-        have = part.stat().st_size if part.is_file() else 0
-        if size is not None and have == size:
-            return
-        if size is not None and have > size:
-            part.unlink()
-            have = 0
-        asked = headers | ({"Range": f"bytes={have}-"} if have else {})
-        try:
-            with opener.open(
-                urllib.request.Request(address, headers=asked), timeout=_PATIENCE_SECONDS
-            ) as answer:
-                is_rest = answer.status == 206
-                total = None if size is None else -(-(size - have) // _PIECE)
-                with part.open("ab" if is_rest else "wb") as file:
-                    pieces = iter(lambda: answer.read(_PIECE), b"")
-                    for piece in track(pieces, f"Bringing {part.stem} (MiB)", total=total):
-                        file.write(piece)
-            if size is None or part.stat().st_size == size:
-                return
-        except urllib.error.HTTPError as error:
-            raise DataError(f"cannot bring {address}: the server says {error.code} {error.reason}") from error
-        except OSError as error:
-            if attempt == _ATTEMPTS - 1:
-                raise DataError(f"cannot bring {address}: {_first_line(error)}") from error
-            time.sleep(0.2 * 2**attempt)
-    raise DataError(f"cannot bring {address}: it ends before its {size} bytes; try again to go on")
-
-
-class _KeepSecrets(urllib.request.HTTPRedirectHandler):
-    """Follows the hub to its storage without telling that the user's token."""
-
-    def redirect_request(  # noqa: PLR0917 (the parameters are its parent's)
-        self, req: Any, fp: Any, code: int, msg: str, headers: Any, newurl: str
-    ) -> Any:
-        request = super().redirect_request(req, fp, code, msg, headers, newurl)
-        if request is not None and urlsplit(newurl).netloc != urlsplit(req.full_url).netloc:
-            request.remove_header("Authorization")
-        return request
 
 
 def _client() -> Any:

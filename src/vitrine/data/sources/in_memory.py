@@ -1,64 +1,72 @@
 """Images in memory: rows of one array, or a list of pictures that a program holds or names."""
 
-import threading
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any
 
 import numpy as np
+import torch
 from PIL import Image
 
-from vitrine.data.decoding.decode import pixels_of
+from vitrine.data.decoding.picture_input import (
+    FileObject,
+    Picture,
+    is_single_array,
+    is_url,
+    read_file_object,
+    read_picture,
+)
 from vitrine.data.decoding.pixels import Pixels
-from vitrine.data.sources.file_list import read_file
 from vitrine.data.sources.source import NO_LABEL, Example, Labels, Source
 from vitrine.errors import ConfigError, DataError
 
-Picture: TypeAlias = str | Path | bytes | Image.Image | Pixels
-"""A path, an encoded file, an opened picture, or uint8 pixels of shape (H, W), (H, W, 1) or (H, W, 3)."""
-
-# Pillow loads a picture when it is first used, and the same one may stand in a list twice.
-_LOADING = threading.Lock()
+# Bytes of downloaded pictures that a list keeps, so that each is downloaded once.
+_KEPT_BYTES = 256 * 2**20
 
 
 class PictureList(Source):
-    """A list of pictures of any of these kinds, with labels where they are known."""
+    """Pictures of any kind that `vitrine.data.decoding.picture_input` lists, with labels where they are known.
+
+    Any iterable will do; file objects are read at once, everything else when it is needed.
+    """
 
     def __init__(
         self,
-        pictures: Sequence[Picture],
+        pictures: Iterable[Picture],
         *,
         labels: Labels | None = None,
         classes: Sequence[str] = (),
         names: Sequence[str] | None = None,
     ) -> None:
-        require_list(pictures)
-        self.pictures = pictures
+        self.pictures: Sequence[Any] = as_picture_list(pictures)
         self.names = names
-        self.labels = np.full(len(pictures), NO_LABEL, dtype=np.int32) if labels is None else labels
+        count = len(self.pictures)
+        self.labels = np.full(count, NO_LABEL, dtype=np.int32) if labels is None else labels
         self.classes = tuple(classes)
-        self.address = f"the {len(pictures):,} pictures given"
-        if len(self.labels) != len(pictures):
-            raise ConfigError(f"{len(pictures)} pictures need as many labels, got {len(self.labels)}")
+        self.address = f"the {count:,} pictures given"
+        self._downloaded: dict[str, bytes] = {}
+        self._kept_bytes = 0
+        if len(self.labels) != count:
+            raise ConfigError(f"{count} pictures need as many labels, got {len(self.labels)}")
 
     def name(self, index: int) -> str:
-        """Return the name of picture `index`: as given, its path, or else its number from 0."""
+        """Return the name of picture `index`: as given, its path or URL, or else its number from 0."""
         if self.names is not None:
             return self.names[index]
         picture = self.pictures[index]
         return str(picture) if isinstance(picture, str | Path) else f"picture {index}"
 
     def path(self, index: int) -> Path | None:
-        """Return the file that is picture `index`, where it is one."""
+        """Return the file of picture `index`, or None if it is not a file."""
         picture = self.pictures[index]
-        return Path(picture) if isinstance(picture, str | Path) else None
+        return Path(picture) if isinstance(picture, str | Path) and not is_url(picture) else None
 
     def read(self, index: int) -> Example:
-        """Read picture `index` as it is."""
+        """Read picture `index`."""
         return Example(data=self._data(index), label=self.label(index), name=self.name(index))
 
     def size(self, index: int) -> int:
-        """Bytes of picture `index`, 0 where it cannot be read."""
+        """Bytes of picture `index`, 0 if it cannot be read."""
         path = self.path(index)
         try:
             return path.stat().st_size if path is not None else len(_as_bytes(self._data(index)))
@@ -66,32 +74,37 @@ class PictureList(Source):
             return 0
 
     def _data(self, index: int) -> bytes | Pixels:
-        picture: object = self.pictures[index]
-        if isinstance(picture, str | Path):
-            return read_file(str(picture))
-        if isinstance(picture, Image.Image):
-            with _LOADING:
-                return pixels_of(picture, name=self.name(index))
-        if isinstance(picture, bytes | np.ndarray):
-            return picture
-        if isinstance(picture, bytearray | memoryview):
-            return bytes(picture)
-        raise DataError(
-            f"{self.name(index)} is a {type(picture).__name__}; a path, bytes, a Pillow image or an array (H, W, C) "
-            "is needed"
-        )
+        picture = self.pictures[index]
+        if is_url(picture) and picture in self._downloaded:
+            return self._downloaded[picture]
+        data = read_picture(picture, name=self.name(index))
+        if is_url(picture) and self._kept_bytes + len(data) <= _KEPT_BYTES:
+            assert isinstance(data, bytes)
+            self._downloaded[picture] = data
+            self._kept_bytes += len(data)
+        return data
 
 
-def require_list(pictures: object) -> None:
-    """Refuse one picture in the place of a list of them, which would be taken apart into rows or letters."""
-    is_one = isinstance(pictures, str | Path | bytes | Image.Image)
-    if isinstance(pictures, np.ndarray) and pictures.dtype.kind not in "OUS":
-        # (N, H, W) is a list of grey pictures; nobody's are 3 pixels wide.
-        is_one = pictures.ndim < 3 or (pictures.ndim == 3 and pictures.shape[2] in (1, 3, 4))
-    if is_one:
+def as_picture_list(pictures: Any) -> Sequence[Any]:
+    """Return a list, stack, array or generator of pictures as a sequence; refuse a single picture."""
+    is_single = isinstance(pictures, str | Path | bytes | bytearray | memoryview | Image.Image | FileObject)
+    if isinstance(pictures, torch.Tensor) or (
+        isinstance(pictures, np.ndarray) and pictures.dtype.kind not in "OUS"
+    ):
+        if not is_single_array(pictures):
+            return pictures  # type: ignore[return-value] # (N, H, W), (N, H, W, C) or (N, C, H, W)
+        is_single = True
+    if is_single:
         raise ConfigError(
             f"a list of pictures is needed, got a single {type(pictures).__name__}; write [picture]"
         )
+    sequence: Any = pictures if isinstance(pictures, Sequence | np.ndarray) else list(pictures)
+    if not any(isinstance(picture, FileObject) for picture in sequence):
+        return sequence
+    return [
+        read_file_object(picture, name=f"picture {number}") if isinstance(picture, FileObject) else picture
+        for number, picture in enumerate(sequence)
+    ]
 
 
 def _as_bytes(data: bytes | Pixels) -> bytes:

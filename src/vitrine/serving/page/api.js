@@ -1,4 +1,4 @@
-// Questions to the server. A picture is sent as it is; nothing else is.
+// Requests to the server.
 import { $ } from "./dom.js";
 
 let key = sessionStorage.getItem("key") ?? "";
@@ -19,7 +19,7 @@ export async function ask(path, { picture = null, signal } = {}) {
       response = await fetch(path, { method: picture ? "POST" : "GET", body: picture, headers, signal });
     } catch (error) {
       if (error.name === "AbortError") throw error;
-      throw new Refused(0, "The server does not answer. Is it still running?");
+      throw new Refused(0, "The server does not respond. Is it still running?");
     }
     if (response.status === 401) {
       await askForKey();
@@ -27,7 +27,7 @@ export async function ask(path, { picture = null, signal } = {}) {
     }
     const answer = await response.json().catch(() => null);
     if (response.ok && answer !== null) return answer;
-    throw new Refused(response.status, sentence(answer?.error ?? `The server answered ${response.status}.`));
+    throw new Refused(response.status, sentence(answer?.error ?? `The server responded with status ${response.status}.`));
   }
 }
 

@@ -1,4 +1,4 @@
-// Attention as numbers: from the server's answer to one map over the patches; and as colour.
+// Attention maps: from the server's response to one value per patch, and to colours.
 const RAMP = [
   [10, 8, 28], [52, 20, 92], [125, 32, 118], [200, 58, 78], [244, 118, 40], [253, 190, 78], [255, 246, 200],
 ];
@@ -17,7 +17,7 @@ export function matrixBytes({ num_layers: L, num_heads: H, grid: [rows, columns]
   return L * H * (rows * columns + 1) * rows * columns;
 }
 
-// One query's map (N values) in one layer; head -1 is the mean over heads; patch null is the model's output.
+// The attention of one query to N patches in one layer; head -1 is the mean over heads, patch null the output.
 export function seenFrom(layer, { head, patch, cells }) {
   const heads = head < 0 ? layer.heads.map((_, i) => i) : [head];
   const map = new Float32Array(cells);
@@ -34,14 +34,14 @@ export function seenFrom(layer, { head, patch, cells }) {
   return map;
 }
 
-// What counts as brightest: one outlier, as rollout and registers have them, must not darken all the rest.
+// The value of the brightest colour: a single outlier must not darken all other patches.
 function brightest(map) {
   const sorted = Float32Array.from(map).sort();
   const most = sorted.at(-1);
   return Math.max(sorted[Math.floor(0.98 * (sorted.length - 1))], most / 4, Number.MIN_VALUE);
 }
 
-// A map as a small picture, one pixel a patch, that covers the real one.
+// A map as a small image, one pixel per patch, drawn over the picture.
 export function painted(map, [rows, columns], strength) {
   const most = brightest(map);
   const canvas = new OffscreenCanvas(columns, rows);
@@ -58,20 +58,20 @@ export function painted(map, [rows, columns], strength) {
 const ATLAS_GAP = 2;
 const MOST_TILE = 80; // pixels on the screen
 
-// Every layer (across) and head (down) at once, one pixel a patch.
+// All layers (columns) and heads (rows), one pixel per patch.
 export function drawAtlas(canvas, explained, { layer, head, mark }) {
   const [rows, columns] = explained.grid;
   const [stepX, stepY] = [columns + ATLAS_GAP, rows + ATLAS_GAP];
   canvas.width = explained.num_layers * stepX + ATLAS_GAP;
   canvas.height = explained.num_heads * stepY + ATLAS_GAP;
-  canvas.style.maxWidth = `${explained.num_layers * MOST_TILE}px`; // a model of two layers must not fill the page
+  canvas.style.maxWidth = `${explained.num_layers * MOST_TILE}px`; // two layers must not fill the page
   const context = canvas.getContext("2d");
-  for (const found of explained.layers) {
-    found.heads.forEach((grid, h) => {
+  for (const each of explained.layers) {
+    each.heads.forEach((grid, h) => {
       const most = brightest(grid.flat());
       const image = context.createImageData(columns, rows);
       grid.flat().forEach((value, i) => image.data.set([...colour(value / most), 255], 4 * i));
-      context.putImageData(image, found.layer * stepX + ATLAS_GAP, h * stepY + ATLAS_GAP);
+      context.putImageData(image, each.layer * stepX + ATLAS_GAP, h * stepY + ATLAS_GAP);
     });
   }
   context.strokeStyle = mark;

@@ -1,4 +1,4 @@
-// Charts as SVG: points of several series over one axis.
+// SVG charts: several series over one x axis.
 import { svg } from "./dom.js";
 
 const BOX = { width: 460, height: 240, left: 46, right: 12, top: 14, bottom: 40 };
@@ -7,9 +7,9 @@ export function ticks(low, high, count = 4) {
   const raw = (high - low) / count || 1;
   const power = 10 ** Math.floor(Math.log10(raw));
   const step = [1, 2, 2.5, 5, 10].map((part) => part * power).find((each) => each >= raw);
-  const found = [];
-  for (let value = Math.ceil(low / step) * step; value <= high + step * 1e-6; value += step) found.push(value);
-  return found;
+  const values = [];
+  for (let value = Math.ceil(low / step) * step; value <= high + step * 1e-6; value += step) values.push(value);
+  return values;
 }
 
 export const short = (value) => {
@@ -61,7 +61,7 @@ export function chart(series, { x: xName, y: yName, from = null, label }) {
   return drawing;
 }
 
-// A line under the pointer that reads the values off.
+// A vertical line under the pointer with the values at that x.
 function follow(drawing, series, { X, width, xName }) {
   if (!series.some((each) => each.points.length > 1)) return;
   const cursor = svg("line", { class: "cursor", y1: BOX.top, y2: BOX.height - BOX.bottom, visibility: "hidden" });
@@ -71,14 +71,14 @@ function follow(drawing, series, { X, width, xName }) {
     const box = drawing.getBoundingClientRect();
     const at = ((event.clientX - box.left) / box.width) * width;
     const near = (points) => points.reduce((a, b) => (Math.abs(X(b[0]) - at) < Math.abs(X(a[0]) - at) ? b : a));
-    const found = series.filter((each) => each.points.length).map(({ name, points }) => ({ name, point: near(points) }));
-    const x = found[0].point[0];
+    const nearest = series.filter((each) => each.points.length).map(({ name, points }) => ({ name, point: near(points) }));
+    const x = nearest[0].point[0];
     const isRight = X(x) > width * 0.6;
     cursor.setAttribute("x1", X(x));
     cursor.setAttribute("x2", X(x));
     text.setAttribute("x", X(x) + (isRight ? -8 : 8));
     text.setAttribute("text-anchor", isRight ? "end" : "start");
-    text.textContent = `${xName} ${short(x)}: ${found.map(({ name, point }) => `${name} ${short(point[1])}`).join(", ")}`;
+    text.textContent = `${xName} ${short(x)}: ${nearest.map(({ name, point }) => `${name} ${short(point[1])}`).join(", ")}`;
     for (const each of [cursor, text]) each.setAttribute("visibility", "visible");
   });
   drawing.addEventListener("pointerleave", () => {

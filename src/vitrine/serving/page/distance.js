@@ -1,4 +1,4 @@
-// Attention distance by layer and head (Figure 7, right), of one picture and over all that were shown.
+// Mean attention distance per layer and head (the paper's Figure 7, right), of one picture and of all shown ones.
 import { chart } from "./charts.js";
 import { el } from "./dom.js";
 
@@ -12,8 +12,8 @@ export function rememberDistance(name, distance) {
 }
 
 export function meanDistance(name) {
-  const found = remembered.get(name);
-  return found ? { count: found.count, distance: found.sum.map((row) => row.map((value) => value / found.count)) } : null;
+  const total = remembered.get(name);
+  return total ? { count: total.count, distance: total.sum.map((row) => row.map((value) => value / total.count)) } : null;
 }
 
 export function distanceChart(distance, model) {
@@ -24,7 +24,7 @@ export function distanceChart(distance, model) {
     [{ name: "head", kind: "dots", points }, { name: "median", kind: "line", points: medians }],
     { x: "layer", y: null, from: 0, label: `Mean attention distance in pixels by layer for ${model.name}` },
   );
-  return el("figure", {}, drawing, el("figcaption", { className: "caption" }, "Pixels between a patch and what it attends to: a dot a head, the line is their median."));
+  return el("figure", {}, drawing, el("figcaption", { className: "caption" }, "Mean distance in pixels between a patch and the patches it attends to. One dot per head; the line is the median."));
 }
 
 function median(values) {

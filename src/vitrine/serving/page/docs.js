@@ -1,4 +1,4 @@
-// The OpenAPI document as a page, with a form to try each route; nothing is loaded from elsewhere.
+// The OpenAPI document as a page with a form for each route.
 import { ask, query } from "./api.js";
 import { $, el, notice } from "./dom.js";
 
@@ -17,15 +17,15 @@ async function start() {
 
 function describe(path, method, route, schemas) {
   const parameters = route.parameters ?? [];
-  const inputs = parameters.map((parameter) => ({ parameter, input: el("input", { type: "text", placeholder: String(parameter.schema.default ?? "") }) }));
+  const inputs = parameters.map((parameter) => ({ parameter, input: el("input", { type: "text", placeholder: String(parameter.schema.default ?? ""), "aria-label": `${parameter.name} of ${path}` }) }));
   const file = route.requestBody ? el("input", { type: "file", accept: "image/*" }) : null;
-  const out = el("pre", { hidden: true });
+  const out = el("pre", { hidden: true, tabIndex: 0, role: "region", "aria-label": `Response of ${path}` });
   const send = async () => {
     try {
       const values = Object.fromEntries(inputs.map(({ parameter, input }) => [parameter.name, input.value || null]));
-      const asked = query(path, values).replace(/\?$/, "");
-      const found = path === "/metrics" ? await (await fetch(asked)).text() : await ask(asked, { picture: file?.files[0] ?? null });
-      out.textContent = (typeof found === "string" ? found : JSON.stringify(found, null, 1)).slice(0, MOST_SHOWN);
+      const address = query(path, values).replace(/\?$/, "");
+      const answer = path === "/metrics" ? await (await fetch(address)).text() : await ask(address, { picture: file?.files[0] ?? null });
+      out.textContent = (typeof answer === "string" ? answer : JSON.stringify(answer, null, 1)).slice(0, MOST_SHOWN);
       notice(null);
     } catch (error) {
       out.textContent = error.message;
@@ -35,11 +35,11 @@ function describe(path, method, route, schemas) {
   return el("details", { className: "route panel", open: path === "/predict" },
     el("summary", {}, el("span", { className: "method" }, method.toUpperCase()), el("strong", {}, path), el("span", { className: "soft" }, route.description ?? "")),
     el("div", {},
-      inputs.length ? table(["parameter", "kind", "what", "value"], inputs.map(({ parameter, input }) => [el("code", {}, parameter.name), kindOf(parameter.schema), parameter.description ?? "", input])) : null,
+      inputs.length ? table(["parameter", "type", "meaning", "value"], inputs.map(({ parameter, input }) => [el("code", {}, parameter.name), kindOf(parameter.schema), parameter.description ?? "", input])) : null,
       route.requestBody ? el("p", {}, el("label", {}, `${route.requestBody.description} `, file)) : null,
       el("p", {}, el("button", { className: "primary", onclick: send }, "Send")), out,
-      el("h3", {}, "Answers"),
-      table(["status", "what", "holds"], Object.entries(route.responses).map(([status, answer]) => [status, answer.description, fields(answer, schemas)]))));
+      el("h2", {}, "Responses"),
+      table(["status", "meaning", "content"], Object.entries(route.responses).map(([status, answer]) => [status, answer.description, fields(answer, schemas)]))));
 }
 
 function fields(answer, schemas) {
@@ -53,11 +53,11 @@ function kindOf(schema) {
   if (schema.$ref) return schema.$ref.split("/").at(-1);
   if (schema.anyOf) return schema.anyOf.map(kindOf).join(" or ");
   if (schema.type === "array") return `list of ${kindOf(schema.items)}`;
-  return schema.type ?? "anything";
+  return schema.type ?? "any";
 }
 
 const table = (heads, rows) =>
-  el("table", {}, el("thead", {}, el("tr", {}, heads.map((head) => el("th", {}, head)))),
+  el("table", {}, el("thead", {}, el("tr", {}, heads.map((head) => el("th", { scope: "col" }, head)))),
     el("tbody", {}, rows.map((row) => el("tr", {}, row.map((cell) => el("td", {}, cell))))));
 
 start().catch((error) => notice(error.message));

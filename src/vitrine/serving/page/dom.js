@@ -1,4 +1,4 @@
-// Small tools for making and finding elements.
+// Find and build elements.
 const SVG = "http://www.w3.org/2000/svg";
 
 export const $ = (selector, root = document) => root.querySelector(selector);

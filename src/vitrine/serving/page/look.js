@@ -1,16 +1,16 @@
-// The first view: a picture, what the models make of it, and what they look at.
+// The first view: a picture, its most likely classes, and what the models attend to.
 import { Refused, ask, query } from "./api.js";
 import { drawAtlas, matrixBytes, painted, seenFrom } from "./attention.js";
 import { $, el, notice, percent } from "./dom.js";
 import { distanceChart, rememberDistance } from "./distance.js";
 import { SHOWN_SIDE, openPicture, seenRegion } from "./picture.js";
 
-// All layers' matrices come at once up to this size; a larger model sends one layer when it is looked at.
+// Up to this size the matrices of all layers are requested at once; of a larger model, one layer when it is shown.
 const AT_ONCE = 12e6;
 const view = { mode: "heads", layer: 0, head: -1, strength: 0.75, patch: null, pinned: null };
 let stages = [];
 let picture = null;
-let current = null; // aborts what an earlier picture still asks for
+let current = null; // aborts the requests of an earlier picture
 
 export function startLook(models) {
   stages = models.map(makeStage);
@@ -26,7 +26,7 @@ export function startLook(models) {
   view.layer = depth - 1;
   listenToControls();
   showControls();
-  if (picture) show(picture.blob); // another model has joined
+  if (picture) show(picture.blob); // a model was added
 }
 
 let isListening = false;
@@ -43,14 +43,14 @@ function listenToControls() {
 
 function makeStage(model) {
   const canvas = el("canvas", { tabIndex: 0, className: "look", role: "application" });
-  canvas.setAttribute("aria-label", "The picture; arrow keys move from patch to patch");
+  canvas.setAttribute("aria-label", "Picture; arrow keys select a patch, Escape releases it");
   const glass = el("div", { className: "glass" }, canvas);
   glass.dataset.name = model.name;
   const bars = el("ol", { className: "bars" });
   const facts = el("span", { className: "soft fine" });
-  const atlas = el("canvas", { className: "atlas" });
+  const atlas = el("canvas", { className: "atlas", tabIndex: 0, role: "application" });
   const atlasBox = el("div", { className: "atlas-box panel", hidden: true },
-    el("h3", {}, "Every head, layer by layer", el("span", { className: "soft" }, "click one")), atlas);
+    el("h3", {}, "All heads by layer", el("span", { className: "soft" }, "select one")), atlas);
   const distance = el("div", { className: "panel", hidden: true });
   const side = el("article", { className: "side", "aria-label": model.name },
     el("div", { className: "panel" }, el("div", { className: "who" }, el("h2", {}, model.name), facts), bars),
@@ -88,6 +88,14 @@ function listen(stage) {
     const head = Math.floor(((event.clientY - box.top) / box.height) * stage.explained.num_heads);
     change({ layer, head, mode: "heads" });
   });
+  stage.atlas.addEventListener("keydown", (event) => {
+    const step = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] }[event.key];
+    if (!step || !stage.explained) return;
+    event.preventDefault();
+    const within = (value, low, count) => Math.min(Math.max(value, low), count - 1);
+    const layer = within(view.layer + step[0], 0, stage.explained.num_layers);
+    change({ layer, head: within(view.head + step[1], -1, stage.explained.num_heads), mode: "heads" });
+  });
 }
 
 function patchAt(stage, event) {
@@ -112,7 +120,7 @@ function showControls() {
   $("#layer").value = view.layer + 1;
   $("#head").value = view.head + 1;
   $("#layer-value").textContent = `${view.layer + 1} of ${$("#layer").max}`;
-  $("#head-value").textContent = view.head < 0 ? "mean of all" : `${view.head + 1} of ${$("#head").max}`;
+  $("#head-value").textContent = view.head < 0 ? "mean" : `${view.head + 1} of ${$("#head").max}`;
   $("#strength-value").textContent = `${Math.round(view.strength * 100)} %`;
   for (const id of ["#layer-control", "#head-control"]) $(id).hidden = view.mode !== "heads";
 }
@@ -121,8 +129,9 @@ export async function show(blob) {
   current?.abort();
   const { signal } = (current = new AbortController());
   notice(null);
+  $("#hint").textContent = "";
   const opened = await openPicture(blob);
-  if (signal.aborted) return; // a newer one came while this was being opened
+  if (signal.aborted) return; // a newer picture came first
   picture = opened;
   Object.assign(view, { patch: null, pinned: null });
   $("#hero").hidden = true;
@@ -133,6 +142,7 @@ export async function show(blob) {
 function clear() {
   current?.abort();
   picture = null;
+  $("#hint").textContent = "";
   $("#hero").hidden = false;
   $("#case").hidden = true;
 }
@@ -150,28 +160,33 @@ async function askAbout(stage, signal) {
   glass.classList.add("busy");
   const matrix = model.num_layers && matrixBytes(model) <= AT_ONCE;
   try {
-    const named = model.classes
-      ? ask(query("/predict", { model: model.name, top: 5 }), { picture: picture.blob, signal }).then((found) => showBars(stage, found))
+    const predicted = model.classes
+      ? ask(query("/predict", { model: model.name, top: 5 }), { picture: picture.blob, signal }).then((answer) => showBars(stage, answer))
       : showBars(stage, null);
-    const seen = model.num_layers
-      ? ask(query("/explain", { model: model.name, layers: "all", matrix }), { picture: picture.blob, signal }).then((found) => showAttention(stage, found))
+    const explained = model.num_layers
+      ? ask(query("/explain", { model: model.name, layers: "all", matrix }), { picture: picture.blob, signal }).then((answer) => showAttention(stage, answer))
       : null;
-    await Promise.all([named, seen]);
+    await Promise.all([predicted, explained]);
   } catch (error) {
-    if (error.name !== "AbortError") notice(error instanceof Refused ? error.message : `Something went wrong here: ${error.message}`);
-    if (!(error instanceof Refused) && error.name !== "AbortError") throw error;
+    if (error.name === "AbortError") return;
+    if (!(error instanceof Refused)) {
+      notice(`Something went wrong in this page: ${error.message}`);
+      throw error;
+    }
+    if (!picture?.bitmap) clear(); // neither the browser nor the server can read it
+    notice(error.message);
   } finally {
     if (!signal.aborted) glass.classList.remove("busy");
   }
 }
 
-function showBars(stage, found) {
-  if (!found) {
-    stage.bars.replaceChildren(el("li", {}, el("span", { className: "soft" }, "This model has no head, so it names no classes. Teach it some.")));
+function showBars(stage, answer) {
+  if (!answer) {
+    stage.bars.replaceChildren(el("li", {}, el("span", { className: "soft" }, "This model has no classification head. Add classes under Teach.")));
     return;
   }
-  stage.facts.textContent = `${found.milliseconds.toFixed(0)} ms, seen at ${found.size.join(" × ")}`;
-  stage.bars.replaceChildren(...found.answers.map(({ label, probability }) => bar(label, percent(probability), probability)));
+  stage.facts.textContent = `${answer.milliseconds.toFixed(0)} ms at ${answer.size.join(" × ")} px`;
+  stage.bars.replaceChildren(...answer.answers.map(({ label, probability }) => bar(label, percent(probability), probability)));
 }
 
 export function bar(label, text, share) {
@@ -182,11 +197,11 @@ export function bar(label, text, share) {
     el("span", { className: "track" }, fill));
 }
 
-function showAttention(stage, found) {
-  stage.explained = found;
-  rememberDistance(stage.model.name, found.distance);
+function showAttention(stage, explained) {
+  stage.explained = explained;
+  rememberDistance(stage.model.name, explained.distance);
   stage.atlasBox.hidden = stage.distance.hidden = false;
-  stage.distance.replaceChildren(el("h3", {}, "How far attention reaches in this picture"), distanceChart(found.distance, stage.model));
+  stage.distance.replaceChildren(el("h3", {}, "Attention distance in this picture"), distanceChart(explained.distance, stage.model));
   draw(stage);
 }
 
@@ -202,20 +217,22 @@ function draw(stage) {
   const layer = Math.min(view.layer, explained.num_layers - 1);
   const head = Math.min(view.head, explained.num_heads - 1);
   drawAtlas(stage.atlas, explained, { layer, head, mark: "#38d0ff" });
+  const selected = head < 0 ? "mean of all heads" : `head ${head + 1}`;
+  stage.atlas.setAttribute("aria-label", `All heads by layer; arrow keys select one. Layer ${layer + 1}, ${selected}`);
   if (view.mode === "off") {
-    say(stage, null);
+    showHint(stage, null);
     return;
   }
   const cells = explained.grid[0] * explained.grid[1];
-  const found = explained.layers[layer];
+  const shown = explained.layers[layer];
   const patch = view.mode === "heads" && view.patch !== null && view.patch < cells ? view.patch : null;
-  if (patch !== null && !found.matrix) {
+  if (patch !== null && !shown.matrix) {
     fetchMatrix(stage, layer);
     return;
   }
-  const map = view.mode === "rollout" ? Float32Array.from(explained.rollout.flat()) : seenFrom(found, { head, patch, cells });
+  const map = view.mode === "rollout" ? Float32Array.from(explained.rollout.flat()) : seenFrom(shown, { head, patch, cells });
   cover(stage, map, patch);
-  say(stage, { map, patch });
+  showHint(stage, { map, patch });
 }
 
 function cover({ canvas, model, explained }, map, patch) {
@@ -240,14 +257,14 @@ function cover({ canvas, model, explained }, map, patch) {
   }
 }
 
-// A model too large to send all at once: this layer's matrix when it is first needed.
+// The matrix of one layer of a large model, requested when it is first needed.
 async function fetchMatrix(stage, layer) {
   const { explained } = stage;
   if (explained.layers[layer].asked) return;
   explained.layers[layer].asked = true;
   try {
-    const found = await ask(query("/explain", { model: stage.model.name, layers: layer, matrix: true }), { picture: picture.blob, signal: current.signal });
-    explained.layers[layer].matrix = found.layers[0].matrix;
+    const answer = await ask(query("/explain", { model: stage.model.name, layers: layer, matrix: true }), { picture: picture.blob, signal: current.signal });
+    explained.layers[layer].matrix = answer.layers[0].matrix;
     draw(stage);
   } catch (error) {
     explained.layers[layer].asked = false;
@@ -255,7 +272,7 @@ async function fetchMatrix(stage, layer) {
   }
 }
 
-function say(stage, seen) {
+function showHint(stage, seen) {
   if (stage !== stages.find((each) => each.explained)) return;
   const hint = $("#hint");
   if (!seen) {
@@ -266,11 +283,11 @@ function say(stage, seen) {
   const place = (cell) => `row ${Math.floor(cell / columns) + 1}, column ${(cell % columns) + 1}`;
   const best = seen.map.indexOf(Math.max(...seen.map));
   if (seen.patch !== null) {
-    hint.textContent = `The patch in ${place(seen.patch)} attends most to ${place(best)} (${percent(seen.map[best])})${view.pinned === null ? "; click to keep it" : "; Escape lets go"}.`;
+    hint.textContent = `The patch in ${place(seen.patch)} attends most to ${place(best)} (${percent(seen.map[best])})${view.pinned === null ? "; click to keep it selected" : "; press Escape to release it"}.`;
   } else if (view.mode === "rollout") {
-    hint.textContent = "How much of the output comes from each patch, through all layers.";
+    hint.textContent = "Attention rollout: brighter patches have more influence on the output through all layers.";
   } else {
     const from = stage.explained.seen_from === "class token" ? "The class token" : "The mean over all patches";
-    hint.textContent = `${from} attends most to ${place(best)}. Point at a patch, or use the arrow keys on the picture, to see what that one attends to.`;
+    hint.textContent = `${from} attends most to ${place(best)}. Point at a patch, or use the arrow keys on the picture, to see what it attends to.`;
   }
 }

@@ -1,4 +1,4 @@
-// Puts the views together: tabs, theme, and where a dropped, pasted or chosen picture goes.
+// The page: tabs, theme, and pictures that are dropped, pasted or chosen.
 import { ask } from "./api.js";
 import { $, $$, notice } from "./dom.js";
 import { show, startLook } from "./look.js";
@@ -51,11 +51,11 @@ let models = [];
 function take(files) {
   const [file] = files;
   if (!file) {
-    notice("That was no picture; JPEG, PNG, WebP, GIF, BMP, TIFF or AVIF would do.");
+    notice("This is not a picture. Use JPEG, PNG, WebP, GIF, BMP, TIFF or AVIF.");
     return;
   }
   if (limits && file.size > limits.upload_bytes) {
-    notice(`The picture is ${(file.size / 2 ** 20).toFixed(1)} MiB, more than the ${limits.upload_bytes / 2 ** 20} MiB that are taken.`);
+    notice(`The picture is ${(file.size / 2 ** 20).toFixed(1)} MiB, more than the limit of ${limits.upload_bytes / 2 ** 20} MiB.`);
     return;
   }
   if (selected().id === "tab-teach") {
@@ -63,7 +63,7 @@ function take(files) {
     return;
   }
   if (!models.length) {
-    notice("The run has saved no weights yet. It answers as soon as it has, and its curves are under Training.");
+    notice("The run has no weights yet. Its model is served as soon as it has; its curves are under Training.");
     return;
   }
   select($("#tab-look"));
@@ -123,14 +123,14 @@ function showServed(served) {
   if (isFirst) startTeach(models);
 }
 
-// A run may be served before it has weights: its model joins the page when the server has it.
+// A run may be served before it has weights: its model is added when the server has it.
 async function lookForAwaited() {
   try {
     const served = await ask("/models");
     if (served.models.length > models.length) {
       showServed(served);
       notice(null);
-      select(selected()); // draws what the view in front has new
+      select(selected()); // draws the current view again
     }
     if (!served.awaited.length) return;
   } catch (error) {

@@ -1,4 +1,4 @@
-// What can be seen of a model without a picture, and the distances over all pictures shown so far.
+// The figures of a model that need no picture, and attention distances over all pictures shown.
 import { ask, query } from "./api.js";
 import { bytesOf, colour } from "./attention.js";
 import { $, el } from "./dom.js";
@@ -16,10 +16,10 @@ export function startModel(models) {
 export async function showModels() {
   for (const card of cards) {
     if (!card.isDrawn) await drawCard(card);
-    const found = meanDistance(card.model.name);
-    card.distance?.replaceChildren(el("h3", {}, "Attention distance"), found
-      ? el("div", {}, distanceChart(found.distance, card.model), el("p", { className: "caption" }, `Mean over the ${found.count} picture${found.count === 1 ? "" : "s"} shown so far.`))
-      : el("p", { className: "soft" }, "Show a picture first: how far attention reaches depends on what there is to see."));
+    const mean = meanDistance(card.model.name);
+    card.distance?.replaceChildren(el("h3", {}, "Attention distance"), mean
+      ? el("div", {}, distanceChart(mean.distance, card.model), el("p", { className: "caption" }, `Mean over ${mean.count} picture${mean.count === 1 ? "" : "s"}.`))
+      : el("p", { className: "soft" }, "Add a picture under Look first: attention distance depends on the picture."));
   }
 }
 
@@ -38,14 +38,14 @@ async function drawCard(card) {
 
 function facts(model) {
   const values = {
-    Architecture: model.variant ?? "its own",
+    Architecture: model.variant ?? "custom",
     Parameters: `${(model.parameters / 1e6).toFixed(1)} M`,
-    Picture: `${model.image_size.join(" × ")} px`,
+    Input: `${model.image_size.join(" × ")} px`,
     Patches: model.grid ? `${model.grid.join(" × ")} of ${model.patch.join(" × ")} px` : null,
     "Layers × heads": model.num_layers ? `${model.num_layers} × ${model.num_heads}` : null,
     Features: model.width,
     Classes: model.classes?.length ?? "none",
-    "Computed by": model.backend,
+    Engine: model.backend,
   };
   return el("dl", { className: "facts" }, Object.entries(values).filter(([, value]) => value !== null)
     .map(([name, value]) => el("div", {}, el("dt", {}, name), el("dd", {}, String(value)))));
@@ -55,6 +55,7 @@ function filters({ shape: [count, rows, columns], data }) {
   const bytes = bytesOf(data);
   const across = 7;
   const canvas = el("canvas", {
+    role: "img", "aria-label": `${count} filters`,
     width: across * (columns + GAP) - GAP, height: Math.ceil(count / across) * (rows + GAP) - GAP,
   });
   const context = canvas.getContext("2d");
@@ -66,18 +67,18 @@ function filters({ shape: [count, rows, columns], data }) {
     context.putImageData(image, (k % across) * (columns + GAP), Math.floor(k / across) * (rows + GAP));
   }
   return el("figure", {}, el("h3", {}, "Filters"), canvas,
-    el("figcaption", {}, `The ${count} leading components of the kernel that turns pixels into tokens.`));
+    el("figcaption", {}, `The ${count} leading principal components of the filters that embed the patches.`));
 }
 
 function positions({ shape: [count, rows, columns], data }) {
   const bytes = bytesOf(data);
-  const canvas = el("canvas", { width: columns * (columns + GAP) - GAP, height: rows * (rows + GAP) - GAP });
+  const canvas = el("canvas", { role: "img", "aria-label": "Similarity of position embeddings", width: columns * (columns + GAP) - GAP, height: rows * (rows + GAP) - GAP });
   const context = canvas.getContext("2d");
-  // The paper's figure is about what differs, so the colours span what is there, each tile's own 1 aside.
+  // The colours span the values that occur, without the 1 of each position with itself.
   let low = 255;
   let high = 0;
   for (let i = 0; i < bytes.length; i++) {
-    if (i % (count + 1) === 0) continue; // a position beside itself
+    if (i % (count + 1) === 0) continue; // a position with itself
     low = Math.min(low, bytes[i]);
     high = Math.max(high, bytes[i]);
   }
@@ -88,5 +89,5 @@ function positions({ shape: [count, rows, columns], data }) {
   }
   const cosine = (byte) => ((byte / 255) * 2 - 1).toFixed(2);
   return el("figure", {}, el("h3", {}, "Positions"), canvas,
-    el("figcaption", {}, `Each tile is a position: how alike its embedding is to all others (cosine ${cosine(low)} dark to ${cosine(high)} bright).`));
+    el("figcaption", {}, `One tile per position: the cosine similarity of its embedding to all others (dark ${cosine(low)}, bright ${cosine(high)}).`));
 }

@@ -1,7 +1,7 @@
-// Pictures from files, the clipboard and the camera, and what part of one the model sees.
+// Pictures from files, the clipboard and the camera, and the region of one that the model sees.
 import { $, notice } from "./dom.js";
 
-// The canvas need not be larger than this; the server gets the file itself.
+// Longest side of the canvas; the server gets the file itself.
 export const SHOWN_SIDE = 1000;
 
 export async function openPicture(blob) {
@@ -19,12 +19,12 @@ export async function openPicture(blob) {
       bitmap = small;
     }
   } catch {
-    // A kind that the browser cannot show, TIFF say; the server may still read it.
+    // The browser cannot show it (a TIFF, for example); the server may be able to read it.
   }
   return { blob, bitmap, height: bitmap?.height ?? 448, width: bitmap?.width ?? 448 };
 }
 
-// The part of a picture that the model sees, as fractions: the same rule as data/preparing/preprocess.py.
+// The region of a picture that the model sees, as fractions: the same rule as Preprocess in Python.
 export function seenRegion({ rule, crop_fraction: crop, image_size: [rows, columns] }, { height, width }) {
   if (rule === "squash") return { top: (1 - crop) / 2, left: (1 - crop) / 2, height: crop, width: crop };
   const scale = Math.max(rows / crop / height, columns / crop / width);
@@ -51,8 +51,8 @@ export async function takePicture() {
   try {
     stream = await navigator.mediaDevices.getUserMedia({ video: { facingMode: "environment", width: { ideal: 1280 } } });
   } catch (error) {
-    const why = navigator.mediaDevices ? error.message : "a camera needs https or localhost";
-    notice(`No picture from the camera: ${why}.`);
+    const why = navigator.mediaDevices ? error.message : "it needs https or localhost";
+    notice(`Cannot use the camera: ${why}.`);
     return null;
   }
   video.srcObject = stream;

@@ -15,7 +15,7 @@ export function solve(rows, labels, numClasses, l2 = L2) {
   for (const row of rows) for (let r = 0; r < R; r++) std[r] += (row[r] - mean[r]) ** 2 / N;
   for (let r = 0; r < R; r++) std[r] = Math.sqrt(std[r]) + STD_FLOOR;
   const X = rows.map((row) => Float64Array.from(row, (value, r) => (value - mean[r]) / std[r]));
-  // Fewer examples than features as a rule, so the small system: W = Xt (X Xt + l2 I)^-1 Y.
+  // There are usually fewer examples than features, so solve the small system: W = Xt (X Xt + l2 I)^-1 Y.
   const gram = X.map((a, i) => Float64Array.from(X, (b, j) => dot(a, b) + BIAS_FEATURE ** 2 + (i === j ? l2 : 0)));
   const lower = cholesky(gram);
   const weight = [];
@@ -58,19 +58,19 @@ function cholesky(matrix) {
 }
 
 function forward(lower, right) {
-  const found = right.slice();
-  for (let i = 0; i < found.length; i++) {
-    for (let k = 0; k < i; k++) found[i] -= lower[i][k] * found[k];
-    found[i] /= lower[i][i];
+  const solved = right.slice();
+  for (let i = 0; i < solved.length; i++) {
+    for (let k = 0; k < i; k++) solved[i] -= lower[i][k] * solved[k];
+    solved[i] /= lower[i][i];
   }
-  return found;
+  return solved;
 }
 
 function backward(lower, right) {
-  const found = right.slice();
-  for (let i = found.length - 1; i >= 0; i--) {
-    for (let k = i + 1; k < found.length; k++) found[i] -= lower[k][i] * found[k];
-    found[i] /= lower[i][i];
+  const solved = right.slice();
+  for (let i = solved.length - 1; i >= 0; i--) {
+    for (let k = i + 1; k < solved.length; k++) solved[i] -= lower[k][i] * solved[k];
+    solved[i] /= lower[i][i];
   }
-  return found;
+  return solved;
 }

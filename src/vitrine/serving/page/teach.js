@@ -1,4 +1,4 @@
-// Few-shot in the page: examples for each class, features from the server, the closed form here.
+// Few-shot classification: examples per class, features from the server, the closed form in the page.
 import { ask, query } from "./api.js";
 import { $, el, notice } from "./dom.js";
 import { bar } from "./look.js";
@@ -6,7 +6,7 @@ import { chooseFiles, picturesOf } from "./picture.js";
 import { L2, scores, solve } from "./ridge.js";
 
 const FORMAT = "vitrine few-shot classifier";
-const state = { model: null, classes: [], classifier: null, tried: null };
+const state = { model: null, classes: [], numClasses: 0, classifier: null, tried: null };
 
 export function startTeach(models) {
   state.model = models[0];
@@ -20,7 +20,6 @@ export function startTeach(models) {
   });
   const zone = $("#try-drop");
   zone.addEventListener("click", async () => tryFirst(await chooseFiles($("#file"))));
-  zone.addEventListener("keydown", (event) => { if (event.key === "Enter" || event.key === " ") zone.click(); });
   receive(zone, tryFirst);
 }
 
@@ -37,7 +36,7 @@ function receive(zone, take) {
 }
 
 function addClass(title = "") {
-  const number = state.classes.length + 1;
+  const number = (state.numClasses += 1); // never used twice, also after a class was removed
   const name = el("input", { type: "text", value: title, placeholder: `Class ${number}`, maxLength: 80, oninput: learn });
   name.setAttribute("aria-label", `Name of class ${number}`);
   const thumbs = el("div", { className: "thumbs" });
@@ -70,7 +69,7 @@ export async function addExamples(which, files) {
       thumb.remove();
       learn();
     };
-    const thumb = el("button", { className: "thumb wait", title: "Remove", onclick: remove }, el("img", { src: address, alt: file.name ?? "example" }));
+    const thumb = el("button", { className: "thumb wait", title: "Remove example", onclick: remove }, el("img", { src: address, alt: file.name ?? "example" }));
     which.thumbs.insertBefore(thumb, which.thumbs.lastElementChild);
     try {
       example.features = await embed(file);
@@ -90,13 +89,24 @@ async function embed(file) {
 
 const nameOf = (each) => each.name.value.trim() || each.name.placeholder;
 
+// Two classes may be given the same name; in the classifier the second is "name (2)".
+function distinctNames(classes) {
+  const names = [];
+  for (const each of classes) {
+    let name = nameOf(each);
+    for (let copy = 2; names.includes(name); copy++) name = `${nameOf(each)} (${copy})`;
+    names.push(name);
+  }
+  return names;
+}
+
 function learn() {
   const taught = state.classes.filter((each) => each.examples.length);
   state.classifier = null;
   if (taught.length > 1) {
     const rows = taught.flatMap((each) => each.examples.map((example) => example.features));
     const labels = taught.flatMap((each, k) => each.examples.map(() => k));
-    state.classifier = { classes: taught.map(nameOf), ...solve(rows, labels, taught.length), examples: labels.length };
+    state.classifier = { classes: distinctNames(taught), ...solve(rows, labels, taught.length), examples: labels.length };
   }
   showTried();
 }
@@ -106,14 +116,17 @@ function showTried() {
   $("#download").disabled = !classifier;
   $("#try-state").textContent = classifier
     ? `${classifier.classes.length} classes${classifier.examples ? ` from ${classifier.examples} examples` : ""}: ready.`
-    : "Name two classes and give each an example.";
-  if (!tried) return;
-  const parts = [el("img", { className: "tried", src: tried.address, alt: "The picture that was tried" })];
+    : "Add at least one example to two classes.";
+  if (!tried) {
+    $("#try-result").replaceChildren();
+    return;
+  }
+  const parts = [el("img", { className: "tried", src: tried.address, alt: "Picture to try" })];
   if (classifier && tried.features) {
-    const found = scores(classifier, tried.features).map((score, k) => ({ label: classifier.classes[k], score }));
-    found.sort((a, b) => b.score - a.score);
-    parts.push(el("ol", { className: "bars" }, found.slice(0, 5).map(({ label, score }) => bar(label, score.toFixed(2), (score + 1) / 2))));
-    parts.push(el("p", { className: "soft fine" }, "A score of 1 is a sure yes, of −1 a sure no."));
+    const ranked = scores(classifier, tried.features).map((score, k) => ({ label: classifier.classes[k], score }));
+    ranked.sort((a, b) => b.score - a.score);
+    parts.push(el("ol", { className: "bars" }, ranked.slice(0, 5).map(({ label, score }) => bar(label, score.toFixed(2), (score + 1) / 2))));
+    parts.push(el("p", { className: "soft fine" }, "Scores near 1 mean yes, near −1 no."));
   }
   $("#try-result").replaceChildren(...parts);
 }
@@ -127,6 +140,8 @@ export async function tryFirst([file]) {
     state.tried.features = await embed(file);
     notice(null);
   } catch (error) {
+    URL.revokeObjectURL(state.tried.address);
+    state.tried = null;
     notice(error.message);
   }
   showTried();
@@ -146,12 +161,12 @@ function download() {
 async function restore(file) {
   try {
     const values = JSON.parse(await file.text());
-    if (values.format !== FORMAT) throw new Error("the file is no classifier of this page");
-    if (values.width !== state.model.width) throw new Error(`it was made for ${values.width} features, this model has ${state.model.width}`);
+    if (values.format !== FORMAT) throw new Error("it was not downloaded from this page");
+    if (values.width !== state.model.width) throw new Error(`it has ${values.width} features, the model has ${state.model.width}`);
     state.classifier = { classes: values.classes, weight: values.weight.map((row) => Float64Array.from(row)), bias: values.bias };
     notice(null);
     showTried();
   } catch (error) {
-    notice(`The classifier cannot be opened: ${error.message}.`);
+    notice(`Cannot open the classifier: ${error.message}.`);
   }
 }

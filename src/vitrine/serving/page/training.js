@@ -1,20 +1,20 @@
-// The curves of a run that may still be training: new records every two seconds.
+// The curves of a training run: new records every two seconds.
 import { ask, query } from "./api.js";
 import { chart, short } from "./charts.js";
 import { $, el } from "./dom.js";
 
 const EVERY = 2000;
-// Past this many points a curve is thinned out; nobody sees more on a screen.
+// Curves with more points are thinned out.
 const MOST_POINTS = 600;
-// Whether a run was stopped is not written anywhere; after so long without a record the page no longer says that it trains.
+// A stopped run is not recorded as such; after this time without a record it is no longer shown as training.
 const SILENT_SECONDS = 120;
 const PLOTS = [
   { title: "Loss", names: { loss: "training", val_loss: "validation" } },
   { title: "Accuracy", names: { accuracy: "training", val_accuracy: "validation" } },
   { title: "Learning rate", names: { lr: "learning rate" } },
-  { title: "Images a second", names: { images_per_second: "images a second" } },
+  { title: "Images per second", names: { images_per_second: "images/s" } },
   { title: "Gradient norm", names: { gradient_norm: "gradient norm" } },
-  { title: "Waiting for data", names: { waiting_for_data: "share of the time" } },
+  { title: "Waiting for data", names: { waiting_for_data: "fraction of time" } },
   { title: "Memory", names: { memory_gib: "GiB" } },
 ];
 const KNOWN = new Set(["step", ...PLOTS.flatMap((plot) => Object.keys(plot.names))]);
@@ -32,14 +32,14 @@ async function poll() {
   isRunning = true;
   let isFinished = false;
   try {
-    const found = await ask(query("/run", { after: next }));
-    if (found.next < next) records.length = 0; // a resumed run writes its last records again
-    next = found.next;
-    isFinished = found.is_finished;
-    records.push(...found.records);
-    if (found.records.length || !$("#curves").children.length) drawCurves(found);
-    else showState(found);
-    if (found.records.length) setTimeout(poll, 50); // there may be more
+    const run = await ask(query("/run", { after: next }));
+    if (run.next < next) records.length = 0; // a resumed run rewrites its last records
+    next = run.next;
+    isFinished = run.is_finished;
+    records.push(...run.records);
+    if (run.records.length || !$("#curves").children.length) drawCurves(run);
+    else showState(run);
+    if (run.records.length) setTimeout(poll, 50); // there may be more
     else if (!isFinished) setTimeout(poll, EVERY);
   } catch (error) {
     $("#run-state").textContent = error.message;
@@ -50,10 +50,10 @@ async function poll() {
 function showState(run) {
   const last = records.at(-1);
   const state = $("#run-state");
-  const step = last ? `step ${last.step.toLocaleString("en")}` : "no record yet";
+  const step = last ? `step ${last.step.toLocaleString("en")}` : "no records yet";
   const silent = run.silent_seconds ?? 0;
   if (run.is_finished) state.replaceChildren(`Finished, ${step}`);
-  else if (silent > SILENT_SECONDS) state.replaceChildren(`Not finished, ${step}; nothing new for ${duration(silent)}`);
+  else if (silent > SILENT_SECONDS) state.replaceChildren(`Not finished, ${step}; no new records for ${duration(silent)}`);
   else state.replaceChildren(el("span", {}, el("i", { className: "live" }), "Training"), `, ${step}`);
 }
 
@@ -78,7 +78,7 @@ function plot({ title, names }) {
   if (!series.length) return null;
   const key = series.map(({ name, points: [...all] }, i) =>
     el("span", { className: `s${i + 1}` }, el("i"), `${name} ${short(all.at(-1)[1])}`));
-  return el("div", { className: "panel" }, el("h3", {}, title), chart(series, { x: "step", label: `${title} by step` }), el("div", { className: "key" }, key));
+  return el("div", { className: "panel" }, el("h2", {}, title), chart(series, { x: "step", label: `${title} by step` }), el("div", { className: "key" }, key));
 }
 
 function points(key) {

@@ -6,10 +6,9 @@ from collections.abc import Callable
 from typing import Any
 
 from vitrine.data.augmenting.multi_crop import MultiCrop
-from vitrine.objectives.masked_autoencoder import AutoencoderConfig
+from vitrine.objectives import AutoencoderObjective, DinoObjective, MaskedPatchesObjective
 from vitrine.objectives.patch_targets import Target
-from vitrine.objectives.self_distillation import SelfDistillationConfig
-from vitrine.recipes.recipe import Recipe, Views, without_labels
+from vitrine.recipes.recipe import Recipe, Views
 from vitrine.reports.charts import Chart
 from vitrine.studies.record import Run, Setup, Study
 from vitrine.studies.results import Results, paper_points, points_by
@@ -27,38 +26,26 @@ PAPER = {SCRATCH: 77.9, "masked patches, mean colour": 79.9, SUPERVISED: 83.97}
 def masked(target: Target) -> Callable[[Recipe], Recipe]:
     """Predict hidden patches (appendix B.1.2)."""
 
-    def change(recipe: Recipe) -> Recipe:
-        changed = without_labels(recipe, "masked-patches")
-        return dataclasses.replace(
-            changed, masked_patches=dataclasses.replace(changed.masked_patches, target=target)
-        )
-
-    return change
+    return lambda recipe: recipe.with_objective(MaskedPatchesObjective(target=target))
 
 
 def autoencoded(recipe: Recipe) -> Recipe:
     """Learn as MAE does; beside a small encoder, its authors' decoder would cost ten times as much."""
-    changed = without_labels(recipe, "autoencoder")
     if recipe.views.crop != "padded":
-        return changed
-    small = AutoencoderConfig(decoder_width=96, decoder_depth=2, decoder_heads=3)
-    return dataclasses.replace(changed, autoencoder=small)
+        return recipe.with_objective(AutoencoderObjective())
+    return recipe.with_objective(AutoencoderObjective(decoder_width=96, decoder_depth=2, decoder_heads=3))
 
 
 def self_distilled(recipe: Recipe) -> Recipe:
     """Learn as DINO does; a set of small images needs fewer prototypes and views than its authors take."""
-    changed = dataclasses.replace(
-        without_labels(recipe, "dino"), views=dataclasses.replace(recipe.views, flip=False)
-    )
     if recipe.views.crop != "padded":
-        return changed
-    return dataclasses.replace(
-        changed,
-        views=Views(crop="none", flip=False),
-        # The teacher must come along in a run of some hundreds of steps.
-        self_distillation=SelfDistillationConfig(num_prototypes=2048, hidden_width=512, momentum=0.99),
-        multi_crop=MultiCrop(num_local=2),
+        changed = recipe.with_objective(DinoObjective())
+        return dataclasses.replace(changed, views=dataclasses.replace(recipe.views, flip=False))
+    # The momentum lets the teacher keep up in a run of some hundreds of steps.
+    small = DinoObjective(
+        num_prototypes=2048, hidden_width=512, momentum=0.99, multi_crop=MultiCrop(num_local=2)
     )
+    return dataclasses.replace(recipe.with_objective(small), views=Views(crop="none", flip=False))
 
 
 # A further objective is one line here.

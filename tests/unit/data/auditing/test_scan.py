@@ -5,7 +5,7 @@ import pytest
 from pictures import altered, class_folders, photo, save
 from PIL import Image
 
-from vitrine.data.auditing.scan import Issue, problem_of, scan, set_aside, write_issues
+from vitrine.data.auditing.scan import Issue, scan, skip_unreadable, write_issues
 from vitrine.data.sources.opening import open_kind
 from vitrine.runtime.progress import listening
 
@@ -88,10 +88,10 @@ def test_a_bad_file_is_named_with_its_reason(tmp_path, name, data, problem, word
     assert words in issue.detail
     listener = Remarks()
     with listening(listener):
-        kept = set_aside(splits, report)
+        kept = skip_unreadable(splits, report)
     assert len(kept["all"]) == len(splits["all"]) - 1
     assert all(kept["all"].name(index) != issue.path for index in range(len(kept["all"])))
-    assert listener.said == [f"Set aside 1 of 13 files: 1 {problem}"]
+    assert listener.said == [f"Skipped 1 of 13 files: 1 {problem}"]
 
 
 def test_a_link_that_leads_nowhere_is_unreadable(tmp_path):
@@ -125,13 +125,13 @@ def test_unusual_kinds_are_converted_and_counted_and_are_no_problem(tmp_path):
     report, _ = scan_folder(root)
     assert report.issues == ()
     assert report.converted == {
-        "turned upright by EXIF": 1,
+        "rotated by EXIF orientation": 1,
         "16-bit or deeper, scaled to 8 bits": 1,
-        "alpha laid over white": 1,
-        "CMYK made RGB": 1,
-        "palette made RGB": 1,
-        "grey repeated as RGB": 2,
-        "animated, first frame taken": 1,
+        "alpha composited on white": 1,
+        "CMYK converted to RGB": 1,
+        "palette converted to RGB": 1,
+        "grey expanded to RGB": 2,
+        "animated, first frame used": 1,
     }
 
 
@@ -150,7 +150,7 @@ def test_copies_are_told_apart_by_where_they_are_and_what_they_are_called(tmp_pa
     assert leak.path == "val/dog/leak.jpg" and "train/dog/2.png" in leak.detail
     (conflict,) = issues_of(report, "conflicting labels")
     assert conflict.path == "train/dog/wrong.png"
-    assert conflict.detail == "equal to train/cat/0.png, which is cat, not dog"
+    assert conflict.detail == "identical to train/cat/0.png, which is cat, not dog"
     assert issues_of(report, "exact duplicate")[0].path == "train/cat/again.png"
     near = issues_of(report, "near duplicate")[0]
     assert {near.path, near.detail.split()[-1]} == {"train/dog/near.jpg", "train/dog/1.png"}
@@ -223,8 +223,21 @@ def test_issues_are_written_as_csv_that_any_reader_takes(tmp_path):
     ]
 
 
-def test_a_reason_that_is_not_known_is_called_unreadable():
-    assert problem_of("cannot read x: Permission denied") == "unreadable"
+def test_pictures_of_extreme_shape_are_named(tmp_path):
+    root = class_folders(tmp_path / "set")
+    Image.fromarray(photo(1)[:1].repeat(1, axis=0)).resize((2000, 1)).save(root / "cat" / "line.png")
+    report, _ = scan_folder(root)
+    (issue,) = issues_of(report, "extreme shape")
+    assert issue.path == "cat/line.png" and "1 x 2000" in issue.detail
+    assert report.num_bad == 0
+
+
+def test_a_file_that_cannot_be_opened_is_called_unreadable(tmp_path, monkeypatch):
+    root = class_folders(tmp_path / "set")
+    (root / "cat" / "loop.png").symlink_to(root / "cat" / "loop.png")
+    report, _ = scan_folder(root)
+    (issue,) = issues_of(report, "unreadable")
+    assert issue.path == "cat/loop.png"
 
 
 def test_files_that_are_not_taken_for_images_are_counted(tmp_path):

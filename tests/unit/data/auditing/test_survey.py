@@ -32,8 +32,8 @@ def refuse_to_read(*_args, **_options):
 def test_every_file_is_read_and_those_that_cannot_be_decoded_have_a_reason(source):
     found = survey_images(source)
     assert len(found) == 9
-    (bad,) = found.reasons
-    assert source.name(bad) == "cat/zero.jpg" and "0 bytes" in found.reasons[bad]
+    (bad,) = found.unreadable
+    assert source.name(bad) == "cat/zero.jpg" and found.unreadable[bad].problem == "empty file"
     assert found.kind_of[bad] == -1 and not found.thumbnails[bad].any()
     assert (np.delete(found.sizes, bad, axis=0) == (48, 64)).all()
     assert [(kind.format, kind.mode) for kind in found.kinds] == [("PNG", "RGB")]
@@ -45,16 +45,16 @@ def test_an_unchanged_set_is_recalled_and_not_read_again(source, monkeypatch):
     again = survey_images(source)
     for name in ("hashes", "thumbnails", "kind_of", "sizes"):
         np.testing.assert_array_equal(getattr(first, name), getattr(again, name))
-    assert (again.kinds, again.reasons) == (first.kinds, first.reasons)
+    assert (again.kinds, again.unreadable) == (first.kinds, first.unreadable)
 
 
-def test_a_part_of_a_set_recalls_the_reading_of_the_whole(source, monkeypatch):
+def test_a_part_of_a_set_loads_the_survey_of_the_whole(source, monkeypatch):
     whole = survey_images(source)
     monkeypatch.setattr(module, "_read_one", refuse_to_read)
     order = [8, 4, 0]
     part = survey_images(Subset(source, order))
     np.testing.assert_array_equal(part.thumbnails, whole.thumbnails[order])
-    assert part.reasons == {1: whole.reasons[4]}
+    assert part.unreadable == {1: whole.unreadable[4]}
 
 
 def test_a_large_part_of_a_set_keeps_its_thumbnails_on_disk(source, monkeypatch):
@@ -66,7 +66,7 @@ def test_a_large_part_of_a_set_keeps_its_thumbnails_on_disk(source, monkeypatch)
     assert isinstance(on_disk.thumbnails, np.memmap)
     np.testing.assert_array_equal(on_disk.thumbnails, in_memory.thumbnails)
     np.testing.assert_array_equal(on_disk.thumbnails, whole.thumbnails[indices])
-    (kept,) = (cache_folder() / "readings").iterdir()
+    (kept,) = (cache_folder() / "surveys").iterdir()
     assert kept.is_dir(), "nothing of a part is left behind"
 
 
@@ -76,7 +76,7 @@ def test_a_full_disk_is_told_before_anything_is_read(source, monkeypatch):
 
     monkeypatch.setattr(os, "posix_fallocate", no_room)
     monkeypatch.setattr(module, "_read_one", lambda *_args: pytest.fail("an image was read"))
-    with pytest.raises(DataError, match=r"no room for 0\.0 MB of thumbnails in .*place with VITRINE_CACHE"):
+    with pytest.raises(DataError, match=r"no space for 0\.0 MB of thumbnails in .*VITRINE_CACHE"):
         survey_images(source)
 
 
@@ -99,7 +99,7 @@ def test_a_file_that_changed_at_equal_size_is_read_again(source, tmp_path):
     assert bytes(after.hashes[0]) != bytes(before.hashes[0])
 
 
-@pytest.mark.parametrize("name", ["arrays.npz", "thumbnails.npy", "readings.json"])
+@pytest.mark.parametrize("name", ["arrays.npz", "thumbnails.npy", "survey.json"])
 @pytest.mark.parametrize("damage", [lambda data: b"nonsense", lambda data: data[:-20], lambda data: b""])
 def test_a_damaged_cache_is_read_anew(source, name, damage):
     first = survey_images(source)
@@ -129,8 +129,8 @@ def test_a_second_reader_of_the_same_set_that_gives_up_takes_nothing_from_the_fi
     assert alone.thumbnails.any()
     np.testing.assert_array_equal(found.thumbnails, alone.thumbnails)
     np.testing.assert_array_equal(survey_images(source).thumbnails, alone.thumbnails)
-    (kept,) = (cache_folder() / "readings").iterdir()
-    assert sorted(file.name for file in kept.iterdir()) == ["arrays.npz", "readings.json", "thumbnails.npy"]
+    (kept,) = (cache_folder() / "surveys").iterdir()
+    assert sorted(file.name for file in kept.iterdir()) == ["arrays.npz", "survey.json", "thumbnails.npy"]
 
 
 def test_a_cache_that_cannot_be_written_is_done_without(source, tmp_path, monkeypatch):

@@ -232,7 +232,7 @@ def test_a_wrong_split_is_answered_with_those_there_are(tmp_path):
 
 def test_folders_without_images_or_classes_say_so(tmp_path):
     (tmp_path / "empty").mkdir()
-    with pytest.raises(DataError, match="empty holds no images"):
+    with pytest.raises(DataError, match="empty contains no images"):
         open_source(tmp_path / "empty")
     save(tmp_path / "loose" / "a.png")
     with pytest.raises(DataError, match="loose holds 1 images but no class folders"):
@@ -268,9 +268,7 @@ def test_a_link_loop_is_not_followed_and_said(tmp_path):
     with listening(heard):
         source = open_source(tmp_path)
     assert [source.name(i) for i in range(len(source))] == ["a/00.png", "a/self.png", "b/00.png"]
-    assert heard.remarks == [
-        f"{tmp_path}/a/loop is a link back to a folder that it is in; it is not followed"
-    ]
+    assert heard.remarks == [f"{tmp_path}/a/loop links back to a folder above it; it is not followed"]
     with pytest.raises(DataError, match=r"cannot read .*self\.png: Too many levels of symbolic links"):
         source.read(1)
 
@@ -298,7 +296,7 @@ def test_an_unreadable_folder_is_named(tmp_path, monkeypatch):
 
 def test_a_broken_link_and_a_vanished_file_are_named(tmp_path):
     (tmp_path / "gone").symlink_to(tmp_path / "nowhere")
-    with pytest.raises(DataError, match=r"gone is a broken link; it leads to .*nowhere"):
+    with pytest.raises(DataError, match=r"gone is a broken link to .*nowhere"):
         open_source(tmp_path / "gone")
     class_folders(tmp_path / "set", {"a": 1})
     source = open_source(tmp_path / "set")

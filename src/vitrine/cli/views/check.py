@@ -1,0 +1,88 @@
+"""How `vitrine check` shows a data set."""
+
+from collections.abc import Iterator
+
+from vitrine.cli.command_line import command, glued
+from vitrine.cli.lines import Line, Next, NextStep, Table, Wrote
+from vitrine.data.auditing.scan import conversion_text
+from vitrine.data.sources.file_list import photos_skipped
+from vitrine.jobs.check import CheckPlan, CheckResult
+from vitrine.spelling import counted
+
+# The table on the terminal stays on one screen; the page has all classes.
+MOST_CLASSES = 20
+MOST_ISSUES = 12
+MOST_EXTENSIONS = 8
+# What to do first about problems that training refuses to start with.
+FIRST = {
+    "empty class": "fill or remove the folder of the empty class",
+    "single class": "add a folder with images of another class",
+}
+
+
+def plan_lines(plan: CheckPlan) -> Iterator[Line]:
+    """Show what will be read."""
+    yield f"Plan: read {counted(plan.num_images, 'image')} of {plan.data}; write to {glued(plan.out)}"
+
+
+def lines(result: CheckResult) -> Iterator[Line]:
+    """Show counts, conversions, skipped files and the first problems."""
+    formats = ", ".join(f"{count:,} {name}" for name, count in result.formats.items()) or "none readable"
+    modes = ", ".join(f"{count:,} {name}" for name, count in result.modes.items())
+    height, width = result.median_size
+    yield (
+        f"{counted(result.num_images, 'image')} in {result.data}: {formats} ({modes}); "
+        f"median {height} x {width} (height x width)"
+    )
+    yield from class_table(result)
+    if result.converted:
+        yield conversion_text(result.converted)
+    if result.passed_over:
+        yield skipped_line(result)
+    yield from problem_lines(result)
+    yield from map(Wrote, result.wrote)
+    yield next_step(result)
+
+
+def class_table(result: CheckResult) -> Iterator[Line]:
+    """Show the number of images by class and split."""
+    splits = list(result.counts)
+    classes = list(result.counts[splits[0]])
+    if not classes:
+        return
+    rows = [
+        (name, *(f"{result.counts[split][name]:,}" for split in splits)) for name in classes[:MOST_CLASSES]
+    ]
+    yield Table(rows, header=("class", *splits), right=range(1, 1 + len(splits)), indent=2)
+    if len(classes) > MOST_CLASSES:
+        yield f"  and {len(classes) - MOST_CLASSES} more classes"
+
+
+def skipped_line(result: CheckResult) -> str:
+    """Count the files that were skipped by their extension."""
+    extensions = [f"{count:,} {ending}" for ending, count in result.passed_over.items()]
+    text = f"Skipped, not an image file extension: {', '.join(extensions[:MOST_EXTENSIONS])}"
+    return f"{text}; {photos}" if (photos := photos_skipped(result.passed_over)) else text
+
+
+def problem_lines(result: CheckResult) -> Iterator[Line]:
+    """Count the problems by kind and show the first ones."""
+    if not result.issues:
+        yield "No problems found"
+        return
+    kinds = ", ".join(f"{count:,} {problem}" for problem, count in result.problems.items())
+    yield f"{counted(len(result.issues), 'problem')}: {kinds}"
+    for issue in result.issues[:MOST_ISSUES]:
+        yield f"  {issue.problem}: {issue.path}: {issue.detail}"
+    if len(result.issues) > MOST_ISSUES:
+        yield f"  and {len(result.issues) - MOST_ISSUES:,} more in issues.csv"
+
+
+def next_step(result: CheckResult) -> Line:
+    """Name the next command, after what training would refuse to start with."""
+    first = next((todo for problem, todo in FIRST.items() if problem in result.problems), "")
+    if not any(result.counts.values()):
+        first = "put the images of each class into a folder with its name"
+    if not first:
+        return Next("finetune", (result.data,))
+    return NextStep(f"{first}, then: {command('finetune', result.data)}")

@@ -1,0 +1,133 @@
+"""How `vitrine finetune`, `pretrain` and `resume` show their plan and their result."""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from vitrine.cli.lines import Line, Next, Wrote
+from vitrine.evaluation.scoring import ClassMeasure, Mistake
+from vitrine.runs.plan import RunPlan
+from vitrine.runs.records import TrainingResult
+from vitrine.spelling import counted, duration, some_of
+
+MEASURES: dict[ClassMeasure, str] = {"f1": "F1", "average_precision": "average precision"}
+
+
+def lines(result: TrainingResult) -> Iterator[Line]:
+    """Show the score of a run, its worst classes and mistakes, and what it wrote."""
+    if result.skipped:
+        yield f"Skipped {counted(len(result.skipped), 'unreadable file')}; data.json lists them"
+    if not result.has_head:
+        yield from lines_without_labels(result)
+        return
+    if result.classes_without_validation:
+        yield f"Not evaluated, as no image is held out: {some_of(result.classes_without_validation)}"
+    yield score_sentence(result)
+    yield from worst_lines(result.worst, result.worst_by, result.mistakes)
+    yield Wrote(result.model, "weights, preprocessing, classes")
+    if result.report is not None:
+        yield Wrote(result.report, "curves, mistakes, attention")
+    if result.data and Path(result.data).exists():
+        yield Next("inspect", (result.folder, result.data), note="what it looks at")
+        yield Next("predict", (result.folder, "PICTURES"), note="files, folders, patterns")
+    else:
+        yield Next("predict", (result.folder, "PICTURES"))
+        yield Next("inspect", (result.folder, "PICTURES"))
+
+
+def score_sentence(result: TrainingResult) -> str:
+    """Write the accuracy, or why there is none."""
+    steps = counted(result.steps, "step")
+    if result.accuracy is None or result.interval is None:
+        if result.trains_on_all:
+            return f"Trained for {steps} on all images, those held out for the sweep included"
+        return f"Trained for {steps} on all images; nothing was held out, so there is no validation score"
+    low, high = result.interval
+    when = f"after {steps}"
+    if result.best_step is not None and result.best_step != result.steps:
+        last = result.evaluation.get("accuracy")
+        end = "" if last is None else f"; {100 * last:.1f} % at the end"
+        when = f"after step {result.best_step:,} of {result.steps:,}, the best evaluation{end}"
+    return (
+        f"Accuracy {100 * result.accuracy:.1f} % (95 % interval {100 * low:.1f} to {100 * high:.1f}) on "
+        f"{counted(result.num_validation, 'validation image')}, {when}"
+    )
+
+
+def worst_lines(
+    worst: Sequence[tuple[str, float]], measure: ClassMeasure, mistakes: Sequence[Mistake]
+) -> Iterator[Line]:
+    """Show the classes with the lowest scores, and the most confident mistakes."""
+    if named := [f"{name} {100 * value:.0f} %" for name, value in worst if value < 1]:
+        yield f"Worst classes by {MEASURES[measure]}: {', '.join(named)}"
+    if mistakes:
+        yield "Most confident mistakes:"
+    for mistake in mistakes:
+        yield f"  {mistake.path}: {mistake.predicted} ({100 * mistake.confidence:.0f} %)"
+
+
+def lines_without_labels(result: TrainingResult) -> Iterator[Line]:
+    """Show what was measured of a representation."""
+    if result.evaluation.get("collapsed"):
+        yield "The representation has collapsed; see log.txt"
+    numbers = {name: value for name, value in result.evaluation.items() if name != "collapsed"}
+    measured = ", ".join(f"{name.replace('_', ' ')} {value:.4g}" for name, value in numbers.items())
+    images = counted(result.num_validation, "validation image")
+    found = f"on {images}: {measured}" if measured else "nothing was held out, so there is no evaluation"
+    yield f"Trained with objective {result.objective} for {counted(result.steps, 'step')}; {found}"
+    yield Wrote(result.model, "weights, preprocessing, no head yet")
+    yield Next("finetune", ("DATA",), {"model": result.folder})
+    yield Next("fewshot", (result.folder, "DATA"))
+
+
+def plan_lines(plan: RunPlan) -> Iterator[Line]:
+    """Show what a run will do, on what, and what it needs."""
+    training = plan.training
+    yield (
+        f"Plan: {plan.model}, {plan.num_parameters:,} parameters, {aim_of(plan)}, "
+        f"{'x'.join(map(str, plan.image_size))} px"
+    )
+    images = ", ".join(f"{count:,} {name}" for name, count in plan.num_images.items())
+    is_spread = plan.is_evaluated and training.evaluate_every
+    evaluated = f", evaluated every {training.evaluate_every:,} steps" if is_spread else ""
+    yield (
+        f"  {images} images; {counted(training.total_steps, 'step')} of {training.batch_size} ({plan.epochs:.3g} "
+        f"epochs){evaluated}; {training.optimizer} at {training.lr:g}, warm-up {training.warmup_steps:,}, "
+        f"{training.decay} decay"
+    )
+    processes = f"{plan.num_processes} processes with " if plan.num_processes > 1 else ""
+    device = f"{processes}{'the CPU' if plan.device == 'cpu' else plan.device} in {plan.precision}"
+    left = training.total_steps - plan.done_steps
+    remaining = f"; {counted(left, 'step')} left" if plan.done_steps else ""
+    yield f"  on {device}, {memory_of(plan)}; about {duration(plan.seconds)}{remaining}; to {plan.folder}"
+
+
+def aim_of(plan: RunPlan) -> str:
+    """Write what is learned."""
+    aim = f"objective {plan.objective}"
+    if plan.num_classes:
+        aim = f"{'a new head for ' if plan.has_new_head else ''}{plan.num_classes} classes"
+        if plan.trains_head_only:
+            aim += " (only the head is trained)"
+        elif plan.frozen_blocks:
+            aim += f" (patch embedding and {counted(plan.frozen_blocks, 'block')} frozen)"
+    if plan.teacher is not None and plan.teacher_size is not None:
+        aim += f", from the teacher {plan.teacher} at {'x'.join(map(str, plan.teacher_size))} px"
+    return aim
+
+
+def memory_of(plan: RunPlan) -> str:
+    """Write the predicted memory of a step."""
+    each = " on each" if plan.num_processes > 1 else ""
+    times = f", {plan.passes_per_step} times per step" if plan.passes_per_step > 1 else ""
+    words = f"about {gib(plan.step_bytes)} for {counted(plan.micro_batch, 'image')} at a time{each}{times}"
+    if plan.device_bytes is not None and plan.step_bytes > plan.device_bytes:
+        words += (
+            f" (the device has {gib(plan.device_bytes)}: fewer images at a time are tried until they fit)"
+        )
+    return words
+
+
+def gib(num_bytes: float) -> str:
+    """Write a number of bytes."""
+    size = num_bytes / 2**30
+    return f"{size:.1f} GiB" if size >= 0.1 else f"{max(num_bytes / 2**20, 1):.0f} MiB"

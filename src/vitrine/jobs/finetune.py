@@ -1,0 +1,96 @@
+"""The work behind `vitrine finetune`: transfer trained weights to new classes."""
+
+import dataclasses
+from pathlib import Path
+
+from vitrine.checkpoints.locating import BOX
+from vitrine.errors import ConfigError, TryVerb
+from vitrine.jobs.resume import resume_run
+from vitrine.recipes import Recipe
+from vitrine.recipes.options import RecipeOptions, chosen_recipe, is_file
+from vitrine.runs.records import Execution, RunOutput, TrainingResult
+from vitrine.runs.run_data import DataOptions, for_labels_of, open_data
+from vitrine.runs.run_start import create_run_folder, removed_on_failure, restarted_run
+from vitrine.runs.starting_model import pretrained_model, require_free_options
+from vitrine.runs.sweep import require_sweep, sweep_run
+from vitrine.runs.train_run import train_run
+from vitrine.runs.validation import with_evaluations
+from vitrine.runtime.find_run import resolve_latest
+from vitrine.runtime.processes import joined_processes
+from vitrine.training.metrics_log import require_sinks
+from vitrine.training.optimizer import freeze as freeze_weights
+
+__all__ = ["DataOptions", "Execution", "finetune_model"]
+
+
+def finetune_model(
+    data: str,
+    *,
+    model: str | None,
+    recipe: str,
+    options: RecipeOptions,
+    out: Path | None,
+    sweep: bool,
+    probe: bool,
+    freeze: int | None,
+    data_options: DataOptions,
+    execution: Execution,
+    overwrite: bool,
+    tensorboard: bool,
+    wandb: str | None,
+) -> TrainingResult:
+    """Fine-tune a model on `data`, at one learning rate or at the best of a sweep."""
+    chosen = frozen(labels_recipe(recipe, options), probe=probe, freeze=freeze)
+    if model is None:
+        model = chosen.model if chosen.model is not None and is_file(recipe) else BOX
+    model = resolve_latest(model)
+    require_free_options(options.get("settings", ()))
+    require_sinks(tensorboard=tensorboard, wandb=wandb)
+    with joined_processes(execution.device) as processes:
+        lost = restarted_run(out, processes=processes)
+        if lost is not None:
+            return resume_run(lost, device=execution.device, workers=execution.workers, allow_download=True)
+        folder = create_run_folder(out, verb="finetune", data=data, overwrite=overwrite, processes=processes)
+        with removed_on_failure(folder, processes):
+            opened = open_data(
+                data, data_options, folder=folder, seed=chosen.training.seed, workers=execution.workers,
+                processes=processes,
+            )  # fmt: skip
+            chosen = for_labels_of(opened, chosen.with_steps_for(len(opened.train)))
+            if sweep:
+                require_sweep(chosen, opened)
+            else:  # a sweep compares the ends of its runs, as the run on all images has no evaluation
+                chosen = with_evaluations(chosen, opened)
+            start = pretrained_model(model, chosen, num_classes=len(opened.train.classes))
+            freeze_weights(start.model, chosen.training)
+        output = RunOutput(folder=folder, verb="finetune", tensorboard=tensorboard, wandb=wandb)
+        chosen = dataclasses.replace(chosen, model=model)
+        train = sweep_run if sweep else train_run
+        return train(start, opened, chosen, execution=execution, output=output)
+
+
+def labels_recipe(name: str, options: RecipeOptions) -> Recipe:
+    """Choose the recipe; refuse one whose model has no head to fine-tune."""
+    recipe = chosen_recipe(name, **options)
+    if not recipe.needs_labels or recipe.objective.teacher_request is not None:
+        raise ConfigError(
+            f"recipe {recipe.name} learns {recipe.objective.kind}, and fine-tuning learns labels; use photos or "
+            "another recipe for labels",
+            option="recipe",
+            advice=[TryVerb("pretrain", ("DATA",), "to use it", {"recipe": name})],
+        )
+    return recipe
+
+
+def frozen(recipe: Recipe, *, probe: bool, freeze: int | None) -> Recipe:
+    """Freeze everything but the head, or the patch embedding and some blocks."""
+    if probe and freeze is not None:
+        raise ConfigError("does not go with probe, which trains only the head", option="freeze")
+    if freeze is not None and freeze < 0:
+        raise ConfigError(f"must be at least 0, got {freeze}", option="freeze")
+    training = recipe.training
+    if probe:
+        training = dataclasses.replace(training, trains="head")
+    if freeze is not None:
+        training = dataclasses.replace(training, frozen_blocks=freeze)
+    return dataclasses.replace(recipe, training=training)

@@ -1,0 +1,123 @@
+"""The work behind `vitrine resume`: continue a run from its last checkpoint, bit for bit."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from vitrine.errors import ConfigError, MissingCheckpointError, TryOption
+from vitrine.recipes import Recipe
+from vitrine.recipes.options import changed_under_way
+from vitrine.recipes.recipe import from_yaml, to_yaml
+from vitrine.runs.records import Execution, RunOutput, TrainingResult
+from vitrine.runs.run_data import DataOptions, open_data, require_same_classes, with_held_out
+from vitrine.runs.run_start import require_unlocked
+from vitrine.runs.starting_model import described_model, pretrained_model
+from vitrine.runs.sweep import sweep_run
+from vitrine.runs.train_run import train_run
+from vitrine.runtime.cache import downloads
+from vitrine.runtime.devices import same_threads
+from vitrine.runtime.find_run import find_run
+from vitrine.runtime.launch import launched
+from vitrine.runtime.log_file import logged_to
+from vitrine.runtime.processes import joined_processes, on_first_process
+from vitrine.runtime.progress import notice
+from vitrine.runtime.run_folder import RunFolder
+from vitrine.spelling import counted
+from vitrine.training.config import TrainingConfig
+from vitrine.training.saving import newest_state, numbers_of
+
+
+def resume_run(
+    run: str | Path | RunFolder,
+    *,
+    device: str | None = None,
+    workers: int | None = None,
+    settings: Sequence[str] = (),
+    allow_changed_data: bool = False,
+    allow_download: bool = False,
+) -> TrainingResult:
+    """Continue a run where it stopped, with some settings changed if asked for."""
+    folder = run if isinstance(run, RunFolder) else find_run(run)
+    before, began = from_yaml(folder.read_recipe()), folder.read_record()
+    recipe = changed_under_way(before, settings)
+    if settings and began.is_sweeping:
+        raise ConfigError(
+            f"{folder} is still trying learning rates, all with the same settings", option="set"
+        )
+    execution = Execution(
+        device=device or began.device,
+        workers=began.workers if workers is None else workers,
+        shard=began.shard,
+    )
+    exclude = None if began.exclude is None else Path(began.exclude)
+    with joined_processes(execution.device) as processes, downloads(allowed=allow_download):
+        state, done = on_first_process(
+            lambda: unfinished_state(folder, recipe.training, is_sweeping=began.is_sweeping), processes
+        )
+        data = open_data(
+            began.data,
+            DataOptions(hold_out=began.hold_out, exclude=exclude, allow_empty_class=True),
+            folder=folder, seed=recipe.training.seed, workers=execution.workers, processes=processes,
+            needs_labels=recipe.needs_labels, is_resumed=True, allow_changed=allow_changed_data,
+        )  # fmt: skip
+        if began.trains_on_all:
+            data = with_held_out(data)
+        require_same_classes(data, folder)
+        output = RunOutput(folder=folder, verb=began.verb, tensorboard=began.tensorboard, wandb=began.wandb)
+        is_alone = processes.world_size == 1 and processes.device.type == "cpu"
+        with same_threads(began.threads if is_alone else None):
+            if began.is_sweeping:
+                notice(f"Resuming the sweep in {folder}")
+                assert recipe.model is not None
+                start = pretrained_model(recipe.model, recipe, num_classes=len(data.train.classes))
+                return sweep_run(
+                    start, data, recipe, execution=execution, output=output,
+                    allow_changed_data=allow_changed_data,
+                )  # fmt: skip
+            notice(f"Resuming {folder} after step {done:,} of {recipe.training.total_steps:,}")
+            start = described_model(began, recipe)
+            if recipe != before:
+                on_first_process(lambda: write_change(folder, recipe, settings, done=done), processes)
+            return train_run(
+                start, data, recipe, execution=execution, output=output, resume_from=state,
+                allow_changed_data=allow_changed_data,
+            )  # fmt: skip
+
+
+def write_change(folder: RunFolder, recipe: Recipe, settings: Sequence[str], *, done: int) -> None:
+    """Keep changed settings for the next time that the run is resumed, and log them."""
+    folder.write_recipe(to_yaml(recipe))
+    with logged_to(folder):
+        notice(f"From step {done + 1:,} on: {', '.join(settings)}")
+
+
+def unfinished_state(
+    folder: RunFolder, training: TrainingConfig, *, is_sweeping: bool
+) -> tuple[Path | None, int]:
+    """Return the last checkpoint of a run and its step; refuse a run that is training, has none, or has finished.
+
+    The checkpoints of a sweep are in the folders of its attempts.
+    """
+    require_unlocked(folder)
+    if is_sweeping:
+        return None, 0
+    state = newest_state(folder.last_checkpoint)
+    if state is None:
+        raise MissingCheckpointError(
+            f"{folder} has no checkpoint to resume from; start the run again",
+            advice=[TryOption("overwrite", "to start it in the same folder", True)],
+        )
+    numbers = numbers_of(state)
+    done, since_best = int(numbers["step"]), int(numbers["evaluations_since_best"])
+    is_patience_over = training.patience is not None and since_best >= training.patience
+    is_over = done >= training.total_steps or is_patience_over
+    # torchrun restarts all processes if one is lost after the end; that restart must not fail.
+    if is_over and folder.has_model and not launched().restarts:
+        more = [] if done < training.total_steps else [f"training.total_steps={2 * done}"]
+        if is_patience_over:  # with more steps alone, patience would end the run again
+            more.append("training.patience=null")
+        early = f", no improvement in {counted(since_best, 'evaluation')}" if is_patience_over else ""
+        raise ConfigError(
+            f"{folder} has finished ({counted(done, 'step')}{early}); its model is in {folder.model}",
+            advice=[TryOption("set", "to continue", setting) for setting in more],
+        )
+    return state, done

@@ -1,0 +1,28 @@
+"""The work behind `vitrine shard`: open a data set and write its splits as shards."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from vitrine.data.sources.opening import open_kind
+from vitrine.data.sources.shard_writing import write_shards
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShardResult:
+    """How many images and shards were written, and where."""
+
+    out: Path
+    images: dict[str, int]
+    shards: dict[str, int]
+    bytes: int
+
+
+def shard_data(data: str, out: Path, *, shard_bytes: int, is_overwriting: bool) -> ShardResult:
+    """Write every split of a data set as shards into `out`; shards that are already complete are kept."""
+    written = write_shards(open_kind(data), out, shard_bytes=shard_bytes, overwrite=is_overwriting)
+    return ShardResult(
+        out=out,
+        images={split: sum(shard.count for shard in shards) for split, shards in written.items()},
+        shards={split: len(shards) for split, shards in written.items()},
+        bytes=sum(shard.bytes for shards in written.values() for shard in shards),
+    )

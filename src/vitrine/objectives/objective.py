@@ -1,0 +1,260 @@
+"""What a run learns: the protocol that every objective follows, and the registry that finds one by its name.
+
+An objective is a frozen config that owns its behaviour: the module that wraps the model, what it reads of a batch,
+its loss, what happens after a step, its cost, its evaluation, its pictures, its advice, and which settings do not go
+with it. To add one, subclass `Objective` in a file of your own and register it:
+
+    @register_objective
+    @dataclass(frozen=True, kw_only=True)
+    class Rotation(Objective):
+        kind: ClassVar[str] = "rotation"
+        ...
+
+Everything that an objective needs from rooms above this one (a teacher, features of all images, nearest neighbours,
+attention maps) is passed in: `RunContext` and `Validation` say what there is.
+
+Shapes: B images of C channels, N images of a split, D width, K classes.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields, is_dataclass
+from typing import Any, ClassVar, Protocol, Self, TypeAlias, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from vitrine.data.augmenting.augment import Augment, augment
+from vitrine.data.loading.loader import Batch
+from vitrine.data.loading.order import Rows
+from vitrine.data.preparing.preprocess import Preprocess
+from vitrine.errors import ConfigError
+from vitrine.models import Model, ModelConfig, ViT, ViTConfig
+from vitrine.objectives.teacher import Teacher, TeacherRequest
+from vitrine.runtime.processes import Processes
+from vitrine.spelling import nearest
+
+Parts: TypeAlias = tuple[Tensor, ...]
+"""What the loss reads of a batch."""
+PartsOf: TypeAlias = Callable[[Tensor, Rows, int], Parts]
+"""From pixels (B, C, height, width), 0 to 255, their rows and a seed to what the loss reads."""
+Losses: TypeAlias = tuple[Tensor, dict[str, Tensor]]
+"""One loss per image (B,), and sums over the batch to log."""
+AfterStep: TypeAlias = Callable[[nn.Module, dict[str, Tensor], int, Tensor], None]
+"""Called with the trained module, the sums of the step, the step (from 0) and the flag of NaN or infinity."""
+AttentionOf: TypeAlias = Callable[[ViT, Tensor, Tensor], Tensor]
+"""From a ViT, its input and the pixels to pixels (B, C, height, width) lit by the attention of the last block."""
+
+# Settings without meaning if no label is learned, or if a module wraps the model, and their neutral values.
+LABEL_SETTINGS = {
+    "augment.mixup": 0.0,
+    "augment.cutmix": 0.0,
+    "augment.label_smoothing": 0.0,
+    "training.patience": None,
+}
+MODEL_SETTINGS = {"training.layer_decay": 1.0, "training.trains": "all", "training.frozen_blocks": 0}
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunContext:
+    """The values of a run that an objective may read."""
+
+    model: Model
+    preprocess: Preprocess
+    classes: tuple[str, ...]
+    augment: Augment
+    seed: int
+    total_steps: int
+    batch_size: int
+    num_training_images: int
+    processes: Processes = field(default_factory=Processes)
+    teacher: Teacher | None = None
+    answers: Callable[[Callable[[Tensor], Tensor], str], Tensor] | None = None
+    """Asks the teacher a question about every training image, once, in its own preprocessing: (N, ...). The second
+    argument names the answer, so that another run finds it again."""
+
+
+class Validation(Protocol):
+    """The validation images of a run, as an evaluation reads them; every process must take part."""
+
+    @property
+    def num_images(self) -> int:
+        """How many images there are."""
+
+    def logits(self, module: nn.Module) -> tuple[Tensor, Tensor]:
+        """Return the logits (N, K) of all images and their labels (N,) or (N, K)."""
+
+    def mean_sums(self, module: nn.Module, parts_of: PartsOf) -> dict[str, Tensor]:
+        """Return the mean loss per image as `loss`, and the means of the other sums, every image once."""
+
+    def representation(
+        self, module: nn.Module, *, advice: str, information: float | None, num_outputs: int | None
+    ) -> dict[str, float]:
+        """Measure the module's representations: rank, spread, nearest neighbours where there are labels, collapse.
+
+        A collapse is reported with the advice.
+        """
+
+
+@dataclass(frozen=True, kw_only=True)
+class Objective:
+    """What a run learns. The defaults are those of an objective without labels that wraps a ViT as `vit`."""
+
+    kind: ClassVar[str]
+    """Name in recipes and on the command line."""
+    weights_prefix: ClassVar[str] = "vit."
+    """Where the model's own weights are in the state of the trained module."""
+    has_pictures: ClassVar[bool] = False
+    """Whether `pictures` shows what the model does at every evaluation."""
+    collapse_advice: ClassVar[str] = "a lower learning rate or a longer warm-up may help"
+    earlier_settings: ClassVar[Mapping[str, str]] = {}
+    """From the top-level names that this objective's settings had in recipes of version 0.1 to those of today."""
+
+    @property
+    def needs_labels(self) -> bool:
+        """Whether the model has a head for the classes of the data."""
+        return False
+
+    @property
+    def metric(self) -> str | None:
+        """Which number of the evaluation decides what is best; None keeps the last weights."""
+        return "accuracy" if self.needs_labels else None
+
+    @property
+    def source_size(self) -> int | None:
+        """Side of the picture that the loader cuts; None is the model's size."""
+        return None
+
+    @property
+    def asks_in_advance(self) -> bool:
+        """Whether all images are shown to the teacher before the first step, which takes time."""
+        return False
+
+    @property
+    def teacher_request(self) -> TeacherRequest | None:
+        """Return which teacher to load; None without one."""
+        return None
+
+    @property
+    def neutral_settings(self) -> Mapping[str, Any]:
+        """Settings of the recipe that do not go with this objective, and the only value that they may have."""
+        return MODEL_SETTINGS if self.needs_labels else {**LABEL_SETTINGS, **MODEL_SETTINGS}
+
+    def for_labels(self, *, is_multi_label: bool) -> Self:
+        """Return the objective for data with one label per image, or with several."""
+        return self
+
+    def check_views(self, *, are_fixed: bool) -> None:
+        """Refuse views that this objective cannot learn from; fixed ones show an image alike at every epoch."""
+
+    def check_model(self, config: ModelConfig) -> None:
+        """Refuse a model that this objective cannot train, before anything is written."""
+        if not isinstance(config, ViTConfig):
+            raise ConfigError(f"objective {self.kind} needs a ViT, which has patches; a ResNet has none")
+
+    def images_per_image(self, config: ModelConfig) -> float:
+        """Return how many images of the model's size are computed per image of the batch; views count by area."""
+        return 1.0
+
+    def forward_macs(self, macs: int, *, teacher_macs: int, visits: float) -> float:
+        """Return multiply-adds per image of forward passes without a gradient, beside the student's.
+
+        `macs` and `teacher_macs` are those of one image; `visits` is how often a run sees an image.
+        """
+        return 0.0
+
+    def wrap(self, model: Model, teacher: Teacher | None) -> nn.Module:
+        """Return the module that is trained; called without anything but images, it returns their representation."""
+        raise NotImplementedError
+
+    def parts(self, context: RunContext) -> PartsOf:
+        """Return the function from pixels to what the loss reads."""
+        raise NotImplementedError
+
+    def prepare(self, context: RunContext) -> Callable[[Batch], Parts]:
+        """Return the function from a batch to what the loss reads: augmented, without labels."""
+        parts_of = self.parts(context)
+
+        def prepare(batch: Batch) -> Parts:
+            nothing = torch.zeros(len(batch.images), dtype=torch.int64, device=batch.images.device)
+            pixels, _ = augmented(batch, nothing, context, num_classes=1)
+            return parts_of(pixels, batch.rows, context.seed)
+
+        return prepare
+
+    def losses(self, module: nn.Module, parts: Parts) -> Losses:
+        """Return the loss of each image (B,) and sums to log."""
+        losses, sums = module(*parts)
+        return losses, sums
+
+    def after_step(self, context: RunContext) -> AfterStep | None:
+        """Return what moves the parts that gradients do not; sums that it takes out are not logged."""
+        return None
+
+    def output_statistics(self, means: Mapping[str, Tensor]) -> dict[str, float]:
+        """Return more numbers of an evaluation, from the means of the sums."""
+        return {}
+
+    def evaluation(
+        self, context: RunContext, validation: Validation
+    ) -> Callable[[nn.Module], dict[str, float]]:
+        """Return the function that evaluates the trained module: loss and quality of its representation."""
+        parts_of = self.parts(context)
+
+        def evaluate(module: nn.Module) -> dict[str, float]:
+            means = validation.mean_sums(module, parts_of)
+            outputs = self.output_statistics(means)
+            quality = validation.representation(
+                module,
+                advice=self.collapse_advice,
+                information=outputs.get("output_information"),
+                num_outputs=self.num_outputs(validation.num_images),
+            )
+            return {"loss": float(means["loss"]), **quality, **outputs}
+
+        return evaluate
+
+    def num_outputs(self, num_images: int) -> int | None:
+        """Return how many different outputs there could be for so many images, for `output_information`."""
+        return None
+
+    def pictures(
+        self, module: nn.Module, pixels: Tensor, rows: Rows, context: RunContext, attention_of: AttentionOf
+    ) -> list[Tensor]:
+        """Return rows of pictures (B, C, height, width) uint8 that show what the model makes of some images."""
+        return []
+
+
+def augmented(
+    batch: Batch, labels: Tensor, context: RunContext, *, num_classes: int
+) -> tuple[Tensor, Tensor]:
+    """Augment a batch as the recipe says: pixels from 0 to 255 and soft labels (B, K)."""
+    return augment(
+        batch.images, labels, batch.rows, how=context.augment, num_classes=num_classes, seed=context.seed,
+        progress=batch.rows.step / context.total_steps,
+    )  # fmt: skip
+
+
+OBJECTIVES: dict[str, type[Objective]] = {}
+Kind = TypeVar("Kind", bound=type[Objective])
+
+
+def register_objective(objective: Kind) -> Kind:
+    """Make an objective known by its `kind`; use it as a decorator, above `@dataclass(frozen=True)`."""
+    if not is_dataclass(objective) or not isinstance(getattr(objective, "kind", None), str):
+        raise ConfigError(f"{objective.__name__} must be a frozen dataclass with a kind")
+    if any(one.name == "kind" for one in fields(objective)):
+        raise ConfigError(f"kind of {objective.__name__} must be a ClassVar[str], not a field")
+    known = OBJECTIVES.get(objective.kind)
+    if known is not None and known.__qualname__ != objective.__qualname__:
+        raise ConfigError(f"objective {objective.kind!r} is already registered as {known.__qualname__}")
+    OBJECTIVES[objective.kind] = objective
+    return objective
+
+
+def find_objective(kind: str) -> type[Objective]:
+    """Return the objective of this name; refuse a misspelt one with the nearest."""
+    if kind not in OBJECTIVES:
+        raise ConfigError(
+            f"no objective is called {kind!r}; nearest: {nearest(kind, OBJECTIVES)[0]}", option="objective"
+        )
+    return OBJECTIVES[kind]

@@ -1,0 +1,191 @@
+"""What a run will do and need, before its first step: the plan, its memory and its disk space."""
+
+import math
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+from vitrine.errors import CheckpointError, TryOption
+from vitrine.models import ModelConfig
+from vitrine.models.cost import cost_of
+from vitrine.models.memory import Demand
+from vitrine.recipes.recipe import Recipe
+from vitrine.runs.records import Execution, RunOutput, StartingModel
+from vitrine.runs.run_data import RunData
+from vitrine.runtime.devices import is_bf16
+from vitrine.runtime.files import size_in_words
+from vitrine.runtime.hardware import memory_of
+from vitrine.runtime.processes import Processes
+from vitrine.runtime.run_folder import RunFolder
+from vitrine.training.config import TrainingConfig
+
+FP32_BYTES = 4
+# Fraction of a machine's memory: the rest is for Python, for images that are read, and for other programs.
+SHARE_OF_MACHINE = 0.75
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunPlan:
+    """What a run is about to do; presented before its first step."""
+
+    model: str
+    num_parameters: int
+    objective: str
+    num_classes: int | None
+    has_new_head: bool
+    trains_head_only: bool
+    frozen_blocks: int
+    image_size: tuple[int, int]
+    teacher: str | None
+    teacher_size: tuple[int, int] | None
+    num_images: Mapping[str, int]
+    """By split."""
+    training: TrainingConfig
+    epochs: float
+    is_evaluated: bool
+    device: str
+    precision: str
+    num_processes: int
+    step_bytes: float
+    """Predicted memory of a step on one device."""
+    device_bytes: float | None
+    """Memory of that device, if it is a GPU."""
+    micro_batch: int
+    passes_per_step: int
+    """How many micro-batches make a process's share of the batch."""
+    seconds: float
+    done_steps: int
+    folder: RunFolder
+
+
+def plan_of(
+    start: StartingModel,
+    data: RunData,
+    recipe: Recipe,
+    *,
+    execution: Execution,
+    output: RunOutput,
+    processes: Processes,
+    seconds: float,
+    done: int,
+) -> RunPlan:
+    """Describe a run that is about to start."""
+    training, config, device = recipe.training, start.model.config, processes.device
+    precision = training.precision
+    if precision == "auto":
+        precision = "bf16" if is_bf16(precision, device=device.type) else "fp32"
+    share = images_per_process(training, processes)
+    micro_batch = min(training.micro_batch or share, share)
+    teacher = start.teacher
+    return RunPlan(
+        model=recipe.model or "the model",
+        num_parameters=sum(parameter.numel() for parameter in start.model.parameters()),
+        objective=recipe.objective.kind,
+        num_classes=config.num_classes,
+        has_new_head=output.verb == "finetune",
+        trains_head_only=training.trains == "head",
+        frozen_blocks=training.frozen_blocks,
+        image_size=config.image_size,
+        teacher=None if teacher is None else teacher.name,
+        teacher_size=None if teacher is None else teacher.preprocess.size,
+        num_images={name: len(source) for name, source in data.splits.items()},
+        training=training,
+        epochs=training.total_steps * training.batch_size / len(data.train),
+        is_evaluated=data.validation is not None,
+        device=device.type,
+        precision=precision,
+        num_processes=processes.world_size,
+        step_bytes=step_memory(
+            recipe, config, micro_batch=micro_batch, processes=processes, shard=execution.shard
+        ),
+        device_bytes=memory_of(device) if device.type == "cuda" else None,
+        micro_batch=micro_batch,
+        passes_per_step=math.ceil(share / micro_batch),
+        seconds=seconds,
+        done_steps=done,
+        folder=output.folder,
+    )
+
+
+def choose_micro_batch(
+    recipe: Recipe, config: ModelConfig, *, processes: Processes, shard: bool
+) -> int | None:
+    """Return the recipe's micro-batch, else one that is predicted to fit if that cannot be tried; None is all.
+
+    A machine without memory ends the process; of a sharded run no process can try alone. A GPU, alone or under DDP,
+    reports when it is full, and the loop halves the micro-batch then.
+    """
+    device = processes.device
+    if recipe.training.micro_batch is not None:
+        return recipe.training.micro_batch
+    if device.type == "cpu":
+        # All memory, not the free memory: a resumed run must add up gradients in the same order.
+        machine = memory_of(device)
+        available = math.inf if machine is None else SHARE_OF_MACHINE * machine / processes.world_size
+    elif device.type == "cuda" and shard and processes.world_size > 1:
+        available, _ = torch.cuda.mem_get_info(device)
+    else:
+        return None
+    size = fitting_micro_batch(recipe, config, processes=processes, shard=shard, available=available)
+    return None if size == images_per_process(recipe.training, processes) else size
+
+
+def fitting_micro_batch(
+    recipe: Recipe, config: ModelConfig, *, processes: Processes, shard: bool, available: float
+) -> int:
+    """Halve a process's share of the batch until its memory is predicted to fit into `available` bytes."""
+    size = images_per_process(recipe.training, processes)
+    while (
+        size > 1
+        and step_memory(recipe, config, micro_batch=size, processes=processes, shard=shard) > available
+    ):
+        size //= 2
+    return size
+
+
+def images_per_process(training: TrainingConfig, processes: Processes) -> int:
+    """Return a process's share of the batch."""
+    return max(training.batch_size // processes.world_size, 1)
+
+
+def step_memory(
+    recipe: Recipe, config: ModelConfig, *, micro_batch: int, processes: Processes, shard: bool
+) -> float:
+    """Predict the bytes of a step on one device."""
+    is_low = is_bf16(recipe.training.precision, device=processes.device.type)
+    demand = Demand(
+        cost=cost_of(config), states=num_states(recipe.training), bytes_kept=2 if is_low else FP32_BYTES
+    )
+    return demand.memory(
+        micro_batch=math.ceil(micro_batch * recipe.objective.images_per_image(config)),
+        shards=processes.world_size if shard else 1,
+        checkpointing=config.activation_checkpointing,
+    ).total
+
+
+def num_states(training: TrainingConfig) -> int:
+    """Count the numbers that the optimizer keeps per weight."""
+    return 1 if training.optimizer == "sgd" else 2
+
+
+def require_disk_space(
+    module: nn.Module, training: TrainingConfig, folder: RunFolder, *, has_best: bool
+) -> None:
+    """Refuse a run whose files would not fit on the disk, before hours are spent on it."""
+    weights = sum(parameter.numel() for parameter in module.parameters())
+    trained = sum(parameter.numel() for parameter in module.parameters() if parameter.requires_grad)
+    averages = weights if training.average_decay is not None else 0
+    checkpoint = FP32_BYTES * (weights + averages + num_states(training) * trained)
+    # The last one, the best if there are evaluations, and the one that is about to replace either.
+    count = 3 if has_best else 2
+    needed = count * checkpoint + FP32_BYTES * weights
+    free = shutil.disk_usage(folder.path).free
+    if free < needed:
+        raise CheckpointError(
+            f"{folder} has {size_in_words(free)} free and the run needs {size_in_words(needed)}: {count} checkpoints "
+            f"of {size_in_words(checkpoint)}, one of them while it is written, and the model; free some space",
+            advice=[TryOption("out", "to write elsewhere")],
+        )

@@ -1,0 +1,82 @@
+"""What a run is made of, beside its recipe: a model, the way it is executed, and what it writes."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from vitrine.data.preparing.preprocess import Preprocess
+from vitrine.evaluation.scoring import ClassMeasure, Mistake
+from vitrine.models import Model
+from vitrine.objectives.teacher import Teacher
+from vitrine.runtime.run_folder import RunFolder
+
+
+@dataclass(frozen=True, kw_only=True)
+class StartingModel:
+    """The model that a run trains, with its first weights."""
+
+    model: Model
+    preprocess: Preprocess
+    teacher: Teacher | None = None
+    """For objectives that learn from one."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Execution:
+    """On which device a run computes, and how many workers read its images."""
+
+    device: str = "auto"
+    workers: int = 2
+    shard: bool = False
+    """Whether several processes divide weights and optimizer among them (FSDP2)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunOutput:
+    """Where a run writes, and what beside weights and metrics."""
+
+    folder: RunFolder
+    verb: str
+    tensorboard: bool = False
+    wandb: str | None = None
+    """Project of Weights & Biases."""
+    plans: bool = True
+    """Whether the plan, with an estimate of the time, is presented before the first step."""
+    reports: bool = True
+    """Whether the run ends with its page."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingResult:
+    """A finished run."""
+
+    folder: Path
+    model: Path
+    """The folder that `vitrine.load` reads."""
+    steps: int
+    accuracy: float | None
+    """On the validation split, of the weights in `model`."""
+    best_step: int | None = None
+    """The step of these weights: the one with the best evaluation, the last of equals."""
+    interval: tuple[float, float] | None
+    """95 % interval of the accuracy (Wilson)."""
+    num_validation: int
+    images_per_second: float
+    evaluation: Mapping[str, float] = field(default_factory=dict)
+    """All numbers of the last evaluation."""
+    objective: str = "labels"
+    has_head: bool = True
+    """Whether classes were learned."""
+    trains_on_all: bool = False
+    """Whether the held-out images were trained on in the end, as after a sweep."""
+    skipped: tuple[str, ...] = ()
+    """Files that cannot be read; listed in data.json."""
+    classes_without_validation: tuple[str, ...] = ()
+    """Classes of which no image is held out, so that the accuracy says nothing about them."""
+    worst: tuple[tuple[str, float], ...] = ()
+    """Classes with the lowest measure on the validation split, lowest first."""
+    worst_by: ClassMeasure = "f1"
+    mistakes: tuple[Mistake, ...] = ()
+    """Validation images that are classified wrongly, most confident first."""
+    report: Path | None = None
+    data: str = ""

@@ -1,0 +1,151 @@
+"""The model that a run starts with: fresh, from trained weights with a new head, or as a run folder describes it."""
+
+import dataclasses
+from collections.abc import Iterable
+
+from vitrine.checkpoints import load
+from vitrine.checkpoints.loading import open_weights
+from vitrine.checkpoints.record import config_from_json
+from vitrine.data.preparing.preprocess import Preprocess
+from vitrine.errors import CheckpointError, ConfigError
+from vitrine.evaluation.features import weights_hash
+from vitrine.models import Model, ModelConfig, ViTConfig, build, configure, create_model
+from vitrine.models.config import as_size
+from vitrine.objectives.teacher import Teacher, TeacherRequest
+from vitrine.recipes.recipe import Recipe
+from vitrine.runs.records import StartingModel
+from vitrine.runtime.devices import seeded
+from vitrine.runtime.run_folder import RunRecord
+
+# The model of a recipe that names none.
+DEFAULT_MODEL = "ViT-Ti/16"
+# Options of a model without a head.
+HEAD_OPTIONS = ("representation_width", "head_bias")
+# Options that fine-tuning may change: they are not part of the trained weights.
+FREE_OPTIONS = ("dropout", "stochastic_depth", "activation_checkpointing")
+
+
+def fresh_model(recipe: Recipe, *, classes: tuple[str, ...]) -> StartingModel:
+    """Create the recipe's model with fresh weights, drawn with its seed; without labels it has no head."""
+    options = recipe.model_options
+    if not recipe.needs_labels:
+        options = {name: value for name, value in options.items() if name not in HEAD_OPTIONS}
+    with seeded(recipe.training.seed):
+        model = create_model(
+            recipe.model or DEFAULT_MODEL,
+            num_classes=len(classes) if recipe.needs_labels else None,
+            image_size=recipe.size,
+            **options,
+        )
+    teacher = load_teacher(recipe, model.config)
+    if teacher is not None and recipe.needs_labels:
+        teacher.require_classes(classes)
+    half = (0.5,) * model.config.channels
+    preprocess = Preprocess(size=model.config.image_size, mean=half, std=half)
+    return StartingModel(model=model, preprocess=preprocess, teacher=teacher)
+
+
+def require_trainable(recipe: Recipe) -> None:
+    """Refuse a model that the recipe's objective cannot train, before anything is written."""
+    patch_size = recipe.model_options.get("patch_size")
+    options = {} if patch_size is None else {"patch_size": patch_size}
+    config = configure(recipe.model or DEFAULT_MODEL)
+    if isinstance(config, ViTConfig):
+        config = configure(recipe.model or DEFAULT_MODEL, image_size=recipe.size, **options)
+    recipe.objective.check_model(config)
+
+
+def require_free_options(settings: Iterable[str]) -> None:
+    """Refuse to change options of a model that is already trained."""
+    for setting in settings:
+        path = setting.partition("=")[0].strip()
+        section, _, name = path.partition(".")
+        if section == "model_options" and name not in FREE_OPTIONS:
+            raise ConfigError(
+                f"{path} is fixed by the trained weights; fine-tuning can change "
+                f"{', '.join(f'model_options.{free}' for free in FREE_OPTIONS)}",
+                option="set",
+            )
+
+
+def pretrained_model(model: str, recipe: Recipe, *, num_classes: int) -> StartingModel:
+    """Load trained weights with a new head of zeros in place of both layers of the old head (section 3.2).
+
+    A variant's name gives fresh weights, drawn with the recipe's seed.
+    """
+    # Even as many classes may be other classes: with the old head, training would start from its answers.
+    with seeded(recipe.training.seed):
+        loaded = load(model, num_classes=num_classes, image_size=recipe.size, new_head=True)
+    preprocess = loaded.preprocess
+    if recipe.views.crop == "random":  # BiT-HyperRule squashes images to a square, in validation too
+        preprocess = dataclasses.replace(preprocess, rule="squash", crop_fraction=1.0)
+    return StartingModel(model=with_free_options(loaded.model, recipe), preprocess=preprocess)
+
+
+def with_free_options(model: Model, recipe: Recipe) -> Model:
+    """Give a trained model the recipe's dropout, stochastic depth and activation checkpointing."""
+    config = model.config
+    known = {field.name for field in dataclasses.fields(config)}
+    options = {name: value for name, value in recipe.model_options.items() if name in FREE_OPTIONS}
+    changed = dataclasses.replace(config, **{name: value for name, value in options.items() if name in known})
+    if changed == config:
+        return model
+    rebuilt = build(changed)
+    rebuilt.load_state_dict(model.state_dict())
+    return rebuilt.eval()
+
+
+def described_model(record: RunRecord, recipe: Recipe) -> StartingModel:
+    """Build the model of a run that is resumed; its weights come from the checkpoint."""
+    config = config_from_json(dict(record.model))
+    recomputes = recipe.model_options.get("activation_checkpointing", config.activation_checkpointing)
+    config = dataclasses.replace(config, activation_checkpointing=recomputes)
+    teacher = load_teacher(recipe, config)
+    if teacher is not None and teacher.weights != record.teacher:
+        raise CheckpointError(
+            f"the weights of the teacher {teacher.name} have changed since this run began; restore them, or start a "
+            "new run"
+        )
+    with seeded(recipe.training.seed):
+        model = build(config)
+    preprocess = Preprocess.from_json(dict(record.preprocess))
+    return StartingModel(model=model, preprocess=preprocess, teacher=teacher)
+
+
+def load_teacher(recipe: Recipe, student: ModelConfig) -> Teacher | None:
+    """Load the teacher that the recipe's objective asks for; None without one."""
+    request = recipe.objective.teacher_request
+    if request is None:
+        return None
+    opened = open_weights(request.weights)
+    if opened.record.layout == "fresh":
+        raise ConfigError(
+            f"{request.weights} has fresh weights, which teach nothing; use a run folder, a weights file or a hub id",
+            option="teacher",
+        )
+    loaded = load(
+        request.weights,
+        image_size=teacher_size(request, opened.record.config, student),
+        channels=student.channels,
+        features_only=not request.has_head,
+    )
+    return Teacher(
+        name=request.weights,
+        model=loaded.model.eval().requires_grad_(False),
+        preprocess=loaded.preprocess,
+        classes=loaded.classes,
+        weights=weights_hash(loaded.model, includes_head=True),
+        precision=recipe.training.precision,
+    )
+
+
+def teacher_size(request: TeacherRequest, teacher: ModelConfig, student: ModelConfig) -> tuple[int, int]:
+    """Return the size at which a ViT has as many patches as the student; a ResNet sees the student's images."""
+    if request.size is not None:
+        return as_size(request.size)
+    if not isinstance(teacher, ViTConfig) or not isinstance(student, ViTConfig):
+        return student.image_size
+    rows, columns = (
+        count * step for count, step in zip(student.grid_size, teacher.token_stride, strict=True)
+    )
+    return rows, columns

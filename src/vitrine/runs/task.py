@@ -1,0 +1,185 @@
+"""From data, model and recipe to the functions that the training loop takes: batches, loss, evaluation, pictures."""
+
+from collections.abc import Callable, Iterator
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from vitrine.data.loading.loader import Batch, Loader
+from vitrine.data.loading.order import training_rows
+from vitrine.data.loading.resident import ResidentLoader, can_reside
+from vitrine.data.preparing.preprocess import Preprocess
+from vitrine.data.preparing.training_view import TrainView
+from vitrine.data.sources.source import Source
+from vitrine.errors import ConfigError, DataError
+from vitrine.evaluation.features import extract_features
+from vitrine.objectives.objective import RunContext
+from vitrine.objectives.teacher import Teacher
+from vitrine.recipes.recipe import Recipe
+from vitrine.runs.pictures import make_drawing
+from vitrine.runs.records import StartingModel
+from vitrine.runs.run_data import RunData
+from vitrine.runs.validation import SplitValidation
+from vitrine.runtime.devices import is_bf16
+from vitrine.runtime.processes import Processes
+from vitrine.runtime.run_folder import RunFolder
+from vitrine.training.config import TrainingConfig
+from vitrine.training.task import Evaluate, Task
+
+
+def context_of(
+    start: StartingModel, data: RunData, recipe: Recipe, *, workers: int, processes: Processes
+) -> RunContext:
+    """Collect the values that an objective may read."""
+    training, teacher = recipe.training, start.teacher
+    answers = (
+        None if teacher is None else answers_of(teacher, data.train, workers=workers, processes=processes)
+    )
+    return RunContext(
+        model=start.model,
+        preprocess=start.preprocess,
+        classes=tuple(data.train.classes),
+        augment=recipe.augment,
+        seed=training.seed,
+        total_steps=training.total_steps,
+        batch_size=training.batch_size,
+        num_training_images=len(data.train),
+        processes=processes,
+        teacher=teacher,
+        answers=answers,
+    )
+
+
+def build_task(
+    context: RunContext,
+    data: RunData,
+    recipe: Recipe,
+    *,
+    folder: RunFolder,
+    workers: int,
+    validation: SplitValidation | None,
+    evaluate: Evaluate | None = None,
+    is_sharded: bool = False,
+) -> Task:
+    """Build what the loop trains; `evaluate` replaces the objective's own evaluation."""
+    objective, processes = recipe.objective, context.processes
+    require_pairs(recipe, processes)
+    draw = None
+    if validation is not None:
+        evaluate = evaluate or objective.evaluation(context, validation)
+        # A sharded model runs on all processes only; pictures are drawn by one.
+        if objective.has_pictures and not is_sharded:
+            draw = make_drawing(objective, context, validation.source, folder)
+    return Task(
+        batches=make_batches(data.train, context.preprocess, recipe, workers=workers, processes=processes),
+        prepare=objective.prepare(context),
+        loss_of=objective.losses,
+        evaluate=evaluate,
+        metric=objective.metric,
+        on_best=None if validation is None else validation.keep_as_best,
+        after_step=objective.after_step(context),
+        draw=draw,
+        names_of=make_names(data.train, recipe.training),
+    )
+
+
+def require_pairs(recipe: Recipe, processes: Processes) -> None:
+    """Refuse a batch that processes cannot divide into pairs, if images are mixed."""
+    batch_size, count = recipe.training.batch_size, processes.world_size
+    if recipe.augment.mixes and batch_size // count % 2:
+        raise ConfigError(
+            f"mixup and cutmix mix images in pairs, so each of {count} processes needs an even share of the batch, "
+            f"got {batch_size}; use a multiple of {2 * count}",
+            option="batch_size",
+        )
+
+
+def make_batches(
+    train: Source, preprocess: Preprocess, recipe: Recipe, *, workers: int, processes: Processes
+) -> Callable[[int, int], Iterator[Batch]]:
+    """Return the function from (start, stop) to the batches of these steps."""
+    view, device = training_view(recipe, preprocess), processes.device
+    sharing: dict[str, Any] = {
+        "batch_size": recipe.training.batch_size,
+        "seed": recipe.training.seed,
+        "rank": processes.rank,
+        "world_size": processes.world_size,
+        "device": device,
+    }
+    loader: Loader | ResidentLoader
+    if is_resident(train, view, device):
+        loader = ResidentLoader(train, view, **sharing)
+    else:
+        # Beside a GPU, more than two threads compete for Python's lock with the one that launches kernels: on one
+        # H200 machine 15 threads read 841 images/s, 15 processes 3,351.
+        is_busy = device.type == "cuda" and workers > 2
+        kind: Literal["threads", "processes"] = "processes" if is_busy else "threads"
+        loader = Loader(
+            train,
+            view,
+            num_workers=workers,
+            worker_kind=kind,
+            # A run that began on a GPU may be resumed without one; then workers decode all images.
+            device_share=recipe.views.device_share if device.type == "cuda" else 0.0,
+            **sharing,
+        )
+
+    def batches(start: int, stop: int) -> Iterator[Batch]:
+        try:
+            yield from loader.training_batches(start_step=start, stop_step=stop)
+        finally:
+            loader.close()
+
+    return batches
+
+
+def is_resident(train: Source, view: TrainView, device: torch.device) -> bool:
+    """Whether all images are held in the device's memory, so that no file is read during the run."""
+    return device.type == "cuda" and can_reside(train, view)
+
+
+def training_view(recipe: Recipe, preprocess: Preprocess) -> TrainView:
+    """Return the crop of a training image."""
+    views, side = recipe.views, recipe.objective.source_size
+    return TrainView(
+        size=preprocess.size if side is None else (side, side),
+        channels=preprocess.channels,
+        crop=views.crop,
+        area=views.area,
+        flip=views.flip,
+        resize_size=None if views.resize_size is None else (views.resize_size, views.resize_size),
+    )
+
+
+def make_names(train: Source, training: TrainingConfig) -> Callable[[int], list[str]]:
+    """Return the function from a step to the files of its batch."""
+
+    def names_of(step: int) -> list[str]:
+        rows = training_rows(step, length=len(train), batch_size=training.batch_size, seed=training.seed)
+        return [train.name(int(index)) for index in rows.indices]
+
+    return names_of
+
+
+def answers_of(
+    teacher: Teacher, train: Source, *, workers: int, processes: Processes
+) -> Callable[[Callable[[Tensor], Tensor], str], Tensor]:
+    """Return the function that asks a teacher about every training image, or finds the answers of an earlier run.
+
+    Answers are kept by content: weights, preprocessing, data, precision and question.
+    """
+
+    def answers(question: Callable[[Tensor], Tensor], output: str) -> Tensor:
+        features = extract_features(
+            teacher.model.to(processes.device), train, preprocess=teacher.preprocess, num_workers=workers,
+            device=processes.device, what="Asking the teacher",
+            precision="bf16" if is_bf16(teacher.precision, device=processes.device.type) else "fp32",
+            function=question, output=f"{output} {teacher.weights}",
+        )  # fmt: skip
+        if features.failures:
+            name = train.name(next(iter(features.failures)))
+            raise DataError(f"the teacher cannot read {name}; exclude it, or set objective.caches=false")
+        return features.rows
+
+    return answers

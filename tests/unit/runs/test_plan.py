@@ -1,0 +1,110 @@
+"""The plan of a run: how many images at a time, how much memory and disk, and how it is shown."""
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+import torch
+from unit.runs.simple import ALONE, SimpleRun, simple_run
+
+from vitrine.cli.views.finetune import plan_lines
+from vitrine.errors import CheckpointError, TryOption
+from vitrine.models import ModelConfig, create_model
+from vitrine.recipes import Recipe, find_recipe
+from vitrine.runs.plan import (
+    SHARE_OF_MACHINE,
+    RunPlan,
+    choose_micro_batch,
+    fitting_micro_batch,
+    plan_of,
+    require_disk_space,
+    step_memory,
+)
+from vitrine.runs.records import Execution, RunOutput
+from vitrine.runtime.processes import Processes
+from vitrine.runtime.run_folder import RunFolder
+
+SHARDED = Processes(world_size=2, device=torch.device("cuda"))
+GPU = Processes(device=torch.device("cuda"))
+
+
+def config(**options: object) -> ModelConfig:
+    return create_model("ViT-Ti/16", num_classes=10, image_size=32, depth=12, **options).config  # type: ignore[arg-type]
+
+
+def recipe(*, micro_batch: int | None = None) -> Recipe:
+    demo = find_recipe("demo")
+    return dataclasses.replace(demo, training=dataclasses.replace(demo.training, micro_batch=micro_batch))
+
+
+def planned(
+    run: SimpleRun, *, verb: str = "pretrain", processes: Processes = ALONE, done: int = 0
+) -> RunPlan:
+    output = RunOutput(folder=RunFolder(Path("run")), verb=verb)
+    return plan_of(
+        run.start, run.data, run.recipe, execution=Execution(workers=0), output=output, processes=processes,
+        seconds=360.0, done=done,
+    )  # fmt: skip
+
+
+def shown(plan: RunPlan) -> str:
+    return "\n".join(map(str, plan_lines(plan)))
+
+
+def test_the_micro_batch_is_the_largest_half_that_is_predicted_to_fit() -> None:
+    chosen, model = recipe(), config()
+    assert chosen.training.batch_size == 128
+    for size in (64, 32, 16, 1):
+        needed = step_memory(chosen, model, micro_batch=size, processes=SHARDED, shard=True)
+        for available, fits in ((needed, size), (needed - 1, max(size // 2, 1)), (1e15, 64)):
+            found = fitting_micro_batch(chosen, model, processes=SHARDED, shard=True, available=available)
+            assert found == fits
+
+
+def test_recomputed_activations_let_more_images_fit() -> None:
+    available = step_memory(recipe(), config(), micro_batch=8, processes=SHARDED, shard=True)
+    frugal = config(activation_checkpointing=True)
+    assert fitting_micro_batch(recipe(), frugal, processes=SHARDED, shard=True, available=available) > 8
+
+
+def test_a_small_machine_takes_few_images_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    needed = step_memory(recipe(), config(), micro_batch=32, processes=ALONE, shard=False)
+    monkeypatch.setattr("vitrine.runs.plan.memory_of", lambda device: needed / SHARE_OF_MACHINE + 1)
+    assert choose_micro_batch(recipe(), config(), processes=ALONE, shard=False) == 32
+    two = Processes(world_size=2)
+    assert choose_micro_batch(recipe(), config(), processes=two, shard=False) < 32  # both need it at once
+
+
+def test_a_micro_batch_that_is_set_or_fits_as_it_is_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert choose_micro_batch(recipe(micro_batch=100), config(), processes=ALONE, shard=False) == 100
+    assert choose_micro_batch(recipe(), config(), processes=ALONE, shard=False) is None
+    monkeypatch.setattr("vitrine.runs.plan.memory_of", lambda device: None)  # a system that does not tell
+    assert choose_micro_batch(recipe(), config(), processes=ALONE, shard=False) is None
+    assert choose_micro_batch(recipe(), config(), processes=GPU, shard=False) is None  # a GPU is tried
+
+
+def test_the_plan_shows_model_data_schedule_memory_and_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    run = simple_run(evaluate_every=10)
+    text = shown(planned(run))
+    for part in (
+        "10 classes", "32x32 px", "32 train, 12 val images", "40 steps of 8 (10 epochs), evaluated every 10 steps",
+        "fp32", "1 MiB for 8 images at a time", "about 6 min", "to run",
+    ):  # fmt: skip
+        assert part in text, part
+    assert "a new head for 10 classes" in shown(planned(run, verb="finetune"))
+    assert "30 steps left" in shown(planned(run, done=10))
+    assert "for 2 images at a time, 4 times per step" in shown(planned(simple_run(micro_batch=2)))
+    monkeypatch.setattr("vitrine.runs.plan.memory_of", lambda device: 2**10)
+    assert planned(run, processes=GPU).device_bytes == 2**10
+    assert "fewer images at a time are tried until they fit" in shown(planned(run, processes=GPU))
+
+
+def test_a_run_that_does_not_fit_on_the_disk_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, folder = simple_run(), RunFolder(tmp_path)
+    require_disk_space(run.start.model, run.recipe.training, folder, has_best=True)
+    monkeypatch.setattr("shutil.disk_usage", lambda path: type("Usage", (), {"free": 1000})())
+    with pytest.raises(CheckpointError, match="3 checkpoints") as caught:
+        require_disk_space(run.start.model, run.recipe.training, folder, has_best=True)
+    assert caught.value.advice == (TryOption("out", "to write elsewhere"),)
