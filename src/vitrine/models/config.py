@@ -4,14 +4,18 @@ Sizes are (height, width). Defaults are the paper's (arXiv:2010.11929).
 """
 
 import dataclasses
-import functools
-import math
 from dataclasses import dataclass
-from numbers import Integral, Real
-from types import UnionType
-from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, TypeVar, get_args
 
 from vitrine.errors import ConfigError
+from vitrine.models.config_checks import (
+    LARGEST_DEPTH,
+    MOST_STAGES,
+    require_classes,
+    require_positive,
+    require_sizes,
+    require_types,
+)
 from vitrine.spelling import nearest
 
 Pooling = Literal["class_token", "average", "attention"]
@@ -32,9 +36,6 @@ Root = Literal["7x7", "3x3"]
 
 NORM_GROUPS = 32
 BIT_WIDTH = 64
-# Far above every model that exists: whatever is larger is a mistake or an attack, and would take hours to build.
-LARGEST_WIDTH, LARGEST_DEPTH, LARGEST_SIDE, MOST_CLASSES = 2**17, 1000, 2**16, 10**8
-MOST_STAGES = 8  # of a stem; each doubles its width
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -232,64 +233,6 @@ class BiTConfig:
 
 ModelConfig = ViTConfig | BiTConfig
 Config = TypeVar("Config", bound=ModelConfig)
-
-
-def require_types(config: Any) -> None:
-    """Refuse values of another type than their field's: a config may come from a file."""
-    for name, kind in _hints(type(config)).items():
-        value = getattr(config, name)
-        if not _fits(value, kind):
-            raise ConfigError(f"{name} must be {_shown_kind(kind)}, got {value!r:.40}")
-
-
-@functools.cache
-def _hints(kind: type) -> dict[str, Any]:
-    return get_type_hints(kind)
-
-
-def _fits(value: Any, kind: Any) -> bool:
-    if get_origin(kind) in (Union, UnionType):
-        return any(_fits(value, one) for one in get_args(kind))
-    if get_origin(kind) is Literal:
-        return isinstance(value, str)  # which word is checked with a suggestion
-    if get_origin(kind) is tuple:
-        return isinstance(value, tuple) and all(_fits(part, get_args(kind)[0]) for part in value)
-    if kind is int:
-        return isinstance(value, Integral) and not isinstance(value, bool)
-    if kind is float:
-        return isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value)
-    return isinstance(value, kind)
-
-
-def _shown_kind(kind: Any) -> str:
-    words = {int: "a whole number", float: "a finite number", bool: "true or false", type(None): "None"}
-    kinds = get_args(kind) if get_origin(kind) in (Union, UnionType) else (kind,)
-    return " or ".join(words.get(one, str(getattr(one, "__name__", one))) for one in kinds)
-
-
-def require_positive(name: str, value: int, *, most: int = LARGEST_WIDTH) -> None:
-    """Refuse a count that is not from 1 to `most`."""
-    if value < 1:
-        raise ConfigError(f"{name} must be at least 1, got {value}")
-    if value > most:
-        raise ConfigError(f"{name} must be at most {most:,}, got {value:.3g}")
-
-
-def require_sizes(name: str, size: tuple[int, int]) -> None:
-    """Refuse what is not a height and a width in pixels."""
-    if len(size) != 2:
-        raise ConfigError(f"{name} must be a height and a width, got {size!r:.40}")
-    for side in size:
-        require_positive(name, side, most=LARGEST_SIDE)
-
-
-def require_classes(num_classes: int) -> None:
-    """Refuse a head without classes."""
-    if num_classes < 1:
-        raise ConfigError(
-            f"num_classes must be at least 1, got {num_classes}; None builds no head: the model returns features"
-        )
-    require_positive("num_classes", num_classes, most=MOST_CLASSES)
 
 
 def require_tiling(image_size: tuple[int, int], stride: tuple[int, int]) -> None:
