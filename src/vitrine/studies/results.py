@@ -10,6 +10,7 @@ from typing import Any
 
 from vitrine.errors import DataError
 from vitrine.reports.charts import Point
+from vitrine.runtime.files import parse_json
 from vitrine.runtime.locks import wait_for_lock
 
 FILE = "results.jsonl"
@@ -175,7 +176,7 @@ def whole_lines(file: Path) -> Iterator[dict[str, Any]]:
     lines = text.split("\n")[:-1]
     for number, line in enumerate(lines, start=1):
         try:
-            values = json.loads(line)
+            values = parse_json(line)
         except ValueError:
             raise DataError(f"{file}, line {number}, is not JSON; repair or remove it") from None
         yield values
