@@ -4,7 +4,6 @@ This is all that serving needs of an export; no model is built and torch compute
 Shapes: B images, C channels, K classes, R numbers of the representation.
 """
 
-import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +15,7 @@ from numpy.typing import NDArray
 from vitrine.checkpoints.reading.onnx_file import read_metadata
 from vitrine.data.preparing.preprocess import Preprocess
 from vitrine.errors import CheckpointError, ConfigError, MissingExtraError
+from vitrine.runtime.files import parse_json
 from vitrine.runtime.threads import available_cores
 
 Engine = Literal["onnxruntime", "openvino"]
@@ -77,8 +77,8 @@ class OnnxRunner:
         else:
             raise ConfigError(f"engine must be onnxruntime or openvino, got {engine!r}")
         try:
-            self.preprocess = Preprocess.from_json(json.loads(metadata["preprocess"]))
-            names = json.loads(metadata["classes"])
+            self.preprocess = Preprocess.from_json(parse_json(metadata["preprocess"]))
+            names = parse_json(metadata["classes"])
             self.classes: tuple[str, ...] | None = tuple(names) if names else None
             self.model = metadata["model"]
         except (KeyError, TypeError, ValueError) as error:
