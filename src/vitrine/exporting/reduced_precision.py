@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 
-from vitrine.errors import ConfigError, MissingExtraError
+from vitrine.errors import ConfigError, MissingExtraError, TryOption
 from vitrine.exporting.onnx_graph import clean, import_onnx
 from vitrine.models import BiTConfig, ModelConfig
 from vitrine.runtime.files import write_atomically
@@ -60,7 +60,9 @@ def require_products(config: ModelConfig) -> None:
     """Refuse int8 where there is next to nothing to make smaller."""
     if isinstance(config, BiTConfig):
         raise ConfigError(
-            "--int8 makes matrix products smaller, and a BiT ResNet is convolutions all through; use --fp16"
+            "int8 quantises matrix products, and a BiT ResNet has only convolutions",
+            option="int8",
+            advice=[TryOption("fp16", "for a smaller file", True)],
         )
 
 

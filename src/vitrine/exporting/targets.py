@@ -62,7 +62,7 @@ def plan_export(
     if to not in KINDS:
         raise ConfigError(f"to must be one of {', '.join(KINDS)}, got {to!r}")
     if (fp16 or int8) and to != "onnx":
-        raise ConfigError(f"--fp16 and --int8 go with --to onnx, got --to {to}")
+        raise ConfigError(f"fp16 and int8 need the format onnx, got {to}", option="to")
     if to == "onnx":
         import_onnx()
         if int8:

@@ -149,7 +149,7 @@ def test_what_is_no_export_is_refused_in_words(exported: tuple[Path, object], tm
 def test_what_cannot_be_written_is_refused_before_anything_is(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ConfigError, match="a BiT ResNet is convolutions all through; use --fp16"):
         plan_export(loaded("BiT"), to="onnx", int8=True)
-    with pytest.raises(ConfigError, match="--fp16 and --int8 go with --to onnx, got --to timm"):
+    with pytest.raises(ConfigError, match="fp16 and int8 need the format onnx, got timm"):
         plan_export(loaded("class token"), to="timm", fp16=True)
     with pytest.raises(CheckpointError, match="average pooling"):
         plan_export(loaded("average pooling"), to="hf")

@@ -199,8 +199,8 @@ def read_score(file: Path, *, identity: str, protocol: Protocol) -> TaskScore | 
         found = TaskScore(**{**score, "accuracy": Interval(**score["accuracy"])})
         same_protocol = kept["protocol"] == json.loads(json.dumps(asdict(protocol)))
     except (ValueError, KeyError, TypeError) as error:
-        raise DataError(f"{file} is not a result of vitrine vtab ({error}); remove it") from error
+        raise DataError(f"{file} is not a result of VTAB ({error}); remove it") from error
     if kept["model"] != identity or not same_protocol:
         what = "model" if kept["model"] != identity else "protocol"
-        raise ConfigError(f"{file} is the result of another {what}; name another folder with --out")
+        raise ConfigError(f"{file} is the result of another {what}; use another folder", option="out")
     return found
