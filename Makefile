@@ -5,7 +5,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: demo test lint types contracts pytest coverage docs browser lock audit clean
+.PHONY: demo test lint types contracts pytest coverage docs figures browser lock audit clean
 
 demo: $(READY)
 	$(BIN)/vitrine demo
@@ -45,6 +45,10 @@ docs: $(DOCS_READY)
 $(DOCS_READY): docs/requirements.lock $(READY)
 	$(BIN)/python -m pip install --quiet --no-deps --require-hashes -r docs/requirements.lock
 	touch $@
+
+# Measures of the code's structure, as in ARCHITECTURE.md.
+figures:
+	@$(PYTHON) .ci/figures.py
 
 # The page's tests drive a real browser: Debian's, installed here where that can be done.
 browser:

@@ -49,6 +49,20 @@ def test_no_room_is_a_drawer_for_everything() -> None:
     ]
 
 
+def test_unit_tests_mirror_the_rooms() -> None:
+    """A folder of tests/unit is a folder of the package; a file directly in it tests a single file of the package."""
+    units = ROOT / "tests" / "unit"
+    folders = [
+        path.relative_to(units) for path in units.rglob("*") if path.is_dir() and path.name != "__pycache__"
+    ]
+    assert [folder for folder in folders if not (SOURCE / folder / "__init__.py").exists()] == []
+    singles = {path.stem for path in SOURCE.glob("*.py")}
+    tested = [path.stem.removeprefix("test_") for path in units.glob("test_*.py")]
+    assert [name for name in tested if not any(re.fullmatch(f"{one}(_.*)?", name) for one in singles)] == []
+    rooms_with_tests = {folder.parts[0] for folder in folders}
+    assert {path.name for path in SOURCE.iterdir() if (path / "__init__.py").exists()} == rooms_with_tests
+
+
 def fresh_python(code: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
 

@@ -10,7 +10,9 @@ import pytest
 import torch
 from boxes import untrained_box
 from pictures import class_folders, photo, save
+from PIL import Image
 from pyarrow import parquet
+from unit.data.web import answering
 
 import vitrine
 from vitrine.checkpoints import locating
@@ -282,3 +284,28 @@ def test_classes_whose_names_are_no_utf_8_are_answered_on_any_terminal(here, mon
         said = run("predict", "model", "a.png")
         assert said.returncode == 0, said.stderr
         assert "caf\\xe9" in said.stdout and "dog" in said.stdout
+
+
+def test_python_callers_may_pass_pictures_of_every_kind(tmp_path):
+    pixels = photo(3, 40, 56)
+    path = save(tmp_path / "a.png", pixels)
+    tensor = torch.from_numpy(pixels.copy()).permute(2, 0, 1) / 255
+    pictures = [
+        path,
+        str(path),
+        pixels,
+        tensor,
+        path.read_bytes(),
+        io.BytesIO(path.read_bytes()),
+        Image.open(path),
+    ]
+    many = vitrine.predict("box", pictures)
+    assert many.num_errors == 0
+    (answers,) = {tuple(one.label for one in prediction.answers) for prediction in many.predictions}
+    assert vitrine.predict("box", (picture for picture in pictures[2:4])).num_pictures == 2
+    assert vitrine.predict("box", np.stack([pixels, pixels])).num_pictures == 2
+    features = vitrine.embed("box", pictures[2:], out=tmp_path / "features.npy")
+    assert features.num_pictures == 5
+    with answering(lambda request: (200, {}, path.read_bytes())) as (address, _):
+        (one,) = vitrine.predict("box", f"{address}/photo.png").predictions
+        assert tuple(answer.label for answer in one.answers)[: len(answers)] == answers

@@ -11,6 +11,7 @@ import torch
 from vitrine.checkpoints.adapting import Changed, at_image_size, with_channels, with_num_classes
 from vitrine.checkpoints.checksum import Verifier
 from vitrine.checkpoints.layouts import Configured, Hints, Layout, detect
+from vitrine.checkpoints.layouts.prefixed import PrefixedFile
 from vitrine.checkpoints.locating import find
 from vitrine.checkpoints.reading import open_tensors
 from vitrine.checkpoints.reading.safetensors_file import SafetensorsFile
@@ -24,9 +25,11 @@ from vitrine.errors import CheckpointError, ConfigError
 from vitrine.models import Model, ViTConfig, create_model
 from vitrine.models.config import as_size
 from vitrine.runtime.progress import notice
+from vitrine.runtime.result import abbreviated, html_table, is_empty
+from vitrine.spelling import counted
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class Loaded:
     """A model with all that it needs to be used."""
 
@@ -39,6 +42,27 @@ class Loaded:
     record: Record
     notes: tuple[str, ...] = ()
     """What was assumed or adapted, one sentence each."""
+
+    def __repr__(self) -> str:
+        return f"Loaded({', '.join(f'{name}={text}' for name, text in self.summary())})"
+
+    def _repr_html_(self) -> str:
+        return html_table("Loaded", self.summary())
+
+    def summary(self) -> list[tuple[str, str]]:
+        """Return what the model is, in a few words each."""
+        config = self.model.config
+        facts: dict[str, object] = {
+            "model": self.record.variant or type(self.model).__name__,
+            "image_size": config.image_size,
+            "channels": config.channels,
+            "parameters": sum(parameter.numel() for parameter in self.model.parameters()),
+            "num_classes": config.num_classes,
+            "classes": self.classes,
+            "layout": self.record.layout,
+            "notes": self.notes,
+        }
+        return [(name, abbreviated(value)) for name, value in facts.items() if not is_empty(value)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,7 +133,7 @@ def open_weights(
         return fresh(place, image_size=image_size)
     file = open_tensors(place.weights)
     beside = read_sidecars(place.folder, file.metadata)
-    layout = detect(file)
+    file, layout = detect(file, config=beside.record.config if beside.record else None)
     hints = Hints(
         path=place.weights,
         image_size=beside.image_size,
@@ -126,6 +150,9 @@ def open_weights(
         is_foreign = is_saved_elsewhere(file, beside.settings, beside.record)
         shown = understand(layout, file.index, hints_of(beside.record, hints)).config if is_foreign else None
         record, notes = reconcile(beside.record, shown, layout=layout, beside=beside)
+    if isinstance(file, PrefixedFile):
+        skipped = f"; {counted(file.num_skipped, 'other tensor')} skipped" if file.num_skipped else ""
+        notes = (*notes, f"the model is what the file calls {file.prefix.rstrip('.')}{skipped}")
     weights = map_weights(file, layout, record.config)
     sums = record.checksums.get(place.weights.name, {})
     return Opened(weights=weights, record=record, notes=notes, file=file, checksums=sums)

@@ -34,7 +34,7 @@ def find(source: str | Path, *, revision: str | None = None) -> Place | str:
     if elsewhere is not None:
         return elsewhere
     path = Path(source).expanduser()
-    if path.name == LATEST and path.parent.is_dir() and not path.exists():
+    if path.name == LATEST and not path.exists():  # never a repository of the hub
         path = find_run(path).path
     if path.is_dir():
         return in_folder(path)

@@ -6,7 +6,7 @@ it becomes what their work is written for. Cheap: it imports no room.
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import overload
+from typing import Any, overload
 
 from vitrine.errors import ConfigError
 
@@ -30,6 +30,14 @@ def as_paths(paths: str | Path | Iterable[str | Path] | None) -> tuple[Path, ...
 def as_texts(words: str | Path | Iterable[str | Path] | None) -> tuple[str, ...]:
     """Return all words of a list as text; a single one needs no list."""
     return tuple(map(str, as_list(words)))
+
+
+def as_pictures(pictures: str | Path | Iterable[Any] | None) -> Iterable[Any]:
+    """Return pictures with paths as text; a single path needs no list, an array or a generator stays as it is."""
+    if pictures is None or isinstance(pictures, str | Path | list | tuple):
+        values = () if pictures is None else (pictures,) if isinstance(pictures, str | Path) else pictures
+        return tuple(str(one) if isinstance(one, Path) else one for one in values)
+    return pictures
 
 
 def as_list(values: str | Path | Iterable[str | Path] | None) -> tuple[str | Path, ...]:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 from annotated_doc import Doc
 
 from vitrine.commands import documented, options
-from vitrine.commands.arguments import as_model, as_path, as_texts
+from vitrine.commands.arguments import as_model, as_path, as_pictures
 
 if TYPE_CHECKING:
     from vitrine.jobs.embed import EmbedResult
@@ -37,7 +37,7 @@ def embed(
 
     return embed_pictures(
         as_model(model),
-        as_texts(pictures),
+        as_pictures(pictures),
         out=as_path(out),
         image_size=size,
         batch_size=batch_size,

@@ -18,7 +18,8 @@ def export(
     model: options.ModelOrBox = None,
     *,
     to: Annotated[
-        Literal["onnx", "torch-export", "hf", "timm", "torchvision", "npz"], Doc("Format to write")
+        Literal["onnx", "transformers.js", "torch-export", "hf", "timm", "torchvision", "npz"],
+        Doc("Format to write"),
     ] = "onnx",
     out: Annotated[
         Path | str | None, Doc("Folder for the export [default: a new dated folder under ./runs]")

@@ -1,8 +1,8 @@
 """Options that several verbs share: kind and help text, once."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Annotated, Literal, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias
 
 from annotated_doc import Doc
 
@@ -15,9 +15,10 @@ Data: TypeAlias = Annotated[
     Doc("Folder with one folder per class, manifest, shards, or the name of a built-in data set"),
 ]
 Pictures: TypeAlias = Annotated[
-    str | Path | Sequence[str | Path] | None,
+    str | Path | Iterable[Any] | None,
     Doc(
-        "Files, folders, patterns, a .csv or .jsonl with a column path, a .txt of paths, or - for standard input"
+        "Files, folders, patterns, URLs of images, a .csv or .jsonl with a column path, a .txt of paths, or - for "
+        "standard input; in Python also arrays, tensors, Pillow images, bytes and file objects"
     ),
 ]
 Out: TypeAlias = Annotated[

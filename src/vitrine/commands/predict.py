@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 from annotated_doc import Doc
 
 from vitrine.commands import documented, options
-from vitrine.commands.arguments import as_model, as_path, as_texts
+from vitrine.commands.arguments import as_model, as_path, as_pictures
 from vitrine.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def predict(
 
     return predict_pictures(
         as_model(model),
-        as_texts(pictures),
+        as_pictures(pictures),
         out=as_path(out),
         top=top,
         image_size=size,

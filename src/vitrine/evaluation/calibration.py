@@ -1,4 +1,4 @@
-"""Whether a model is right as often as it says: reliability bins, ECE, log loss, Brier score."""
+"""Whether a model is correct as often as its confidence claims: reliability bins, ECE, log loss, Brier score."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -11,7 +11,7 @@ BINS = 15  # as Guo et al., arXiv:1706.04599
 
 @dataclass(frozen=True, kw_only=True)
 class ReliabilityBin:
-    """Images whose confidence lies above `low` and up to `high`; means are None in an empty bin."""
+    """Images with confidence above `low` and at most `high`; means are None in an empty bin."""
 
     low: float
     high: float
@@ -55,7 +55,7 @@ def measure_calibration(
     squares = np.einsum("nk,nk->n", probabilities, probabilities, dtype=np.float64)
     return Calibration(
         ece=sum(b.num_images * abs((b.confidence or 0) - (b.accuracy or 0)) for b in bins) / len(labels),
-        # A probability that rounds to 0 has no logarithm: the smallest one that float32 can hold stands in.
+        # log(0) is undefined: a probability that rounds to 0 is replaced by the smallest float32.
         log_loss=float(-np.log(np.maximum(own, np.finfo(np.float32).tiny)).mean()),
         brier=float((squares - 2 * own + 1).mean()),
         bins=tuple(bins),

@@ -1,4 +1,4 @@
-"""Everything that is said of a classifier on one test set, from its logits (N, K) and the labels."""
+"""All figures of a classifier on one test set, from its logits (N, K) and the labels."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ from vitrine.evaluation.metrics import (
 from vitrine.evaluation.real import RealLabels, real_correct
 
 TOP = 5
-# A resample of average precision sorts every class anew, so fewer are drawn.
+# Each resample of average precision sorts every class again, so fewer are drawn.
 MAP_RESAMPLES = 200
 
 
@@ -37,7 +37,7 @@ class SingleLabel:
     num_images: int
     top1: Interval
     top5: Interval | None
-    """None where there are five classes or fewer: it would be 100 %."""
+    """None with five classes or fewer: it would be 100 %."""
     macro_precision: float
     macro_recall: float
     macro_f1: float
@@ -57,7 +57,7 @@ class MultiLabel:
     num_images: int
     mean_average_precision: Interval
     average_precision: dict[str, float | None]
-    """By class; None for a class that no image has, which is left out of the mean."""
+    """By class; None for a class without images, which is not part of the mean."""
     num_classes_present: int
 
 
@@ -83,7 +83,7 @@ def score_single_label(
     if real is not None:
         counts, right = real_correct(predicted, real)
         if not counts.any():
-            raise DataError("every list of real.json is empty, so there is nothing to score")
+            raise DataError("every list of real.json is empty; there is nothing to score")
         counted = int(counts.sum())
         real_interval = interval_of_share(right[counts], seed=seed, resamples=resamples)
     return SingleLabel(
@@ -110,7 +110,7 @@ def score_multi_label(
     seed: int = 0,
     resamples: int = MAP_RESAMPLES,
 ) -> MultiLabel:
-    """Measure mean average precision of logits (N, K) on label lists (N, M) filled up with -1."""
+    """Measure mean average precision of logits (N, K) on label lists (N, M) padded with -1."""
     _require_match(logits, labels, classes)
     present = presence(labels, num_classes=len(classes))
     values = average_precisions(logits, present)
@@ -134,7 +134,7 @@ def score_multi_label(
 def _require_match(logits: NDArray[Any], labels: NDArray[Any], classes: Sequence[str]) -> None:
     if logits.ndim != 2 or len(logits) != len(labels) or logits.shape[1] != len(classes):
         raise DataError(
-            f"logits must be (images, classes), here ({len(labels)}, {len(classes)}), got {logits.shape}"
+            f"logits must have shape (images, classes) = ({len(labels)}, {len(classes)}), got {logits.shape}"
         )
     if len(labels) == 0:
-        raise DataError("there are no images to score")
+        raise DataError("no images to score")

@@ -18,17 +18,17 @@ from torch.nn import functional as F
 from vitrine.errors import ConfigError, DataError
 from vitrine.evaluation.ridge import Normalisation, with_constant
 
-# What l2 is chosen from; the paper's few-shot protocol fixes it at 2^10.
+# Candidates for l2; the paper's few-shot protocol fixes it at 2^10.
 L2_CHOICES = tuple(float(2**power) for power in range(-2, 17, 2))
-# Scores lie near -1 and 1, so a class is sure at about this factor at most.
+# Scores are near -1 and 1, so larger factors do not make a class more certain.
 TEMPERATURES = tuple(2.0 ** (power / 2) for power in range(-2, 13))
-# An example that decides its own prediction alone (h = 1) says nothing when it is left out.
+# An example that alone decides its own prediction (h = 1) is no evidence when it is left out.
 _LEAST_REST = 1e-6
 
 
 @dataclass(frozen=True, kw_only=True)
 class ClosedForm:
-    """Weights (D, K) in float64, with what was chosen and the accuracy on the examples left out one by one."""
+    """Weights (D, K) in float64, the chosen l2 and sharpness, and the leave-one-out accuracy."""
 
     normalise: Normalisation
     weights: Tensor
@@ -37,7 +37,7 @@ class ClosedForm:
     left_out_accuracy: float
 
     def scores(self, features: Tensor) -> Tensor:
-        """Score the classes of rows (M, D - 1): (M, K), near 1 for the right one and -1 for others."""
+        """Score the classes of rows (M, D - 1): (M, K), near 1 for the predicted class and -1 for others."""
         return with_constant(self.normalise(features)) @ self.weights
 
     def probabilities(self, features: Tensor) -> Tensor:
@@ -56,18 +56,18 @@ def fit_closed_form(
     """Fit features (N, D - 1), labels and weights (N,); of several l2 choose the least log loss on left-out rows."""
     if len(features) < 2 or len(features) != len(labels):
         raise DataError(
-            f"at least two labelled examples are needed, got {len(features)} and {len(labels)} labels"
+            f"at least two labelled examples are needed, got {len(features)} examples and {len(labels)} labels"
         )
     choices = L2_CHOICES if l2 is None else (l2,) if isinstance(l2, int | float) else tuple(l2)
     if not choices or not all(value > 0 for value in choices):
-        raise ConfigError(f"l2 must be above 0, got {l2}; leave it out to have it chosen")
+        raise ConfigError(f"must be above 0, got {l2}; omit it to have it chosen", option="l2")
     w = torch.ones(len(features)).double() if weights is None else weights.double()  # (N,)
     features, labels, w = features[w > 0], labels[w > 0], w[w > 0]
     normalise = Normalisation.of(features, weights=w)
     root = w.sqrt()[:, None]  # (N, 1)
     X = root * with_constant(normalise(features))  # (N, D)
     Y = 2 * F.one_hot(labels, num_classes).double() - 1  # (N, K)
-    # X = U S V^t, so H = U S^2 / (S^2 + l) U^t for every l from one decomposition.
+    # X = U S V^t, so H = U S^2 / (S^2 + l) U^t for every l, from one decomposition.
     U, S, Vt = torch.linalg.svd(X, full_matrices=False)  # (N, R), (R,), (R, D)
     seen = U.T @ (root * Y)  # (R, K)
     best: tuple[float, float, float, float] | None = None

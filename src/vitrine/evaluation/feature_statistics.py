@@ -1,4 +1,4 @@
-"""Whether a representation has collapsed: how many directions it uses, and how far apart images lie.
+"""Whether a representation has collapsed: how many directions it uses, and how far apart images are.
 
 Shapes: N images, D features, K outputs.
 """
@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-# Below any of these all images look alike; fresh and trained models lie well above (tests show both sides).
+# Below any of these, all images look the same; fresh and trained models are well above (tests check both sides).
 COLLAPSED_RANK = 2.0
 COLLAPSED_SPREAD = 0.02
 COLLAPSED_INFORMATION = 0.01
@@ -18,11 +18,11 @@ COLLAPSED_INFORMATION = 0.01
 def effective_rank(features: Tensor) -> float:
     """Count the directions that features (N, D) use: exp of the entropy of their singular values, 0 to min(N, D).
 
-    As RankMe (arXiv:2210.02885), but of centred features: an offset that all images share says nothing of them.
+    As RankMe (arXiv:2210.02885), but on centred features: an offset shared by all images carries no information.
     """
     rows = features.double()
     values = torch.linalg.svdvals(rows - rows.mean(dim=0))
-    # What is left of equal rows is rounding, not a direction.
+    # For equal rows, only rounding errors are left; they are not directions.
     values = values[values > len(rows) * torch.finfo(torch.float32).eps * rows.abs().amax()]
     if not len(values):
         return 0.0
@@ -42,14 +42,14 @@ def spread(features: Tensor) -> float:
 def collapse_warning(
     *, rank: float, spread: float, information: float | None = None, num_outputs: int | None = None
 ) -> str | None:
-    """Say in one sentence that, and by which sign, a representation has collapsed; None where it has not."""
+    """Return a sentence that names the signs of collapse; None if there are none."""
     signs = []
     if rank < COLLAPSED_RANK:
         signs.append(f"features use {rank:.2f} directions")
     if spread < COLLAPSED_SPREAD:
-        signs.append(f"images lie {spread:.3f} apart, where 1 is all directions")
+        signs.append(f"the spread of features is {spread:.3f} (1 = all directions)")
     if information is not None and num_outputs is not None:
         share = information / math.log(max(num_outputs, 2))
         if share < COLLAPSED_INFORMATION:
-            signs.append(f"the teacher's outputs tell {100 * share:.1f} % of what they could")
+            signs.append(f"the teacher's outputs carry {100 * share:.1f} % of the possible information")
     return f"The representation has collapsed: {'; '.join(signs)}" if signs else None

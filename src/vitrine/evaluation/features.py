@@ -1,7 +1,7 @@
-"""The representation of every image of a set, worked out once and kept outside the data set.
+"""The representation of every image of a set, computed once and cached outside the data set.
 
-A cache file is named by what it depends on: weights, preprocessing, data, precision. It also says so inside,
-and one that says otherwise than its name is refused.
+A cache file is named by a hash of what it depends on: weights, preprocessing, data, precision. The file
+repeats them, and a file that contradicts its name is refused.
 """
 
 import hashlib
@@ -26,13 +26,13 @@ from vitrine.models import Model, ViT
 from vitrine.runtime.cache import cache_folder
 from vitrine.runtime.progress import notice, track
 
-# Changes whenever the numbers that a model gives (its input included), or what is stored, change.
+# Increase it whenever the outputs of models, their inputs, or the stored fields change.
 _VERSION = "3"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Features:
-    """Representations (N, D) float32 and labels (N,) of the readable images, and why others are left out."""
+    """Representations (N, D) float32 and labels (N,) of the readable images, and why others are skipped."""
 
     rows: Tensor
     labels: NDArray[np.int32]
@@ -54,10 +54,10 @@ def extract_features(
     function: Callable[[Tensor], Tensor] | None = None,
     output: str = "representation",
 ) -> Features:
-    """Return the representation of every image (the input of the head), recalled where it was kept before.
+    """Return the representation of every image (the input of the head), from the cache if it is there.
 
-    `cache` is a folder, True for the user's own cache, or False for none. `function` is what else to work out of
-    images: (B, D); `output` must then name it and all that it depends on beyond the representation.
+    `cache` is a folder, True for the user's cache folder, or False for none. `function` computes something else from
+    images: (B, D); `output` must then name it and everything else that it depends on.
     """
     identity: dict[str, str] = {}
     file: Path | None = None
@@ -80,7 +80,7 @@ def extract_features(
         what=what,
     )
     if file is not None and this_rank()[0] == 0:
-        _keep(outputs, file, identity=identity)
+        _write_cache(outputs, file, identity=identity)
     return _features(outputs, source, from_cache=False)
 
 
@@ -97,7 +97,7 @@ def feature_identity(
     precision: Precision,
     output: str = "representation",
 ) -> dict[str, str]:
-    """Name everything that the features depend on: hashes of weights and data, preprocess, precision, their kind."""
+    """Return everything that the features depend on: hashes of weights and data, preprocessing, precision, kind."""
     return {
         "output": output,
         "model": weights_hash(model),
@@ -109,7 +109,7 @@ def feature_identity(
 
 
 def weights_hash(model: Model, *, includes_head: bool = False) -> str:
-    """Hash config and weights, by default without the head, which the representation does not depend on."""
+    """Hash config and weights; without the head by default, as the representation does not depend on it."""
     digest = hashlib.blake2b(digest_size=16)
     digest.update(repr(_without_head(model)).encode())
     for name, tensor in sorted(model.state_dict().items()):
@@ -121,7 +121,7 @@ def weights_hash(model: Model, *, includes_head: bool = False) -> str:
 
 
 def data_hash(source: Source) -> str:
-    """Hash names, sizes and labels, and time of change of each file, or its content where it is no file."""
+    """Hash names, sizes and labels, and each file's modification time, or the content if an image is not a file."""
     digest = hashlib.blake2b(source.fingerprint().encode(), digest_size=16)
     for part in track(_contents(source), "Hashing data", total=len(source)):
         digest.update(part)
@@ -129,20 +129,20 @@ def data_hash(source: Source) -> str:
 
 
 def read_features(file: Path, *, identity: dict[str, str]) -> Outputs:
-    """Read a cache file; refuse one that is of another model, preprocessing or data than `identity` says."""
+    """Read a cache file; refuse one of another model, preprocessing or data than `identity`."""
     try:
         with safe_open(file, framework="pt") as opened:
-            found = opened.metadata() or {}
-            for key, words in _WORDS.items():
-                if found.get(key) != identity[key]:
-                    raise DataError(
-                        f"{file} holds features of {words} ({_short(found.get(key))}, not "
-                        f"{_short(identity[key])}); remove it, or name another cache folder"
-                    )
+            metadata = opened.metadata() or {}
             rows = opened.get_tensor("features")
-            failures = {int(index): why for index, why in json.loads(found["failures"]).items()}
+            failures = {int(index): why for index, why in json.loads(metadata["failures"]).items()}
     except (OSError, SafetensorError, KeyError, ValueError) as error:
         raise DataError(f"{file} is not a file of features ({error}); remove it") from error
+    for key, words in _WORDS.items():
+        if metadata.get(key) != identity[key]:
+            raise DataError(
+                f"{file} holds features of {words} ({_short(metadata.get(key))}, not "
+                f"{_short(identity[key])}); remove it, or use another cache folder"
+            )
     return Outputs(rows=rows, failures=failures)
 
 
@@ -156,7 +156,7 @@ _WORDS = {
 }
 
 
-def _keep(outputs: Outputs, file: Path, *, identity: dict[str, str]) -> None:
+def _write_cache(outputs: Outputs, file: Path, *, identity: dict[str, str]) -> None:
     failures = json.dumps({str(index): why for index, why in outputs.failures.items()})
     try:
         write_safetensors(
@@ -166,7 +166,7 @@ def _keep(outputs: Outputs, file: Path, *, identity: dict[str, str]) -> None:
             metadata={**identity, "failures": failures},
         )
     except CheckpointError as error:
-        notice(f"The features could not be kept: {error}")
+        notice(f"The features could not be cached: {error}")
 
 
 def _features(outputs: Outputs, source: Source, *, from_cache: bool) -> Features:

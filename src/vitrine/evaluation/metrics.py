@@ -24,7 +24,7 @@ LEVEL = 0.95
 
 @dataclass(frozen=True, kw_only=True)
 class Interval:
-    """A figure with its 95 % interval."""
+    """A share with its 95 % interval."""
 
     value: float
     low: float
@@ -36,7 +36,7 @@ class Interval:
 
 @dataclass(frozen=True, kw_only=True)
 class ClassFigures:
-    """How one class fares; None where it is not defined: never predicted, or without images."""
+    """Figures of one class; None if undefined: never predicted, or without images."""
 
     name: str
     num_images: int
@@ -47,14 +47,14 @@ class ClassFigures:
 
 
 def top_k_correct(scores: Scores, labels: Classes, *, k: int) -> Flags:
-    """Say for each image whether its label is among the k highest scores; of equal ones the first counts."""
+    """Return for each image whether its label is among the k highest scores; among equals the first counts."""
     check_labels(labels, num_classes=scores.shape[1])
     correct = np.empty(len(scores), dtype=bool)
     place = np.arange(scores.shape[1])
     for start in range(0, len(scores), _ROWS):
         rows, targets = scores[start : start + _ROWS], labels[start : start + _ROWS, None]
         own = np.take_along_axis(rows, targets.astype(np.int64), axis=1)
-        # A model that scores all classes alike must not count as right: ties go to the lower number.
+        # A model that scores all classes equally must not count as correct: ties go to the lower class number.
         ahead = (rows > own) | ((rows == own) & (place[None] < targets))
         correct[start : start + _ROWS] = ahead.sum(axis=1) < k
     return correct
@@ -68,7 +68,7 @@ def confusion_matrix(predicted: Classes, labels: Classes, *, num_classes: int) -
 
 
 def class_figures(confusion: NDArray[np.int64], classes: tuple[str, ...]) -> tuple[ClassFigures, ...]:
-    """Work out precision, recall and F1 of each class."""
+    """Compute precision, recall and F1 of each class."""
     hits, images, predicted = np.diag(confusion), confusion.sum(axis=1), confusion.sum(axis=0)
     return tuple(
         ClassFigures(
@@ -84,39 +84,39 @@ def class_figures(confusion: NDArray[np.int64], classes: tuple[str, ...]) -> tup
 
 
 def macro_average(figures: tuple[ClassFigures, ...], *, name: str) -> float:
-    """Average a figure over the classes that have images; one never predicted has a precision of 0."""
+    """Average a figure over the classes with images; a class that is never predicted has a precision of 0."""
     values = [getattr(figure, name) or 0.0 for figure in figures if figure.num_images]
     return float(np.mean(values))
 
 
 def average_precisions(scores: NDArray[Any], present: NDArray[np.bool_]) -> NDArray[np.float64]:
-    """Area under each class's precision-recall steps (K,); NaN for a class that no image has."""
+    """Return the area under each class's precision-recall steps (K,); NaN for a class without images."""
     order = np.argsort(-scores, axis=0, kind="stable")
-    found = np.full(scores.shape[1], np.nan)
+    areas = np.full(scores.shape[1], np.nan)
     for k in np.flatnonzero(present.any(axis=0)):
         ranked, values = present[order[:, k], k], scores[order[:, k], k]
-        # Images with equal scores come in together: only the last of them is a threshold.
+        # Images with equal scores enter together: only the last of them is a threshold.
         last = np.flatnonzero(np.append(np.diff(values) != 0, True))
         hits = np.cumsum(ranked)[last]
         precision, recall = hits / (last + 1), hits / hits[-1]
-        found[k] = float(np.sum(np.diff(recall, prepend=0) * precision))
-    return found
+        areas[k] = float(np.sum(np.diff(recall, prepend=0) * precision))
+    return areas
 
 
 def mean_average_precision(scores: NDArray[Any], present: NDArray[np.bool_]) -> float:
-    """Mean over the classes that some image has."""
+    """Return the mean over the classes with images."""
     values = average_precisions(scores, present)
     if np.isnan(values).all():
-        raise DataError("no image has any label, so there is no average precision to take the mean of")
+        raise DataError("no image has a label, so average precision is undefined")
     return float(np.nanmean(values))
 
 
 def presence(labels: NDArray[Any], *, num_classes: int) -> NDArray[np.bool_]:
-    """Turn label lists (N, M), filled up with -1, into (N, K)."""
+    """Turn label lists (N, M), padded with -1, into flags (N, K)."""
     if len(labels) and labels.max() >= num_classes:
         raise DataError(
-            f"a label is {labels.max()}, outside the model's {num_classes} classes; "
-            f"labels go from 0 to {num_classes - 1}"
+            f"label {labels.max()} is outside the model's {num_classes} classes; "
+            f"labels must be from 0 to {num_classes - 1}"
         )
     present = np.zeros((len(labels), num_classes), dtype=bool)
     row, column = np.nonzero(labels != NO_LABEL)
@@ -125,7 +125,7 @@ def presence(labels: NDArray[Any], *, num_classes: int) -> NDArray[np.bool_]:
 
 
 def interval_of_share(flags: NDArray[Any], *, seed: int = 0, resamples: int = RESAMPLES) -> Interval:
-    """Bootstrap the share of images that were right; where all or none were, resamples would leave no doubt."""
+    """Bootstrap a share; Wilson's interval if it is 0 or 1, where all resamples would be equal."""
     share = float(flags.mean())
     if share in (0.0, 1.0):
         low, high = wilson_interval(share, len(flags))
@@ -141,7 +141,7 @@ def interval_of(
     resamples: int = RESAMPLES,
     level: float = LEVEL,
 ) -> Interval:
-    """Bootstrap any figure of a choice of images, given by their numbers: percentiles over the resamples."""
+    """Bootstrap any statistic of a selection of images (by index): percentiles over the resamples."""
     generator = np.random.default_rng(seed)
     drawn = [statistic(generator.integers(0, num_images, num_images)) for _ in range(resamples)]
     low, high = np.quantile(drawn, [(1 - level) / 2, (1 + level) / 2])
@@ -149,7 +149,7 @@ def interval_of(
 
 
 def wilson_interval(share: float, count: int) -> tuple[float, float]:
-    """Return the 95 % interval of a share of `count` trials (Wilson, 1927), sane near 0 and 1 too."""
+    """Return the 95 % interval of a share of `count` trials (Wilson, 1927), valid near 0 and 1 too."""
     z = 1.959964
     middle = (share + z * z / (2 * count)) / (1 + z * z / count)
     half = z / (1 + z * z / count) * (share * (1 - share) / count + z * z / (4 * count * count)) ** 0.5
@@ -157,12 +157,12 @@ def wilson_interval(share: float, count: int) -> tuple[float, float]:
 
 
 def check_labels(labels: Classes, *, num_classes: int) -> None:
-    """Refuse labels that the model has no class for."""
+    """Refuse labels outside the model's classes."""
     if len(labels) and (labels.min() < 0 or labels.max() >= num_classes):
         wrong = labels[(labels < 0) | (labels >= num_classes)]
         raise DataError(
-            f"outside the model's {num_classes} classes: {counted(len(wrong), 'label')}, the first is {wrong[0]}; "
-            f"labels go from 0 to {num_classes - 1}"
+            f"{counted(len(wrong), 'label')} outside the model's {num_classes} classes, the first is {wrong[0]}; "
+            f"labels must be from 0 to {num_classes - 1}"
         )
 
 

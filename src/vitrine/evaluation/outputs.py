@@ -1,6 +1,6 @@
 """A model's outputs for every image of a set, each exactly once, on any number of processes.
 
-Shapes: N images, K numbers an image (logits or the representation).
+Shapes: N images, K numbers per image (logits or the representation).
 """
 
 import math
@@ -23,14 +23,14 @@ from vitrine.runtime.progress import announced
 
 Precision = Literal["fp32", "bf16"]
 MOST_AT_A_TIME = 64
-# On a CPU more pixels at a time than those of eight images of 224 px gain nothing (docs/experiments.md), take their
-# memory, and leave the user without a sign of progress.
+# On a CPU, batches of more pixels than eight images of 224 px are not faster (docs/experiments.md), use more memory
+# and report progress less often.
 CPU_PIXELS = 8 * 224 * 224
 
 
 @dataclass(frozen=True, kw_only=True)
 class Outputs:
-    """Rows (N, K) float32 in the order of the source, and why some images gave none (their rows are 0)."""
+    """Rows (N, K) float32 in the order of the source, and why some images could not be read (their rows are 0)."""
 
     rows: Tensor
     failures: dict[int, str]
@@ -129,24 +129,26 @@ def collect_outputs(
 
 
 def at_a_time(device: torch.device, size: tuple[int, int]) -> int:
-    """Choose how many images of `size` to compute at a time."""
+    """Choose the batch size for images of `size`."""
     if device.type != "cpu":
         return MOST_AT_A_TIME
     return max(1, min(MOST_AT_A_TIME, CPU_PIXELS // (size[0] * size[1])))
 
 
 def require_finite(rows: Tensor, source: Source, *, precision: Precision) -> None:
-    """Refuse outputs (N, K) with a number that is none, naming the first image that has one."""
+    """Refuse outputs (N, K) with NaN or infinity, naming the first image."""
     is_finite = torch.isfinite(rows).all(dim=1)
     if not is_finite.all():
         name = source.name(int(torch.nonzero(~is_finite)[0, 0]))
-        hint = ", or bf16 is too coarse: try fp32" if precision == "bf16" else ""
-        raise DataError(f"the model's output for {name} is not finite; its weights are broken{hint}")
+        hint = ", or bf16 is not precise enough: try fp32" if precision == "bf16" else ""
+        raise DataError(
+            f"the model's output for {name} contains NaN or infinity; its weights are damaged{hint}"
+        )
 
 
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
-    """Put the model in evaluation mode for the block, and back into what it was."""
+    """Put the model in evaluation mode for the block, and restore its mode."""
     was_training = model.training
     model.eval()
     try:
@@ -161,14 +163,17 @@ def casting(device: torch.device, precision: Precision) -> AbstractContextManage
 
 
 def this_rank() -> tuple[int, int]:
-    """Return this process's number and how many there are: (0, 1) where nothing is distributed."""
+    """Return the rank of this process and the number of processes: (0, 1) without distribution."""
     if dist.is_available() and dist.is_initialized():
         return dist.get_rank(), dist.get_world_size()
     return 0, 1
 
 
 def gather_rows(rows: Tensor, *, length: int) -> Tensor:
-    """Join every process's share of the rows (n, ...) into all of them (length, ...), in order, on the CPU."""
+    """Gather the rows (n, ...) of all processes into (length, ...), in order, on the CPU.
+
+    Process r of W has rows r * N // W up to (r + 1) * N // W, as `Loader.evaluation_batches` divides them.
+    """
     rank, world_size = this_rank()
     if world_size == 1:
         assert len(rows) == length
@@ -176,7 +181,7 @@ def gather_rows(rows: Tensor, *, length: int) -> Tensor:
     shares = [(r + 1) * length // world_size - r * length // world_size for r in range(world_size)]
     assert len(rows) == shares[rank]
     device = torch.device("cuda", torch.cuda.current_device()) if dist.get_backend() == "nccl" else "cpu"
-    # Shares differ by one row at most, and all_gather wants them equal: pad, gather, cut.
+    # Shares differ by at most one row, and all_gather needs equal ones: pad, gather, trim.
     padded = torch.zeros((max(shares), *rows.shape[1:]), dtype=rows.dtype, device=device)
     padded[: len(rows)] = rows.to(device)
     parts = [torch.empty_like(padded) for _ in range(world_size)]
@@ -185,7 +190,7 @@ def gather_rows(rows: Tensor, *, length: int) -> Tensor:
 
 
 def gather_mappings(mapping: dict[int, str]) -> dict[int, str]:
-    """Join the processes' dictionaries into one, in order of the keys."""
+    """Gather the dictionaries of all processes into one, in order of the keys."""
     _, world_size = this_rank()
     parts: list[Any] = [mapping]
     if world_size > 1:
@@ -195,7 +200,7 @@ def gather_mappings(mapping: dict[int, str]) -> dict[int, str]:
 
 
 def on_every_rank(claim: bool) -> bool:
-    """Say whether a claim holds on every process, so that all take the same branch."""
+    """Return whether a claim holds on every process, so that all take the same branch."""
     _, world_size = this_rank()
     if world_size == 1:
         return claim

@@ -1,4 +1,4 @@
-"""What an evaluation leaves on disk: predictions.csv, metrics.json, confusion.csv."""
+"""The files of an evaluation: predictions.csv, metrics.json, confusion.csv."""
 
 import csv
 import dataclasses
@@ -18,7 +18,7 @@ from vitrine.spelling import printable
 def write_predictions(
     file: Path, source: Source, *, probabilities: NDArray[Any], failures: dict[int, str]
 ) -> None:
-    """Write one row an image of the source: label, prediction, its probability, the label's, or the error."""
+    """Write one row per image: label, prediction, probabilities of both, or the error."""
     classes = source.classes
     with write_atomically(file, mode="w") as opened:
         writer = csv.writer(opened, lineterminator="\n")
@@ -46,7 +46,7 @@ def write_predictions(
 
 
 def write_metrics(file: Path, figures: SingleLabel | MultiLabel, **facts: Any) -> None:
-    """Write every figure and the facts of the run as JSON; the confusion matrix has a file of its own."""
+    """Write every figure and the facts of the run as JSON; the confusion matrix has its own file."""
     values = dataclasses.asdict(figures)
     values.pop("confusion", None)
     with write_atomically(file, mode="w") as opened:

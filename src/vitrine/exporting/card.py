@@ -21,6 +21,7 @@ def write_card(
     proof: Sequence[Agreement],
     accuracy: Sequence[Accuracy],
     notes: Sequence[str],
+    folder: str = "export",
 ) -> str:
     """Write README.md."""
     config, preprocess = record.config, record.preprocess
@@ -32,7 +33,7 @@ def write_card(
     if record.classes:
         more = ", ... (all in classes.json)" if len(record.classes) > MAX_NAMES else ""
         lines.append(f"Classes: {', '.join(map(printable, record.classes[:MAX_NAMES]))}{more}.")
-    lines += ["", "## Use", "", usage_of(record, to=to), "", "## Input", ""]
+    lines += ["", "## Use", "", usage_of(record, to=to, folder=folder), "", "## Input", ""]
     lines.append(
         f"Size {shown(preprocess.size)} (height by width), rule {preprocess.rule}, crop "
         f"{preprocess.crop_fraction:g}, {preprocess.interpolation}, mean {list(preprocess.mean)}, std "

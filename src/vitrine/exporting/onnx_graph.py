@@ -1,4 +1,4 @@
-"""A model as one ONNX file: `pixels` in, `logits` and `embedding` out, any number of images at a time.
+"""A model as one ONNX file: pixels in, `logits` and `embedding` out, any number of images at a time.
 
 The graph has standard operators only. Class names, preprocessing and the model's name are in its metadata.
 """
@@ -16,23 +16,27 @@ import torch
 
 from vitrine.checkpoints.reading.onnx_file import OURS
 from vitrine.checkpoints.record import Record
-from vitrine.errors import ConfigError, MissingExtraError, TryOption
+from vitrine.errors import CheckpointError, ConfigError, MissingExtraError, TryOption
 from vitrine.exporting.inference_model import InferenceModel
+from vitrine.exporting.runner import HUGGING_FACE_EMBEDDING
 from vitrine.runtime.files import json_text, write_atomically
 from vitrine.version import __version__
 
 INPUT = "pixels"
+HUGGING_FACE_INPUT = "pixel_values"
+"""What transformers.js calls the input of an image model."""
 # The first that has GELU as one operator; onnxruntime reads it since 1.17.
 OPSET = 20
 # A file of protobuf cannot be 2 GiB or more; the graph beside the weights is small.
 MOST_BYTES = 2**31 - 2**24
 
 
-def write_onnx(model: InferenceModel, path: Path, *, record: Record) -> None:
-    """Write the graph of a deployed model, checked by onnx itself."""
+def write_onnx(model: InferenceModel, path: Path, *, record: Record, for_hugging_face: bool = False) -> None:
+    """Write the graph of a model, with our names of input and outputs or those that transformers.js knows."""
     onnx = import_onnx()
     require_one_file(model)
     config = record.config
+    renamed = {"embedding": HUGGING_FACE_EMBEDDING} if for_hugging_face else {}
     # Two images, as one would be taken for a constant.
     example = torch.zeros(2, config.channels, *config.image_size)
     with quietly():
@@ -42,8 +46,8 @@ def write_onnx(model: InferenceModel, path: Path, *, record: Record) -> None:
             dynamo=True,
             dynamic_shapes=({0: torch.export.Dim("batch")},),
             opset_version=OPSET,
-            input_names=[INPUT],
-            output_names=list(model.output_names),
+            input_names=[HUGGING_FACE_INPUT if for_hugging_face else INPUT],
+            output_names=[renamed.get(name, name) for name in model.output_names],
             verbose=False,
         )
     assert program is not None
@@ -51,9 +55,58 @@ def write_onnx(model: InferenceModel, path: Path, *, record: Record) -> None:
     clean(proto)
     proto.producer_name, proto.producer_version = "vitrine", __version__
     onnx.helper.set_model_props(proto, metadata_of(record))
-    onnx.checker.check_model(proto, full_check=True)
+    save_graph(proto, path)
+
+
+def save_graph(proto: Any, path: Path) -> None:
+    """Sort the nodes, let onnx check the whole graph, and write it."""
+    onnx = import_onnx()
+    sort_nodes(proto.graph)
+    try:
+        onnx.checker.check_model(proto, full_check=True)
+    except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError) as error:
+        raise CheckpointError(f"onnx refuses the graph of {path.name}: {str(error).strip()}") from error
     with write_atomically(path) as file:
         file.write(proto.SerializeToString())
+
+
+def check_file(path: Path) -> None:
+    """Let onnx check a written file as any of its readers would."""
+    onnx = import_onnx()
+    try:
+        onnx.checker.check_model(path, full_check=True)
+    except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError) as error:
+        raise CheckpointError(f"onnx refuses {path}: {str(error).strip()}") from error
+
+
+def sort_nodes(graph: Any) -> None:
+    """Sort the nodes topologically, otherwise in the order that they have; converters append theirs at the end."""
+    known = {"", *(part.name for part in (*graph.initializer, *graph.input))}
+    waiting, ordered = list(graph.node), []
+    while waiting:
+        ready = [node for node in waiting if known.issuperset(needed_by(node))]
+        if not ready:  # a cycle, which the checker then names
+            break
+        for node in waiting:
+            if known.issuperset(needed_by(node)):
+                ordered.append(node)
+                known.update(node.output)
+        waiting = [node for node in waiting if not known.issuperset(node.output)]
+    copies = [type(node).FromString(node.SerializeToString()) for node in (*ordered, *waiting)]
+    del graph.node[:]
+    graph.node.extend(copies)
+
+
+def needed_by(node: Any) -> set[str]:
+    """Return the names of all that a node reads, graphs inside it included."""
+    inner = {
+        name
+        for attribute in node.attribute
+        for part in attribute.g.node
+        for name in needed_by(part)
+        if name not in {made for other in attribute.g.node for made in other.output}
+    }
+    return {*node.input, *inner}
 
 
 def metadata_of(record: Record) -> dict[str, str]:

@@ -8,18 +8,15 @@ from pathlib import Path
 from types import ModuleType
 
 from vitrine.errors import ConfigError, MissingExtraError, TryOption
-from vitrine.exporting.onnx_graph import clean, import_onnx
+from vitrine.exporting.onnx_graph import clean, import_onnx, save_graph
 from vitrine.models import BiTConfig, ModelConfig
-from vitrine.runtime.files import write_atomically
 
 
 def write_fp16(source: Path, path: Path) -> None:
     """Write a copy that computes in half precision; `pixels` and outputs stay fp32."""
     onnx = import_onnx()
     float16 = import_converter()
-    converted = float16.convert_float_to_float16(onnx.load(source), keep_io_types=True)
-    with write_atomically(path) as file:
-        file.write(converted.SerializeToString())
+    save_graph(float16.convert_float_to_float16(onnx.load(source), keep_io_types=True), path)
 
 
 def write_int8(source: Path, path: Path) -> None:
@@ -52,17 +49,16 @@ def write_int8(source: Path, path: Path) -> None:
     }
     clean(proto)
     onnx.helper.set_model_props(proto, metadata)
-    with write_atomically(path) as file:
-        file.write(proto.SerializeToString())
+    save_graph(proto, path)
 
 
 def require_products(config: ModelConfig) -> None:
-    """Refuse int8 where there is next to nothing to make smaller."""
+    """Refuse int8 for a model that has next to no matrix products."""
     if isinstance(config, BiTConfig):
         raise ConfigError(
-            "int8 quantises matrix products, and a BiT ResNet has only convolutions",
+            "makes matrix products smaller, and a BiT ResNet consists of convolutions",
             option="int8",
-            advice=[TryOption("fp16", "for a smaller file", True)],
+            advice=[TryOption("fp16", "to halve its size", True)],
         )
 
 

@@ -4,7 +4,6 @@ This is all that serving needs of an export; no model is built and torch compute
 Shapes: B images, C channels, K classes, R numbers of the representation.
 """
 
-import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +15,7 @@ from numpy.typing import NDArray
 from vitrine.checkpoints.reading.onnx_file import read_metadata
 from vitrine.data.preparing.preprocess import Preprocess
 from vitrine.errors import CheckpointError, ConfigError, MissingExtraError
+from vitrine.runtime.files import parse_json
 from vitrine.runtime.threads import available_cores
 
 Engine = Literal["onnxruntime", "openvino"]
@@ -27,6 +27,15 @@ FILES: dict[Precision, str] = {
     "fp16": "model.fp16.onnx",
     "int8": "model.int8.onnx",
 }
+HUGGING_FACE_FILES: dict[Precision, str] = {
+    "fp32": "onnx/model.onnx",
+    "bf16": "onnx/model.onnx",
+    "fp16": "onnx/model_fp16.onnx",
+    "int8": "onnx/model_quantized.onnx",
+}
+"""The same in the layout that transformers.js opens, under the names that it looks for."""
+HUGGING_FACE_EMBEDDING = "image_embeds"
+"""What transformers.js calls one vector per image."""
 Pixels = NDArray[np.float32]
 Run = Callable[[Pixels], list[NDArray[np.float32]]]
 
@@ -68,8 +77,8 @@ class OnnxRunner:
         else:
             raise ConfigError(f"engine must be onnxruntime or openvino, got {engine!r}")
         try:
-            self.preprocess = Preprocess.from_json(json.loads(metadata["preprocess"]))
-            names = json.loads(metadata["classes"])
+            self.preprocess = Preprocess.from_json(parse_json(metadata["preprocess"]))
+            names = parse_json(metadata["classes"])
             self.classes: tuple[str, ...] | None = tuple(names) if names else None
             self.model = metadata["model"]
         except (KeyError, TypeError, ValueError) as error:
@@ -83,7 +92,8 @@ class OnnxRunner:
         found = dict(
             zip(self.outputs, self._run(np.ascontiguousarray(pixels, dtype=np.float32)), strict=True)
         )
-        return Answers(logits=found.get("logits"), embedding=found["embedding"])
+        embedding = found["embedding"] if "embedding" in found else found[HUGGING_FACE_EMBEDDING]
+        return Answers(logits=found.get("logits"), embedding=embedding)
 
 
 def open_runner(
@@ -98,9 +108,10 @@ def open_runner(
     if path.is_dir():
         if precision not in FILES:
             raise ConfigError(f"precision must be one of {', '.join(FILES)}, got {precision!r}")
-        path = path / FILES[precision]
+        files = HUGGING_FACE_FILES if (path / HUGGING_FACE_FILES["fp32"]).exists() else FILES
+        path = path / files[precision]
         if not path.exists():
-            there = [name for name, file in FILES.items() if (path.parent / file).exists()]
+            there = [name for name, file in files.items() if (Path(folder) / file).exists()]
             hint = f"there is {', '.join(there)}" if there else "it is not an ONNX export"
             raise CheckpointError(f"{path.parent} holds no {path.name}; {hint}")
     elif not path.exists():

@@ -14,19 +14,21 @@ from vitrine.checkpoints.libraries import LIBRARIES, NoAnswerError, open_in_libr
 from vitrine.checkpoints.loading import Loaded, load
 from vitrine.checkpoints.saving import Prepared, prepare, write
 from vitrine.checkpoints.weights import ModelWeights
-from vitrine.errors import ConfigError
+from vitrine.errors import ConfigError, TryOption
 from vitrine.exporting.inference_model import InferenceModel
-from vitrine.exporting.onnx_graph import import_onnx, require_one_file, write_onnx
+from vitrine.exporting.onnx_graph import check_file, import_onnx, require_one_file, write_onnx
 from vitrine.exporting.proof import Answer, reference
 from vitrine.exporting.reduced_precision import require_products, write_fp16, write_int8
-from vitrine.exporting.runner import FILES, OnnxRunner, Precision, open_runner
+from vitrine.exporting.runner import FILES, HUGGING_FACE_FILES, OnnxRunner, Precision, open_runner
 from vitrine.exporting.torch_program import FILE as PROGRAM
 from vitrine.exporting.torch_program import open_program, outputs_of, write_program
+from vitrine.exporting.transformers_js import require_openable, write_settings
 from vitrine.models import ViTConfig
 from vitrine.runtime.progress import quiet, track
 
-Kind = Literal["onnx", "torch-export", "hf", "timm", "torchvision", "npz"]
+Kind = Literal["onnx", "transformers.js", "torch-export", "hf", "timm", "torchvision", "npz"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
+GRAPHS = ("onnx", "transformers.js")
 WEIGHTS = {"hf": "model.safetensors", "timm": "model.safetensors", "torchvision": "model.safetensors"}
 
 
@@ -48,7 +50,9 @@ class Exported:
     """The files of weights and graphs, and who computes from them."""
 
     files: tuple[Path, ...]
-    subjects: tuple[Subject, ...]
+    settings: tuple[Path, ...] = ()
+    """Small files that go with them."""
+    subjects: tuple[Subject, ...] = ()
     notes: tuple[str, ...] = ()
 
 
@@ -60,19 +64,27 @@ def plan_export(
 ) -> Export:
     """Check that the model can be written so; return the function that writes it into a folder."""
     if to not in KINDS:
-        raise ConfigError(f"to must be one of {', '.join(KINDS)}, got {to!r}")
-    if (fp16 or int8) and to != "onnx":
-        raise ConfigError(f"fp16 and int8 need the format onnx, got {to}", option="to")
-    if to == "onnx":
+        raise ConfigError(f"must be one of {', '.join(KINDS)}, got {to!r}", option="to")
+    if (fp16 or int8) and to not in GRAPHS:
+        raise ConfigError(
+            f"{to} has no copies of lower precision",
+            option="fp16" if fp16 else "int8",
+            advice=[TryOption("to", "to write an ONNX graph", "onnx")],
+        )
+    if to in ("onnx", "transformers.js"):
         import_onnx()
+        if to == "transformers.js":
+            require_openable(loaded.record)
         if int8:
             require_products(loaded.record.config)
         precisions: list[Precision] = ["fp32"]
         precisions += ["fp16"] if fp16 else []
         precisions += ["int8"] if int8 else []
-        deployed = InferenceModel(loaded.model)
-        require_one_file(deployed)
-        return lambda folder: export_onnx(deployed, loaded, folder, precisions=precisions)
+        model = InferenceModel(loaded.model)
+        require_one_file(model)
+        return lambda folder: export_onnx(
+            model, loaded, folder, precisions=precisions, for_hugging_face=to == "transformers.js"
+        )
     if to == "torch-export":
         return lambda folder: export_program(loaded, folder)
     prepared = prepare(ModelWeights(loaded.model), loaded.record, target=to, approximate=approximate)
@@ -80,20 +92,35 @@ def plan_export(
 
 
 def export_onnx(
-    deployed: InferenceModel, loaded: Loaded, folder: Path, *, precisions: list[Precision]
+    model: InferenceModel,
+    loaded: Loaded,
+    folder: Path,
+    *,
+    precisions: list[Precision],
+    for_hugging_face: bool = False,
 ) -> Exported:
-    """Write model.onnx and its smaller copies."""
-    whole = folder / FILES["fp32"]
-    subjects = []
-    for precision in track(precisions, "Writing ONNX"):
-        path = folder / FILES[precision]
+    """Write the graph and its copies of lower precision, each checked by onnx."""
+    names = HUGGING_FACE_FILES if for_hugging_face else FILES
+    files = {precision: folder / names[precision] for precision in precisions}
+    files["fp32"].parent.mkdir(parents=True, exist_ok=True)
+    subjects, notes = [], []
+    settings = write_settings(loaded.record, folder) if for_hugging_face else ()
+    for precision, path in track(files.items(), "Writing ONNX"):
         if precision == "fp32":
-            write_onnx(deployed, path, record=loaded.record)
+            write_onnx(model, path, record=loaded.record, for_hugging_face=for_hugging_face)
         else:
-            {"fp16": write_fp16, "int8": write_int8}[precision](whole, path)
+            {"fp16": write_fp16, "int8": write_int8}[precision](files["fp32"], path)
+        check_file(path)
         runner = open_runner(path)
         subjects.append(Subject(name=runner.version, precision=precision, answer=answer_of(runner)))
-    return Exported(files=tuple(folder / FILES[name] for name in precisions), subjects=tuple(subjects))
+    if "int8" in precisions:
+        notes.append(
+            "int8 takes the range of the activations from each batch, so an image's logits depend slightly on the "
+            "other images of its batch"
+        )
+    return Exported(
+        files=tuple(files.values()), settings=settings, subjects=tuple(subjects), notes=tuple(notes)
+    )
 
 
 def answer_of(runner: OnnxRunner) -> Answer:
@@ -109,11 +136,11 @@ def answer_of(runner: OnnxRunner) -> Answer:
 
 def export_program(loaded: Loaded, folder: Path) -> Exported:
     """Write model.pt2."""
-    deployed = InferenceModel(loaded.model)
+    model = InferenceModel(loaded.model)
     path = folder / PROGRAM
     for _ in track([path], "Writing the program"):
-        write_program(deployed, path, record=loaded.record)
-    module, names = open_program(path), deployed.output_names
+        write_program(model, path, record=loaded.record)
+    module, names = open_program(path), model.output_names
     subject = Subject(
         name=f"torch.export {torch.__version__}", answer=lambda images: outputs_of(module, images, names)
     )

@@ -27,6 +27,16 @@ RUN: dict[Kind, str] = {
     "timm": 'model = timm.create_model("local-dir:.", pretrained=True).eval()\n'
     "outputs = [model(torch.from_numpy(pixels)).detach().numpy()]",
 }
+IN_JAVASCRIPT = """With [transformers.js](https://huggingface.co/docs/transformers.js), in Node or in a browser:
+
+```js
+import { env, pipeline } from "@huggingface/transformers";
+
+env.allowRemoteModels = false;
+env.localModelPath = "..";  // the folder that holds this one
+const model = await pipeline("%s", "%s");
+console.log(await model("photo.jpg"));
+```"""
 WITH_VITRINE = """With Vitrine, which brings the preprocessing and the class names along:
 
 ```python
@@ -39,12 +49,14 @@ print(%s)
 ```"""
 
 
-def usage_of(record: Record, *, to: Kind) -> str:
+def usage_of(record: Record, *, to: Kind, folder: str = "export") -> str:
     """Write how to run an export of `record`, as Markdown."""
     if to == "npz":
         return _fenced('import vitrine\n\nloaded = vitrine.load("model.npz")')
     if to == "hf":
         return _fenced(_of_transformers(record))
+    if to == "transformers.js":
+        return _with_transformers_js(record, folder=folder)
     run = _of_torchvision(record) if to == "torchvision" else RUN[to]
     outputs = "logits, embedding" if record.config.num_classes else "embedding"
     parts = [
@@ -140,6 +152,12 @@ def _of_torchvision(record: Record) -> str:
         'model.load_state_dict(load_file("model.safetensors"))\n'
         "outputs = [model.eval()(torch.from_numpy(pixels)).detach().numpy()]"
     )
+
+
+def _with_transformers_js(record: Record, *, folder: str) -> str:
+    task = "image-classification" if record.config.num_classes else "image-feature-extraction"
+    answers = "runner.classes[answers.logits[0].argmax()]" if record.classes else "answers.embedding.shape"
+    return f"{IN_JAVASCRIPT % (task, folder)}\n\n{WITH_VITRINE % answers}"
 
 
 def _fenced(code: str) -> str:

@@ -1,9 +1,9 @@
 """The work behind `vitrine embed`: pictures through a model to one feature vector each, in a file."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 
@@ -39,7 +39,7 @@ class EmbedResult(Result):
 
 def embed_pictures(
     model: str | None,
-    pictures: Sequence[str],
+    pictures: Iterable[Any],
     *,
     out: Path | None,
     image_size: int | None,

@@ -28,7 +28,7 @@ from vitrine.runtime.progress import notice, present
 from vitrine.runtime.result import Result
 from vitrine.spelling import with_name
 
-FILES = ("export.json", "config.json", "model.onnx", "model.pt2", "model.npz", "model.safetensors")
+FILES = ("export.json", "config.json", "onnx", "model.onnx", "model.pt2", "model.npz", "model.safetensors")
 NUM_GENERATED = 8
 
 
@@ -161,7 +161,6 @@ def _pixels(
 
 
 def _data(loaded: Loaded, model: str, data: str, split: str | None, *, by_order: bool) -> Source:
-
     _, source = open_test_images(model, data, split)
     source = in_model_classes(
         source, loaded.classes, num_outputs=loaded.model.config.num_classes, by_order=by_order
@@ -172,7 +171,6 @@ def _data(loaded: Loaded, model: str, data: str, split: str | None, *, by_order:
 
 
 def _advice(*, fp16: bool, int8: bool, data: str | None, loaded: Loaded) -> list[str]:
-
     notes = []
     if (fp16 or int8) and data is None:
         notes.append("the accuracy of fp16 and int8 was not measured; it needs labelled data")
@@ -191,11 +189,16 @@ def _written(loaded: Loaded, exported: Exported, result: ExportResult) -> Export
         write_json(folder / "classes.json", list(record.classes))
         small.append(folder / "classes.json")
     card = write_card(
-        record, to=result.to, proof=result.proof, accuracy=result.accuracy, notes=result.notes
-    )  # fmt: skip
+        record,
+        to=result.to,
+        proof=result.proof,
+        accuracy=result.accuracy,
+        notes=result.notes,
+        folder=folder.name,
+    )
     write_text(folder / "README.md", card)
     proof = dataclasses.asdict(result)
     del proof["wrote"], proof["folder"]
     write_json(folder / "export.json", proof)
-    wrote = (*exported.files, *small, folder / "README.md", folder / "export.json")
+    wrote = (*exported.files, *exported.settings, *small, folder / "README.md", folder / "export.json")
     return dataclasses.replace(result, wrote=wrote)

@@ -1,11 +1,13 @@
 """Which of the words that a verb was given is the model: MODEL may be left out, and is then the bundled one."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from vitrine.checkpoints.locating import BOX, names_weights
 from vitrine.data.sources.file_list import list_images
+from vitrine.data.sources.in_memory import PictureList
 from vitrine.data.sources.picture_paths import names_pictures, open_pictures
 from vitrine.data.sources.source import Source
 from vitrine.errors import ConfigError, DataError, TryVerb
@@ -78,9 +80,13 @@ def model_and_pictures(words: Sequence[str]) -> tuple[str, list[str]]:
 
 
 def opened_pictures(
-    verb: str, model: str | None, pictures: Sequence[str], *, out: Path | None
+    verb: str, model: str | None, pictures: Iterable[Any], *, out: Path | None
 ) -> tuple[str, Source]:
     """Return the model and the pictures that a verb works on; refuse an empty list, and an `out` among them."""
+    if isinstance(pictures, Iterator):
+        pictures = tuple(pictures)
+    if not isinstance(pictures, tuple) or any(not isinstance(one, str) for one in pictures):
+        return resolve_latest(model or BOX), PictureList(pictures)
     name, places = model_and_pictures([*([] if model is None else [model]), *pictures])
     if model is None and not places:
         raise ConfigError(

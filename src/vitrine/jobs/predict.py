@@ -1,9 +1,9 @@
 """The work behind `vitrine predict`: pictures through a model to named classes, in memory or in a file."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from vitrine.data.sources.source import Source
 from vitrine.jobs.model_argument import opened_pictures, plan_of
@@ -42,7 +42,7 @@ class PredictResult(Result):
 
 def predict_pictures(
     model: str | None,
-    pictures: Sequence[str],
+    pictures: Iterable[Any],
     *,
     out: Path | None,
     top: int | None,

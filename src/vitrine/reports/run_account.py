@@ -1,4 +1,4 @@
-"""What a run folder tells of itself: how it was started, on what, how far it came, what it cost."""
+"""The records of a run folder: how it was started, on which data, how far it came, what it cost."""
 
 import dataclasses
 import shlex
@@ -25,33 +25,33 @@ class RunAccount:
     environment: Mapping[str, Any]
     data: Mapping[str, Any]
     typed: str
-    """The command as it was typed."""
+    """The command line as typed."""
     tried: Mapping[float, float | None]
-    """Of a sweep: learning rate to the best accuracy on the held-out part."""
+    """Of a sweep: learning rate to accuracy on the held-out images."""
 
     @property
     def total_steps(self) -> int:
-        """Steps that the run was to take."""
+        """Steps that the run was planned for."""
         return int(self.recipe["training"]["total_steps"])
 
     @property
     def batch_size(self) -> int:
-        """Images a step."""
+        """Images per step."""
         return int(self.recipe["training"]["batch_size"])
 
     @property
     def steps(self) -> int:
-        """Steps that were recorded."""
+        """Last recorded step."""
         return max((int(record["step"]) for record in self.records), default=0)
 
     @property
     def is_finished(self) -> bool:
-        """Whether the run came to its end and left a model."""
+        """Whether the run finished and saved a model."""
         return RunFolder(self.folder).has_model
 
     @property
     def training_seconds(self) -> float:
-        """Seconds that the recorded steps took, evaluation and pauses not counted."""
+        """Seconds of the recorded steps, without evaluation and pauses."""
         seconds, before = 0.0, 0
         for record in self.records:
             rate, step = record.get("images_per_second"), int(record["step"])
@@ -62,7 +62,7 @@ class RunAccount:
 
     @property
     def repeat(self) -> str:
-        """The command that repeats the run: its recipe as it was, and what was said beside it."""
+        """The command that repeats the run: its recipe, and the options that are not part of it."""
         run = self.run
         words = [
             "vitrine",

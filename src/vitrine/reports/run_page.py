@@ -1,4 +1,4 @@
-"""The page of a run: curves, verdict, confusion, mistakes with their attention, calibration, data, cost, command."""
+"""The page of a run: score, curves, mistakes with attention, confusion matrix, calibration, data, command."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -35,7 +35,7 @@ CURVES = (
 )
 _USUAL = {name for *_, names in CURVES for name in names}
 Attention = Callable[[NDArray[np.int64]], Sequence[str | None] | None]
-"""From the numbers of some images to pictures of where the model looked, as data addresses."""
+"""From indices of images to attention maps as data URLs."""
 
 
 def render_run(
@@ -47,9 +47,9 @@ def render_run(
     facts: Sequence[tuple[str, str]] = (),
     notes: Sequence[str] = (),
 ) -> str:
-    """Make the page from a run's records and, where the model could be score, from what it answered.
+    """Render the page from a run's records and, if the model could be evaluated, from its score on a split.
 
-    `interval` is the 95 % interval of the accuracy, `facts` are (figure, words) for the top of the page.
+    `interval` is the 95 % interval of the accuracy, `facts` are figures with their words for the top of the page.
     """
     values: dict[str, Any] = {
         "account": account,
@@ -90,8 +90,10 @@ def _single(score: SplitScore, figures: SingleLabel, attention: Attention | None
 
 
 def _issues(account: RunAccount) -> list[dict[str, str]]:
-    found = account.data.get("issues", ())[:MOST_ISSUES]
-    return [{name: printable(str(issue[name])) for name in ("path", "problem", "detail")} for issue in found]
+    return [
+        {name: printable(str(issue[name])) for name in ("path", "problem", "detail")}
+        for issue in account.data.get("issues", ())[:MOST_ISSUES]
+    ]
 
 
 def curves_of(records: Sequence[Mapping[str, Any]]) -> list[Chart]:

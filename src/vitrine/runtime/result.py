@@ -23,12 +23,17 @@ class Result:
         return f"{type(self).__name__}({shown})"
 
     def _repr_html_(self) -> str:
-        rows = "".join(
-            f"<tr><th style='text-align:left'>{html.escape(name)}</th>"
-            f"<td style='text-align:left'>{html.escape(text)}</td></tr>"
-            for name, text in shown_fields(self)
-        )
-        return f"<table><caption>{html.escape(type(self).__name__)}</caption>{rows}</table>"
+        return html_table(type(self).__name__, shown_fields(self))
+
+
+def html_table(caption: str, rows: Sequence[tuple[str, str]]) -> str:
+    """Write names and values as a table for a notebook."""
+    cells = "".join(
+        f"<tr><th style='text-align:left'>{html.escape(name)}</th>"
+        f"<td style='text-align:left'>{html.escape(text)}</td></tr>"
+        for name, text in rows
+    )
+    return f"<table><caption>{html.escape(caption)}</caption>{cells}</table>"
 
 
 def shown_fields(record: Any) -> list[tuple[str, str]]:

@@ -211,3 +211,11 @@ def test_classes_whose_names_are_no_utf_8_come_back_and_the_files_are_utf_8_all_
     assert load(folder).classes == classes
     for file in ("config.json", "README.md"):
         (folder / file).read_bytes().decode("utf-8")
+
+
+def test_a_loaded_model_has_a_short_repr_and_a_table_for_notebooks(tmp_path: Path) -> None:
+    loaded = load(save(small_vit(), tmp_path / "m", classes=["<b>", "dog", "cat", "cow", "hen"]))
+    assert len(repr(loaded)) < 300
+    assert "num_classes=5" in repr(loaded)
+    assert loaded._repr_html_().startswith("<table>")
+    assert "<b>" not in loaded._repr_html_()

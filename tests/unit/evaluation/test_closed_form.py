@@ -62,7 +62,7 @@ def test_probabilities_are_about_right_on_new_examples():
 
 def test_what_makes_no_classifier_is_refused():
     features, labels = clouds()
-    with pytest.raises(ConfigError, match="l2 must be above 0"):
+    with pytest.raises(ConfigError, match="must be above 0"):
         fit_closed_form(features, labels, num_classes=4, l2=0.0)
     with pytest.raises(DataError, match="at least two"):
         fit_closed_form(features[:1], labels[:1], num_classes=4)

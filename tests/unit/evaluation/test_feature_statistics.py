@@ -48,10 +48,10 @@ def test_outputs_tell_nothing_where_all_images_have_the_same_one_and_all_where_e
     ("found", "words"),
     [
         ({"rank": 1.2, "spread": 0.5}, "features use 1.20 directions"),
-        ({"rank": 20.0, "spread": 0.001}, "images lie 0.001 apart"),
+        ({"rank": 20.0, "spread": 0.001}, "spread of features is 0.001"),
         (
             {"rank": 20.0, "spread": 0.5, "information": 0.01, "num_outputs": 64},
-            "outputs tell 0.2 % of what they could",
+            "outputs carry 0.2 % of the possible information",
         ),
     ],
 )

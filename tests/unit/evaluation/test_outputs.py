@@ -109,7 +109,7 @@ def test_an_unreadable_image_is_set_aside_with_its_reason(tmp_path):
 def test_a_model_whose_output_is_not_finite_is_refused_with_the_image():
     model = tiny()
     model.head.bias.data[0] = float("nan")
-    with pytest.raises(DataError, match="output for 000000 is not finite"):
+    with pytest.raises(DataError, match="output for 000000 contains NaN or infinity"):
         run_model(model, pictures(), preprocess=PREPROCESS)
 
 
@@ -173,7 +173,7 @@ def test_a_feature_cache_of_another_model_is_refused(tmp_path):
     (file,) = tmp_path.iterdir()
     identity = feature_identity(tiny(seed=2), data, preprocess=PREPROCESS, precision="fp32")
     with pytest.raises(
-        DataError, match=r"holds features of another model .*; remove it, or name another cache"
+        DataError, match=r"safetensors holds features of another model .*; remove it, or use another cache"
     ):
         read_features(file, identity=identity)
 

@@ -15,6 +15,7 @@ from vitrine.data.sources.file_list import require_path
 from vitrine.data.sources.labels import class_number, pack_labels, sorted_classes
 from vitrine.data.sources.source import ALL, SPLIT_NAMES, Example, Labels, Source
 from vitrine.errors import DataError, MissingExtraError
+from vitrine.runtime.files import parse_json
 from vitrine.spelling import printable
 
 LABEL_COLUMNS = ("label", "labels", "fine_label", "class")
@@ -176,7 +177,7 @@ def _split_of(file: Path, root: Path) -> str:
 def _features(file: Any) -> dict[str, Any]:
     raw = (file.schema_arrow.metadata or {}).get(b"huggingface")
     try:
-        return dict(json.loads(raw)["info"]["features"]) if raw else {}
+        return dict(parse_json(raw)["info"]["features"]) if raw else {}
     except (ValueError, KeyError, TypeError):
         return {}
 

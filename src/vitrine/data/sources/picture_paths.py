@@ -1,14 +1,16 @@
-"""Pictures that a user names: files, folders, patterns, lists of paths, standard input, or one data set."""
+"""Pictures that a user names: files, folders, patterns, URLs, lists of paths, standard input, or one data set."""
 
 import glob
 import os
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import numpy as np
 
 from vitrine.data.decoding.decode import read_facts
+from vitrine.data.decoding.picture_input import is_url
 from vitrine.data.sources.file_list import IMAGE_SUFFIXES, FileList, Strings, list_images, require_path
 from vitrine.data.sources.in_memory import PictureList
 from vitrine.data.sources.manifest import path_in, rows_of
@@ -26,43 +28,45 @@ LOOKED_AT = 512  # bytes of standard input that show whether it is text
 def open_pictures(places: Sequence[str]) -> tuple[Source | None, list[Path]]:
     """List the pictures at `places`, each once and in order, without labels; also the folders they are in.
 
-    A place is a file, a folder, a pattern, a .txt file of paths, a table with a column of paths (both relative to
-    it), `-` for standard input (one picture, or paths separated by line breaks or NUL bytes), or, alone, the address
-    of a data set. None where the places exist and hold no picture; a place that does not exist is refused, a file
-    that a list names is not.
+    A place is a file, a folder, a pattern, the URL of an image, a .txt file of paths, a table with a column of paths
+    (both relative to it), `-` for standard input (one picture, or paths separated by line breaks or NUL bytes), or,
+    alone, the address of a data set. None if the places exist and contain no picture; a place that does not exist is
+    refused, a missing file that a list names is not.
     """
     if len(places) == 1 and is_data_set(places[0]):
         source = open_source(places[0], allow_empty_class=True)
         return source, [source.root] if source.root else []
-    found: dict[str, None] = {}  # a set that keeps its order
+    names: dict[str, None] = {}  # a set that keeps its order
     folders, piped = [], None
     for place in places:
         if place == STANDARD_INPUT:
             data = sys.stdin.buffer.read()
             if is_picture(data):
                 piped = data
-                found[STANDARD_INPUT] = None
+                names[STANDARD_INPUT] = None
             else:
-                found |= dict.fromkeys(_separated(data))
+                names |= dict.fromkeys(_separated(data))
+            continue
+        if is_picture_url(place):
+            names[place] = None
             continue
         for match in _matches(place) or [place]:
             path = Path(match)
             if path.is_dir():
                 folders.append(path)
-                found |= dict.fromkeys(str(path / name) for name in list_images(path))
+                names |= dict.fromkeys(str(path / name) for name in list_images(path))
             elif path.suffix.lower() in LISTS:
-                found |= dict.fromkeys(_listed(require_path(path)))
+                names |= dict.fromkeys(_listed(require_path(path)))
             elif not glob.has_magic(match) or path.exists():
-                found[str(require_path(path))] = None
-    if not found:
+                names[str(require_path(path))] = None
+    if not names:
         return None, folders
-    if piped is not None:
-        return PictureList(
-            [piped if name == STANDARD_INPUT else name for name in found], names=list(found)
-        ), folders
-    labels = np.full(len(found), NO_LABEL, dtype=np.int32)
+    if piped is not None or any(map(is_url, names)):
+        pictures = [piped if name == STANDARD_INPUT and piped is not None else name for name in names]
+        return PictureList(pictures, names=list(names)), folders
+    labels = np.full(len(names), NO_LABEL, dtype=np.int32)
     # The user names these files, so they may be anywhere: `Strings` skips the check of listings from elsewhere.
-    paths = Strings(found)
+    paths = Strings(names)
     return FileList(Path(), paths, labels=labels, classes=(), address=" ".join(places)), folders
 
 
@@ -77,13 +81,24 @@ def is_picture(data: bytes) -> bool:
 
 def is_data_set(place: str) -> bool:
     """Whether `place` is an address such as generated:shapes, and no file or pattern."""
-    return ":" in place and not Path(place).exists() and not _matches(place)
+    return ":" in place and not Path(place).exists() and not _matches(place) and not is_picture_url(place)
+
+
+def is_picture_url(place: str) -> bool:
+    """Whether `place` is the web address of an image; other web addresses name shards."""
+    return is_url(place) and Path(urlsplit(place).path).suffix.lower() in IMAGE_SUFFIXES
 
 
 def names_pictures(place: str) -> bool:
     """Whether `place` can only mean pictures: by its suffix, or since it is a pattern that something matches."""
     suffix = Path(place).suffix.lower()
-    return place == STANDARD_INPUT or suffix in IMAGE_SUFFIXES or suffix in LISTS or bool(_matches(place))
+    return (
+        place == STANDARD_INPUT
+        or is_picture_url(place)
+        or suffix in IMAGE_SUFFIXES
+        or suffix in LISTS
+        or bool(_matches(place))
+    )
 
 
 def _matches(place: str) -> list[str]:
@@ -110,7 +125,7 @@ def _listed(path: Path) -> list[str]:
         with path.open(encoding="utf-8-sig", errors="surrogateescape") as file:
             names = list(_lines(file))
     paths = [str(path.parent / name) for name in names]
-    if paths and not any(Path(found).exists() for found in paths[:5]):
+    if paths and not any(Path(listed).exists() for listed in paths[:5]):
         raise DataError(
             f"{printable(str(path))} names {printable(names[0])}, which is not in {printable(str(path.parent))}; "
             "paths must be whole, or relative to the folder of the list"
