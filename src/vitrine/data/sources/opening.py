@@ -9,8 +9,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
-import numpy as np
-
 from vitrine.data.sources import cifar, class_folders, generated, hub, idx, manifest, parquet, shards
 from vitrine.data.sources.builtin import BuiltInSets
 from vitrine.data.sources.file_list import list_images, require_path, subfolders
@@ -18,9 +16,9 @@ from vitrine.data.sources.labels import match_classes
 from vitrine.data.sources.source import ALL, ConcatSource, Source, Subset
 from vitrine.data.sources.splitting import held_out_split, stored_split
 from vitrine.data.sources.vtab import lists
-from vitrine.errors import ConfigError, DataError
+from vitrine.errors import ConfigError, DataError, TryOption
 from vitrine.runtime.progress import quiet
-from vitrine.spelling import near_match, num_cells, padded, printable, some_of
+from vitrine.spelling import near_match, printable, some_of
 
 COMPRESSED_TARS = (".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".tar.zst")
 ARCHIVES = (".zip", ".gz", ".tgz", ".bz2", ".xz", ".7z", ".rar")
@@ -186,25 +184,10 @@ def check_classes(splits: Mapping[str, Source], *, allow_empty_class: bool = Fal
     if not allow_empty_class and bool((first.counts() == 0).any()):
         empty = [name for name, count in zip(first.classes, first.counts(), strict=True) if count == 0]
         raise DataError(
-            f"{names[0]} has no images of {some_of(empty)}; add some, remove the class or allow it with "
-            f"--allow-empty-class\n{count_table(sources)}"
+            f"{names[0]} has no images of {some_of(empty)}; add some or remove the class",
+            advice=[TryOption("allow_empty_class", "to accept it", True)],
         )
     return sources
-
-
-def count_table(splits: Mapping[str, Source], *, most: int = 40) -> str:
-    """Write the number of images by class and split as a table, classes with the fewest first."""
-    classes = next(iter(splits.values())).classes
-    counts = np.stack([source.counts() for source in splits.values()], axis=1)  # (classes, splits)
-    order = np.argsort(counts[:, 0], kind="stable")
-    width = max([len("class"), *(num_cells(printable(name)) for name in classes)])
-    lines = ["  " + "class".ljust(width) + "".join(name.rjust(9) for name in splits)]
-    for index in order[:most]:
-        cells = "".join(str(count).rjust(9) for count in counts[index])
-        lines.append("  " + padded(printable(classes[index]), width) + cells)
-    if len(order) > most:
-        lines.append(f"  and {len(order) - most} more classes")
-    return "\n".join(lines)
 
 
 def _hold_out(base: Source, fraction: float, *, seed: int, split_file: Path | None) -> dict[str, Source]:
