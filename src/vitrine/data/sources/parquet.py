@@ -1,4 +1,4 @@
-"""Parquet in Hugging Face's image schema: `image` {bytes, path}, `label`, class names in the metadata."""
+"""Parquet, or Arrow as `datasets` saves it, in Hugging Face's image schema: `image` {bytes, path}, `label`."""
 
 import functools
 import hashlib
@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from vitrine.data.sources.arrow import SUFFIX, ArrowFile, saved_files
 from vitrine.data.sources.file_list import require_path
 from vitrine.data.sources.labels import class_number, pack_labels, sorted_classes
 from vitrine.data.sources.source import ALL, SPLIT_NAMES, Example, Labels, Source
@@ -24,7 +25,7 @@ KEPT_BYTES = 2 * 2**30
 
 
 def recognises(address: str) -> bool:
-    """Take a .parquet file, or a folder with such files in it or in its folder `data`."""
+    """Take a .parquet file, a folder with such files in it or in its folder `data`, or one that `datasets` saved."""
     path = Path(address.partition("?")[0])
     return path.suffix.lower() == ".parquet" or (path.is_dir() and bool(_files(path)))
 
@@ -151,11 +152,13 @@ def _arrow() -> Any:
 
 
 def _open(file: Path) -> Any:
+    is_arrow = file.suffix == SUFFIX
     try:
-        return _arrow().ParquetFile(file)
+        return ArrowFile(file) if is_arrow else _arrow().ParquetFile(file)
     except (OSError, ValueError) as error:  # pyarrow's own errors are children of these
         raise DataError(
-            f"{printable(str(file))} cannot be read as Parquet: {str(error).splitlines()[0]}"
+            f"{printable(str(file))} cannot be read as {'Arrow' if is_arrow else 'Parquet'}: "
+            f"{str(error).splitlines()[0]}"
         ) from error
 
 
@@ -164,6 +167,7 @@ def _files(folder: Path) -> list[Path]:
         sorted(folder.glob("*.parquet"))
         or sorted(folder.glob("data/*.parquet"))
         or sorted(folder.glob("*/*.parquet"))
+        or saved_files(folder)
     )
 
 

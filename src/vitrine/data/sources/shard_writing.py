@@ -20,7 +20,7 @@ from vitrine.data.sources.file_list import IMAGE_SUFFIXES, Strings
 from vitrine.data.sources.shards import LISTING, read_listing
 from vitrine.data.sources.source import Example, Source
 from vitrine.data.sources.tar_index import TarIndex, read_index, write_index
-from vitrine.errors import ConfigError, DataError
+from vitrine.errors import ConfigError, DataError, TryOption
 from vitrine.runtime.files import json_text, sha256_of, write_atomically
 from vitrine.runtime.output_folder import is_inside
 from vitrine.runtime.progress import track
@@ -149,8 +149,9 @@ def _claim(out: Path, fingerprint: str, *, overwrite: bool) -> None:
         known = mark.read_text(encoding="utf-8") if mark.is_file() else None
         if known != fingerprint:
             raise ConfigError(
-                f"{out} is not empty and does not hold shards of this set as it is now; name a new folder or "
-                "give --overwrite"
+                f"{out} is not empty and does not hold shards of this data set as it is now; use a new folder",
+                option="out",
+                advice=[TryOption("overwrite", "to replace what is there", True)],
             )
     if overwrite and out.is_dir():
         for old in [*out.glob("*-[0-9]*.tar"), *out.glob("*-[0-9]*.npz"), *out.glob(LISTING)]:
