@@ -102,7 +102,7 @@ def test_a_missing_tensor_is_named_with_the_shape_that_it_should_have(folder: Pa
     changed(folder, vit__encoder__layer__1__attention__attention__key__bias=None)
     refused(
         folder / "model.safetensors",
-        "lacks the tensor vit.encoder.layer.1.attention.attention.key.bias",
+        "does not contain the tensor vit.encoder.layer.1.attention.attention.key.bias",
         "(64,)",
     )
 
@@ -111,7 +111,7 @@ def test_a_tensor_too_much_is_named_with_the_nearest_known_name(folder: Path) ->
     changed(folder, vit__layernormal__weight=torch.zeros(64))
     refused(
         folder / "model.safetensors",
-        "too much: vit.layernormal.weight",
+        "unexpected tensor: vit.layernormal.weight",
         "(64,)",
         "nearest known: vit.layernorm",
     )
@@ -122,7 +122,7 @@ def test_a_missing_array_of_an_npz_is_named(tmp_path: Path, npz: Path) -> None:
     del arrays["Transformer/encoderblock_1/MlpBlock_3/Dense_1/bias"]
     refused(
         write_npz(tmp_path / "less.npz", arrays),
-        "lacks the tensor Transformer/encoderblock_1/MlpBlock_3/Dense_1/bias",
+        "does not contain the tensor Transformer/encoderblock_1/MlpBlock_3/Dense_1/bias",
     )
 
 
@@ -231,7 +231,7 @@ def test_a_record_that_is_none_is_told(folder: Path, record: object) -> None:
 def test_a_record_inside_a_file_that_is_no_json_is_told(tmp_path: Path) -> None:
     path = tmp_path / "x.safetensors"
     save_file(small_vit().state_dict(), path, metadata={"vitrine": "{"})
-    with pytest.raises(CheckpointError, match="record inside the file of weights is no JSON"):
+    with pytest.raises(CheckpointError, match="record inside the weights file is not JSON"):
         load(path)
 
 
@@ -325,7 +325,7 @@ def test_a_wrong_path_suggests_the_nearest(npz: Path) -> None:
 def test_a_text_file_is_no_file_of_weights(tmp_path: Path) -> None:
     path = tmp_path / "weights.safetensor"
     path.write_text("version https://git-lfs.github.com/spec/v1\noid sha256:1234\n")
-    refused(path, "is no file of weights", "begins with")
+    refused(path, "is not a weights file", "begins with")
 
 
 def test_an_empty_file_is_named(tmp_path: Path) -> None:
