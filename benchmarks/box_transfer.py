@@ -1,12 +1,12 @@
-"""What the model in the box is worth: fine-tuned on a few real photos a class, beside the same ViT from scratch.
+"""Measure what the bundled model gains: fine-tuned on a few real photos per class, next to the same ViT from scratch.
 
     python benchmarks/box_transfer.py PETS --shots 20 --epochs 10 --out box_transfer.json
 
-PETS is Oxford-IIIT Pets as published (images/, annotations/). Of the official trainval list SHOTS images a class are
-drawn by --seed and linked into class folders; every arm sees exactly these, for the same number of steps, on this
-machine, and is scored on the whole official test list. Arms: `box` (vitrine finetune), `features` (VitClassifier on
-frozen features, no training), `scratch` (vitrine pretrain, ViT-Ti/16, the recipe for small data), `scratch-same`
-(fresh weights, the box's own recipe). Seconds are of training alone and of the whole verb.
+PETS is Oxford-IIIT Pets as published (images/, annotations/). SHOTS images per class are drawn from the official
+trainval list by --seed and linked into class folders. Every arm sees exactly these, for the same number of steps,
+on this machine, and is evaluated on the whole official test list. Arms: `box` (vitrine finetune), `features`
+(VitClassifier on frozen features, no training), `scratch` (vitrine pretrain, ViT-Ti/16, the recipe for small data),
+`scratch-same` (fresh weights, the recipe of `box`). Reports the seconds of training alone and of the whole command.
 """
 
 import argparse
@@ -37,9 +37,7 @@ def main() -> None:
     parser.add_argument("--lr", type=float, default=None)
     parser.add_argument("--size", type=int, default=224)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument(
-        "--test", type=int, default=None, help="score on so many test images only, to try things"
-    )
+    parser.add_argument("--test", type=int, default=None, help="evaluate on this many test images only")
     parser.add_argument("--out", type=Path, default=None)
     options = parser.parse_args()
 
@@ -61,7 +59,7 @@ def main() -> None:
 def linked(
     folder: Path, pets: Path, listing: str, *, each: int | None = None, most: int | None = None, seed: int
 ) -> Path:
-    """Link the images of a list into class folders: `each` of every class, or `most` in all."""
+    """Link the images of a list into class folders: `each` per class, or `most` in total."""
     by_class: dict[str, list[str]] = {}
     for line in (pets / "annotations" / listing).read_text().splitlines():
         name = line.split()[0]

@@ -1,9 +1,9 @@
-"""Real DINOv2 ViT-S/14 weights: our features beside those of the ONNX graph that they came in.
+"""Compare Vitrine's features of real DINOv2 ViT-S/14 weights with those of the ONNX graph they come from.
 
     python benchmarks/dinov2_onnx.py dinov2_vits14.onnx photos/ --count 32
 
-Needs onnx and onnxruntime. The graph's own preprocessing is not part of it, so both get the same input: shorter
-side 256, centre 224, ImageNet's mean and deviation.
+Needs onnx and onnxruntime. The graph does not include preprocessing, so both get the same input: shorter side 256,
+centre crop 224, ImageNet's mean and standard deviation.
 """
 
 import argparse
@@ -42,7 +42,7 @@ def main() -> None:
 
     photos = sorted(options.photos.rglob("*.jpg"))
     step = max(len(photos) // options.count, 1)
-    exact = copy.deepcopy(loaded.model).double()  # tells which side's rounding a difference is
+    exact = copy.deepcopy(loaded.model).double()  # shows on which side a rounding error arises
     largest = relative = token = their_rounding = our_rounding = 0.0
     cosine, used = 1.0, photos[::step][: options.count]
     for path in used:

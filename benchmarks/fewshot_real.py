@@ -1,10 +1,10 @@
-"""Few-shot accuracy of real weights on real sets, with seeds and spread: the figures of docs/experiments.md.
+"""Measure few-shot accuracy of real weights on real data, over several seeds: the figures of docs/experiments.md.
 
     python benchmarks/fewshot_real.py WEIGHTS DATA [DATA ...] --sizes 224,448 --seeds 5 --out fewshot.json
 
 WEIGHTS is anything that `vitrine.load` reads, DATA anything that `vitrine check` reads (class folders with train
-and test, `pets:/data/pets`). Runs on the GPU where there is one. Besides the paper's ridge at l2 = 1024 it prints
-the other probes, and ridge at other l2, so that the choice can be judged.
+and test, `pets:/data/pets`). Uses the GPU if there is one. In addition to the paper's ridge regression at l2 = 1024
+it prints the other probes, and ridge regression at other l2, to show the effect of that choice.
 """
 
 import argparse
@@ -27,7 +27,7 @@ def main() -> None:
     )
     parser.add_argument("weights")
     parser.add_argument("data", nargs="+")
-    parser.add_argument("--sizes", default="224", help="image sides in pixels, with commas between")
+    parser.add_argument("--sizes", default="224", help="image sizes in pixels, separated by commas")
     parser.add_argument("--shots", default="1,5,10,25")
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--batch-size", type=int, default=256)
@@ -51,7 +51,7 @@ def main() -> None:
     for data in options.data:
         for size in map(int, options.sizes.split(",")):
             found[f"{data} at {size} px"] = measured(options.weights, data, size=size, **common)
-            if options.out is not None:  # after each, so that an interrupted run leaves what it has
+            if options.out is not None:  # after each, so that an interrupted run keeps its results
                 options.out.write_text(json.dumps(found, indent=2))
 
 

@@ -1,9 +1,9 @@
-"""The pictures of the README, made by the commands themselves.
+"""Take the screenshots of the README from the output of the commands.
 
     vitrine demo --out vitrine-demo
     python benchmarks/pictures.py vitrine-demo docs/pictures
 
-Photographs the pages that the demonstration wrote, with Debian's chromium through playwright, and keeps them small.
+Takes screenshots of the pages that the demo wrote, with Debian's chromium through playwright, as small WebP files.
 """
 
 import argparse
@@ -15,12 +15,12 @@ from playwright.sync_api import sync_playwright
 
 WIDTH = 1200
 QUALITY = 80
-# Page, first and last of what is shown (CSS selectors), name of the picture.
+# Page, first and last element shown (CSS selectors), name of the screenshot.
 VIEWS = (
     ("check/report.html", "h1", "h2:nth-of-type(1) + * + *", "check.webp"),
     ("run/report.html", "h1", ".cards .card:nth-child(3)", "report.webp"),
 )
-# Figures that are pictures already: file, name, width in pixels.
+# Figures that are images already: file, name, width in pixels.
 FIGURES = (("inspect/rollout.png", "attention.webp", 900),)
 
 
@@ -53,7 +53,7 @@ def main() -> None:
 
 
 def save(picture: Image.Image, path: Path) -> None:
-    """Save as WebP: a page of text and small photos then takes a tenth of a PNG's bytes."""
+    """Save as WebP: a page of text and small photos takes a tenth of the bytes of a PNG."""
     picture.convert("RGB").save(path, quality=QUALITY, method=6)
     print(f"{path}: {path.stat().st_size / 1024:.0f} KiB, {picture.width} x {picture.height}")
 

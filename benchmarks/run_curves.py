@@ -1,4 +1,4 @@
-"""Several runs' curves in one picture, from what each wrote to its metrics.jsonl.
+"""Draw the curves of several runs in one figure, from their metrics.jsonl.
 
 python benchmarks/run_curves.py runs/seed-0 runs/seed-1 runs/seed-2 --out docs/pictures/cifar10.svg
 """

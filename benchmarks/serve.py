@@ -1,16 +1,16 @@
-"""How fast and how steady the server is: beside the model alone, and beside plain FastAPI.
+"""Measure throughput and stability of the server, next to the model alone and to plain FastAPI.
 
     python benchmarks/serve.py load MODEL PHOTOS --seconds 600 --clients 64
     python benchmarks/serve.py mutate MODEL PHOTOS --count 10000
 
-`load`: clients on loopback that each send a photo as soon as the last one is answered. First short turns of the
-model alone (pixels ready in memory, the best batch), the server, and the same model behind plain FastAPI one request
-at a time: all three stay loaded and take turns, so that a busy machine slows all alike. Then the server for the whole
-time, its memory watched. The clients' own work is on the same cores and counts against the servers. Beside images a
-second stands the processor time of an image, which other work on the machine changes less. A round counts as quiet if
-in none of its turns others took more than a twentieth of the processors; such rounds also have their own medians.
+`load`: clients on loopback that each send the next photo as soon as the last one is answered. First, short turns of
+the model alone (pixels in memory, the best batch size), the server, and the same model behind plain FastAPI with
+one request at a time: all three stay loaded and take turns, so that other load slows all of them alike. Then the
+server for the whole time, with its memory use. The clients run on the same cores, which counts against the servers.
+Processor time per image is printed next to images/s, because other load changes it less. A round counts as quiet if
+other processes took at most 5 % of the processors in each of its turns; quiet rounds also have their own medians.
 
-`mutate`: damaged pictures of every kind; any 5xx or a server that ends is a failure.
+`mutate`: damaged images of every format; any 5xx status or an exit of the server is a failure.
 """
 
 import argparse

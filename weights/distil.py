@@ -1,18 +1,20 @@
-"""Train the model in the box: DINOv2 ViT-S/14 teaches a ViT-Ti/16 on packed public images, on one GPU.
+"""Train the bundled model: distil DINOv2 ViT-S/14 into a ViT-Ti/16 on packed public images, on one GPU.
 
     python weights/distil.py PACKS --teacher DINOV2 --out box --minutes 11
 
-Everything lives on the GPU: pictures as uint8, crops and colours as batched operations, teacher and student. Both see
-the same crop, the student with patches of 16 pixels, the teacher of 14, so that their grids agree. Four lessons:
+Everything is on the GPU: images as uint8, crops and colours as batched operations, teacher and student. Both see
+the same crop, the student with patches of 16 pixels, the teacher of 14, so that their grids agree. The loss has
+four parts:
 
-- the class token and every patch token, through one linear map each, point where the teacher's standardised tokens
-  point (cosine);
-- the student's own class tokens lie to each other in a batch as the teacher's do (few-shot reads these distances);
-- the head's 200 classes of Tiny-ImageNet follow a linear head that was fitted on the teacher, on every picture;
-- on pictures of Tiny-ImageNet the head also follows the label.
+- the class token and every patch token, through one linear map each, match the teacher's standardized tokens in
+  direction (cosine);
+- distances between the student's class tokens in a batch match the teacher's (few-shot evaluation reads these
+  distances);
+- the head's 200 classes of Tiny-ImageNet match a linear head that was fitted to the teacher, on every image;
+- on images of Tiny-ImageNet the head also learns the label.
 
-The learning rate falls with the time spent, not with steps: the run ends when its minutes are over, at zero.
-`packs.py` makes PACKS; pictures that lie too near to a test picture by the teacher's eye are left out first.
+The learning rate depends on the elapsed time, not on steps: it reaches zero when the minutes are over.
+`packs.py` creates PACKS; images that the teacher considers near-duplicates of a test image are removed first.
 """
 
 import argparse
@@ -40,7 +42,7 @@ WARM_UP = 300
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Stage:
-    """Part of the time at one size: pixels a side for the student, the grid is the teacher's too."""
+    """A part of the time at one image size of the student; student and teacher have the same grid."""
 
     until: float
     grid: int
@@ -51,7 +53,7 @@ STAGES = (Stage(until=0.45, grid=9, batch=2048), Stage(until=1.0, grid=14, batch
 
 
 def main() -> None:
-    """Read the packs, fit the teacher's head, train, measure, save."""
+    """Read the packs, fit the teacher's head, train, evaluate, save."""
     options = parsed()
     torch.manual_seed(options.seed)
     torch.backends.cuda.matmul.allow_tf32 = True
@@ -108,7 +110,7 @@ def parsed() -> argparse.Namespace:
 def train(
     student: Student, teacher: Teacher, sets: dict[str, Images], *, options: argparse.Namespace, log: Log
 ) -> Averages:
-    """Teach for `options.minutes`; the student's weights change in place, their averages are returned."""
+    """Train for `options.minutes`; update the student's weights in place and return their averages."""
     device, clock = teacher.device, Clock(options.minutes)
     optimizer, averages = make_optimizer(student), Averages(student, decay=0.9995)
     compile_blocks(student.vit)
@@ -155,7 +157,7 @@ def make_optimizer(student: Student) -> Muon:
 
 
 def without_copies(sets: dict[str, Images], tests: dict[str, Images], teacher: Teacher, log: Log) -> None:
-    """Leave training pictures out that the teacher takes for a test picture."""
+    """Remove training images that the teacher considers near-duplicates of a test image."""
     if not tests:
         return
     known = F.normalize(
@@ -177,7 +179,7 @@ def measure(
     grid: int,
     patch: int,
 ) -> dict[str, float]:
-    """Return top-1 of the head on Tiny-ImageNet's pictures, or 5-shot accuracy on half of Pets."""
+    """Return top-1 accuracy of the head on Tiny-ImageNet, or 5-shot accuracy on half of Pets."""
     tokens = embedded(tokens_of, images, grid=grid, patch=patch)
     if int(images.labels.max()) >= 37:
         return {"top_1": float((classify(tokens).argmax(1) == images.labels).float().mean())}

@@ -1,13 +1,13 @@
-"""Pack folders of pictures for `distil.py`: square WebP of one side a set, one .npz a set.
+"""Pack folders of images for `distil.py`: square WebP of one size per data set, one .npz per data set.
 
     python weights/packs.py ROOT PACKS
 
-ROOT holds one folder a set, named as in `SIDES`; whatever pictures lie in it, at any depth, belong to it. Two
-sets have labels: `tiny` is Tiny-ImageNet as published (train/, val/ with val_annotations.txt; it becomes `tiny` and
-`tinyval`), `pets` is Oxford-IIIT Pets as published (images/, annotations/list.txt); both tests are never trained on.
+ROOT contains one folder per data set, named as in `SIDES`, with images at any depth. Two have labels: `tiny` is
+Tiny-ImageNet as published (train/, val/ with val_annotations.txt; it becomes `tiny` and `tinyval`), `pets` is
+Oxford-IIIT Pets as published (images/, annotations/list.txt). The test images of both are never trained on.
 
-A picture is cut to 4:3 at most and squashed to a square, which crops of any shape undo: fewer bytes than either way
-alone. Large sets of small sides travel in a few hundred megabytes.
+An image is cropped to at most 4:3 and resized to a square, which crops of any shape undo. That takes fewer bytes than
+either alone: large data sets of small images fit in a few hundred megabytes.
 """
 
 import argparse
@@ -81,7 +81,7 @@ def pets(folder: Path) -> Iterator[tuple[Path, int]]:
 
 
 def write(path: Path, rows: Iterable[tuple[Path, int]], side: int, quality: int) -> None:
-    """Write what can be read; a picture that cannot is left out and counted."""
+    """Write all readable images; skip and count the others."""
     blobs, labels, bad = [], [], 0
     with multiprocessing.Pool() as pool:
         jobs = ((picture, label, side, quality) for picture, label in rows)

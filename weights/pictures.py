@@ -1,6 +1,6 @@
-"""Pictures on the device: packs decoded once, then crops and colours of whole batches.
+"""Images on the device: packs decoded once, then crops and colours of whole batches.
 
-Shapes: B views of a batch; pictures (N, 3, side, side) uint8.
+Shapes: B views of a batch; images (N, 3, side, side) uint8.
 """
 
 import dataclasses
@@ -28,18 +28,18 @@ SHARES = {
 
 @dataclasses.dataclass
 class Images:
-    """Square pictures of one side, (N, 3, side, side) uint8, and labels (N,), -1 where there is none."""
+    """Square images of one size, (N, 3, side, side) uint8, and labels (N,), -1 if there is none."""
 
     pixels: Tensor
     labels: Tensor
 
     def keep(self, kept: Tensor) -> None:
-        """Leave all others out."""
+        """Keep only these."""
         self.pixels, self.labels = self.pixels[kept], self.labels[kept]
 
 
 def read_pack(path: Path, device: torch.device) -> Images:
-    """Decode a pack with every core and bring it onto the device."""
+    """Decode a pack with all cores and copy it to the device."""
     with np.load(path) as pack:
         side, sizes, labels = int(pack["side"]), pack["sizes"], pack["labels"]
         bytes_of = pack["blob"]
@@ -70,7 +70,7 @@ def read_pack(path: Path, device: torch.device) -> Images:
 def views(
     sets: dict[str, Images], grid: int, batch: int, generator: torch.Generator
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Draw a batch: the same crops for the student (16 pixels a patch) and the teacher (14), and labels."""
+    """Draw a batch: the same crops for the student (16 pixels per patch) and the teacher (14), and labels."""
     device = generator.device
     counts = {name: max(1, round(share * batch)) for name, share in SHARES.items() if name in sets}
     counts["tiny"] += batch - sum(counts.values())
@@ -88,7 +88,7 @@ def views(
 
 
 def crops(count: int, generator: torch.Generator) -> Tensor:
-    """Draw Inception crops with flips as affine maps (count, 2, 3) from the view to the picture."""
+    """Draw Inception crops with flips as affine maps (count, 2, 3) from the view to the image."""
     uniform = torch.rand(count, 5, device=generator.device, generator=generator)
     area = 0.25 + 0.75 * uniform[:, 0]
     ratio = torch.exp((uniform[:, 1] * 2 - 1) * math.log(4 / 3)).sqrt()
@@ -100,7 +100,7 @@ def crops(count: int, generator: torch.Generator) -> Tensor:
 
 
 def cut(pixels: Tensor, frames: Tensor, side: int) -> Tensor:
-    """Sample each picture at its frame: (B, 3, side, side)."""
+    """Sample each image at its crop: (B, 3, side, side)."""
     places = F.affine_grid(frames.to(pixels.dtype), [len(pixels), 3, side, side], align_corners=False)
     return F.grid_sample(pixels, places, mode="bilinear", padding_mode="reflection", align_corners=False)
 
@@ -125,12 +125,12 @@ class Colours:
 
 
 def normalised(pixels: Tensor) -> Tensor:
-    """Subtract ImageNet's mean and divide by its spread; pixels from 0 to 1."""
+    """Subtract ImageNet's mean and divide by its standard deviation; pixels from 0 to 1."""
     mean, std = (pixels.new_tensor(values).view(1, 3, 1, 1) for values in (IMAGENET_MEAN, IMAGENET_STD))
     return (pixels - mean) / std
 
 
 def whole(pixels: Tensor, side: int) -> Tensor:
-    """Bring whole pictures to a side and normalise them."""
+    """Resize whole images and normalize them."""
     floats = pixels.float() / 255
     return normalised(F.interpolate(floats, size=(side, side), mode="bicubic", antialias=True).clamp(0, 1))

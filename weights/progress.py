@@ -10,7 +10,7 @@ from torch import Tensor
 
 
 class Log:
-    """One JSON line an event, printed and kept."""
+    """One JSON line per event, printed and stored."""
 
     def __init__(self, path: Path) -> None:
         self.path, self.start = path, time.monotonic()
@@ -24,17 +24,17 @@ class Log:
 
 
 class Clock:
-    """Share of the training time that is over; what the compiler takes at the start of a stage does not count."""
+    """Elapsed fraction of the training time; compilation at the start of a stage does not count."""
 
     def __init__(self, minutes: float) -> None:
         self.total, self.start, self.pause = 60 * minutes, 0.0, 0.0
 
     def stop(self) -> None:
-        """Stand still until `go`."""
+        """Pause until `go`."""
         self.pause = time.monotonic()
 
     def go(self) -> None:
-        """Go on."""
+        """Continue."""
         now = time.monotonic()
         self.start, self.pause = now - (self.pause - self.start if self.start else 0.0), 0.0
 
@@ -46,12 +46,12 @@ class Clock:
 
     @property
     def share(self) -> float:
-        """Part of the time that is over, 0 to 1."""
+        """Elapsed fraction of the time, 0 to 1."""
         return self.seconds / self.total
 
 
 class Tally:
-    """What the losses add up to between two lines of the log."""
+    """Sums of the losses between two lines of the log."""
 
     def __init__(self, log: Log) -> None:
         self.log, self.step, self.seen, self.count = log, 0, 0, 0
@@ -65,12 +65,12 @@ class Tally:
             self.sums[name] = self.sums.get(name, torch.zeros_like(value)) + value.detach()
 
     def check(self) -> None:
-        """Stop where anything is not finite."""
+        """Stop on NaN or infinity."""
         if not all(math.isfinite(value.item()) for value in self.sums.values()):
             raise SystemExit(f"the loss at step {self.step} is not finite; try a smaller --lr")
 
     def tell(self, seconds: float, **more: object) -> bool:
-        """Write a line every ten seconds; answer whether a minute is over."""
+        """Write a line every ten seconds; return whether a minute is over."""
         if seconds - self.last < 10:
             return False
         self.check()

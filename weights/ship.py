@@ -1,10 +1,10 @@
-"""Put trained weights into the box: half precision, words for the classes, and a card that tells the truth.
+"""Put trained weights into the package as the bundled model: half precision, class names and a model card.
 
     python weights/ship.py WEIGHTS --classes words.txt --figures figures.json [--out FOLDER]
 
-WEIGHTS is anything that `vitrine.load` reads; words.txt has a class a line, in the order of the logits (not needed
-where the weights carry words already); figures.json is a list of {"what", "figure", "command"}. Says how far half
-precision moves the logits, and refuses what `tests/contracts/test_box.py` would.
+WEIGHTS is anything that `vitrine.load` reads; words.txt has one class name per line, in the order of the logits
+(not needed if the weights have names already); figures.json is a list of {"what", "figure", "command"}. Prints how
+much half precision changes the logits, and refuses what `tests/contracts/test_box.py` would.
 """
 
 import argparse
@@ -24,40 +24,41 @@ license: apache-2.0
 tags: [image-classification, image-feature-extraction, vision-transformer]
 ---
 
-# The model in the box
+# The bundled model
 
 A ViT-Ti/16 of the paper (arXiv:2010.11929; width 192, 12 layers, 3 heads, class token, {params:,} parameters) at
-{size} pixels, stored in half precision and loaded in single precision. It is the model of every verb of Vitrine where
-none is named: a good place to start fine-tuning from, features for few labels and for search, and {classes} classes
-of its own so that `vitrine predict photo.jpg` answers at once.
+{size} pixels, stored in half precision and loaded in single precision. It is the default model of every Vitrine
+command: a good start for fine-tuning, features for few labels and for search, and {classes} classes of its own, so
+that `vitrine predict photo.jpg` works at once.
 
 ## Data
 
 Its features were distilled from DINOv2 ViT-S/14 (arXiv:2304.07193): class token, patch tokens and the distances
-between class tokens, on augmented views of 264,903 public pictures, without their labels: Tiny-ImageNet's training
-images (64 pixels), Imagenette, CIFAR-100's training images, CUB-200-2011, Stanford Cars, six images of each ImageNet
-class, 18,232 photos of dogs (the Dog API's collection, mostly Stanford Dogs), 24,989 of dogs and cats (Asirra) and
-24,338 of landscapes. Its head follows a linear head that was fitted on the teacher with the labels of Tiny-ImageNet's
-training images, and these labels themselves. Oxford-IIIT Pets and Tiny-ImageNet's validation images are the tests: no
-training picture is one of them, and 57 that the teacher takes for one (cosine of 0.93 or more) were left out. Breeds
-of dogs that Pets asks for are among the unlabelled photos.
+between class tokens, on augmented views of 264,903 public images, without their labels: Tiny-ImageNet's training
+images (64 pixels), Imagenette, CIFAR-100's training images, CUB-200-2011, Stanford Cars, six images of each
+ImageNet class, 18,232 photos of dogs (the Dog API's collection, mostly Stanford Dogs), 24,989 of dogs and cats
+(Asirra) and 24,338 of landscapes. Its head was trained on the labels of Tiny-ImageNet's training images and on the
+outputs of a linear head that was fitted to the teacher with these labels. Oxford-IIIT Pets and Tiny-ImageNet's
+validation images are the test sets: none of their images was used for training, and 57 training images that the
+teacher considers near-duplicates (cosine similarity of 0.93 or more) were removed. The unlabelled photos include
+dog breeds of Pets.
 
-How it was made: `weights/` in the source, one H200 for 11 minutes.
+Training code: `weights/` in the source; 11 minutes on one H200.
 
 ## Licence
 
-The weights are Apache-2.0, as is Vitrine, and as is the teacher. The images belong to their owners and were published
-for research; none of them is in this package. If your use needs weights that were trained on images with commercial
-terms, train your own: `vitrine pretrain`.
+The weights are Apache-2.0, as are Vitrine and the teacher. The images belong to their owners and were published for
+research; none of them is in this package. If you need weights trained on images with commercial terms, train your
+own: `vitrine pretrain`.
 
 ## Limits
 
 - It is small. Larger models (`vitrine finetune --model ...`) are better at fine distinctions.
-- Its own classes are Tiny-ImageNet's: a few animals, vehicles, household things, food. Shown anything else it names
-  the nearest of these, sometimes with confidence. Fine-tune it for your own classes.
-- What its data lacks it has not learned: people as such, documents, text, medical and satellite images, drawings.
-- Pictures on the web are not the world. The balance of places, people and things in the data is that of its sources,
-  and so are the mistakes that follow from it; measure on your own photos before you rely on it.
+- Its classes are those of Tiny-ImageNet: some animals, vehicles, household objects and food. For anything else it
+  predicts the nearest of these, sometimes with high confidence. Fine-tune it for your own classes.
+- Its data does not cover people as such, documents, text, medical and satellite images, or drawings.
+- Images on the web are not representative. The model inherits the balance of places, people and objects of its
+  sources, and their biases. Evaluate it on your own photos before you rely on it.
 
 ## Figures
 

@@ -8,7 +8,7 @@ import inspect
 import math
 import tempfile
 import warnings
-from collections.abc import Iterable, Iterator, Sequence, Sized
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from vitrine.data.decoding.picture_input import Picture
-from vitrine.data.sources.in_memory import PictureList
+from vitrine.data.sources.in_memory import PictureList, as_picture_list
 from vitrine.errors import ConfigError, DataError
 from vitrine.evaluation.closed_form import ClosedForm, fit_closed_form
 from vitrine.recipes.options import chosen_recipe
@@ -32,7 +32,6 @@ from vitrine.serving.predictor import Predictor
 from vitrine.spelling import nearest
 
 METHODS = ("features", "finetune")
-MISSING_LABELS = "Input y contains NaN or missing values; remove these pictures"
 
 
 class VitClassifier:
@@ -77,9 +76,9 @@ class VitClassifier:
         """
         if self.method not in METHODS:
             raise ConfigError(f"must be features or finetune, got {self.method!r}", option="method")
-        pictures = pictures_of(X)
+        pictures = as_picture_list(X)
         labels = labels_of(y, count=len(pictures))
-        weights = None if sample_weight is None else weights_of(sample_weight, count=len(pictures))
+        weights = weights_of(sample_weight, labels)
         if weights is not None and self.method == "finetune":
             raise ConfigError("is supported by method='features' only", option="sample_weight")
         classes, numbers = np.unique(labels, return_inverse=True)
@@ -113,21 +112,20 @@ class VitClassifier:
     def transform(self, X: Iterable[Picture]) -> NDArray[np.float32]:
         """Return the features of each picture, the input of the classification head: (N, R)."""
         self._require_fitted()
-        return self._outputs(pictures_of(X), "features").numpy()
+        return self._outputs(as_picture_list(X), "features").numpy()
 
     def fit_transform(self, X: Iterable[Picture], y: Iterable[Any], **fit_params: Any) -> NDArray[np.float32]:
         """Fit, then return the features of the same pictures: (N, R)."""
-        pictures = pictures_of(X)
+        pictures = as_picture_list(X)
         return self.fit(pictures, y, **fit_params).transform(pictures)
 
     def score(
         self, X: Iterable[Picture], y: Iterable[Any], sample_weight: Iterable[float] | None = None
     ) -> float:
         """Return the accuracy on pictures and their labels."""
-        pictures = pictures_of(X)
+        pictures = as_picture_list(X)
         labels = labels_of(y, count=len(pictures))
-        weights = None if sample_weight is None else weights_of(sample_weight, count=len(pictures))
-        return float(np.average(self.predict(pictures) == labels, weights=weights))
+        return float(np.average(self.predict(pictures) == labels, weights=weights_of(sample_weight, labels)))
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
         """Return the options as they were passed."""
@@ -179,7 +177,7 @@ class VitClassifier:
     def _scores(self, X: Iterable[Picture]) -> NDArray[np.float64]:
         """Return the logits of all classes: (N, K)."""
         self._require_fitted()
-        pictures = pictures_of(X)
+        pictures = as_picture_list(X)
         if len(pictures) == 0:
             return np.zeros((0, len(self.classes_)))
         if self.method == "features":
@@ -233,39 +231,18 @@ class VitClassifier:
             self.predictor_ = Predictor.open(run.model, device=self.device, workers=self.workers)
 
 
-def pictures_of(X: Iterable[Picture]) -> Sequence[Picture]:
-    """Return a list of pictures from a list, an array, a generator, or one column of a table."""
-    pictures: Any = X
-    columns = getattr(pictures, "columns", None)
-    if columns is not None:  # a table of pandas or polars
-        if len(columns) != 1:
-            raise DataError(
-                f"X must be one column of pictures, got {', '.join(map(str, columns))}; select one of them"
-            )
-        pictures = pictures[columns[0]]
-    if isinstance(pictures, np.ndarray) and pictures.dtype.kind in "OUS" and pictures.shape[1:] == (1,):
-        pictures = pictures[:, 0]
-    is_series = hasattr(pictures, "to_numpy")  # whose index may be anything but 0, 1, 2 ...
-    if is_series or isinstance(pictures, Iterator) or not isinstance(pictures, Sized):
-        pictures = list(pictures)
-    return pictures
-
-
 def labels_of(y: Iterable[Any], *, count: int) -> NDArray[Any]:
     """Return one label per picture: (N,); refuse NaN and continuous numbers."""
     if y is None:
         raise DataError("y is required: VitClassifier requires y to be passed, but the target y is None")
     values: Any = y if hasattr(y, "__array__") else list(y)
-    # numpy would write a NaN among words as the word "nan".
-    if isinstance(values, list) and any(map(_is_missing, values)):
-        raise DataError(MISSING_LABELS)
     labels = np.asarray(values)
+    # Of a list before numpy, which writes a NaN among words as the word "nan".
+    if any(map(_is_missing, values if isinstance(values, list) else labels.ravel().tolist())):
+        raise DataError("Input y contains NaN or missing values; remove these pictures")
     if labels.ndim == 2 and labels.shape[1] == 1:
-        warnings.warn(
-            "A column-vector y was passed when a 1d array was expected; pass y.ravel()",
-            _conversion_warning(),
-            stacklevel=3,
-        )
+        problem = "A column-vector y was passed when a 1d array was expected; pass y.ravel()"
+        warnings.warn(problem, _conversion_warning(), stacklevel=3)
         labels = labels[:, 0]
     if labels.ndim != 1:
         raise DataError(f"y must have one label per picture, got an array of shape {labels.shape}")
@@ -273,8 +250,6 @@ def labels_of(y: Iterable[Any], *, count: int) -> NDArray[Any]:
         raise DataError(f"X and y must have the same length, got {count} pictures and {len(labels)} labels")
     if labels.dtype.kind == "c":
         raise DataError("Unknown label type: complex numbers; labels must be words or whole numbers")
-    if any(map(_is_missing, labels.tolist())):
-        raise DataError(MISSING_LABELS)
     if labels.dtype.kind == "f":
         if not np.isfinite(labels).all():
             raise DataError("Input y contains infinity")
@@ -288,12 +263,14 @@ def _is_missing(label: Any) -> bool:
     return label is None or is_nan or type(label).__name__ in ("NAType", "NaTType")  # pandas' own
 
 
-def weights_of(sample_weight: Iterable[float], *, count: int) -> NDArray[np.float64]:
-    """Return one weight per picture: (N,); refuse negative ones, NaN and all zeros."""
+def weights_of(sample_weight: Iterable[float] | None, labels: NDArray[Any]) -> NDArray[np.float64] | None:
+    """Return one weight per label: (N,), or None; refuse negative ones, NaN and all zeros."""
+    if sample_weight is None:
+        return None
     weights = np.asarray(sample_weight, dtype=np.float64)
     if weights.ndim == 0:
-        weights = np.full(count, float(weights))
-    if weights.shape != (count,):
+        weights = np.full(len(labels), float(weights))
+    if weights.shape != labels.shape:
         raise DataError(
             f"sample_weight must have one number per picture, got an array of shape {weights.shape}"
         )

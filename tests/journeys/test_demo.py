@@ -52,7 +52,7 @@ def test_new_pictures_are_answered_and_the_file_that_is_none_has_an_error(shown)
 def test_a_folder_that_is_no_demonstration_is_left_alone(shown) -> None:  # type: ignore[no-untyped-def]
     folder, _, again = shown
     assert again.returncode == 2
-    assert "holds something else than a demonstration" in again.stderr
+    assert "holds something other than a demonstration" in again.stderr
     assert (folder.parent / "box" / "model.safetensors").exists()
 
 

@@ -407,7 +407,14 @@ def test_pictures_of_unusual_kinds_are_trained_on_and_counted(tmp_path: Path) ->
 def test_help_explains_every_option() -> None:
     done = inside("pretrain", "--help")
     assert done.returncode == 0
-    for word in ("--steps", "--batch-size", "--shard", "--hold-out", "Epochs", "torchrun"):
+    for word in (
+        "--steps",
+        "--batch-size",
+        "--shard",
+        "--hold-out",
+        "Passes over the training images",
+        "torchrun",
+    ):
         assert word in done.stdout
 
 

@@ -8,6 +8,8 @@ import torch
 from PIL import Image
 
 import vitrine
+from vitrine.cli.lines import rendered
+from vitrine.cli.views.vtab import lines
 from vitrine.data.preparing.preprocess import Preprocess
 from vitrine.errors import ConfigError, DataError
 from vitrine.models import create_model
@@ -62,8 +64,9 @@ def test_vtab_trains_scores_writes_and_goes_on(root, weights, tmp_path):
     result = vitrine.vtab(weights, root, **options)
     assert [score.task for score in result.scores.scores] == ["SVHN", "Clevr-Count"]
     assert [score.num_test for score in result.scores.scores] == [20, 20]
-    assert "VTAB-1k, vit with steps 3, batch 8, size 16 protocol" in str(result)
-    assert "2 of 19 tasks" in str(result)
+    assert result.scores.protocol == "vit with steps 3, batch 8, size 16"
+    text = "\n".join(rendered(lines(result), width=200))
+    assert "Natural: incomplete" in text and "2 of 19 tasks" in text and "not a VTAB score" in text
     assert (result.count, result.mean) == ("2 of 19", None)
     assert {path.name for path in result.wrote} == {"vtab.md", "vtab.png"}
     kept = json.loads((tmp_path / "out" / "tasks" / "SVHN.json").read_text())
@@ -86,10 +89,11 @@ def test_two_vtab_in_one_folder_do_not_mix(root, weights, tmp_path):
 
 
 def test_vtab_refuses_a_root_that_is_none_and_unknown_tasks(root, weights, tmp_path):
-    with pytest.raises(DataError, match="holds none of VTAB's 19 task folders"):
+    with pytest.raises(DataError, match="holds none of the 19 task folders"):
         (tmp_path / "empty").mkdir()
         vitrine.vtab(weights, tmp_path / "empty", out=tmp_path / "out")
     with pytest.raises(ConfigError, match="VTAB has no task 'svnh'; did you mean SVHN"):
         vitrine.vtab(weights, root, tasks="svnh", out=tmp_path / "out")
-    with pytest.raises(ConfigError, match="steps must be 1 or more, got 0"):
+    with pytest.raises(ConfigError) as refused:
         vitrine.vtab(weights, root, steps=0, out=tmp_path / "out")
+    assert refused.value.option == "steps"

@@ -105,7 +105,7 @@ def test_labels_are_not_learned_from(tmp_path: Path) -> None:
             "--hold-out", "0", "--out", tmp_path / name,
         )  # fmt: skip
         assert done.returncode == 0, done.stderr
-        assert "nothing was held out to measure it on" in done.stdout
+        assert "nothing was held out" in done.stdout
     same_run(tmp_path / "one", tmp_path / "other")
 
 
@@ -125,13 +125,13 @@ def test_what_does_not_go_together_is_refused_in_one_sentence(tmp_path: Path) ->
     assert_refused(inside("pretrain", loose, *SMALL, *out), "holds 1 images but no class folders")
     assert_refused(
         inside("pretrain", SHAPES, *SMALL, "--target", "pixels", *out),
-        "a target goes with objective masked-patches, got pixels and labels",
+        "--target: does not go with objective labels",
     )
     assert_refused(
         inside(
             "pretrain", SHAPES, *SMALL, "--objective", "masked-patches", "--set", "augment.mixup=0.2", *out
         ),
-        "augment.mixup=0.2 goes with labels, not with objective masked-patches",
+        "augment.mixup=0.2 does not go with objective masked-patches",
     )
     assert_refused(
         inside("pretrain", SHAPES, "--recipe", "autoencoder", "--objective", "labels", *out),
@@ -139,7 +139,7 @@ def test_what_does_not_go_together_is_refused_in_one_sentence(tmp_path: Path) ->
     )
     assert_refused(
         inside("finetune", SHAPES, "--model", "x", "--recipe", "masked-patches", *out),
-        "recipe masked-patches learns without labels; it goes with vitrine pretrain",
+        "recipe masked-patches learns masked-patches, and fine-tuning learns labels",
     )
     resnet = (
         "--model",
@@ -153,19 +153,18 @@ def test_what_does_not_go_together_is_refused_in_one_sentence(tmp_path: Path) ->
         "--device",
         "cpu",
     )
-    assert_refused(
-        inside("pretrain", SHAPES, *resnet, *out), "objective autoencoder needs a ViT, got BiT-R26x1"
-    )
+    assert_refused(inside("pretrain", SHAPES, *resnet, *out), "objective autoencoder needs a ViT")
 
 
 def test_two_processes_whole_or_sharded_stopped_or_not_learn_what_one_does(tmp_path: Path) -> None:
     settings = [
-        "model_options.width=32", "model_options.depth=2", "model_options.mlp_width=64", *DECODER[1::2],
+        "model_options.width=32", "model_options.depth=2", "model_options.mlp_width=64",
         "training.average_decay=0.9",
     ]  # fmt: skip
     jobs, alone = [], []
     for objective in ("masked-patches", "autoencoder"):
-        place, given = tmp_path / objective, {"objective": objective, "set": settings}
+        own = DECODER[1::2] if objective == "autoencoder" else ()
+        place, given = tmp_path / objective, {"objective": objective, "set": [*settings, *own]}
         jobs += [
             pretrain(place / "whole", **given),
             pretrain(place / "stopped", stop_after=3, **given),

@@ -17,6 +17,7 @@ from vitrine.checkpoints.weights import ChangedWeights, Weights
 from vitrine.errors import ConfigError
 from vitrine.models import BiTConfig, ModelConfig, ViTConfig
 from vitrine.models.config import require_tiling
+from vitrine.models.families import family_of
 from vitrine.models.positions import Learned1D, Learned2D, SinCos2D, position_tables, resample_grid
 from vitrine.spelling import counted
 
@@ -27,7 +28,7 @@ Made = tuple[Spec, Callable[[], Tensor]]
 def at_image_size(weights: Weights, image_size: tuple[int, int]) -> Changed:
     """Resample the positions for images of another size."""
     config = weights.config
-    if isinstance(config, BiTConfig):
+    if not isinstance(config, ViTConfig):
         return ChangedWeights(weights, dataclasses.replace(config, image_size=image_size), {}), ""
     require_tiling(image_size, config.token_stride)
     changed = dataclasses.replace(config, image_size=image_size)
@@ -61,6 +62,8 @@ def with_channels(weights: Weights, channels: int) -> Changed:
     if channels < 1:
         raise ConfigError(f"channels must be at least 1, got {channels}")
     config = weights.config
+    if not isinstance(config, ViTConfig | BiTConfig):
+        raise ConfigError(f"cannot adapt a {family_of(config).kind} to other channels", option="channels")
     name = "root_conv.weight" if isinstance(config, BiTConfig) else "patch_projection.weight"
     if isinstance(config, ViTConfig) and config.stem:
         name = "stem.root_conv.weight"
@@ -85,7 +88,7 @@ def with_num_classes(weights: Weights, num_classes: int | None) -> Changed:
     config = weights.config
     dtype = next(iter(weights.index.values())).dtype
     options: dict[str, Any] = {"num_classes": num_classes}
-    width = config.representation_width if isinstance(config, BiTConfig) else config.width
+    width = config.width if isinstance(config, ViTConfig) else config.representation_width
     dropped = ""
     if isinstance(config, ViTConfig) and config.representation_width and num_classes:
         options["representation_width"] = None  # section 3.1: the whole pre-training head is removed

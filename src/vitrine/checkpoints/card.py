@@ -8,6 +8,7 @@ from vitrine.checkpoints.record import Record
 from vitrine.models import ViTConfig
 from vitrine.models.config import shown
 from vitrine.models.cost import cost_of
+from vitrine.models.families import family_of
 from vitrine.spelling import printable
 
 MAX_NAMES = 20
@@ -16,7 +17,7 @@ MAX_NAMES = 20
 def card(record: Record, *, layout: Layout) -> str:
     """Write the card: what the model is, how its input is made, how to load it."""
     config, preprocess = record.config, record.preprocess
-    name = record.variant or ("ViT" if isinstance(config, ViTConfig) else "BiT")
+    name = record.variant or family_of(config).kind
     lines = ["---", "library_name: vitrine", "tags: [image-classification, vision-transformer]", "---", ""]
     lines += [f"# {name} at {shown(config.image_size)} px", ""]
     lines.append(f"{cost_of(config).params:,} parameters, {config.channels} input channels, ")

@@ -11,6 +11,7 @@ import torch
 from vitrine.checkpoints.adapting import Changed, at_image_size, with_channels, with_num_classes
 from vitrine.checkpoints.checksum import Verifier
 from vitrine.checkpoints.layouts import Configured, Hints, Layout, detect
+from vitrine.checkpoints.layouts.prefixed import PrefixedFile
 from vitrine.checkpoints.locating import find
 from vitrine.checkpoints.reading import open_tensors
 from vitrine.checkpoints.reading.safetensors_file import SafetensorsFile
@@ -25,6 +26,7 @@ from vitrine.models import Model, ViTConfig, create_model
 from vitrine.models.config import as_size
 from vitrine.runtime.progress import notice
 from vitrine.runtime.result import abbreviated, html_table, is_empty
+from vitrine.spelling import counted
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -131,7 +133,7 @@ def open_weights(
         return fresh(place, image_size=image_size)
     file = open_tensors(place.weights)
     beside = read_sidecars(place.folder, file.metadata)
-    layout = detect(file)
+    file, layout = detect(file, config=beside.record.config if beside.record else None)
     hints = Hints(
         path=place.weights,
         image_size=beside.image_size,
@@ -148,6 +150,9 @@ def open_weights(
         is_foreign = is_saved_elsewhere(file, beside.settings, beside.record)
         shown = understand(layout, file.index, hints_of(beside.record, hints)).config if is_foreign else None
         record, notes = reconcile(beside.record, shown, layout=layout, beside=beside)
+    if isinstance(file, PrefixedFile):
+        skipped = f"; {counted(file.num_skipped, 'other tensor')} skipped" if file.num_skipped else ""
+        notes = (*notes, f"the model is what the file calls {file.prefix.rstrip('.')}{skipped}")
     weights = map_weights(file, layout, record.config)
     sums = record.checksums.get(place.weights.name, {})
     return Opened(weights=weights, record=record, notes=notes, file=file, checksums=sums)

@@ -10,6 +10,7 @@ from vitrine.data.preparing.preprocess import Preprocess
 from vitrine.errors import CheckpointError, ConfigError
 from vitrine.models import BiTConfig, ModelConfig, ViTConfig
 from vitrine.models.config import ResNetStemConfig
+from vitrine.models.families import FAMILIES, family_of
 from vitrine.models.variants import VARIANTS, configure
 from vitrine.version import __version__
 
@@ -79,7 +80,7 @@ class Record:
 
 def config_to_json(config: ModelConfig) -> dict[str, Any]:
     """Return a config as plain values, its kind included."""
-    return {"kind": "BiT" if isinstance(config, BiTConfig) else "ViT", **dataclasses.asdict(config)}
+    return {"kind": family_of(config).kind, **dataclasses.asdict(config)}
 
 
 def config_from_json(values: Mapping[str, Any]) -> ModelConfig:
@@ -88,20 +89,30 @@ def config_from_json(values: Mapping[str, Any]) -> ModelConfig:
         key: tuple(value) if isinstance(value, list) else value for key, value in values.items()
     }
     kind = options.pop("kind", "ViT")
-    known = {found.name for found in dataclasses.fields(BiTConfig if kind == "BiT" else ViTConfig)}
+    if kind not in FAMILIES:
+        raise ConfigError(f"models of the family {kind!r} are unknown here; known: {', '.join(FAMILIES)}")
+    family = FAMILIES[kind]
+    known = {field.name for field in dataclasses.fields(family.config)}
     unknown = sorted(set(options) - known)
     if unknown:
         raise ConfigError(f"a {kind} has no option {unknown[0]!r}")
-    if kind == "BiT":
-        return BiTConfig(**options)
     stem = options.get("stem")
-    if stem is not None:
+    if family.config is ViTConfig and stem is not None:
         options["stem"] = ResNetStemConfig(**(stem | {"units": tuple(stem["units"])}))
-    return ViTConfig(**options)
+    config: ModelConfig = family.config(**options)
+    return config
 
 
 def variant_of(config: ModelConfig) -> str | None:
     """Return the paper's name for a model of this shape, whatever its numerics, size, head and channels."""
+    for name, registered in family_of(config).variants.items():
+        if (
+            dataclasses.replace(config, image_size=registered.image_size, num_classes=registered.num_classes)
+            == registered
+        ):
+            return name
+    if family_of(config).kind not in ("ViT", "BiT"):
+        return None
     for name in VARIANTS:
         if shape_of(configure(name)) == shape_of(config):
             return name

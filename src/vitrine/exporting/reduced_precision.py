@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 
-from vitrine.errors import ConfigError, MissingExtraError
+from vitrine.errors import ConfigError, MissingExtraError, TryOption
 from vitrine.exporting.onnx_graph import clean, import_onnx, save_graph
 from vitrine.models import BiTConfig, ModelConfig
 
@@ -53,10 +53,12 @@ def write_int8(source: Path, path: Path) -> None:
 
 
 def require_products(config: ModelConfig) -> None:
-    """Refuse int8 where there is next to nothing to make smaller."""
+    """Refuse int8 for a model that has next to no matrix products."""
     if isinstance(config, BiTConfig):
         raise ConfigError(
-            "--int8 makes matrix products smaller, and a BiT ResNet is convolutions all through; use --fp16"
+            "makes matrix products smaller, and a BiT ResNet consists of convolutions",
+            option="int8",
+            advice=[TryOption("fp16", "to halve its size", True)],
         )
 
 

@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from vitrine.checkpoints.converting import other_numerics
-from vitrine.checkpoints.layouts import Target
 from vitrine.checkpoints.libraries import LIBRARIES, NoAnswerError, open_in_library
 from vitrine.checkpoints.loading import Loaded, load
 from vitrine.checkpoints.saving import Prepared, prepare, write
@@ -88,8 +87,7 @@ def plan_export(
         )
     if to == "torch-export":
         return lambda folder: export_program(loaded, folder)
-    target: Target = to  # type: ignore[assignment]
-    prepared = prepare(ModelWeights(loaded.model), loaded.record, target=target, approximate=approximate)
+    prepared = prepare(ModelWeights(loaded.model), loaded.record, target=to, approximate=approximate)
     return lambda folder: export_layout(prepared, folder)
 
 

@@ -30,14 +30,14 @@ def finetune_model(
     recipe: str,
     options: RecipeOptions,
     out: Path | None,
-    sweep: bool,
-    probe: bool,
-    freeze: int | None,
     data_options: DataOptions,
     execution: Execution,
-    overwrite: bool,
-    tensorboard: bool,
-    wandb: str | None,
+    sweep: bool = False,
+    probe: bool = False,
+    freeze: int | None = None,
+    overwrite: bool = False,
+    tensorboard: bool = False,
+    wandb: str | None = None,
 ) -> TrainingResult:
     """Fine-tune a model on `data`, at one learning rate or at the best of a sweep."""
     chosen = frozen(labels_recipe(recipe, options), probe=probe, freeze=freeze)

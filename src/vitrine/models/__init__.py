@@ -4,6 +4,8 @@ from typing import Any
 
 from vitrine.models.bit import BiT
 from vitrine.models.config import BiTConfig, ModelConfig, ViTConfig
+from vitrine.models.cost import bit_cost, vit_cost
+from vitrine.models.families import Family, family_of, register_family
 from vitrine.models.variants import configure
 from vitrine.models.vit import ViT
 
@@ -12,6 +14,7 @@ Model = ViT | BiT
 __all__ = [
     "BiT",
     "BiTConfig",
+    "Family",
     "Model",
     "ModelConfig",
     "ViT",
@@ -19,6 +22,7 @@ __all__ = [
     "build",
     "configure",
     "create_model",
+    "register_family",
 ]
 
 
@@ -42,4 +46,9 @@ def create_model(
 
 def build(config: ModelConfig) -> Model:
     """Create a freshly initialised model from its config."""
-    return ViT(config) if isinstance(config, ViTConfig) else BiT(config)
+    model: Model = family_of(config).build(config)  # type: ignore[assignment]
+    return model
+
+
+register_family(Family(kind="ViT", config=ViTConfig, build=ViT, cost=vit_cost))
+register_family(Family(kind="BiT", config=BiTConfig, build=BiT, cost=bit_cost))

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from vitrine.models.config import BiTConfig, ModelConfig, ResNetStemConfig, ViTConfig
+from vitrine.models.families import family_of
 
 # A training step costs a forward pass and twice that backwards; a multiply-add is two operations.
 TRAINING_FLOPS_PER_MAC = 6
@@ -35,7 +36,8 @@ class Cost:
 
 def cost_of(config: ModelConfig) -> Cost:
     """Count a model at its built image size."""
-    return bit_cost(config) if isinstance(config, BiTConfig) else vit_cost(config)
+    cost: Cost = family_of(config).cost(config)
+    return cost
 
 
 def training_exaflops(macs: int, *, images: float, epochs: float) -> float:

@@ -8,6 +8,7 @@ from typing import Any
 
 from vitrine.errors import ConfigError
 from vitrine.models.config import BiTConfig, ModelConfig, ResNetStemConfig, ViTConfig, as_size, with_options
+from vitrine.models.families import named_variant
 from vitrine.spelling import nearest
 
 # Table 1, and the two smaller ones of the authors' later work: width, depth, heads, MLP width.
@@ -79,6 +80,9 @@ def configure(
 
 def resolve(name: str) -> tuple[ModelConfig, int | None]:
     """Return the config of a name, built for a size that its patches tile, and the size in the name, if any."""
+    registered = named_variant(name.strip())
+    if registered is not None:
+        return registered, registered.image_size[0]
     for read in (read_vit, read_hybrid, read_bit, read_timm_vit, read_timm_hybrid, read_torchvision):
         found = read(name.strip())
         if found is not None:

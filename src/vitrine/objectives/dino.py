@@ -118,7 +118,7 @@ class DinoObjective(SelfDistillationConfig, Objective):
         return move
 
     def output_statistics(self, means: Mapping[str, Tensor]) -> dict[str, float]:
-        """Return the entropy of the teacher's outputs, and how much they tell images apart."""
+        """Return the entropy of the teacher's outputs, and how well they distinguish images."""
         entropy = float(means["teacher_entropy"])
         return {
             "teacher_entropy": entropy,

@@ -144,7 +144,7 @@ class Objective:
         return self
 
     def check_views(self, *, are_fixed: bool) -> None:
-        """Refuse views that this objective cannot learn from; fixed ones show an image alike at every epoch."""
+        """Refuse views that this objective cannot learn from; fixed views show an image unchanged at every epoch."""
 
     def check_model(self, config: ModelConfig) -> None:
         """Refuse a model that this objective cannot train, before anything is written."""
@@ -214,7 +214,7 @@ class Objective:
         return evaluate
 
     def num_outputs(self, num_images: int) -> int | None:
-        """Return how many different outputs there could be for so many images, for `output_information`."""
+        """Return the largest number of different outputs for this many images, for `output_information`."""
         return None
 
     def pictures(

@@ -1,4 +1,4 @@
-"""Supervised pre-training as in Table 3 of the paper, and what came of it later (AugReg, the small recipe)."""
+"""Supervised pre-training as in Table 3 of the paper, and its successors (AugReg, the small recipe)."""
 
 from collections.abc import Callable
 
@@ -31,7 +31,7 @@ JFT = {
     "R50+ViT-L/16": (4e-4, 14),
 }
 I21K = {"ViT-B/16": 90, "ViT-B/32": 90, "ViT-L/16": 90, "ViT-L/32": 90}
-# What the authors reached on ImageNet at 224 px.
+# Accuracy of the authors on ImageNet at 224 px.
 IMAGENET = {"ViT-B/16": 74.79, "ViT-B/32": 69.19, "ViT-L/16": 72.59, "ViT-L/32": 66.90}
 REPRESENTATION = {"B": 768, "L": 1024, "H": 1280}
 

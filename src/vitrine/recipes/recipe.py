@@ -20,9 +20,9 @@ from vitrine.training.config import TrainingConfig, require_choice
 LEAST_BATCH = 16
 # A fifth of the steps is the largest warm-up in Table 4 (Pets: 100 of 500); more would end before the peak.
 LEAST_WARMUPS, LEAST_RECORDS = 5, 20
-# By default a run is evaluated this often, within an epoch only if that is longer than so many steps, and for at most
-# this fraction of its time. An image that is evaluated is read and goes forward once: at most half the cost of one
-# that is trained on.
+# By default a run has this many evaluations, at most one per epoch unless epochs are longer than this many steps, for
+# at most this fraction of its time. Evaluating an image costs at most half of training on it: it is read and goes
+# forward once.
 EVALUATIONS, LONG_EPOCH = 10, 1000
 MOST_TIME_EVALUATING, COST_OF_EVALUATING = 0.1, 0.5
 

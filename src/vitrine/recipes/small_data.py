@@ -37,7 +37,7 @@ def demo() -> Recipe:
 
 
 def from_scratch() -> Recipe:
-    """A plain ViT from scratch on some tens of thousands of small images: what `vitrine pretrain` does by default.
+    """A plain ViT from scratch on tens of thousands of small images: the default of `vitrine pretrain`.
 
     Average pooling, fixed positions, RandAugment, mixup and cutmix, long schedule. Unmeasured.
     """
@@ -70,7 +70,7 @@ def cifar10() -> Recipe:
         },
         size=32,
         views=Views(crop="padded"),
-        # Cut and mixed pictures already hide parts of each other: nothing is erased, and operations are mild.
+        # Mixup and cutmix already hide parts of the images: nothing is erased, and operations are mild.
         augment=Augment(
             num_operations=2, magnitude=6, mixup=0.2, cutmix=1.0, label_smoothing=0.1, until=0.9
         ),

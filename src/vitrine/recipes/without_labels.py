@@ -1,4 +1,4 @@
-"""Pre-training without labels: the paper's own (section 4.6, appendix B.1.2), later ones, and from a teacher."""
+"""Pre-training without labels: the paper's own (section 4.6, appendix B.1.2), MAE, DINO, and from a teacher."""
 
 from collections.abc import Callable
 
@@ -78,7 +78,7 @@ def dino() -> Recipe:
 
 
 def distillation() -> Recipe:
-    """Features of a teacher, class token and patches by cosine, on random crops that both see.
+    """Learn the features of a teacher, class token and patches, on random crops that both see.
 
     Expected: see docs/guides/without-labels.md. Unmeasured here.
     """

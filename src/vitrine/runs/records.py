@@ -1,4 +1,4 @@
-"""What a run is made of, beside its recipe: a model, the way it is executed, and what it writes."""
+"""The parts of a run beside its data and recipe: the model, the execution, the output; and its result."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -8,6 +8,7 @@ from vitrine.data.preparing.preprocess import Preprocess
 from vitrine.evaluation.scoring import ClassMeasure, Mistake
 from vitrine.models import Model
 from vitrine.objectives.teacher import Teacher
+from vitrine.runtime.result import Result
 from vitrine.runtime.run_folder import RunFolder
 
 
@@ -46,8 +47,8 @@ class RunOutput:
     """Whether the run ends with its page."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class TrainingResult:
+@dataclass(frozen=True, kw_only=True, repr=False)
+class TrainingResult(Result):
     """A finished run."""
 
     folder: Path

@@ -25,6 +25,7 @@ from vitrine.reports.run_account import RunAccount, read_account
 from vitrine.reports.run_page import Attention, render_run
 from vitrine.reports.thumbnails import data_url
 from vitrine.runtime.progress import quiet
+from vitrine.runtime.result import Result
 from vitrine.runtime.run_folder import RunFolder
 from vitrine.spelling import duration
 
@@ -33,8 +34,8 @@ VALIDATION = "val"
 CARD_SIDE = 192
 
 
-@dataclass(frozen=True, kw_only=True)
-class RunReport:
+@dataclass(frozen=True, kw_only=True, repr=False)
+class RunReport(Result):
     """The page of a run, and its headline."""
 
     folder: Path

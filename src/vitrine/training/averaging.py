@@ -1,4 +1,4 @@
-"""Polyak averaging: a second set of weights that follows the first one slowly (section 4.1)."""
+"""Polyak averaging: an exponential average of all weights (section 4.1)."""
 
 import copy
 from collections.abc import Iterator
@@ -10,11 +10,11 @@ from torch.distributed.tensor import DTensor
 
 
 class Averages:
-    """An exponential average of every weight; young averages forget faster, so that the start does not linger."""
+    """An exponential average of every weight; its decay is lower at first, so that the first weights fade."""
 
     def __init__(self, model: nn.Module, *, decay: float) -> None:
         self.decay = decay
-        # The model's own tensors, which steps change in place: asking for them at every step takes milliseconds.
+        # The model's own tensors, which steps change in place: listing them at every step takes milliseconds.
         self._followed = dict(model.state_dict())
         self.weights = {name: value.detach().clone() for name, value in self._followed.items()}
         numbers = {name: value for name, value in self._followed.items() if value.is_floating_point()}
@@ -35,7 +35,7 @@ class Averages:
 
     @contextmanager
     def applied_to(self, model: nn.Module) -> Iterator[nn.Module]:
-        """Lend the averaged weights to the model for the length of the block."""
+        """Give the averaged weights to the model for the length of the block."""
         current = copy.deepcopy(model.state_dict())
         model.load_state_dict(self.weights)
         try:

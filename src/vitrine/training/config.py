@@ -1,4 +1,4 @@
-"""All numbers of a training run, in one frozen record that refuses nonsense."""
+"""The settings of training, in one frozen record that refuses nonsense."""
 
 import math
 from dataclasses import dataclass
@@ -11,15 +11,15 @@ from vitrine.training.schedule import Decay
 OptimizerName = Literal["adamw", "sgd", "muon"]
 Precision = Literal["auto", "bf16", "fp32", "fp8"]
 Trains = Literal["all", "head"]
-# Steps between two checkpoints of a long run, and how many a short one has, where nothing is said.
+# By default, steps between two checkpoints of a long run, and the number of checkpoints of a short one.
 LONG_WAY, LEAST_CHECKPOINTS = 1000, 4
-# Compiling takes about a minute; a run must be long enough to win that back.
+# Compiling takes about a minute; it pays off in runs of this length.
 STEPS_WORTH_COMPILING = 2000
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingConfig:
-    """What the loop needs to know. Weight decay is decoupled and multiplied by the learning rate (torch's AdamW).
+    """The settings of the loop. Weight decay is decoupled and multiplied by the learning rate (torch's AdamW).
 
     `adamw` is the paper's Adam for ViTs and ResNets alike (Table 3, appendix D.1); `sgd` its fine-tuning
     (Table 4); `muon` orthogonalises the updates of the blocks' matrices and leaves the rest to AdamW.
@@ -27,7 +27,7 @@ class TrainingConfig:
 
     total_steps: int = 10_000
     batch_size: int = 512
-    """Images a step over all processes and micro-batches."""
+    """Images per step, over all processes and micro-batches."""
     optimizer: OptimizerName = "adamw"
     lr: float = 1e-3
     warmup_steps: int = 0
@@ -36,7 +36,7 @@ class TrainingConfig:
     boundaries: tuple[float, ...] = ()
     weight_decay: float = 0.0
     decays_all: bool = False
-    """Whether norms, biases, tokens and positions decay too; by default matrices and kernels alone."""
+    """Whether norms, biases, tokens and positions decay too; by default only matrices and kernels do."""
     betas: tuple[float, float] = (0.9, 0.999)
     momentum: float = 0.9
     clip_norm: float | None = 1.0
@@ -45,31 +45,31 @@ class TrainingConfig:
     trains: Trains = "all"
     """`head` freezes everything else: a linear probe."""
     frozen_blocks: int = 0
-    """The embedding and so many blocks from there on (of a ResNet the stem and stages) stay as they are."""
+    """Number of blocks that are frozen, from the first on, with the embedding; in a ResNet the stem and stages."""
     matrix_lr_factor: float = 4.0
-    """For `muon`: learning rate of the matrices over that of the rest."""
+    """For `muon`: learning rate of matrices relative to that of the rest."""
     average_decay: float | None = None
     """Decay of Polyak averaging; the paper's is .9999."""
     precision: Precision = "auto"
-    """bf16 on CUDA, fp32 elsewhere, unless said; fp8 computes the largest products in it and the rest in bf16."""
+    """`auto` is bf16 on CUDA and fp32 elsewhere; `fp8` computes the largest products in fp8, the rest in bf16."""
     compile: bool | None = None
-    """None compiles on CUDA when the run is long enough to repay it."""
+    """None compiles on CUDA if the run is long enough to pay off."""
     graphs: bool = False
-    """Record a step as a CUDA graph and replay it: for models so small that launching kernels outlasts them. One
-    process on CUDA, without activation checkpointing, which asks for random states; elsewhere it changes nothing."""
+    """Record a step as a CUDA graph and replay it: for small models, whose kernels take less time than their launch.
+    Needs one process on CUDA and no activation checkpointing, which reads random states; ignored elsewhere."""
     micro_batch: int | None = None
-    """Images at a time on one device; None takes as many as memory holds, and halves when it runs out."""
+    """Images at a time on one device; None is as many as fit in memory, halved when it runs out."""
     seed: int = 0
     log_every: int = 50
     evaluate_every: int | None = None
-    """None evaluates at the end alone; the verbs spread some over the run where nothing is said."""
+    """Steps between two evaluations; None evaluates only at the end. The verbs spread some over a run by default."""
     checkpoint_every: int | None = None
-    """None is every 1000 steps, and four times in a shorter run: a power cut takes no more than a quarter of it."""
+    """None is every 1000 steps, and four times in a shorter run, so that a power cut costs at most a quarter."""
     patience: int | None = None
-    """Stop after this many evaluations without a better one."""
+    """Stop after this many evaluations without improvement."""
 
     def compiles_on(self, device: str) -> bool:
-        """Whether the model is compiled on this kind of device: as told or, on CUDA, in runs that are long enough."""
+        """Whether the model is compiled on this kind of device: as set or, on CUDA, in runs that are long enough."""
         if self.compile is not None:
             return self.compile
         return device == "cuda" and self.total_steps >= STEPS_WORTH_COMPILING
@@ -115,9 +115,9 @@ class TrainingConfig:
                 raise ConfigError(f"{name} must be {rule}, got {getattr(self, name)}")
 
 
-def require_choice(name: str, given: Any, choices: tuple[str, ...]) -> None:
+def require_choice(name: str, value: Any, choices: tuple[str, ...]) -> None:
     """Refuse a word that is not one of the choices, with the nearest one."""
-    if given not in choices:
+    if value not in choices:
         raise ConfigError(
-            f"{name} must be one of {', '.join(choices)}, got {given!r}; nearest: {nearest(str(given), choices)[0]}"
+            f"{name} must be one of {', '.join(choices)}, got {value!r}; nearest: {nearest(str(value), choices)[0]}"
         )

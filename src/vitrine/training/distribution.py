@@ -1,6 +1,8 @@
-"""How weights and gradients are shared among processes: DDP, or FSDP2 where the model itself is cut up."""
+"""How several processes train one model: DDP, or FSDP2 where the weights are sharded."""
 
 from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
 
 from vitrine.models.bit import PreActivationUnit
 from vitrine.models.encoder import Block
@@ -8,13 +10,10 @@ from vitrine.runtime.processes import Processes
 
 
 def distributed(model: nn.Module, processes: Processes, *, shard: bool) -> nn.Module:
-    """Return the module whose calls share gradients: the model itself, DDP round it, or the model sharded."""
+    """Return the module that exchanges gradients: the model itself, the model in DDP, or the sharded model."""
     if processes.world_size == 1:
         return model
     if shard:
-        from torch.distributed.device_mesh import init_device_mesh
-        from torch.distributed.fsdp import fully_shard
-
         mesh = init_device_mesh(processes.device.type, (processes.world_size,))
         # Blocks one by one, so that only one of them is whole at a time.
         for module in list(model.modules()):

@@ -24,7 +24,7 @@ class Muon(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
-        """Update every parameter; nothing at all where `found_inf` says that a gradient is not finite."""
+        """Update every parameter; change nothing if `found_inf` flags a gradient with NaN or infinity."""
         found = getattr(self, "found_inf", None)
         for group in self.param_groups:
             parameters = [p for p in group["params"] if p.grad is not None]
@@ -39,7 +39,7 @@ class Muon(torch.optim.Optimizer):
             by_shape.setdefault(parameter.shape, []).append(parameter)
         for shape, alike in by_shape.items():
             gradients = torch.stack([p.grad for p in alike if p.grad is not None])
-            if found is not None:  # zeros where anything is not finite, so that no state is spoilt
+            if found is not None:  # zeros if anything is NaN or infinity, so that no state is spoilt
                 gradients = torch.where(found > 0, 0.0, gradients)
             momenta = [self._buffer(parameter, "momentum") for parameter in alike]
             torch._foreach_lerp_(momenta, list(gradients), 1 - group["momentum"])

@@ -1,4 +1,4 @@
-"""Optimizers, and which parameter gets which learning rate and decay."""
+"""Optimizers, and the learning rate and weight decay of each parameter."""
 
 import re
 from typing import Any
@@ -12,7 +12,7 @@ from vitrine.training.muon import Muon
 
 
 def make_optimizer(model: nn.Module, config: TrainingConfig) -> torch.optim.Optimizer:
-    """Freeze what is not trained and make the optimizer over the rest.
+    """Freeze what is not trained and build the optimizer of the rest.
 
     Every group has `lr_scale`, which the loop multiplies the schedule's rate with.
     """
@@ -28,7 +28,7 @@ def make_optimizer(model: nn.Module, config: TrainingConfig) -> torch.optim.Opti
 
 
 def freeze(model: nn.Module, config: TrainingConfig) -> None:
-    """Let gradients reach what is trained alone; to be called before DDP counts on every other gradient."""
+    """Freeze parameters that are not trained; call it before DDP, which waits for all other gradients."""
     depth = num_blocks(model)
     if config.frozen_blocks > depth:
         raise ConfigError(
@@ -69,7 +69,7 @@ def is_head(name: str) -> bool:
 
 
 def is_teacher(name: str) -> bool:
-    """Whether a parameter belongs to a module's `teacher`, which follows the trained weights without gradients."""
+    """Whether a parameter belongs to a module's `teacher`, which averages the trained weights without gradients."""
     return name.split(".", maxsplit=1)[0] == "teacher"
 
 
@@ -108,7 +108,7 @@ class DecoupledSGD(torch.optim.SGD):
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
-        """Decay, then step; nothing at all where `found_inf` says that a gradient is not finite."""
+        """Decay, then step; change nothing if `found_inf` flags a gradient with NaN or infinity."""
         found = getattr(self, "found_inf", None)
         for group in self.param_groups:
             if group["decoupled_decay"]:
@@ -120,9 +120,9 @@ class DecoupledSGD(torch.optim.SGD):
 
 
 def set_rates(optimizer: torch.optim.Optimizer, rate: float) -> None:
-    """Give every group its share of the schedule's rate."""
+    """Set the learning rate of every group from that of the schedule."""
     for group in optimizer.param_groups:
-        if isinstance(group["lr"], torch.Tensor):  # recorded steps read it where it is
+        if isinstance(group["lr"], torch.Tensor):  # recorded steps read it in place
             group["lr"].fill_(rate * group["lr_scale"])
         else:
             group["lr"] = rate * group["lr_scale"]

@@ -1,4 +1,4 @@
-"""Learning rate by step: a line up, then down by the rule of the table (appendix B.1)."""
+"""Learning rate by step: linear warm-up, then the decay of the recipe (appendix B.1)."""
 
 import math
 from typing import Literal

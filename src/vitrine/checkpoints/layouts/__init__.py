@@ -1,6 +1,14 @@
-"""The layouts of weights that exist, told apart by names and shapes. One file a layout."""
+"""The known layouts of weights, told apart by names and shapes: one file per layout, one line to register it.
 
-from typing import Literal
+A layout from outside the package needs no more than
+
+    register_layout("mine", recognise=recognise, for_model=for_model)
+
+where `recognise` returns the layout of tensors that it knows, and `for_model` the one to write a model in.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
 
 from vitrine.checkpoints.layouts import (
     bit_npz,
@@ -13,46 +21,132 @@ from vitrine.checkpoints.layouts import (
 )
 from vitrine.checkpoints.layouts.bit_npz import BiTNpzLayout
 from vitrine.checkpoints.layouts.layout import Configured, Hints, Layout
-from vitrine.checkpoints.layouts.native import NativeLayout
+from vitrine.checkpoints.layouts.native import NativeLayout, empty_state
 from vitrine.checkpoints.layouts.official import Generation
+from vitrine.checkpoints.layouts.prefixed import PrefixedFile, prefixes_in
 from vitrine.checkpoints.layouts.timm import TimmLayout
 from vitrine.checkpoints.layouts.timm_bit import TimmBiTLayout
 from vitrine.checkpoints.layouts.torchvision import TorchvisionLayout
-from vitrine.checkpoints.tensors import TensorFile
-from vitrine.errors import CheckpointError
+from vitrine.checkpoints.tensors import Index, TensorFile
+from vitrine.errors import CheckpointError, ConfigError
 from vitrine.models import BiTConfig, ModelConfig
+from vitrine.spelling import nearest
 
-Target = Literal["npz", "hf", "timm", "torchvision", "dinov2", "vitrine"]
-KNOWN = (native, official, bit_npz, huggingface, torchvision, timm, timm_bit)
+Target = str
+"""Name of a layout to write: npz, hf, timm, torchvision, dinov2, vitrine, or a registered one."""
+Recogniser = Callable[[Index], Layout | None]
+Writer = Callable[[ModelConfig, Generation], Layout]
 
-__all__ = ["Configured", "Generation", "Hints", "Layout", "Target", "detect", "layout_for"]
+__all__ = [
+    "Configured",
+    "Generation",
+    "Hints",
+    "Layout",
+    "Target",
+    "detect",
+    "layout_for",
+    "register_layout",
+]
 
 
-def detect(file: TensorFile) -> Layout:
-    """Tell the layout of a file from its names."""
-    for module in KNOWN:
-        found: Layout | None = module.recognise(file.index)
-        if found is not None:
-            return found
+@dataclass(frozen=True, kw_only=True)
+class Registered:
+    """One name under which weights can be recognised, written, or both."""
+
+    recognise: Recogniser | None = None
+    for_model: Writer | None = None
+
+
+REGISTRY: dict[str, Registered] = {}
+
+
+def register_layout(
+    name: str, *, recognise: Recogniser | None = None, for_model: Writer | None = None
+) -> None:
+    """Add a layout; the files of earlier ones are recognised first."""
+    if name in REGISTRY:
+        raise ConfigError(f"a layout named {name!r} is registered already")
+    REGISTRY[name] = Registered(recognise=recognise, for_model=for_model)
+
+
+def detect(file: TensorFile, *, config: ModelConfig | None = None) -> tuple[TensorFile, Layout]:
+    """Tell the layout of a file from its names; return the file too, without a prefix before all names.
+
+    `config` is that of the record beside the file, where there is one: it knows models of registered families.
+    """
+    layout = recognised(file.index)
+    if layout is not None:
+        return file, layout
+    if config is not None and set(empty_state(config)) == set(file.index):
+        return file, NativeLayout()
+    inner = [
+        (prefix, layout)
+        for prefix in prefixes_in(file.index)
+        if (layout := recognised(PrefixedFile(file, prefix).index)) is not None
+    ]
+    # A prefix inside another that is recognised too is the same model, seen with more or fewer of its tensors.
+    shortest = [
+        found
+        for found in inner
+        if not any(found[0] != other[0] and found[0].startswith(other[0]) for other in inner)
+    ]
+    if len(shortest) == 1:
+        prefix, layout = shortest[0]
+        return PrefixedFile(file, prefix), layout
+    if shortest:
+        names = ", ".join(prefix.rstrip(".") for prefix, _ in shortest)
+        raise CheckpointError(
+            f"{file.path} holds several models ({names}); save the state dict of one of them"
+        )
     names = ", ".join(sorted(file.index)[:3])
     raise CheckpointError(
-        f"{file.path} is in no known layout (official npz, BiT npz, timm, Hugging Face, torchvision, DINOv2, "
-        f"Vitrine): its first tensors are {names}"
+        f"{file.path} is in no known layout ({', '.join(REGISTRY)}): its first tensors are {names}"
     )
+
+
+def recognised(index: Index) -> Layout | None:
+    """Return the first layout that knows these names."""
+    for known in REGISTRY.values():
+        layout = known.recognise(index) if known.recognise is not None else None
+        if layout is not None:
+            return layout
+    return None
 
 
 def layout_for(target: Target, config: ModelConfig, *, generation: Generation = "A") -> Layout:
     """Return the layout in which a target keeps such a model."""
-    is_bit = isinstance(config, BiTConfig)
-    if target == "npz":
-        return BiTNpzLayout() if is_bit else official.of_generation(generation)
-    if target == "timm":
-        return TimmBiTLayout() if is_bit else TimmLayout()
-    if target == "dinov2":
-        return TimmLayout(family="dinov2")
-    if target == "torchvision":
-        return TorchvisionLayout()
+    writers = {name: known.for_model for name, known in REGISTRY.items() if known.for_model is not None}
+    if target not in writers:
+        raise ConfigError(
+            f"must be one of {', '.join(writers)}, got {target!r}; nearest: {nearest(target, writers)[0]}",
+            option="to",
+        )
+    return writers[target](config, generation)
+
+
+def _npz(config: ModelConfig, generation: Generation) -> Layout:
+    return BiTNpzLayout() if isinstance(config, BiTConfig) else official.of_generation(generation)
+
+
+def _timm(config: ModelConfig, generation: Generation) -> Layout:
+    return TimmBiTLayout() if isinstance(config, BiTConfig) else TimmLayout()
+
+
+def _vitrine(config: ModelConfig, generation: Generation) -> Layout:
+    """Hugging Face's names where its classes can hold the model, so that transformers opens the folder."""
     hugging_face = huggingface.for_model(config)
-    if target == "hf" or hugging_face.refusal(config) is None:
-        return hugging_face
-    return NativeLayout()
+    return hugging_face if hugging_face.refusal(config) is None else NativeLayout()
+
+
+register_layout("vitrine", recognise=native.recognise, for_model=_vitrine)
+register_layout("npz", recognise=official.recognise, for_model=_npz)
+register_layout("BiT npz", recognise=bit_npz.recognise)
+register_layout(
+    "hf", recognise=huggingface.recognise, for_model=lambda config, generation: huggingface.for_model(config)
+)
+register_layout(
+    "torchvision", recognise=torchvision.recognise, for_model=lambda config, generation: TorchvisionLayout()
+)
+register_layout("timm", recognise=timm.recognise, for_model=_timm)
+register_layout("timm BiT", recognise=timm_bit.recognise)
+register_layout("dinov2", for_model=lambda config, generation: TimmLayout(family="dinov2"))

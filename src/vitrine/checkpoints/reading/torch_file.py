@@ -1,11 +1,12 @@
 """torch's own files (.pt, .pth, .bin): only tensors and plain containers are unpickled, never code."""
 
+import argparse
 import pickle
 import re
 import warnings
 import zipfile
-from collections.abc import Mapping
-from pathlib import Path
+from collections.abc import Callable, Mapping
+from pathlib import Path, PosixPath, PurePosixPath, PureWindowsPath
 from typing import Any
 
 import torch
@@ -16,9 +17,26 @@ from vitrine.checkpoints.tensors import Index, Spec
 from vitrine.errors import CheckpointError
 
 # Where training scripts put the weights inside what they save; averaged weights first.
-NESTS = ("state_dict_ema", "model_ema", "state_dict", "model", "teacher", "module")
+NESTS = (
+    "state_dict_ema",
+    "model_ema",
+    "ema_state_dict",
+    "state_dict",
+    "model_state_dict",
+    "model",
+    "teacher",
+    "module",
+)
 # What wrappers put before every name.
-WRAPPERS = ("module.", "_orig_mod.", "backbone.", "model.")
+WRAPPERS = ("module.", "_orig_mod.", "backbone.", "model.", "net.")
+
+# Records without behaviour that training scripts and Lightning keep beside the weights: hyperparameters, paths.
+HARMLESS: list[Callable[..., Any] | tuple[Callable[..., Any], str]] = [
+    argparse.Namespace,
+    PurePosixPath,
+    PureWindowsPath,
+    PosixPath,
+]
 
 
 class TorchFile:
@@ -54,14 +72,16 @@ def unpickle(path: Path) -> Any:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of an unusual protocol; what it cannot read it refuses
-            return torch.load(path, map_location="cpu", weights_only=True, mmap=True if is_zip else None)
+            with torch.serialization.safe_globals(HARMLESS):
+                return torch.load(path, map_location="cpu", weights_only=True, mmap=True if is_zip else None)
     except pickle.UnpicklingError as error:
         wanted = re.search(r"(?:GLOBAL|global|class|function)\s+`?([\w.]+\.[\w.]+)", str(error))
         what = f" (it wants {wanted[1]})" if wanted else ""
         if wanted is None and "Unsupported" not in str(error) and "Weights only" not in str(error):
             raise CheckpointError(f"{path} is cut off or damaged; download or copy it again") from None
+        kind = "a Lightning checkpoint" if path.suffix == ".ckpt" else "a pickle"
         raise CheckpointError(
-            f"{path} is a pickle that would run code when read{what} and is refused; "
+            f"{path} is {kind} that would run code when read{what} and is refused; "
             "save its state dict alone, best as safetensors"
         ) from None
     except (RuntimeError, EOFError, ValueError, KeyError, AttributeError) as error:

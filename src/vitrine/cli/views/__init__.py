@@ -33,6 +33,7 @@ from vitrine.cli.lines import Line
 SHARED = {"pretrain": "finetune", "resume": "finetune"}
 # Class of a record, by its full name -> the function that makes its lines.
 PRESENTED: dict[str, str] = {
+    "vitrine.evaluation.vtab.protocol.VtabPlan": "vtab:plan_lines",
     "vitrine.jobs.export.ExportPlan": "export:plan_lines",
     "vitrine.jobs.inspect.InspectPlan": "inspect:plan_lines",
     "vitrine.jobs.check.CheckPlan": "check:plan_lines",
@@ -40,6 +41,7 @@ PRESENTED: dict[str, str] = {
     "vitrine.jobs.evaluate.EvaluatePlan": "evaluate:plan_lines",
     "vitrine.jobs.model_argument.PicturesPlan": "plans:pictures",
     "vitrine.jobs.serve.ServePlan": "serve:plan_lines",
+    "vitrine.jobs.demo.DemoStep": "demo:step_lines",
     "vitrine.runs.plan.RunPlan": "finetune:plan_lines",
     "vitrine.studies.execution.StudyPlan": "study:plan_lines",
 }

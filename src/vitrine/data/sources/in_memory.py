@@ -86,7 +86,8 @@ class PictureList(Source):
 
 
 def as_picture_list(pictures: Any) -> Sequence[Any]:
-    """Return a list, stack, array or generator of pictures as a sequence; refuse a single picture."""
+    """Return a list, stack, array, generator or table column of pictures as a sequence; refuse a single picture."""
+    pictures = _column_of(pictures)
     is_single = isinstance(pictures, str | Path | bytes | bytearray | memoryview | Image.Image | FileObject)
     if isinstance(pictures, torch.Tensor) or (
         isinstance(pictures, np.ndarray) and pictures.dtype.kind not in "OUS"
@@ -105,6 +106,21 @@ def as_picture_list(pictures: Any) -> Sequence[Any]:
         read_file_object(picture, name=f"picture {number}") if isinstance(picture, FileObject) else picture
         for number, picture in enumerate(sequence)
     ]
+
+
+def _column_of(pictures: Any) -> Any:
+    """Return the one column of a table (pandas, polars, or an array of shape (N, 1)); anything else as it is."""
+    columns = getattr(pictures, "columns", None)
+    if columns is not None:
+        if len(columns) != 1:
+            raise DataError(
+                f"one column of pictures is needed, got {', '.join(map(str, columns))}; select one of them"
+            )
+        return pictures[columns[0]]
+    is_column = (
+        isinstance(pictures, np.ndarray) and pictures.dtype.kind in "OUS" and pictures.shape[1:] == (1,)
+    )
+    return pictures[:, 0] if is_column else pictures
 
 
 def _as_bytes(data: bytes | Pixels) -> bytes:

@@ -1,29 +1,29 @@
-"""How VTAB is run: sweep on 800 and 200 images, train on all 1,000, test on the whole test set.
+"""The protocol of VTAB: sweep on 800 and 200 images, train on all 1,000, test on the whole test set.
 
-The training itself is a function that is passed in, so that nothing here knows an optimizer.
+Training is a function that is passed in, so that nothing here depends on an optimizer.
 """
 
 import json
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from vitrine.data.sources.source import Source
 from vitrine.data.sources.vtab.task_data import TaskData, find_folders, open_task
 from vitrine.data.sources.vtab.tasks import TASKS, TRAIN_IMAGES, VAL_IMAGES, Task
-from vitrine.errors import ConfigError, DataError
+from vitrine.errors import ConfigError, DataError, TryOption
 from vitrine.evaluation.metrics import Interval
 from vitrine.evaluation.vtab.scores import TaskScore, VtabScores
 from vitrine.runtime.files import write_atomically
-from vitrine.runtime.progress import notice
+from vitrine.runtime.progress import notice, present
 
 ProtocolName = Literal["vit", "lightweight"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Attempt:
-    """One training run: SGD with momentum .9 and no weight decay, as both protocols have it."""
+    """One training run: SGD with momentum 0.9 and no weight decay, as in both protocols."""
 
     lr: float
     steps: int
@@ -38,7 +38,7 @@ class Attempt:
 
 @dataclass(frozen=True, kw_only=True)
 class Protocol:
-    """The attempts that a task's sweep tries."""
+    """The attempts of a task's sweep."""
 
     name: str
     learning_rates: tuple[float, ...]
@@ -49,7 +49,7 @@ class Protocol:
     decay: Literal["cosine", "thirds"]
 
     def attempts(self, task: Task) -> list[Attempt]:
-        """List what is tried on a task, whose labels decide about crop and flip."""
+        """List the attempts on a task; its labels decide about crop and flip."""
         return [
             Attempt(
                 lr=lr,
@@ -66,8 +66,18 @@ class Protocol:
         ]
 
 
+@dataclass(frozen=True, kw_only=True)
+class VtabPlan:
+    """What is about to be trained."""
+
+    num_tasks: int
+    num_runs: int
+    protocol: Protocol
+    folder: Path
+
+
 PROTOCOLS: dict[ProtocolName, Protocol] = {
-    # Appendix B.1.1 and Table 4 of the ViT paper: one setting for all tasks, so there is nothing to sweep.
+    # Appendix B.1.1 and Table 4 of the ViT paper: one setting for all tasks, so there is no sweep.
     "vit": Protocol(
         name="vit", learning_rates=(0.01,), steps=(2_500,), batch_size=512, image_size=384, warmup_steps=500,
         decay="cosine",
@@ -79,9 +89,28 @@ PROTOCOLS: dict[ProtocolName, Protocol] = {
     ),
 }  # fmt: skip
 
-# Trains on the first source and returns whatever `measure` can score; the path is a folder for the run.
+
+def changed_protocol(
+    name: ProtocolName, *, steps: int | None, batch_size: int | None, image_size: int | None
+) -> Protocol:
+    """Return a protocol with other steps, batch or image size, under a name that tells the changes."""
+    changes: dict[str, Any] = {}
+    words = []
+    if steps is not None:
+        changes["steps"], words = (steps,), [f"steps {steps}"]
+    if batch_size is not None:
+        changes["batch_size"] = batch_size
+        words.append(f"batch {batch_size}")
+    if image_size is not None:
+        changes["image_size"] = image_size
+        words.append(f"size {image_size}")
+    full = f"{name} with {', '.join(words)}" if words else name
+    return replace(PROTOCOLS[name], name=full, **changes)
+
+
+# Trains on the source and returns a model for `measure`; the path is the folder of the run.
 FineTune = Callable[[Source, Attempt, Path], object]
-# Scores a trained model on a source: share of right answers, with its interval.
+# Measures the accuracy of a trained model on a source, with its interval.
 Measure = Callable[[object, Source], Interval]
 
 
@@ -99,25 +128,32 @@ def run_vtab(
     num_val: int = VAL_IMAGES,
     is_first: bool = True,
 ) -> VtabScores:
-    """Run every task that is there, keep each result in `folder`, and go on after those that are kept already.
+    """Run every task whose data is there and store each result in `folder`; stored results are not repeated.
 
-    `identity` says which model the results belong to; results of another are refused. `is_first` is False on the
+    `identity` names the model that the results belong to; results of another are refused. `is_first` is False on
     processes that must not write.
     """
     data = open_tasks(root, list(tasks), num_train=num_train, num_val=num_val)
     missing = tuple(task.name for task in TASKS if task.name not in data)
     if missing:
         notice(
-            f"{len(missing)} of {len(TASKS)} tasks are missing and will not be averaged: {', '.join(missing)}"
+            f"{len(missing)} of {len(TASKS)} tasks are missing and not part of any mean: {', '.join(missing)}"
         )
-    notice(f"Plan: {plan_in_words(data, protocol)}; to {folder}")
+    present(
+        VtabPlan(
+            num_tasks=len(data),
+            num_runs=sum(_count_runs(protocol, one.task) for one in data.values()),
+            protocol=protocol,
+            folder=folder,
+        )
+    )
     scores = []
-    for name, found in data.items():
+    for name, task_data in data.items():
         file = folder / "tasks" / f"{name}.json"
         kept = read_score(file, identity=identity, protocol=protocol)
         if kept is None:
             kept = run_task(
-                found, fine_tune=fine_tune, measure=measure, protocol=protocol, folder=folder / name
+                task_data, fine_tune=fine_tune, measure=measure, protocol=protocol, folder=folder / name
             )
             if is_first:
                 write_score(file, kept, identity=identity, protocol=protocol)
@@ -127,12 +163,10 @@ def run_vtab(
 
 
 def open_tasks(root: Path, tasks: list[Task], *, num_train: int, num_val: int) -> dict[str, TaskData]:
-    """Open every task that is there, before anything is trained: an unfinished root costs no hours."""
+    """Open the data of every task that is there before anything is trained, so that bad data costs no hours."""
     folders = find_folders(root, tasks)
     if not any(folders.values()):
-        raise DataError(
-            f"{root} holds none of VTAB's {len(tasks)} task folders; the first would be {tasks[0].folders[0]}"
-        )
+        raise DataError(f"{root} holds none of the {len(tasks)} task folders, such as {tasks[0].folders[0]}")
     return {
         task.name: open_task(path, task, num_train=num_train, num_val=num_val)
         for task in tasks
@@ -140,20 +174,10 @@ def open_tasks(root: Path, tasks: list[Task], *, num_train: int, num_val: int) -
     }
 
 
-def plan_in_words(data: Mapping[str, TaskData], protocol: Protocol) -> str:
-    """Say what will be trained."""
-    runs = sum(_count_runs(protocol, found.task) for found in data.values())
-    return (
-        f"{len(data)} of {len(TASKS)} tasks by the {protocol.name} protocol, {runs} runs of "
-        f"{' or '.join(f'{steps:,}' for steps in protocol.steps)} steps of {protocol.batch_size} at "
-        f"{protocol.image_size} px"
-    )
-
-
 def run_task(
     data: TaskData, *, fine_tune: FineTune, measure: Measure, protocol: Protocol, folder: Path
 ) -> TaskScore:
-    """Sweep on 800 and 200 where there is a choice, train on 1,000 with the best, test on all test images."""
+    """Sweep on 800 and 200 images if there are several attempts, train on 1,000 with the best, test on all."""
     attempts = protocol.attempts(data.task)
     sweep: dict[str, float] = {}
     best = attempts[0]
@@ -184,23 +208,25 @@ def _count_runs(protocol: Protocol, task: Task) -> int:
 
 
 def write_score(file: Path, score: TaskScore, *, identity: str, protocol: Protocol) -> None:
-    """Keep a task's result, so that an interrupted run goes on after it."""
+    """Store a task's result, so that an interrupted run continues after it."""
     with write_atomically(file, mode="w") as opened:
         json.dump({"model": identity, "protocol": asdict(protocol), "score": asdict(score)}, opened, indent=2)
 
 
 def read_score(file: Path, *, identity: str, protocol: Protocol) -> TaskScore | None:
-    """Recall a task's result; refuse one of another model or protocol."""
+    """Read a task's stored result; refuse one of another model or protocol."""
     if not file.is_file():
         return None
     try:
         kept = json.loads(file.read_text(encoding="utf-8"))
         score = kept["score"]
-        found = TaskScore(**{**score, "accuracy": Interval(**score["accuracy"])})
+        task_score = TaskScore(**{**score, "accuracy": Interval(**score["accuracy"])})
         same_protocol = kept["protocol"] == json.loads(json.dumps(asdict(protocol)))
     except (ValueError, KeyError, TypeError) as error:
-        raise DataError(f"{file} is not a result of vitrine vtab ({error}); remove it") from error
+        raise DataError(f"{file} is not a stored VTAB result ({error}); remove it") from error
     if kept["model"] != identity or not same_protocol:
         what = "model" if kept["model"] != identity else "protocol"
-        raise ConfigError(f"{file} is the result of another {what}; name another folder with --out")
-    return found
+        raise ConfigError(
+            f"{file} is the result of another {what}", advice=[TryOption("out", "to write to another folder")]
+        )
+    return task_score

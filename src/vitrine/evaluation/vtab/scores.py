@@ -1,10 +1,10 @@
-"""The results of VTAB: by task, by group, in all; what is missing is named and never averaged away."""
+"""The results of VTAB by task, by group and overall; a mean with missing tasks is never a VTAB score."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from statistics import fmean
 
-from vitrine.data.sources.vtab.tasks import GROUPS, TASKS, Group
+from vitrine.data.sources.vtab.tasks import TASKS, Group
 from vitrine.evaluation.metrics import Interval
 
 # Table 9 of the paper: accuracy in % by task, in the order of TASKS. Compared with the printed table cell by cell; a
@@ -33,13 +33,13 @@ PAPER_MEANS = {
 
 
 def paper_group_mean(name: str, group: Group) -> float:
-    """Mean in % of one group for one of the paper's models."""
+    """Return the mean in % of one group for one of the paper's models."""
     return fmean(value for task, value in zip(TASKS, PAPER_ROWS[name], strict=True) if task.group == group)
 
 
 @dataclass(frozen=True, kw_only=True)
 class TaskScore:
-    """One task: accuracy on the whole test set, and how it was reached."""
+    """One task: accuracy on the whole test set, and the chosen attempt."""
 
     task: str
     group: Group
@@ -53,7 +53,7 @@ class TaskScore:
 
 @dataclass(frozen=True, kw_only=True)
 class VtabScores:
-    """All tasks that were run, and the names of those that were not."""
+    """All tasks that ran, and the names of the missing ones."""
 
     model: str
     protocol: str
@@ -62,71 +62,20 @@ class VtabScores:
 
     @property
     def mean(self) -> float | None:
-        """Mean of the 19 tasks; None unless all are there."""
+        """Mean of the 19 tasks; None if one is missing."""
         return fmean(score.accuracy.value for score in self.scores) if not self.missing else None
 
     @property
     def mean_of_present(self) -> float:
-        """Mean of the tasks that are there: no VTAB score unless nothing is missing."""
+        """Mean of the tasks that ran; not a VTAB score if one is missing."""
         return fmean(score.accuracy.value for score in self.scores)
 
     def group_mean(self, group: Group) -> float | None:
-        """Mean of a group; None unless all of its tasks are there."""
+        """Return the mean of a group; None if one of its tasks is missing."""
         values = [score.accuracy.value for score in self.scores if score.group == group]
         return fmean(values) if len(values) == sum(task.group == group for task in TASKS) else None
 
     @property
     def count(self) -> str:
-        """How many tasks there are, as it must stand beside every mean."""
+        """How many tasks ran, to be shown with every mean."""
         return f"{len(self.scores)} of {len(TASKS)}"
-
-    def __str__(self) -> str:
-        lines = [f"VTAB-1k, {self.protocol} protocol, {self.model}: {self.count} tasks"]
-        for group in GROUPS:
-            mean = self.group_mean(group)
-            lines.append(f"{group}: {_percent(mean) if mean is not None else 'incomplete'}")
-            lines += [
-                f"  {score.task:<22}{score.accuracy}  {score.num_test:,} images  lr {score.lr:g}, {score.steps} steps"
-                for score in self.scores
-                if score.group == group
-            ]
-        if self.mean is not None:
-            lines.append(f"Mean of {self.count}: {_percent(self.mean)}")
-            lines += [f"  paper, {name}: {value:.2f} %" for name, value in PAPER_MEANS.items()]
-        else:
-            lines.append(
-                f"Mean of {self.count} tasks: {_percent(self.mean_of_present)}, which is no VTAB score"
-            )
-            lines.append(f"Missing: {', '.join(self.missing)}")
-        return "\n".join(lines)
-
-
-def table(scores: Sequence[VtabScores]) -> str:
-    """Write results side by side as Markdown, the paper's own columns after them."""
-    names = [*(result.model for result in scores), *(f"paper: {name}" for name in PAPER_ROWS)]
-    lines = ["| task | " + " | ".join(names) + " |", "|---" * (len(names) + 1) + "|"]
-    for number, task in enumerate(TASKS):
-        cells = []
-        for result in scores:
-            found = [score for score in result.scores if score.task == task.name]
-            cells.append(f"{100 * found[0].accuracy.value:.2f}" if found else "missing")
-        cells += [f"{row[number]:.1f}" for row in PAPER_ROWS.values()]
-        lines.append(f"| {task.name} | " + " | ".join(cells) + " |")
-    for group in GROUPS:
-        means = [result.group_mean(group) for result in scores]
-        cells = ["incomplete" if mean is None else f"{100 * mean:.2f}" for mean in means]
-        cells += [f"{paper_group_mean(name, group):.2f}" for name in PAPER_ROWS]
-        lines.append(f"| **{group}** | " + " | ".join(cells) + " |")
-    totals = [
-        f"{100 * result.mean:.2f}"
-        if result.mean is not None
-        else f"{100 * result.mean_of_present:.2f} ({result.count})"
-        for result in scores
-    ]
-    totals += [f"{PAPER_MEANS[name]:.2f}" for name in PAPER_ROWS]
-    lines.append("| **Mean of 19** | " + " | ".join(totals) + " |")
-    return "\n".join(lines) + "\n"
-
-
-def _percent(value: float) -> str:
-    return f"{100 * value:.2f} %"

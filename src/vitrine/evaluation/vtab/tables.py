@@ -1,5 +1,6 @@
-"""A figure like the paper's Figure 2: the mean of VTAB and of its three groups, beside the paper's own rows."""
+"""VTAB results as a Markdown table and as a figure like the paper's Figure 2, with the paper's own results."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -9,12 +10,39 @@ from vitrine.evaluation.vtab.scores import PAPER_MEANS, PAPER_ROWS, VtabScores, 
 from vitrine.runtime.files import write_atomically
 
 
+def table(scores: Sequence[VtabScores]) -> str:
+    """Write results as Markdown columns, followed by the paper's."""
+    names = [*(result.model for result in scores), *(f"paper: {name}" for name in PAPER_ROWS)]
+    lines = ["| task | " + " | ".join(names) + " |", "|---" * (len(names) + 1) + "|"]
+    for number, task in enumerate(TASKS):
+        cells = []
+        for result in scores:
+            own = [score for score in result.scores if score.task == task.name]
+            cells.append(f"{100 * own[0].accuracy.value:.2f}" if own else "missing")
+        cells += [f"{row[number]:.1f}" for row in PAPER_ROWS.values()]
+        lines.append(f"| {task.name} | " + " | ".join(cells) + " |")
+    for group in GROUPS:
+        means = [result.group_mean(group) for result in scores]
+        cells = ["incomplete" if mean is None else f"{100 * mean:.2f}" for mean in means]
+        cells += [f"{paper_group_mean(name, group):.2f}" for name in PAPER_ROWS]
+        lines.append(f"| **{group}** | " + " | ".join(cells) + " |")
+    totals = [
+        f"{100 * result.mean:.2f}"
+        if result.mean is not None
+        else f"{100 * result.mean_of_present:.2f} ({result.count})"
+        for result in scores
+    ]
+    totals += [f"{PAPER_MEANS[name]:.2f}" for name in PAPER_ROWS]
+    lines.append("| **Mean of 19** | " + " | ".join(totals) + " |")
+    return "\n".join(lines) + "\n"
+
+
 def draw_figure(file: Path, scores: VtabScores) -> None:
-    """Draw four panels, VTAB and its groups; a mean is drawn only where no task of it is missing."""
+    """Draw four panels, VTAB and its groups; a mean is drawn only if no task of it is missing."""
     try:
         from matplotlib.figure import Figure
     except ImportError as error:
-        raise MissingExtraError("matplotlib", extra="report", purpose="a figure") from error
+        raise MissingExtraError("matplotlib", extra="report", purpose="the figure of VTAB") from error
     figure = Figure(figsize=(11, 3.6), layout="constrained")
     axes = figure.subplots(1, 4)
     panels: list[tuple[Any, int, float | None]] = [("VTAB", len(TASKS), scores.mean)]
