@@ -226,7 +226,7 @@ def test_escape_sequences_in_names_never_reach_the_terminal(vitrine, tmp_path):
     (root / "ca\x1b[31mt" / "two\nlines.jpg").write_bytes(b"no picture")
     code, out, err = vitrine("check", root, "--out", tmp_path / "out")
     assert code == 0 and "\\x1b]0;title\\x07.jpg" in out
-    assert not any(ord(letter) < 32 and letter != "\n" or 127 <= ord(letter) < 160 for letter in out + err)
+    assert not any((ord(letter) < 32 and letter != "\n") or 127 <= ord(letter) < 160 for letter in out + err)
     assert "lines.jpg" not in [line.split(":")[0].strip() for line in out.splitlines()]
     code, out, err = vitrine("check", tmp_path / "no\x1b[2Jsuch")
     assert code == 2 and "\x1b" not in out + err
