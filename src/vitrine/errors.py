@@ -1,4 +1,4 @@
-"""The exception tree: one class per kind of mistake, and the advice that an error carries. Nothing else lives here.
+"""The exception tree: one class per kind of mistake, and the advice that an error carries.
 
 Each class is also the built-in exception that Python code expects (`ValueError`, `FileNotFoundError`, ...), so that
 callers can catch what they know. An error carries data, not command-line words: `option` is the name of the Python
@@ -21,6 +21,10 @@ class Spelling(Protocol):
         """Write a call of a verb."""
 
 
+# Verbs whose function has another name, as the rooms `models` and `recipes` have theirs.
+FUNCTIONS = {"models": "list_models", "recipes": "list_recipes"}
+
+
 class PythonSpelling:
     """Parameters and verbs as Python code: `overwrite=True`, `vitrine.check('photos')`."""
 
@@ -31,7 +35,7 @@ class PythonSpelling:
     def verb(self, name: str, arguments: Sequence[str], options: Mapping[str, Any]) -> str:
         """Write a call of the function with the verb's name."""
         given = [*map(repr, arguments), *(f"{option}={value!r}" for option, value in options.items())]
-        return f"vitrine.{name}({', '.join(given)})"
+        return f"vitrine.{FUNCTIONS.get(name, name)}({', '.join(given)})"
 
 
 @dataclass(frozen=True)
@@ -170,6 +174,16 @@ class RepeatedError(VitrineError):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _rebuilt, (type(self), self.problem, self.__dict__)
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether an error of Python or torch says that memory ran out, on the CPU or a device."""
+    texts = ("DefaultCPUAllocator", "can't allocate memory", "CUDA out of memory", "std::bad_alloc")
+    return (
+        isinstance(error, MemoryError)
+        or type(error).__name__ == "OutOfMemoryError"
+        or (isinstance(error, RuntimeError) and any(text in str(error) for text in texts))
+    )
 
 
 def _rebuilt(kind: type[VitrineError], problem: str, fields: dict[str, Any]) -> VitrineError:

@@ -14,13 +14,13 @@ import torch
 
 import vitrine
 from vitrine.errors import VitrineError
+from vitrine.runtime import files
 from vitrine.runtime.processes import joined_processes
-from vitrine.training import room
 from vitrine.training.loop import Run
 
 
 def do(job: dict, rank: int) -> str:
-    log, usage = Run.log, room.shutil.disk_usage
+    log, usage = Run.log, files.shutil.disk_usage
 
     def log_and_stop(self: Run, *arguments: object, **options: object) -> str:
         if self.state.step == job.get("stop_after") and rank == self.processes.world_size - 1:
@@ -34,7 +34,7 @@ def do(job: dict, rank: int) -> str:
     quick = functools.partial(torch.compile, backend="aot_eager")
     with (
         mock.patch.object(Run, "log", log_and_stop),
-        mock.patch.object(room.shutil, "disk_usage", full),
+        mock.patch.object(files.shutil, "disk_usage", full),
         mock.patch.object(torch, "compile", quick),
     ):
         try:

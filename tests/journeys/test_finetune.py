@@ -199,7 +199,7 @@ def test_a_rate_that_diverges_is_passed_over_and_of_equals_the_surer_one_is_take
     sweep = ("--sweep", "--set", "sweep=[1e-7, 1e-6, 1e38]", "--steps", "2", "--probe", *sgd)
     done = finetune(photos, pretrained, tmp_path / "run", *sweep)
     assert done.returncode == 0, done.stderr
-    assert "Learning rate 1e+38: the loss or a gradient of step 2 is not finite" in done.stderr
+    assert "Learning rate 1e+38: the loss or a gradient of step 2 is NaN or infinity" in done.stderr
     found = [
         tuple(records(tmp_path / "run" / "sweep" / f"lr-{rate}")[-1].items()) for rate in ("1e-07", "1e-06")
     ]
@@ -224,7 +224,7 @@ def test_an_interrupted_sweep_and_the_run_after_it_go_on_to_the_same_bits(
 
     with mock.patch.object(Run, "log", stop):
         first = finetune(photos, pretrained, tmp_path / "run", *sweep)
-        assert_refused(first, f"go on with: vitrine resume {tmp_path / 'run'}\n", code=130)
+        assert_refused(first, f"run vitrine resume {tmp_path / 'run'} to continue\n", code=130)
         second = inside("resume", tmp_path / "run")
         assert_refused(second, "Going on with the sweep", code=130)
         last = inside("resume", tmp_path / "run")
@@ -293,7 +293,7 @@ def test_patience_stops_early_and_a_run_stopped_so_is_finished(
     done = finetune(photos, pretrained, tmp_path / "run", *options)
     assert done.returncode == 0, done.stderr
     assert [r["step"] for r in records(tmp_path / "run") if "val_loss" in r] == [2, 4, 6]
-    assert "Stopped early, after step 6 of 40: nothing better in 2 evaluations" in done.stderr
+    assert "Stopped early, after step 6 of 40: no improvement in 2 evaluations" in done.stderr
     # More steps alone would not go on; what is said does.
     refused = inside("resume", tmp_path / "run", "--set", "training.total_steps=60")
     assert_refused(

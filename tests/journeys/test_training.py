@@ -77,7 +77,9 @@ def test_a_run_killed_at_a_random_step_goes_on_to_the_same_bits(tmp_path: Path, 
     same_run(tmp_path / "run", whole)
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize(
+    "number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1]
+)
 def test_a_signal_saves_and_exits_with_130_and_resume_completes(
     tmp_path: Path, whole: Path, number: signal.Signals
 ) -> None:
@@ -86,7 +88,7 @@ def test_a_signal_saves_and_exits_with_130_and_resume_completes(
     process.send_signal(number)
     _, said = process.communicate(timeout=60)
     assert process.returncode == 130
-    assert f"vitrine resume {tmp_path / 'run'} to continue" in said and "Traceback" not in said
+    assert f"run vitrine resume {tmp_path / 'run'} to continue" in said and "Traceback" not in said
     assert inside("resume", tmp_path / "run").returncode == 0
     same_run(tmp_path / "run", whole)
 
@@ -212,7 +214,8 @@ def test_dated_folders_are_made_and_the_newest_is_called_latest(
 
 def test_a_run_without_a_checkpoint_says_so(tmp_path: Path) -> None:
     run = interrupted(SHAPES, *SMALL, "--steps", "9", "--out", tmp_path / "run")
-    (run / "checkpoints" / "last.safetensors").unlink()
+    for file in (run / "checkpoints").glob("last*"):  # the one before it included
+        file.unlink()
     assert_refused(inside("resume", run), "has no checkpoint to resume from")
     (run / "run.json").write_text("{")
     assert_refused(inside("resume", run), "run.json is damaged")
@@ -294,13 +297,13 @@ def test_a_loss_that_is_not_finite_exits_with_3_names_the_files_and_suggests(tmp
         "4",
     )
     done = inside("pretrain", tmp_path / "photos", *options, "--out", tmp_path / "run")
-    assert_refused(done, "is not finite", "try a lower learning rate (now 1e+30)", code=3)
+    assert_refused(done, "is NaN or infinity", "try a lower learning rate (now 1e+30)", code=3)
     assert "cat/" in done.stderr or "dog/" in done.stderr
-    assert "is not finite" in (tmp_path / "run" / "log.txt").read_text().splitlines()[-1]
+    assert "is NaN or infinity" in (tmp_path / "run" / "log.txt").read_text().splitlines()[-1]
     kept = saving.weights_of(tmp_path / "run" / "checkpoints" / "stopped.safetensors")
     assert all(value.isfinite().all() for value in kept.values())
     # What is suggested helps.
-    assert f"go on from step 0 with: vitrine resume {tmp_path / 'run'} --set training.lr=1e+29" in done.stderr
+    assert f"vitrine resume {tmp_path / 'run'} --set training.lr=1e+29" in done.stderr
     calmer = inside("resume", tmp_path / "run", "--set", "training.lr=1e-3")
     assert calmer.returncode == 0, calmer.stderr
 
@@ -425,3 +428,41 @@ def test_fp8_without_a_gpu_is_refused_before_a_plan_is_made(tmp_path: Path) -> N
     )  # fmt: skip
     assert_refused(refused, "fp8 needs a CUDA device", "use --precision bf16")
     assert "Plan:" not in refused.stderr + refused.stdout
+
+
+def test_photos_that_vanish_in_mid_run_lose_no_step(tmp_path: Path) -> None:
+    photos, away = class_folders(tmp_path / "photos", each=8), tmp_path / "away"
+    process = started(
+        "pretrain",
+        photos,
+        *SMALL,
+        "--checkpoint-every",
+        "100000",
+        "--steps",
+        "100000",
+        "--out",
+        tmp_path / "run",
+    )
+    wait_for_records(tmp_path / "run", 3)
+    (photos / "cat").rename(away)
+    _, said = process.communicate(timeout=100)
+    assert process.returncode == 2 and "Traceback" not in said
+    assert f"vitrine resume {tmp_path / 'run'}" in said
+    away.rename(photos / "cat")
+    saved = saving.numbers_of(tmp_path / "run" / "checkpoints" / "last.safetensors")["step"]
+    assert saved >= 3
+    done = inside("resume", tmp_path / "run", "--set", f"training.total_steps={saved + 2}")
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_damaged_checkpoint_is_skipped_with_a_notice_and_the_run_ends_as_ever(
+    tmp_path: Path, whole: Path
+) -> None:
+    run = interrupted(SHAPES, *SMALL, *ALL, "--steps", "40", "--out", tmp_path / "run", after=10)
+    last = run / "checkpoints" / "last.safetensors"
+    data = bytearray(last.read_bytes())
+    data[-100] ^= 4
+    last.write_bytes(data)
+    done = inside("resume", run)
+    assert done.returncode == 0 and "damaged" in done.stderr, done.stderr
+    same_run(run, whole)

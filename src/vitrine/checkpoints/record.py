@@ -74,7 +74,7 @@ class Record:
                 version=str(values.get("version", "")),
                 checksums=values.get("checksums") or {},
             )
-        except (KeyError, TypeError, ValueError, AttributeError, ConfigError) as error:
+        except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
             raise CheckpointError(f"{path} holds a record that cannot be read: {error}") from None
 
 

@@ -4,7 +4,6 @@ import dataclasses
 import json
 import os
 import shutil
-import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -30,9 +29,9 @@ from vitrine.checkpoints.writing import (
 )
 from vitrine.data.preparing.hf_preprocess import to_hf
 from vitrine.data.preparing.preprocess import Preprocess
-from vitrine.errors import CheckpointError, ConfigError
+from vitrine.errors import CheckpointError, ConfigError, TryOption
 from vitrine.models import Model, ViTConfig
-from vitrine.runtime.files import move_into_place
+from vitrine.runtime.files import move_into_place, temporary_beside
 from vitrine.runtime.progress import track
 
 WEIGHTS = "model.safetensors"
@@ -110,7 +109,10 @@ def prepare(
     reason = layout.refusal(weights.config)
     if reason and "form of GELU" in reason:
         if not approximate:
-            raise CheckpointError(f"not converted: {reason}; --approximate writes it all the same")
+            raise CheckpointError(
+                f"not converted: {reason}",
+                advice=[TryOption("approximate", "to convert it all the same", True)],
+            )
         notes.append(f"{reason.split(';')[0]}: what it computes will differ")
         assert isinstance(weights.config, ViTConfig)
         other = dataclasses.replace(weights.config, gelu="erf" if weights.config.gelu == "tanh" else "tanh")
@@ -154,7 +156,8 @@ def write_folder(prepared: Prepared, destination: Path) -> None:
     """Write weights, config, preprocessing and card into a folder that then appears at once."""
     with refusing_in_words(destination):
         destination.parent.mkdir(parents=True, exist_ok=True)
-        private = Path(tempfile.mkdtemp(dir=destination.parent, prefix=f".{destination.name[:40]}."))
+        private = temporary_beside(destination)
+        private.mkdir(mode=0o700)
     # Only its owner may enter that one; the folder inside it is made as any other.
     staged = private / "model"
     try:

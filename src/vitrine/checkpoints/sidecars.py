@@ -1,6 +1,5 @@
 """The small files beside weights: config.json and preprocessor_config.json, Hugging Face's, timm's and ours."""
 
-import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -9,11 +8,13 @@ from typing import Any
 
 from vitrine.checkpoints.layouts.huggingface import GELU_NAMES, HuggingFaceLayout
 from vitrine.checkpoints.record import KEY, Record
+from vitrine.checkpoints.tensors import require_readable
 from vitrine.data.preparing.hf_preprocess import from_hf
 from vitrine.data.preparing.preprocess import Preprocess
 from vitrine.errors import CheckpointError, ConfigError
 from vitrine.models import BiTConfig, ModelConfig, ViTConfig
 from vitrine.models.config import as_size
+from vitrine.runtime.files import parse_json
 
 # timm's models by the units of their stem; any other shape can be given to them as arguments.
 TIMM_HYBRIDS = {
@@ -72,20 +73,19 @@ def read_sidecars(folder: Path | None, metadata: Mapping[str, str]) -> Sidecars:
 def parsed_record(text: str) -> Any:
     """Read our record from the words inside a file of weights."""
     try:
-        return json.loads(text)
+        return parse_json(text)
     except ValueError as error:
         raise CheckpointError(f"the record inside the file of weights is no JSON: {error}") from None
 
 
 def read_json(path: Path) -> dict[str, Any]:
     """Read a JSON object; nothing where there is no file."""
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
+    if not path.exists():
         return {}
-    except PermissionError:
-        raise CheckpointError(f"no permission to read {path}; check its owner and mode") from None
-    except (ValueError, UnicodeDecodeError) as error:
+    require_readable(path)
+    try:
+        found = parse_json(path.read_text(encoding="utf-8"))
+    except ValueError as error:
         raise CheckpointError(f"{path} is no JSON: {error}") from None
     if not isinstance(found, dict):
         raise CheckpointError(f"{path} is no JSON object")

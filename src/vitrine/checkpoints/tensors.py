@@ -1,5 +1,7 @@
 """What every file of weights looks like from outside: names with shapes, and tensors read one at a time."""
 
+import math
+import stat
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,7 +27,7 @@ class Spec:
     @property
     def num_bytes(self) -> int:
         """Size in memory and, without compression, on disk."""
-        return torch.Size(self.shape).numel() * self.dtype.itemsize
+        return math.prod(self.shape) * self.dtype.itemsize
 
     def __str__(self) -> str:
         return f"{shown_shape(self.shape)} {str(self.dtype).removeprefix('torch.')}"
@@ -64,6 +66,8 @@ def shown_shape(shape: tuple[int, ...]) -> str:
 def require_readable(path: Path) -> None:
     """Refuse a file that is not there, is empty or may not be read, before anything else is tried."""
     try:
+        if not stat.S_ISREG(path.stat().st_mode):  # a pipe would be waited for, a device never ends
+            raise CheckpointError(f"{path} is not a regular file; give a file of weights")
         with path.open("rb") as file:
             first = file.read(1)
     except FileNotFoundError:

@@ -142,6 +142,8 @@ def map_weights(file: TensorFile, layout: Layout, config: ModelConfig) -> Mapped
     for name in file.index:
         if name not in known:
             left_out[name] = layout.left_out(name) or refuse_extra(file, name, known)
+    if missing := next((name for name, rules_of in sources.items() if not rules_of), None):
+        raise CheckpointError(f"{file.path} has no tensor for {missing}, which its config asks for")
     index = {
         name: Spec(tuple(ours[name].shape), file.index[found[0][0].theirs].dtype)
         for name, found in sources.items()

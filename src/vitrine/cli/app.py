@@ -23,7 +23,7 @@ from typer.core import TyperCommand
 from vitrine.cli.command_line import COMMAND_LINE, option
 from vitrine.cli.parameters import option_of
 from vitrine.commands import OTHER_NAMES, VERBS, Verb
-from vitrine.errors import ConfigError, RepeatedError, VitrineError
+from vitrine.errors import ConfigError, RepeatedError, TrainingError, VitrineError, is_out_of_memory
 from vitrine.runtime.launch import launched
 
 INTERRUPTED = 130
@@ -78,13 +78,21 @@ def exit_code_of(app: typer.Typer) -> int:
     except KeyboardInterrupt:
         print("vitrine: interrupted", file=sys.stderr)
         return INTERRUPTED
-    except OSError as error:
-        if error.errno not in REFUSALS:
-            raise
-        where = f" ({error.filename})" if error.filename else ""
-        complain(f"{error.strerror}{where}; {REFUSALS[error.errno]}")
-        return VitrineError.exit_code
+    except (MemoryError, RuntimeError, OSError) as error:
+        return refused_by_the_system(error)
     return 0
+
+
+def refused_by_the_system(error: Exception) -> int:
+    """Report in one sentence that memory or the disk refused; anything else is a bug, and raised again."""
+    if is_out_of_memory(error):
+        complain("out of memory; use a smaller model, image size or batch, or fewer workers")
+        return TrainingError.exit_code
+    if not isinstance(error, OSError) or error.errno not in REFUSALS:
+        raise error
+    where = f" ({error.filename})" if error.filename else ""
+    complain(f"{error.strerror}{where}; {REFUSALS[error.errno]}")
+    return VitrineError.exit_code
 
 
 def complain(text: str) -> None:

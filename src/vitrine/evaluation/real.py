@@ -1,6 +1,5 @@
 """ImageNet-ReaL (arXiv:2006.07159): for each validation image, every label that annotators accepted."""
 
-import json
 import re
 from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
@@ -12,6 +11,7 @@ from numpy.typing import NDArray
 from vitrine.data.sources.file_list import require_path
 from vitrine.data.sources.source import Source
 from vitrine.errors import DataError
+from vitrine.runtime.files import parse_json
 
 _NUMBER = re.compile(r"ILSVRC2012_val_(\d{8})")
 RealLabels = list[list[int]]
@@ -25,7 +25,7 @@ def read_real(file: Path, source: Source) -> RealLabels:
     """
     file = require_path(file)
     try:
-        lists = json.loads(file.read_text(encoding="utf-8"))
+        lists = parse_json(file.read_text(encoding="utf-8"))
     except (ValueError, OSError) as error:
         raise DataError(f"{file} is not a JSON file of label lists: {error}") from error
     if not isinstance(lists, list) or not all(_is_label_list(item) for item in lists):

@@ -4,7 +4,6 @@ This is all that serving needs of an export; no model is built and torch compute
 Shapes: B images, C channels, K classes, R numbers of the representation.
 """
 
-import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +15,7 @@ from numpy.typing import NDArray
 from vitrine.checkpoints.reading.onnx_file import read_metadata
 from vitrine.data.preparing.preprocess import Preprocess
 from vitrine.errors import CheckpointError, ConfigError, MissingExtraError
+from vitrine.runtime.files import parse_json
 from vitrine.runtime.threads import available_cores
 
 Engine = Literal["onnxruntime", "openvino"]
@@ -64,7 +64,7 @@ class OnnxRunner:
         self.path, self.engine = path, engine
         metadata = read_metadata(path)
         if "preprocess" not in metadata:
-            raise CheckpointError(f"{path} was not written by vitrine export: it says nothing of its input")
+            raise CheckpointError(f"{path} was not exported by Vitrine: it does not describe its input")
         threads = threads or available_cores()
         if engine == "onnxruntime":
             if is_bf16:
@@ -77,8 +77,8 @@ class OnnxRunner:
         else:
             raise ConfigError(f"engine must be onnxruntime or openvino, got {engine!r}")
         try:
-            self.preprocess = Preprocess.from_json(json.loads(metadata["preprocess"]))
-            names = json.loads(metadata["classes"])
+            self.preprocess = Preprocess.from_json(parse_json(metadata["preprocess"]))
+            names = parse_json(metadata["classes"])
             self.classes: tuple[str, ...] | None = tuple(names) if names else None
             self.model = metadata["model"]
         except (KeyError, TypeError, ValueError) as error:
@@ -103,7 +103,7 @@ def open_runner(
     engine: Engine = "onnxruntime",
     threads: int | None = None,
 ) -> OnnxRunner:
-    """Open the folder that `vitrine export --to onnx` wrote, or one of its files."""
+    """Open the folder of an ONNX export, or one of its files."""
     path = Path(folder)
     if path.is_dir():
         if precision not in FILES:
@@ -112,9 +112,7 @@ def open_runner(
         path = path / files[precision]
         if not path.exists():
             there = [name for name, file in files.items() if (Path(folder) / file).exists()]
-            hint = (
-                f"there is {', '.join(there)}" if there else "it is no export: vitrine export MODEL --to onnx"
-            )
+            hint = f"there is {', '.join(there)}" if there else "it is not an ONNX export"
             raise CheckpointError(f"{path.parent} holds no {path.name}; {hint}")
     elif not path.exists():
         raise CheckpointError(f"no such file or folder: {path}")

@@ -8,6 +8,14 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypeVar, get_args
 
 from vitrine.errors import ConfigError
+from vitrine.models.config_checks import (
+    LARGEST_DEPTH,
+    MOST_STAGES,
+    require_classes,
+    require_positive,
+    require_sizes,
+    require_types,
+)
 from vitrine.spelling import nearest
 
 Pooling = Literal["class_token", "average", "attention"]
@@ -42,8 +50,11 @@ class ResNetStemConfig:
     standardisation_variance_eps: float = 0.0
 
     def __post_init__(self) -> None:
+        require_types(self)
+        if len(self.units) > MOST_STAGES:
+            raise ConfigError(f"a stem has at most {MOST_STAGES} stages, got {len(self.units)}")
         for count in self.units:
-            require_positive("stem units", count)
+            require_positive("stem units", count, most=LARGEST_DEPTH)
         require_positive("stem width", self.width)
 
     @property
@@ -102,8 +113,12 @@ class ViTConfig:
     activation_checkpointing: bool = False
 
     def __post_init__(self) -> None:
-        for name in ("channels", "width", "depth", "num_heads", "mlp_width"):
+        require_types(self)
+        for name in ("channels", "width", "num_heads", "mlp_width"):
             require_positive(name, getattr(self, name))
+        require_positive("depth", self.depth, most=LARGEST_DEPTH)
+        for name in ("image_size", "patch_size"):
+            require_sizes(name, getattr(self, name))
         require_choices(self)
         if self.num_classes is not None:
             require_classes(self.num_classes)
@@ -128,8 +143,8 @@ class ViTConfig:
             )
         if self.has_distillation_token and self.pooling != "class_token":
             raise ConfigError(f"a distillation token goes with pooling='class_token', got {self.pooling!r}")
-        if self.num_registers < 0:
-            raise ConfigError(f"num_registers must be 0 or more, got {self.num_registers}")
+        if self.num_registers:
+            require_positive("num_registers", self.num_registers)
         for name in ("dropout", "stochastic_depth"):
             if not 0 <= getattr(self, name) < 1:
                 raise ConfigError(f"{name} must be at least 0 and below 1, got {getattr(self, name)}")
@@ -186,10 +201,12 @@ class BiTConfig:
     activation_checkpointing: bool = False
 
     def __post_init__(self) -> None:
+        require_types(self)
         for count in self.units:
-            require_positive("units", count)
+            require_positive("units", count, most=LARGEST_DEPTH)
         for name in ("channels", "width_factor", "width"):
             require_positive(name, getattr(self, name))
+        require_sizes("image_size", self.image_size)
         if self.width % NORM_GROUPS:
             raise ConfigError(f"width must be a multiple of {NORM_GROUPS} (group norm), got {self.width}")
         if self.root not in get_args(Root):
@@ -216,20 +233,6 @@ class BiTConfig:
 
 ModelConfig = ViTConfig | BiTConfig
 Config = TypeVar("Config", bound=ModelConfig)
-
-
-def require_positive(name: str, value: int) -> None:
-    """Refuse a count below one."""
-    if value < 1:
-        raise ConfigError(f"{name} must be at least 1, got {value}")
-
-
-def require_classes(num_classes: int) -> None:
-    """Refuse a head without classes."""
-    if num_classes < 1:
-        raise ConfigError(
-            f"num_classes must be at least 1, got {num_classes}; None leaves the head away and answers with features"
-        )
 
 
 def require_tiling(image_size: tuple[int, int], stride: tuple[int, int]) -> None:

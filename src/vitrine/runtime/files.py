@@ -4,6 +4,7 @@ import errno
 import hashlib
 import json
 import os
+import re
 import secrets
 import shutil
 import stat
@@ -14,11 +15,13 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
+from vitrine.errors import CheckpointError
+
 # Names here stand for what a process has open, whatever they resolve to: /dev/stdout is /proc/self/fd/1.
 _OPEN_FILES = (Path("/proc"), Path("/dev/fd"))
 _MAX_LINKS = 40  # as in Linux
-_NAME_LENGTH = 40
-_MARK_BYTES = 8
+_NAME_LENGTH, _MARK_BYTES = 40, 8
+_TEMPORARY = re.compile(rf"\..{{1,{_NAME_LENGTH}}}\.[0-9a-f]{{{2 * _MARK_BYTES}}}", re.DOTALL)
 
 
 @contextmanager
@@ -42,7 +45,7 @@ def write_atomically(path: Path, *, mode: str = "wb") -> Iterator[IO[Any]]:
         return
     target = Path(os.path.realpath(path))
     # Created as any other file is, so that the system gives it the mode bits that the user's mask leaves.
-    temporary = target.with_name(f"{_temporary_start(target)}{secrets.token_hex(_MARK_BYTES)}")
+    temporary = temporary_beside(target)
     try:
         with temporary.open(mode.replace("w", "x"), **text) as file:
             yield file
@@ -73,6 +76,16 @@ def special_place(path: Path) -> Path | None:
     return None if stat.S_ISREG(mode) else path
 
 
+def require_free_space(folder: Path, needed: int, *, purpose: str) -> None:
+    """Refuse before writing what the disk cannot hold."""
+    folder.mkdir(parents=True, exist_ok=True)
+    free = shutil.disk_usage(folder).free
+    if free < needed:
+        raise CheckpointError(
+            f"{folder} has {size_in_words(free)} free and {purpose} needs {size_in_words(needed)}; free some space"
+        )
+
+
 def move_into_place(source: Path, target: Path) -> None:
     """Rename a finished file or folder to `target`, and wait until the rename itself is on the disk."""
     os.replace(source, target)  # noqa: PTH105
@@ -89,28 +102,20 @@ def sync_folder(folder: Path) -> None:
             os.close(descriptor)
 
 
-def remove_temporary_files(path: Path) -> list[Path]:
-    """Remove what interrupted writes of `path` have left beside it; return the files.
-
-    Only for files that one process writes, and while none does.
-    """
-    start = _temporary_start(path)
-    orphans = [
-        entry
-        for entry in (path.parent.iterdir() if path.parent.is_dir() else ())
-        if entry.name.startswith(start) and _is_mark(entry.name.removeprefix(start))
-    ]
-    for orphan in orphans:
-        orphan.unlink(missing_ok=True)
-    return orphans
+def temporary_beside(path: Path) -> Path:
+    """Return a hidden name beside `path` that nobody else has; `remove_temporary_files` knows it again."""
+    return path.with_name(f".{path.name[:_NAME_LENGTH]}.{secrets.token_hex(_MARK_BYTES)}")
 
 
-def _temporary_start(path: Path) -> str:
-    return f".{path.name[:_NAME_LENGTH]}."
-
-
-def _is_mark(text: str) -> bool:
-    return len(text) == 2 * _MARK_BYTES and set(text) <= set("0123456789abcdef")
+def remove_temporary_files(folder: Path) -> None:
+    """Remove what interrupted writes have left in a folder; only while nobody else writes there."""
+    for entry in folder.iterdir() if folder.is_dir() else ():
+        if not _TEMPORARY.fullmatch(entry.name):
+            continue
+        if entry.is_dir() and not entry.is_symlink():
+            shutil.rmtree(entry, ignore_errors=True)
+        else:
+            entry.unlink(missing_ok=True)
 
 
 def _take_over_owner_and_mode(target: Path, temporary: Path) -> None:
@@ -148,6 +153,14 @@ def json_text(values: Any, *, indent: int | None = None) -> str:
     except UnicodeEncodeError:  # a folder's name out of an old archive: escaped, all of the text is ASCII
         return json.dumps(values, indent=indent)
     return text
+
+
+def parse_json(text: str | bytes) -> Any:
+    """Read JSON from anywhere; whatever is wrong with it is a ValueError, lists nested without end included."""
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
 
 
 def sha256_of(path: Path) -> str:

@@ -17,7 +17,6 @@ report.html        the page of the run
 """
 
 import dataclasses
-import json
 import math
 import os
 import shutil
@@ -28,7 +27,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from vitrine.errors import CheckpointError, ConfigError, VitrineError
-from vitrine.runtime.files import json_text, write_atomically
+from vitrine.runtime.files import json_text, parse_json, write_atomically
 from vitrine.runtime.locks import require_lock
 
 RECORD, RECIPE, METRICS, CHECKPOINTS, MODEL = (
@@ -289,7 +288,7 @@ class RunFolder:
         if default is not None and not (self.path / name).exists():
             return default
         try:
-            values = json.loads(self._text(name))
+            values = parse_json(self._text(name))
         except ValueError as error:
             raise ConfigError(f"{self.path / name} is damaged: {error}") from None
         if not isinstance(values, dict):
@@ -328,7 +327,7 @@ def require_own_file(path: Path, *, root: Path) -> None:
 
 def _parsed(line: str) -> dict[str, Any] | None:
     try:
-        record = json.loads(line)
+        record = parse_json(line)
     except ValueError:
         return None
     return record if isinstance(record, dict) else None

@@ -5,7 +5,6 @@ ordinary linear layer on the representation, so it replaces the head.
 """
 
 import dataclasses
-import json
 import math
 from pathlib import Path
 
@@ -14,6 +13,7 @@ import torch
 from vitrine.checkpoints import Loaded
 from vitrine.errors import CheckpointError, MissingCheckpointError
 from vitrine.models import Model, ViT, build
+from vitrine.runtime.files import parse_json
 
 FORMAT = "vitrine few-shot classifier"
 # Enough for 4096 features and a thousand classes at sixteen digits per weight.
@@ -27,7 +27,7 @@ def read_classifier(path: Path) -> tuple[tuple[str, ...], torch.Tensor, torch.Te
             raise CheckpointError(
                 f"{path} is larger than {MOST_BYTES} bytes, so it is not a classifier from the page"
             )
-        values = json.loads(path.read_text(encoding="utf-8"))
+        values = parse_json(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise MissingCheckpointError(f"no such file: {path}") from None
     except (OSError, ValueError) as error:

@@ -1,6 +1,5 @@
 """A training run that may not have finished: its name, its records as they are written, its newest weights."""
 
-import json
 import math
 import re
 import time
@@ -15,6 +14,7 @@ from vitrine.checkpoints.record import config_from_json
 from vitrine.data.preparing.preprocess import Preprocess
 from vitrine.errors import CheckpointError, VitrineError
 from vitrine.models import build
+from vitrine.runtime.files import parse_json
 from vitrine.runtime.run_folder import RunFolder, RunRecord
 
 CHUNK_BYTES = 2**18
@@ -91,7 +91,7 @@ def states_of(run: RunFolder) -> tuple[Path, Path]:
 def parsed(line: bytes) -> dict[str, Any] | None:
     """Parse the plain values of one record; NaN and infinity, which JSON lacks, become None."""
     try:
-        record = json.loads(line)
+        record = parse_json(line)
     except ValueError:
         return None
     if not isinstance(record, dict):

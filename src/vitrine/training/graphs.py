@@ -14,7 +14,7 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor
 
-from vitrine.errors import TrainingError
+from vitrine.errors import TrainingError, TryOption
 from vitrine.training.step import Parts, StepState, out_of_memory
 
 # What a step gives back: the summed loss, sums to log, the norm of the gradient.
@@ -64,7 +64,8 @@ class ReplayedStep:
             # Ending a recording that went wrong is an error of its own; the one before it says why.
             reason = str(error.__context__ or error).splitlines()[0]
             raise TrainingError(
-                f"a step cannot be recorded as a CUDA graph ({reason}); go on with --set training.graphs=false"
+                f"a step cannot be recorded as a CUDA graph ({reason})",
+                advice=[TryOption("set", "to launch its kernels one by one", "training.graphs=false")],
             ) from error
 
 

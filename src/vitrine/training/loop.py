@@ -1,21 +1,21 @@
-"""The one loop. What is learned (`prepare`, `loss_of`) and how it is judged (`evaluate`) are passed in."""
+"""The one loop. What is learned (`prepare`, `loss_of`) and how it is evaluated are passed in."""
 
 import functools
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch import nn
 
-from vitrine.errors import CheckpointError, ConfigError, RepeatedError, TryVerb
+from vitrine.errors import CheckpointError, ConfigError, DataError, RepeatedError, TryVerb, VitrineError
 from vitrine.models.dropout import image_keys, number_random_layers
 from vitrine.models.kernels import use_kernels
 from vitrine.runtime.devices import computing_in, is_bf16
 from vitrine.runtime.hardware import peak_memory
-from vitrine.runtime.processes import Processes, anyone
+from vitrine.runtime.processes import Processes, anyone, on_first_process
 from vitrine.runtime.progress import announced, notice
 from vitrine.runtime.run_folder import BEST, LAST, STOPPED
 from vitrine.spelling import counted, some_of
@@ -23,11 +23,20 @@ from vitrine.training.averaging import Averages
 from vitrine.training.config import TrainingConfig
 from vitrine.training.distribution import distributed
 from vitrine.training.graphs import ReplayedStep, Taken, can_record, on_own_stream, put_rates_in_tensors
+from vitrine.training.messages import evaluation_in_words, live_line, not_finite
 from vitrine.training.metrics_log import Sink
 from vitrine.training.optimizer import freeze, make_optimizer, set_rates
-from vitrine.training.saving import load_state, newest_state, numbers_of, remove_state, save_state
+from vitrine.training.running_sums import RunningSums
+from vitrine.training.saving import (
+    load_state,
+    newest_state,
+    numbers_of,
+    remove_leftovers,
+    remove_old_state,
+    remove_state,
+    save_state,
+)
 from vitrine.training.schedule import learning_rate
-from vitrine.training.sentences import evaluation_in_words, live_line, why_not_finite
 from vitrine.training.state import TrainingState
 from vitrine.training.step import (
     Parts,
@@ -36,9 +45,8 @@ from vitrine.training.step import (
     forward_backward,
     update,
 )
-from vitrine.training.stopping import NotFiniteError, StoppedError, saving_on_signals
+from vitrine.training.stopping import NoMemoryError, StoppedError, saving_on_signals
 from vitrine.training.task import Outcome, Task
-from vitrine.training.window import Window
 
 
 def train(
@@ -57,6 +65,7 @@ def train(
     run = Run(model, task, config=config, folder=folder, sinks=sinks, processes=processes, shard=shard)
     if resume_from is not None:
         load_state(run.state, resume_from, processes=processes)
+    on_first_process(lambda: remove_leftovers(folder / LAST, used=resume_from), processes)
     with saving_on_signals(run):
         return run.go()
 
@@ -81,7 +90,7 @@ class Run:
         self.wants_to_stop = False
         if shard and processes.world_size > 1 and config.optimizer == "muon":
             raise ConfigError(
-                "muon needs whole matrices, which --shard cuts; use adamw or sgd, or no --shard"
+                "muon needs whole matrices, which sharding divides; use adamw or sgd, or no sharding"
             )
         freeze(self.model, config)
         number_random_layers(self.model)
@@ -98,11 +107,18 @@ class Run:
         self.last_evaluation: dict[str, float] = {}
 
     def go(self) -> Outcome:
-        """Take every step that is left."""
+        """Take every step that is left; where data or memory fails, save and stop."""
+        sums, first = RunningSums(self.processes, sums=self.state.sums), self.state.step
         with on_own_stream(self.processes.device) if self.uses_graphs else nullcontext():
-            return self.take_all_steps()
+            try:
+                self.take_all_steps(sums)
+                return self.finish(sums)
+            except (DataError, NoMemoryError) as error:
+                if self.processes.world_size > 1 or self.state.step == first:
+                    raise
+                raise self.saved_before(error, sums) from error
 
-    def take_all_steps(self) -> Outcome:
+    def take_all_steps(self, sums: RunningSums) -> None:
         """Take every step that is left; log, evaluate and save in between."""
         config, state, task = self.config, self.state, self.task
         local_batch = config.batch_size // self.processes.world_size
@@ -114,10 +130,9 @@ class Run:
         take_step: Callable[[Parts], Taken] = functools.partial(self.take_step, step_state=step_state)
         if self.uses_graphs:
             take_step = ReplayedStep(take_step, state=step_state)
-        window = Window(self.processes, sums=state.sums)
         began, first, waited = time.monotonic(), state.step, 0.0
         if first == 0:
-            self.save(LAST)  # whatever happens before the first checkpoint, there is one to go on from
+            self.save(LAST)  # so that there always is one to resume from
         batches = iter(task.batches(state.step, config.total_steps))
         self.model.train()
         with announced("Training", total=config.total_steps, done=state.step) as advance:
@@ -141,28 +156,27 @@ class Run:
                 state.step += 1
                 if step_state.micro_batch < local_batch:
                     state.micro_batch = step_state.micro_batch
-                window.add(loss, stats, norm, step_state.bad, images=len(parts[0]))
+                sums.add(loss, stats, norm, step_state.bad, images=len(parts[0]))
                 note = ""
                 if self.is_due(config.log_every):
-                    note = self.log(window, rate, share_waited=waited / max(time.monotonic() - began, 1e-9))
+                    note = self.log(sums, rate, share_waited=waited / max(time.monotonic() - began, 1e-9))
                     began, waited = time.monotonic(), 0.0
                 advance(1, note)
                 if config.evaluate_every and state.step % config.evaluate_every == 0:
-                    judging = time.monotonic()
+                    evaluating = time.monotonic()
                     self.evaluate()
-                    judging = time.monotonic() - judging
-                    began += judging
-                    window.leave_out(judging)
-                self.checkpoint_if_due(window)
+                    evaluating = time.monotonic() - evaluating
+                    began += evaluating
+                    sums.exclude_seconds(evaluating)
+                self.checkpoint_if_due(sums)
         if self.is_patience_over and state.step < config.total_steps:
             notice(
-                f"Stopped early, after step {state.step:,} of {config.total_steps:,}: nothing better in "
+                f"Stopped early, after step {state.step:,} of {config.total_steps:,}: no improvement in "
                 f"{counted(state.evaluations_since_best, 'evaluation')}"
             )
-        return self.finish(window, first)
 
     def take_step(self, parts: Parts, *, step_state: StepState) -> Taken:
-        """Go from a prepared batch to new weights, without a word to the host."""
+        """Go from a prepared batch to new weights, without waiting for the device."""
         loss, stats = forward_backward(
             self.module, parts, loss_of=self.task.loss_of, state=step_state, autocast=self.autocast,
             processes=self.processes,
@@ -179,21 +193,21 @@ class Run:
         return image_keys(self.config.seed, first=first, count=local_batch, device=self.processes.device)
 
     def is_due(self, every: int) -> bool:
-        """Whether this many steps are complete, or all of them."""
+        """Whether the number of steps done is a multiple of `every`, or all are done."""
         return self.state.step % every == 0 or self.state.step == self.config.total_steps
 
     @property
     def is_patience_over(self) -> bool:
-        """Whether too many evaluations brought nothing better."""
+        """Whether too many evaluations in a row brought no improvement."""
         patience = self.config.patience
         return patience is not None and self.state.evaluations_since_best >= patience
 
     def autocast(self) -> AbstractContextManager[None]:
-        """Compute in bf16 where the run's precision says so."""
+        """Compute in the run's precision."""
         return computing_in(self.config.precision, self.processes.device.type)
 
     def set_learning_rate(self) -> float:
-        """Give every group its rate for the step to come; return the schedule's."""
+        """Set the learning rate of every group for the next step; return the schedule's."""
         c = self.config
         rate = learning_rate(
             self.state.step,
@@ -207,121 +221,146 @@ class Run:
         set_rates(self.state.optimizer, rate)
         return rate
 
-    def log(self, window: Window, rate: float, *, share_waited: float) -> str:
-        """Fetch the means since the last record, the only time that the host waits for the device."""
-        means = window.fetch()
+    def log(self, sums: RunningSums, rate: float, *, share_waited: float) -> str:
+        """Write a record of the means since the last one; only here the host waits for the device."""
+        means = sums.fetch()
         if means.pop("bad"):
-            self.stop_not_finite(window)
+            self.stop_not_finite(sums)
         record = {"step": self.state.step, **means, "lr": rate, "waiting_for_data": round(share_waited, 4)}
         memory = peak_memory(self.processes.device)
         if memory is not None:
             record["memory_gib"] = round(memory / 2**30, 3)
         self.write(record)
-        window.clear()
+        sums.clear()
         self.state.sums = {}
         return live_line(record)
 
     def write(self, record: dict[str, Any]) -> None:
-        """Hand a record to every sink, once for all processes."""
+        """Pass a record to every sink, on the first process only."""
         if self.processes.is_first:
             for sink in self.sinks:
                 sink.write(record)
 
-    def stop_not_finite(self, window: Window) -> None:
-        """Stop: weights are those of the last good step; say when, on which files, and what may help.
+    def stop_not_finite(self, sums: RunningSums) -> NoReturn:
+        """Stop with the weights of the last good step; report the step, its files, and what may help.
 
-        The same weights on the same batch are not finite at any rate, so the last checkpoint stays to go on from.
+        The same weights on the same batch fail at any learning rate, so the last checkpoint stays to resume from.
         """
-        bad_step = window.first_bad_step(self.state.step)
+        bad_step = sums.first_bad_step(self.state.step)
         batch = some_of(self.task.names_of(bad_step)) or "not named"
         self.state.step, self.state.sums = bad_step, {}
         self.save(STOPPED)
         last = newest_state(self.folder / LAST)
-        raise NotFiniteError(
-            why_not_finite(
-                step=bad_step,
-                batch=batch,
-                config=self.config,
-                is_rough=is_bf16(self.config.precision, device=self.processes.device.type),
-                weights=newest_state(self.folder / STOPPED),
-                run=self.folder.parent,
-                saved_step=bad_step if last is None else int(numbers_of(last)["step"]),
-            )
+        raise not_finite(
+            step=bad_step,
+            batch=batch,
+            config=self.config,
+            is_bf16=is_bf16(self.config.precision, device=self.processes.device.type),
+            weights=newest_state(self.folder / STOPPED),
+            run=self.folder.parent,
+            saved_step=bad_step if last is None else int(numbers_of(last)["step"]),
         )
 
+    def saved_before(self, error: VitrineError, sums: RunningSums) -> VitrineError:
+        """Save all steps before the one that failed, and return the error with the way to continue."""
+        if sums.is_bad:
+            self.stop_not_finite(sums)
+        self.model.train()
+        self.model.zero_grad(set_to_none=True)
+        self.state.sums = sums.as_numbers()
+        self.save(LAST, must=True)
+        kind = NoMemoryError if isinstance(error, NoMemoryError) else DataError
+        return kind(
+            f"{error.problem}; training stopped, and all {counted(self.state.step, 'step')} before are saved",
+            option=error.option,
+            advice=[*error.advice, self.resuming("to continue")],
+        )
+
+    def resuming(self, purpose: str) -> TryVerb:
+        """Return the advice to resume this run."""
+        return TryVerb("resume", (str(self.folder.parent),), purpose)
+
     def evaluate(self) -> None:
-        """Judge the model, its averages where there are any, and keep it where it is the best so far."""
+        """Evaluate the model, its averages if there are any, and keep it if it is the best so far."""
         if self.task.evaluate is None:
             return
         self.model.eval()
         averaged = self.state.averages.applied_to(self.model) if self.state.averages else nullcontext()
         with averaged, torch.no_grad():
-            found = self.task.evaluate(self.model)
+            scores = self.task.evaluate(self.model)
             if self.task.draw is not None:
                 self.task.draw(self.model, self.state.step)
         self.model.train()
-        self.last_evaluation = found
+        self.last_evaluation = scores
         self.state.evaluated_step = self.state.step
-        self.write({"step": self.state.step, **{f"val_{name}": value for name, value in found.items()}})
-        notice(f"Step {self.state.step:,}: validation {evaluation_in_words(found)}")
+        self.write({"step": self.state.step, **{f"val_{name}": value for name, value in scores.items()}})
+        notice(f"Step {self.state.step:,}: validation {evaluation_in_words(scores)}")
         if self.task.metric is None:
             return
-        state, value = self.state, found.get(self.task.metric)
+        state, value = self.state, scores.get(self.task.metric)
         is_better = value is not None and (state.best is None or value > state.best)
         state.evaluations_since_best = 0 if is_better else state.evaluations_since_best + 1
-        # Of equals the later one: it has learned for longer, at a lower rate.
+        # The later of two equals: it was trained for longer, to a lower learning rate.
         if is_better or (value is not None and value == state.best):
             before = state.best, state.best_step
             state.best, state.best_step = value, state.step
-            if not self.save(BEST):  # what is said to be best is what is kept
+            if not self.save(BEST):  # the reported best is what is kept
                 state.best, state.best_step = before
             elif self.task.on_best is not None:
                 self.task.on_best()
 
-    def checkpoint_if_due(self, window: Window) -> None:
-        """Save every so often, at the end, and when somebody wants us to stop."""
+    def checkpoint_if_due(self, sums: RunningSums) -> None:
+        """Save at every multiple of the checkpoint interval, and when a signal asks to stop."""
         is_multiple = self.state.step % self.config.checkpoint_steps == 0
         stops = self.wants_to_stop
         if self.processes.world_size > 1:  # ask the others, but not at every step
             stops = anyone(stops, self.processes) if self.is_due(self.config.log_every) else False
         if not is_multiple and not stops:
             return
-        if window.is_bad:  # not yet logged: these steps did nothing, and must not count as done
-            self.stop_not_finite(window)
-        self.state.sums = window.as_numbers()
+        if sums.is_bad:  # not yet logged: these steps did nothing, and must not count as done
+            self.stop_not_finite(sums)
+        self.state.sums = sums.as_numbers()
         self.save(LAST, must=stops)
         if stops:
             raise StoppedError(
                 f"stopped after step {self.state.step} of {self.config.total_steps}; everything is saved",
-                advice=[TryVerb("resume", (str(self.folder.parent),), "to continue")],
+                advice=[self.resuming("to continue")],
             )
 
     def save(self, name: str, *, must: bool = False) -> bool:
-        """Save the state; a full disk is said and training goes on, unless this is the last chance."""
+        """Save the state; if the disk is full, warn and continue, unless this is the last chance."""
         try:
-            save_state(self.state, self.folder / name, processes=self.processes, shard=self.shard)
+            save_state(
+                self.state,
+                self.folder / name,
+                processes=self.processes,
+                shard=self.shard,
+                keeps_old=name == LAST,
+            )
         except (CheckpointError, RepeatedError) as error:
             if must and isinstance(error, CheckpointError):
-                resume = TryVerb("resume", (str(self.folder.parent),), "to continue afterwards")
-                raise CheckpointError(error.problem, advice=[*error.advice, resume]) from error
+                raise CheckpointError(
+                    error.problem, advice=[*error.advice, self.resuming("to continue from it")]
+                ) from error
             if must:
                 raise
             notice(f"Not saved at step {self.state.step}: {error}")
             return False
         return True
 
-    def finish(self, window: Window, first: int) -> Outcome:
+    def finish(self, sums: RunningSums) -> Outcome:
         """Evaluate and save for the last time."""
-        if window.is_bad:
-            self.stop_not_finite(window)
+        if sums.is_bad:
+            self.stop_not_finite(sums)
         steps = self.state.step
         if self.state.evaluated_step != steps:
             self.evaluate()
-        self.state.sums = window.as_numbers()
+        self.state.sums = sums.as_numbers()
         self.save(LAST, must=True)
         if self.processes.is_first:
-            remove_state(self.folder / STOPPED)  # of numbers that ended earlier and were got over
-        # A run that went on otherwise than before may have kept something better from then than it has found since.
+            remove_state(self.folder / STOPPED)  # of NaN or infinity in an earlier part of this run
+            remove_old_state(self.folder / LAST)
+        # A resumed run may have kept better weights from before than it has found since.
         kept = newest_state(self.folder / BEST)
         numbers = self.state.numbers() if kept is None else numbers_of(kept)
         return Outcome(
@@ -329,10 +368,10 @@ class Run:
             best=numbers["best"],
             best_step=numbers["best_step"],
             last_evaluation=self.last_evaluation,
-            images_per_second=window.overall_rate,
+            images_per_second=sums.overall_rate,
         )
 
 
 def seed_step(seed: int, step: int, rank: int) -> None:
-    """Make what a task draws beside the model a pure function of run, step and process; nothing to save."""
+    """Seed what a task draws beside the model by run, step and process, so that nothing needs to be saved."""
     torch.manual_seed((seed * 1_000_003 + step) * 4099 + rank)

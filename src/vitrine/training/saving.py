@@ -1,22 +1,26 @@
 """A run's state on disk: one safetensors file whose header carries the numbers, or the folder of a sharded run.
 
-Written whole or not at all; read without running anything that is in it.
+Written whole or not at all, with a checksum of every tensor; read without running anything that is in it.
 """
 
+import contextlib
 import json
 import shutil
+import zlib
 from pathlib import Path
 from typing import Any
 
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save as serialise
 from torch import Tensor
 from torch.distributed.tensor import DTensor, distribute_tensor
 
+from vitrine.checkpoints.checksum import Verifier
+from vitrine.checkpoints.reading.safetensors_file import SafetensorsFile
+from vitrine.checkpoints.tensors import Spec
+from vitrine.checkpoints.writing import chunks, write_safetensors
 from vitrine.errors import CheckpointError
-from vitrine.runtime.files import write_atomically
+from vitrine.runtime.files import move_into_place, parse_json, remove_temporary_files, require_free_space
 from vitrine.runtime.processes import Processes, on_first_process
-from vitrine.training.room import num_bytes, require_room
+from vitrine.runtime.progress import notice
 from vitrine.training.sharded_contents import require_regular_file, unreadable
 from vitrine.training.sharded_state import (
     NUMBERS,
@@ -24,52 +28,126 @@ from vitrine.training.sharded_state import (
     load_sharded,
     old_path,
     read_consolidated,
+    require_undamaged_parts,
     save_sharded,
     sharded_numbers,
     sharded_path,
 )
-from vitrine.training.state import TrainingState, checked_numbers, fill_optimizer, put_back, section
+from vitrine.training.state import (
+    TrainingState,
+    checked_numbers,
+    fill_optimizer,
+    num_bytes,
+    put_back,
+    section,
+)
+
+# Entries of the header; files of version 0.1 have no checksums.
+STATE, CHECKSUMS = "vitrine_state", "vitrine_checksums"
 
 
-def save_state(state: TrainingState, path: Path, *, processes: Processes, shard: bool = False) -> None:
-    """Write the state so that a crash leaves the old one or the new one; `path` without ending where sharded."""
+def save_state(
+    state: TrainingState, path: Path, *, processes: Processes, shard: bool = False, keeps_old: bool = False
+) -> None:
+    """Write the state so that a crash leaves the old one or the new one; a sharded one as a folder, without suffix.
+
+    With `keeps_old` the state before this one stays beside it, in case this one is damaged later.
+    """
     if shard and processes.world_size > 1:
-        save_sharded(state, sharded_path(path), processes=processes)
-        on_first_process(lambda: path.unlink(missing_ok=True), processes)
+        save_sharded(state, sharded_path(path), processes=processes, keeps_old=keeps_old)
+        on_first_process(lambda: _remove_files(path), processes)
         return
-    on_first_process(lambda: save_whole(state, path), processes)
+    on_first_process(lambda: save_whole(state, path, keeps_old=keeps_old), processes)
 
 
-def save_whole(state: TrainingState, path: Path) -> None:
+def save_whole(state: TrainingState, path: Path, *, keeps_old: bool = False) -> None:
     """Write the state as one file."""
     tensors = {name: value.detach().cpu().contiguous() for name, value in state.tensors().items()}
-    require_room(path, num_bytes(tensors))
-    data = serialise(tensors, metadata={"vitrine_state": json.dumps(state.numbers())})
+    require_free_space(path.parent, num_bytes(tensors), purpose="a checkpoint")
+    numbers = json.dumps(state.numbers())
+    sums = {STATE: _checksum(numbers.encode())} | {name: _checksum(value) for name, value in tensors.items()}
+    fresh = fresh_path(path)
     try:
-        with write_atomically(path) as file:
-            file.write(data)
-    except OSError as error:
-        raise CheckpointError(
-            f"{path} cannot be written: {error.strerror or error}; the last good checkpoint is kept"
-        ) from error
-    # What a run on more processes left here is older now.
-    shutil.rmtree(sharded_path(path), ignore_errors=True)
+        write_safetensors(
+            fresh,
+            tensors.items(),
+            specs={name: Spec(tuple(value.shape), value.dtype) for name, value in tensors.items()},
+            metadata={STATE: numbers, CHECKSUMS: json.dumps(sums)},
+        )
+    except CheckpointError as error:
+        raise CheckpointError(f"{error.problem}; the last good checkpoint is kept") from error
+    if keeps_old and path.exists():
+        move_into_place(path, old_path(path))
+    move_into_place(fresh, path)
+    remove_folders(path)  # of a run on more processes: older now
 
 
 def newest_state(path: Path) -> Path | None:
-    """Find what was saved last as the file `path` or as the folder of a sharded run, interrupted ones included."""
+    """Find the newest undamaged state that was saved as `path`, as a file or as a folder; skip damaged ones aloud."""
     folder = sharded_path(path)
-    folders = (folder, fresh_path(folder), old_path(folder))
-    found = [path] if path.exists() else []
-    # The numbers are written when all tensors are: a folder without them is not whole.
-    found += [place for place in folders if (place / NUMBERS).exists()]
-    return max(found, key=lambda place: int(numbers_of(place)["step"]), default=None)
+    places = [place for place in (path, fresh_path(path), old_path(path)) if place.exists()]
+    # The numbers are written when all tensors are: a folder without them is not complete.
+    places += [
+        place for place in (folder, fresh_path(folder), old_path(folder)) if (place / NUMBERS).exists()
+    ]
+    steps: dict[Path, int] = {}
+    for place in places:
+        try:
+            steps[place] = int(numbers_of(place)["step"])
+        except CheckpointError as error:
+            notice(f"Skipped a damaged checkpoint: {error}")
+    for place in sorted(steps, key=lambda place: steps[place], reverse=True):
+        try:
+            require_undamaged(place)
+        except CheckpointError as error:
+            notice(f"Skipped a damaged checkpoint: {error}")
+            continue
+        return place
+    return None
+
+
+def require_undamaged(path: Path) -> None:
+    """Refuse a state whose bytes are not those that were written; those of version 0.1 cannot tell."""
+    if path.is_dir():
+        require_undamaged_parts(path)
+        return
+    with contextlib.closing(_opened(path)) as file:
+        _numbers(file)
+        sums = _checksums(file)
+        for name in file.index:  # one at a time, as all of them may not fit
+            if name in sums and _checksum(file.read(name)) != sums[name]:
+                raise unreadable(path, CheckpointError(f"its tensor {name} is not the one that was saved"))
 
 
 def remove_state(path: Path) -> None:
-    """Remove what was saved as the file `path` or as the folder of a sharded run, if it is there."""
-    path.unlink(missing_ok=True)
-    shutil.rmtree(sharded_path(path), ignore_errors=True)
+    """Remove all that was saved as `path`, if there is anything."""
+    _remove_files(path)
+    remove_folders(path)
+
+
+def remove_old_state(path: Path) -> None:
+    """Remove the state before the last one."""
+    old_path(path).unlink(missing_ok=True)
+    shutil.rmtree(old_path(sharded_path(path)), ignore_errors=True)
+
+
+def remove_leftovers(path: Path, *, used: Path | None) -> None:
+    """Remove files of interrupted writes, and states that are older than the one in use or damaged."""
+    remove_temporary_files(path.parent)
+    if used is not None and used.parent == path.parent and used != path:
+        path.unlink(missing_ok=True)
+
+
+def _remove_files(path: Path) -> None:
+    for place in (path, fresh_path(path), old_path(path)):
+        place.unlink(missing_ok=True)
+
+
+def remove_folders(path: Path) -> None:
+    """Remove the folders of a sharded run."""
+    folder = sharded_path(path)
+    for place in (folder, fresh_path(folder), old_path(folder)):
+        shutil.rmtree(place, ignore_errors=True)
 
 
 def load_state(state: TrainingState, path: Path, *, processes: Processes) -> None:
@@ -77,50 +155,88 @@ def load_state(state: TrainingState, path: Path, *, processes: Processes) -> Non
     if path.is_dir():
         load_sharded(state, path)
         return
-    numbers = numbers_of(path)
+    tensors, numbers = _read(path)
     try:
-        with safe_open(str(path), framework="pt", device=str(processes.device)) as file:
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        tensors = {name: value.to(processes.device) for name, value in tensors.items()}
         if any(isinstance(value, DTensor) for value in state.model.state_dict().values()):
             if numbers["step"]:  # before the first step an optimizer has no state
                 fill_optimizer(state)
             tensors = shared_like(state.tensors(), tensors)
         put_back(state, tensors, numbers)
-    except (SafetensorError, OSError, RuntimeError, ValueError) as error:
+    except (RuntimeError, ValueError) as error:
         raise unreadable(path, error) from error
 
 
 def shared_like(targets: dict[str, Tensor], tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Cut whole tensors, which every process has read, as those of a sharded model are cut."""
-    cut = dict(tensors)
+    """Shard whole tensors, which every process has read, as those of a sharded model are."""
+    shards = dict(tensors)
     for name, target in targets.items():
         if isinstance(target, DTensor) and name in tensors:
-            cut[name] = distribute_tensor(
+            shards[name] = distribute_tensor(
                 tensors[name], target.device_mesh, target.placements, src_data_rank=None
             )
-    return cut
+    return shards
 
 
 def numbers_of(path: Path) -> dict[str, Any]:
     """Read the values of a saved state that are not tensors."""
     if path.is_dir():
         return sharded_numbers(path)
-    try:
-        require_regular_file(path)
-        with safe_open(str(path), framework="pt") as file:
-            return checked_numbers(json.loads(file.metadata()["vitrine_state"]))
-    except Exception as error:
-        raise unreadable(path, error) from error
+    with contextlib.closing(_opened(path)) as file:
+        return _numbers(file)
 
 
 def weights_of(path: Path) -> dict[str, Tensor]:
-    """Read the weights to use from a saved state: the averages where there are any, on the CPU."""
-    if path.is_dir():
-        tensors = read_consolidated(path)
-    else:
-        numbers_of(path)  # refuses a file that is not a training state
-        with safe_open(str(path), framework="pt") as file:
-            names = list(file.keys())
-            prefix = "averages." if any(name.startswith("averages.") for name in names) else "model."
-            tensors = {name: file.get_tensor(name) for name in names if name.startswith(prefix)}
+    """Read the weights to use from a saved state: the averages if there are any, on the CPU."""
+    tensors = read_consolidated(path) if path.is_dir() else _read(path, "averages.", "model.")[0]
     return section(tensors, "averages.") or section(tensors, "model.")
+
+
+def _read(path: Path, *prefixes: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Read the tensors whose names begin with the first prefix that any has (all without one), and the numbers."""
+    with contextlib.closing(_opened(path)) as file:
+        numbers = _numbers(file)
+        names = list(file.index)
+        for prefix in prefixes:
+            if chosen := [name for name in file.index if name.startswith(prefix)]:
+                names = chosen
+                break
+        file.verifier = Verifier(_checksums(file), path=path)
+        try:
+            tensors = {name: file.read(name) for name in names}
+            file.verifier.finish()
+        except CheckpointError as error:
+            raise unreadable(path, error) from error
+    return tensors, numbers
+
+
+def _opened(path: Path) -> SafetensorsFile:
+    try:
+        require_regular_file(path)
+        return SafetensorsFile(path)
+    except (CheckpointError, OSError) as error:
+        raise unreadable(path, error) from error
+
+
+def _numbers(file: SafetensorsFile) -> dict[str, Any]:
+    try:
+        text = file.metadata[STATE]
+        if _checksums(file).get(STATE, _checksum(text.encode())) != _checksum(text.encode()):
+            raise CheckpointError("its numbers are not those that were saved")
+        return checked_numbers(parse_json(text))
+    except (CheckpointError, KeyError, ValueError) as error:
+        raise unreadable(file.path, error) from error
+
+
+def _checksums(file: SafetensorsFile) -> dict[str, str]:
+    try:
+        return dict(parse_json(file.metadata.get(CHECKSUMS, "{}")))
+    except (ValueError, TypeError) as error:
+        raise unreadable(file.path, error) from error
+
+
+def _checksum(value: Tensor | bytes) -> str:
+    total = 0
+    for piece in [value] if isinstance(value, bytes) else chunks(value):
+        total = zlib.crc32(piece, total)
+    return f"{total:08x}"

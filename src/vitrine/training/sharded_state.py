@@ -6,6 +6,7 @@ Any number of processes can read what any other number has written.
 import json
 import shutil
 import warnings
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -18,19 +19,20 @@ from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
 
 from vitrine.errors import CheckpointError
-from vitrine.runtime.files import move_into_place, write_atomically
+from vitrine.runtime.files import move_into_place, parse_json, require_free_space, write_atomically
 from vitrine.runtime.processes import Processes, on_first_process
-from vitrine.training.room import num_bytes, require_room
 from vitrine.training.sharded_contents import (
+    CONTENTS,
     TensorPlanner,
     TensorReader,
     read_contents,
     require_regular_file,
     unreadable,
 )
-from vitrine.training.state import TrainingState, checked_numbers, fill_optimizer, put_back
+from vitrine.training.state import TrainingState, checked_numbers, fill_optimizer, num_bytes, put_back
 
-NUMBERS = "numbers.json"
+_PIECE_BYTES = 16 << 20
+NUMBERS, CHECKSUMS = "numbers.json", "checksums.json"
 
 
 def sharded_path(path: Path) -> Path:
@@ -38,24 +40,26 @@ def sharded_path(path: Path) -> Path:
     return path.with_suffix("")
 
 
-def save_sharded(state: TrainingState, path: Path, *, processes: Processes) -> None:
+def save_sharded(state: TrainingState, path: Path, *, processes: Processes, keeps_old: bool = False) -> None:
     """Write every process's part into a new folder, then put it in the place of the old one."""
     fresh, tensors = fresh_path(path), state.tensors()
 
     def prepare() -> None:
-        if not path.exists() and (fresh / NUMBERS).exists():  # a crash came between two renamings
+        if not path.exists() and (fresh / NUMBERS).exists():  # a crash came between two renames
             move_into_place(fresh, path)
         shutil.rmtree(fresh, ignore_errors=True)
-        require_room(path, num_bytes(tensors))
+        require_free_space(path.parent, num_bytes(tensors), purpose="a checkpoint")
 
     def put_in_place() -> None:
-        with write_atomically(fresh / NUMBERS, mode="w") as file:
-            json.dump(state.numbers(), file)
+        numbers = json.dumps(state.numbers())
+        _write(fresh / CHECKSUMS, json.dumps(sums | {NUMBERS: f"{zlib.crc32(numbers.encode()):08x}"}))
+        _write(fresh / NUMBERS, numbers)  # last: a folder that has it is complete
         shutil.rmtree(old_path(path), ignore_errors=True)
         if path.exists():
             move_into_place(path, old_path(path))
         move_into_place(fresh, path)
-        shutil.rmtree(old_path(path), ignore_errors=True)
+        if not keeps_old:
+            shutil.rmtree(old_path(path), ignore_errors=True)
 
     on_first_process(prepare, processes)
     try:
@@ -65,17 +69,55 @@ def save_sharded(state: TrainingState, path: Path, *, processes: Processes) -> N
         raise CheckpointError(
             f"{path} cannot be written: {reason}; the last good checkpoint is kept"
         ) from error
+    sums = _checksums_of_all(fresh, processes)
     on_first_process(put_in_place, processes)
 
 
-def fresh_path(folder: Path) -> Path:
-    """Return where a sharded state is written before it takes the place of the last one."""
-    return folder.with_name(folder.name + ".new")
+def require_undamaged_parts(path: Path) -> None:
+    """Refuse a folder with files that are not those that were written; folders of version 0.1 cannot tell."""
+    if not (path / CHECKSUMS).exists():
+        return
+    try:
+        sums = dict(parse_json((path / CHECKSUMS).read_text(encoding="utf-8")))
+        for name, expected in sums.items():
+            if name != Path(name).name:
+                raise CheckpointError(f"it names the file {name!r} outside the folder")
+            require_regular_file(path / name)
+            if _checksum(path / name) != expected:
+                raise CheckpointError(f"{name} is not the file that was saved")
+    except (CheckpointError, OSError, ValueError, TypeError) as error:
+        raise unreadable(path, error) from error
 
 
-def old_path(folder: Path) -> Path:
-    """Return where the last sharded state is for the moment in which a new one takes its place."""
-    return folder.with_name(folder.name + ".old")
+def _checksums_of_all(folder: Path, processes: Processes) -> dict[str, str]:
+    """Let every process read back the parts that it has written; return the checksums of all."""
+    own = [*folder.glob(f"__{processes.rank}_*"), *([folder / CONTENTS] if processes.is_first else [])]
+    parts: list[Any] = [None] * processes.world_size
+    dist.all_gather_object(parts, {file.name: _checksum(file) for file in own})
+    return {name: value for part in parts for name, value in part.items()}
+
+
+def _checksum(file: Path) -> str:
+    total = 0
+    with file.open("rb") as opened:
+        while piece := opened.read(_PIECE_BYTES):
+            total = zlib.crc32(piece, total)
+    return f"{total:08x}"
+
+
+def _write(file: Path, text: str) -> None:
+    with write_atomically(file, mode="w") as opened:
+        opened.write(text)
+
+
+def fresh_path(place: Path) -> Path:
+    """Return where a state is written before it takes the place of the last one."""
+    return place.with_name(place.name + ".new")
+
+
+def old_path(place: Path) -> Path:
+    """Return where the state before the last one is."""
+    return place.with_name(place.name + ".old")
 
 
 def load_sharded(state: TrainingState, path: Path) -> None:
@@ -105,8 +147,8 @@ def sharded_numbers(path: Path) -> dict[str, Any]:
     """Read the values of a sharded state that are not tensors."""
     try:
         require_regular_file(path / NUMBERS)
-        return checked_numbers(json.loads((path / NUMBERS).read_text(encoding="utf-8")))
-    except (OSError, ValueError, RecursionError) as error:
+        return checked_numbers(parse_json((path / NUMBERS).read_text(encoding="utf-8")))
+    except (OSError, ValueError) as error:
         raise unreadable(path, error) from error
 
 

@@ -59,6 +59,11 @@ class TrainingState:
         return found
 
 
+def num_bytes(tensors: dict[str, Tensor]) -> int:
+    """Count the bytes of tensors, the shards of other processes included."""
+    return sum(value.numel() * value.element_size() for value in tensors.values())
+
+
 def parameter_names(optimizer: torch.optim.Optimizer) -> list[tuple[nn.Parameter, str]]:
     """List the trained parameters with their names in the model."""
     return [

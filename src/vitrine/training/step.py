@@ -1,6 +1,6 @@
-"""One optimizer step: micro-batches, backward, clip, update; no word to the host.
+"""One optimizer step: micro-batches, backward, clip, update; the host never waits for the device.
 
-A loss or gradient that is not finite is noticed on the device. The flag stays up: from that step on no update is
+A loss or gradient that is NaN or infinity is noticed on the device. The flag stays up: from that step on no update is
 made, so that the weights are those of the last good step when the host finds out.
 """
 
@@ -13,25 +13,26 @@ from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 
-from vitrine.errors import TrainingError
+from vitrine.errors import TryOption, is_out_of_memory
 from vitrine.models.dropout import randomness_of
 from vitrine.runtime.processes import Processes, anyone, largest
 from vitrine.runtime.progress import notice
 from vitrine.spelling import counted
+from vitrine.training.stopping import NoMemoryError
 
 # What the loss reads of a batch; in a step each image's key comes last, which decides what dropout and its like draw.
 Parts = tuple[Tensor, ...]
-# Maps the trained module and (a slice of) the prepared batch to one loss an image and sums worth logging.
+# Maps the trained module and (a slice of) the prepared batch to one loss per image and sums worth logging.
 LossOf = Callable[[nn.Module, Parts], tuple[Tensor, dict[str, Tensor]]]
 
 
 @dataclass
 class StepState:
-    """What one step leaves for the next: the micro-batch that fits, and whether anything was not finite."""
+    """What one step leaves for the next: the micro-batch that fits, and whether there was NaN or infinity."""
 
     micro_batch: int
     bad: Tensor
-    """0 until a loss or gradient is not finite, then 1 for good."""
+    """0 until a loss or gradient is NaN or infinity, then 1 for good."""
 
 
 def forward_backward(
@@ -50,22 +51,25 @@ def forward_backward(
     while True:
         try:
             return accumulate(module, parts, loss_of=loss_of, size=state.micro_batch, autocast=autocast)
-        except torch.OutOfMemoryError:
+        except (RuntimeError, MemoryError) as error:
+            if not is_out_of_memory(error):
+                raise
             # With several processes the others already wait in the exchange of gradients.
             if state.micro_batch == 1 or processes.world_size > 1:
                 raise out_of_memory(state.micro_batch) from None
         halve(module, state)
 
 
-def out_of_memory(micro_batch: int) -> TrainingError:
-    """Say what may help where halving the micro-batch cannot."""
-    smaller = (
-        f"--set training.micro_batch={micro_batch // 2}" if micro_batch > 1 else "a smaller model or --size"
-    )
-    return TrainingError(
-        f"out of memory with {counted(micro_batch, 'image')} at a time on each device; start again, or go on with "
-        f"vitrine resume, with {smaller} or --set model_options.activation_checkpointing=true; on several devices "
-        "--shard divides the weights; see: vitrine plan"
+def out_of_memory(micro_batch: int) -> NoMemoryError:
+    """Return the error for a step that does not fit even where halving the micro-batch cannot help."""
+    smaller = f"training.micro_batch={micro_batch // 2}" if micro_batch > 1 else None
+    return NoMemoryError(
+        f"out of memory with {counted(micro_batch, 'image')} at a time on each device; use a smaller model or image "
+        "size, or divide the weights of several devices by sharding",
+        advice=[
+            *([TryOption("set", "to take fewer images at a time", smaller)] if smaller else []),
+            TryOption("set", "to keep less in memory", "model_options.activation_checkpointing=true"),
+        ],
     )
 
 
@@ -135,7 +139,9 @@ def fit_micro_batch(
             with autocast():
                 losses, _ = loss_of(inner, tuple(part[: state.micro_batch] for part in parts[:-1]))
             torch.autograd.backward(losses.sum())
-        except torch.OutOfMemoryError:
+        except (RuntimeError, MemoryError) as error:
+            if not is_out_of_memory(error):
+                raise
             failed = True
         inner.zero_grad(set_to_none=True)
         if not anyone(failed, processes):
@@ -146,7 +152,7 @@ def fit_micro_batch(
 
 
 def halve(module: nn.Module, state: StepState) -> None:
-    """Give back what the failed attempt holds and say what happens."""
+    """Free the memory of the failed attempt and continue with half the micro-batch."""
     module.zero_grad(set_to_none=True)
     torch.cuda.empty_cache()
     state.micro_batch = max(state.micro_batch // 2, 1)
@@ -164,16 +170,16 @@ def update(
     state: StepState,
     processes: Processes,
 ) -> Tensor:
-    """Clip at the global norm and step, unless anything was ever not finite; return the norm before clipping."""
+    """Clip at the global norm and step, unless there was ever NaN or infinity; return the norm before clipping."""
     parameters = [p for p in module.parameters() if p.grad is not None]
     norm = torch.nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None])
     if isinstance(norm, DTensor):
         norm = norm.full_tensor()
-    # The norm is everyone's, the loss each process's own: all must leave out the same update.
+    # The norm is everyone's, the loss each process's own: all must skip the same update.
     state.bad = largest(torch.maximum(state.bad, (~(loss + norm).isfinite()).to(state.bad.dtype)), processes)
     if clip_norm is not None:
         torch.nn.utils.clip_grads_with_norm_(parameters, clip_norm, norm)
-    # The fused kernels read this flag on the device and leave weights and averages alone where it is up.
+    # The fused kernels read this flag on the device and keep weights and moments as they are where it is 1.
     optimizer.found_inf = state.bad  # type: ignore[attr-defined]
     optimizer.step()
     optimizer.zero_grad(set_to_none=True)

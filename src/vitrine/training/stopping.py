@@ -1,4 +1,4 @@
-"""Ends that come early: asked for by a signal, or because nothing can be learned any more."""
+"""Early ends of training: a signal, NaN or infinity, or memory that runs out."""
 
 import signal
 from collections.abc import Iterator
@@ -7,15 +7,26 @@ from typing import Any, Protocol
 
 from vitrine.errors import TrainingError, VitrineError
 
+# Ctrl-C, kill, a closed terminal, Ctrl-\\, and the warning that SLURM sends before a job's time is over.
+SIGNALS = tuple(
+    getattr(signal, name)
+    for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGUSR1")
+    if hasattr(signal, name)  # Windows has the first two
+)
+
 
 class StoppedError(VitrineError):
-    """Ctrl-C or SIGTERM: everything is saved."""
+    """A signal asked to stop; everything is saved."""
 
     exit_code = 130
 
 
 class NotFiniteError(TrainingError):
-    """The loss or a gradient is no longer a number; the last good weights are saved, beside the last checkpoint."""
+    """The loss or a gradient is NaN or infinity; the last good weights are saved, beside the last checkpoint."""
+
+
+class NoMemoryError(TrainingError):
+    """A step needs more memory than there is, even with the smallest micro-batch."""
 
 
 class Stoppable(Protocol):
@@ -26,16 +37,18 @@ class Stoppable(Protocol):
 
 @contextmanager
 def saving_on_signals(run: Stoppable) -> Iterator[None]:
-    """Let the first Ctrl-C or SIGTERM ask the loop to save and stop; a second Ctrl-C stops at once."""
+    """Let the first signal ask the loop to save and stop; a second Ctrl-C stops at once."""
 
     def ask(number: int, frame: Any) -> None:
         if run.wants_to_stop and number == signal.SIGINT:
             raise KeyboardInterrupt
         run.wants_to_stop = True
 
+    # A signal that is ignored stays so: `nohup` wants a run to survive its terminal.
+    heard = [number for number in SIGNALS if signal.getsignal(number) != signal.SIG_IGN]
     try:
-        before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
-    except ValueError:  # not the main thread: whoever owns it handles signals
+        before = {number: signal.signal(number, ask) for number in heard}
+    except ValueError:  # not the main thread, which handles signals
         yield
         return
     try:

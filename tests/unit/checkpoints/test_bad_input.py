@@ -15,9 +15,9 @@ import torch
 from safetensors.torch import load_file, save_file
 from unit.checkpoints.made import arrays_of, small_vit, write_npz
 
-from vitrine.checkpoints import convert, load, save
+from vitrine.checkpoints import convert, hub, load, save
 from vitrine.checkpoints.reading import safetensors_file
-from vitrine.errors import CheckpointError
+from vitrine.errors import CheckpointError, VitrineError
 
 
 @pytest.fixture
@@ -385,3 +385,113 @@ def test_a_record_of_a_later_format_asks_for_an_update(folder: Path) -> None:
     (folder / "config.json").write_text(json.dumps(config))
     with pytest.raises(CheckpointError, match=r"later Vitrine .*pip install -U"):
         load(folder)
+
+
+NONSENSE = [
+    float("inf"),
+    float("nan"),
+    -1,
+    0,
+    2**63,
+    10**30,
+    2_000_000,
+    1.5,
+    "x",
+    None,
+    [],
+    {},
+    [1e999, 1e999],
+    True,
+]
+
+
+def numbers_in(values: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    """List the places of all numbers and lists of a JSON object."""
+    if isinstance(values, dict):
+        return [place for key, value in values.items() for place in numbers_in(value, (*path, key))]
+    return [path] if isinstance(values, int | float | list) else []
+
+
+def with_value(values: Any, path: tuple[Any, ...], value: Any) -> Any:
+    if not path:
+        return value
+    return {**values, path[0]: with_value(values[path[0]], path[1:], value)}
+
+
+@pytest.mark.parametrize("to", ["vitrine", "hf", "timm"])
+@pytest.mark.timeout(120)
+def test_no_number_in_a_config_makes_more_than_one_sentence(tmp_path: Path, to: str) -> None:
+    """Absurd sizes are refused before anything is built; whatever can still be loaded is a model."""
+    folder = save(small_vit(), tmp_path / "model", to=to)
+    file = folder / "config.json"
+    config = json.loads(file.read_text())
+    for place in numbers_in(config):
+        for value in NONSENSE:
+            file.write_text(json.dumps(with_value(config, place, value)))
+            try:
+                load(folder)
+            except VitrineError as error:
+                assert "\n" not in str(error), (place, value)
+
+
+@pytest.mark.parametrize("depth", [2_000_000, 10**12])
+def test_a_record_of_millions_of_blocks_is_refused_at_once(folder: Path, depth: int) -> None:
+    config = json.loads((folder / "config.json").read_text())
+    config["vitrine"]["model"]["depth"] = depth
+    (folder / "config.json").write_text(json.dumps(config))
+    with pytest.raises(CheckpointError, match="depth must be at most 1,000"):
+        load(folder)
+
+
+def test_a_header_nested_without_end_is_refused(tmp_path: Path) -> None:
+    header = b'{"a":' * 200_000 + b"1" + b"}" * 200_000
+    path = tmp_path / "model.safetensors"
+    path.write_bytes(len(header).to_bytes(8, "little") + header)
+    refused(path, "not a JSON object")
+
+
+@pytest.mark.parametrize("name", ["config.json", "preprocessor_config.json", "model.safetensors.index.json"])
+def test_a_small_file_nested_without_end_is_refused(folder: Path, name: str) -> None:
+    (folder / name).write_text("[" * 200_000)
+    if name.endswith("index.json"):
+        (folder / "model.safetensors").unlink()
+    with pytest.raises(CheckpointError, match=re.escape(name)):
+        load(folder)
+
+
+@pytest.mark.parametrize("field", ["shape", "data_offsets"])
+@pytest.mark.parametrize(
+    "value", ["[1e999]", "[1e999, 1e999]", "[1e308, 1e308]", "[NaN, NaN]", "[-1, -1]", "[[]]"]
+)
+def test_a_shape_that_is_no_number_is_refused(tmp_path: Path, field: str, value: str) -> None:
+    entry = {"dtype": '"F32"', "shape": "[1]", "data_offsets": "[0, 4]"} | {field: value}
+    header = ('{"a": {' + ", ".join(f'"{key}": {text}' for key, text in entry.items()) + "}}").encode()
+    path = tmp_path / "model.safetensors"
+    path.write_bytes(len(header).to_bytes(8, "little") + header + bytes(4))
+    refused(path, "damaged")
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize("name", ["model.safetensors", "model.npz", "model.pth", "model.onnx"])
+def test_a_pipe_in_the_place_of_weights_is_refused_instead_of_waited_for(tmp_path: Path, name: str) -> None:
+    os.mkfifo(tmp_path / name)
+    refused(tmp_path / name, "not a regular file")
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize("name", ["model.safetensors", "config.json", "preprocessor_config.json"])
+def test_a_pipe_in_a_folder_of_weights_is_refused_instead_of_waited_for(folder: Path, name: str) -> None:
+    (folder / name).unlink()
+    os.mkfifo(folder / name)
+    with pytest.raises(CheckpointError, match="not a regular file"):
+        load(folder)
+
+
+def test_the_latest_run_where_there_is_none_never_asks_the_hub(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(hub, "fetch", lambda *given, **options: pytest.fail("the hub was asked"))
+    for place in ("runs/latest", "elsewhere/latest"):
+        with pytest.raises(VitrineError, match="no training run"):
+            load(place)

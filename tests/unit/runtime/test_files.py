@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from vitrine.runtime import files
-from vitrine.runtime.files import remove_temporary_files, sha256_of, write_atomically
+from vitrine.runtime.files import remove_temporary_files, sha256_of, temporary_beside, write_atomically
 
 
 def test_a_block_that_fails_leaves_the_old_file_and_nothing_beside_it(tmp_path):
@@ -196,11 +196,26 @@ def test_a_folder_in_the_way_is_an_error_before_anything_is_written(tmp_path):
 
 
 def test_files_of_interrupted_writes_are_removed_and_nothing_else(tmp_path):
-    orphan = tmp_path / ".last.safetensors.0123456789abcdef"
+    orphans = [tmp_path / ".last.safetensors.0123456789abcdef", temporary_beside(tmp_path / "model")]
+    orphans[0].touch()
+    (orphans[1] / "inner").mkdir(parents=True)
     others = [
-        tmp_path / name for name in (".last.safetensors.lock", ".last.safetensors.0123", "last.safetensors")
+        tmp_path / name
+        for name in (".last.safetensors.lock", ".a.0123", "last.safetensors", "0123456789abcdef")
     ]
-    for file in (orphan, *others):
+    for file in others:
         file.touch()
-    assert remove_temporary_files(tmp_path / "last.safetensors") == [orphan]
+    remove_temporary_files(tmp_path)
     assert sorted(tmp_path.iterdir()) == sorted(others)
+
+
+def test_a_write_that_is_killed_leaves_what_is_removed_later(tmp_path):
+    code = (
+        "import os, pathlib; from vitrine.runtime.files import write_atomically\n"
+        f"with write_atomically(pathlib.Path({str(tmp_path / 'last.safetensors')!r})) as file:\n"
+        "    file.write(b'half'); file.flush(); os.kill(os.getpid(), 9)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=False)
+    assert len(list(tmp_path.iterdir())) == 1
+    remove_temporary_files(tmp_path)
+    assert list(tmp_path.iterdir()) == []

@@ -24,18 +24,19 @@ from unit.training.simple import (
     weights,
 )
 
-from vitrine.errors import CheckpointError, TrainingError
+from vitrine.data.loading.loader import Batch
+from vitrine.errors import CheckpointError, DataError, MissingDataError, TrainingError, TryOption, TryVerb
 from vitrine.models import create_model
+from vitrine.runtime import files
 from vitrine.runtime.progress import listening
 from vitrine.runtime.run_folder import RunFolder
 from vitrine.training import loop as loop_module
-from vitrine.training import room
 from vitrine.training.config import TrainingConfig
 from vitrine.training.loop import BEST, LAST, STOPPED, train
 from vitrine.training.saving import newest_state, numbers_of, weights_of
 from vitrine.training.schedule import learning_rate
 from vitrine.training.state import TrainingState
-from vitrine.training.stopping import NotFiniteError, StoppedError
+from vitrine.training.stopping import SIGNALS, NoMemoryError, NotFiniteError, StoppedError
 from vitrine.training.task import Task
 
 Changed = dataclasses.replace
@@ -171,15 +172,14 @@ def test_a_loss_that_is_not_finite_stops_at_that_step_and_keeps_the_last_good_we
 
     folder = fresh_folder(tmp_path)
     with pytest.raises(
-        TrainingError, match=r"step 6 is not finite.*picture-5.*lower learning rate"
+        TrainingError, match=r"step 6 is NaN or infinity.*picture-5.*lower learning rate"
     ) as caught:
         train(small_model(), Changed(task, loss_of=spoilt), config=config, folder=folder)
     assert caught.value.exit_code == 3
     assert_equal(weights_of(folder / STOPPED), seen[5])  # as they were before the sixth step
     assert numbers_of(folder / STOPPED)["step"] == 5
-    assert "then start again" in str(
-        caught.value
-    )  # the last checkpoint is of the fifth step: no rate helps there
+    # The last checkpoint is of the fifth step: no learning rate helps there.
+    assert caught.value.advice == () and "start a new run" in caught.value.problem
 
 
 def test_a_run_whose_rate_was_too_high_goes_on_from_its_last_checkpoint_with_a_lower_one(
@@ -188,8 +188,12 @@ def test_a_run_whose_rate_was_too_high_goes_on_from_its_last_checkpoint_with_a_l
     """At the step that was not finite the same weights would fail on the same batch at any rate."""
     wild = Changed(CONFIG, lr=1e30, warmup_steps=0, optimizer="sgd", clip_norm=None, checkpoint_every=10)
     folder, calm, memory = fresh_folder(tmp_path), Changed(wild, lr=1e-3), Memory()
-    with pytest.raises(NotFiniteError, match=r"go on from step 0 with: vitrine resume .* training\.lr=1e"):
+    with pytest.raises(NotFiniteError) as caught:
         train(small_model(), small_task(wild), config=wild, folder=folder)
+    lower = {"set": "training.lr=1e+29"}
+    assert caught.value.advice == (
+        TryVerb("resume", (str(folder.parent),), "to continue from step 0", lower),
+    )
     assert numbers_of(folder / STOPPED)["step"] > 0
     train(
         small_model(), small_task(calm), config=calm, folder=folder, sinks=[memory], resume_from=folder / LAST
@@ -211,7 +215,7 @@ def test_the_best_that_is_told_is_what_is_kept_where_a_run_goes_on_otherwise_tha
         losses, stats = task.loss_of(module, parts)
         return losses * (float("nan") if len(seen) == 7 else 1.0), stats
 
-    with pytest.raises(NotFiniteError, match="go on from step 4"):
+    with pytest.raises(NotFiniteError, match="to continue from step 4"):
         train(small_model(), Changed(task, loss_of=spoilt), config=config, folder=folder)
     calm = Changed(config, lr=1e-4)
     outcome = train(small_model(), task, config=calm, folder=folder, resume_from=folder / LAST)
@@ -233,7 +237,7 @@ def test_steps_after_one_that_is_not_finite_are_never_saved_as_done(
         return losses * (float("nan") if len(seen) == 5 else 1.0), stats
 
     folder = fresh_folder(tmp_path)
-    with pytest.raises(NotFiniteError, match="step 5 is not finite"):
+    with pytest.raises(NotFiniteError, match="step 5 is NaN or infinity"):
         train(small_model(), Changed(task, loss_of=spoilt), config=config, folder=folder)
     assert numbers_of(folder / STOPPED)["step"] == 4
     assert numbers_of(folder / LAST)["step"] == 0
@@ -254,7 +258,10 @@ def test_only_a_rough_precision_is_advised_against(tmp_path: Path, precision: st
             config=Changed(CONFIG, precision=precision),
             folder=fresh_folder(tmp_path),
         )
-    assert ("--precision fp32" in str(caught.value)) == (precision == "bf16")
+    advised = any(
+        advice == TryOption("precision", "to compute exactly", "fp32") for advice in caught.value.advice
+    )
+    assert advised == (precision == "bf16")
 
 
 def test_what_is_said_to_be_best_is_what_could_be_kept(
@@ -276,7 +283,7 @@ def test_what_is_said_to_be_best_is_what_could_be_kept(
     assert numbers_of(folder / BEST)["step"] == 6
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", SIGNALS, ids=lambda number: number.name)
 def test_a_signal_saves_and_stops_with_its_exit_code(tmp_path: Path, number: int) -> None:
     task, folder = small_task(), fresh_folder(tmp_path)
 
@@ -290,6 +297,7 @@ def test_a_signal_saves_and_stops_with_its_exit_code(tmp_path: Path, number: int
     with pytest.raises(StoppedError, match="stopped after step 8 of 20") as caught:
         train(small_model(), Changed(task, batches=until), config=CONFIG, folder=folder)
     assert caught.value.exit_code == 130
+    assert caught.value.advice == (TryVerb("resume", (str(folder.parent),), "to continue"),)
     assert numbers_of(folder / LAST)["step"] == 8
     assert signal.getsignal(number) is before
 
@@ -301,10 +309,10 @@ def test_a_full_disk_keeps_the_last_good_checkpoint_and_says_what_is_needed(
     train(small_model(), small_task(), config=Changed(CONFIG, total_steps=5), folder=folder)
     good = (folder / LAST).read_bytes()
     full = type("Usage", (), {"free": 100})()
-    monkeypatch.setattr(room.shutil, "disk_usage", lambda path: full)
+    monkeypatch.setattr(files.shutil, "disk_usage", lambda path: full)
     with pytest.raises(
         CheckpointError,
-        match=r"MB free and a checkpoint needs .* last good checkpoint is kept",
+        match="MB free and a checkpoint needs",
     ):
         train(small_model(), small_task(), config=CONFIG, folder=folder)
     assert (folder / LAST).read_bytes() == good
@@ -317,7 +325,7 @@ def test_the_best_weights_are_kept_and_patience_ends_the_run(tmp_path: Path) -> 
     folder, said = fresh_folder(tmp_path), Said()
     with listening(said):
         outcome = train(small_model(), task, config=config, folder=folder)
-    assert said.remarks[-1] == "Stopped early, after step 8 of 20: nothing better in 2 evaluations"
+    assert said.remarks[-1] == "Stopped early, after step 8 of 20: no improvement in 2 evaluations"
     assert (outcome.best, outcome.best_step, outcome.steps) == (0.5, 4, 8)
     assert numbers_of(folder / BEST)["step"] == 4
 
@@ -461,3 +469,89 @@ def test_out_of_memory_with_one_image_says_what_may_help(tmp_path: Path) -> None
     ) as caught:
         train(small_model(), task, config=CONFIG, folder=fresh_folder(tmp_path))
     assert caught.value.exit_code == 3
+
+
+def until_gone(task: Task, step: int, error: Exception) -> Task:
+    """Return a task whose files vanish before a step."""
+
+    def batches(start: int, stop: int) -> Iterator[Batch]:
+        for number, batch in zip(range(start, stop), task.batches(start, stop), strict=True):
+            if number == step:
+                raise error
+            yield batch
+
+    return Changed(task, batches=batches)
+
+
+@pytest.mark.parametrize("when", ["training", "evaluation"])
+def test_data_that_vanishes_stops_the_run_with_every_step_before_saved(tmp_path: Path, when: str) -> None:
+    config = Changed(
+        CONFIG, total_steps=12, checkpoint_every=100, average_decay=0.9, log_every=3, evaluate_every=7
+    )
+    _, expected = run(tmp_path / "whole", config)
+    folder, gone, first, rest = (
+        fresh_folder(tmp_path),
+        MissingDataError("cannot read a.png"),
+        Memory(),
+        Memory(),
+    )
+    task = small_task(config)
+
+    def evaluate(model: nn.Module) -> dict[str, float]:
+        raise gone
+
+    broken = until_gone(task, 7, gone) if when == "training" else Changed(task, evaluate=evaluate)
+    with pytest.raises(
+        DataError, match=r"cannot read a\.png; training stopped, and all 7 steps before"
+    ) as caught:
+        train(small_model(), broken, config=config, folder=folder, sinks=[first])
+    assert caught.value.advice[-1] == TryVerb("resume", (str(folder.parent),), "to continue")
+    assert numbers_of(folder / LAST)["step"] == 7
+    train(small_model(), task, config=config, folder=folder, sinks=[rest], resume_from=folder / LAST)
+    assert first.losses + rest.losses == expected.losses
+
+
+def test_memory_that_runs_out_in_mid_run_saves_every_step_before(tmp_path: Path) -> None:
+    """A CPU says so by a RuntimeError of its own."""
+    task, steps = small_task(), []
+
+    def loss_of(module: nn.Module, parts: tuple[Tensor, ...]) -> tuple[Tensor, dict[str, Tensor]]:
+        steps.append(len(parts[0]))
+        if len(steps) > 6:
+            torch.empty(2**62, dtype=torch.uint8)  # more than any machine has
+        return task.loss_of(module, parts)
+
+    folder = fresh_folder(tmp_path)
+    with pytest.raises(NoMemoryError) as caught:
+        train(small_model(), Changed(task, loss_of=loss_of), config=CONFIG, folder=folder)
+    assert caught.value.exit_code == 3
+    assert numbers_of(folder / LAST)["step"] == 6
+    assert min(steps) == 1  # halved as far as it goes
+
+
+def test_a_signal_that_is_ignored_stays_ignored_as_nohup_wants_it(tmp_path: Path) -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        task = small_task()
+
+        def hung_up(start: int, stop: int) -> Iterator[Batch]:
+            for batch in task.batches(start, stop):
+                os.kill(os.getpid(), signal.SIGHUP)
+                yield batch
+
+        outcome = train(
+            small_model(), Changed(task, batches=hung_up), config=CONFIG, folder=fresh_folder(tmp_path)
+        )
+        assert outcome.steps == 20
+        assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+def test_files_of_writes_that_were_killed_are_removed_at_the_next_start(tmp_path: Path) -> None:
+    folder = fresh_folder(tmp_path)
+    folder.mkdir(parents=True)
+    orphan = folder / ".last.safetensors.0123456789abcdef"
+    orphan.touch()
+    train(small_model(), small_task(), config=Changed(CONFIG, total_steps=1), folder=folder)
+    assert sorted(file.name for file in folder.iterdir()) == ["best.safetensors", "last.safetensors"]

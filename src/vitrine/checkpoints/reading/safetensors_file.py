@@ -4,7 +4,6 @@ A memory map would count every page twice (map and copy) or leave the model hang
 overwrite. Reading into place costs one copy and no memory beside the model's own.
 """
 
-import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,6 +15,7 @@ from torch import Tensor
 from vitrine.checkpoints.checksum import Verifier
 from vitrine.checkpoints.tensors import Index, Spec
 from vitrine.errors import CheckpointError
+from vitrine.runtime.files import parse_json
 
 MAX_HEADER_BYTES = 100_000_000  # the format's own limit
 DTYPES = {
@@ -52,6 +52,10 @@ class SafetensorsFile:
         except BaseException:
             self._file.close()
             raise
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
 
     def read(self, name: str, *, row: int | None = None) -> Tensor:
         """Read one tensor, or one entry of its first axis."""
@@ -112,7 +116,7 @@ class ShardedSafetensors:
 def read_weight_map(path: Path) -> dict[str, str]:
     """Read which shard holds which tensor from a `model.safetensors.index.json`."""
     try:
-        names = json.loads(path.read_text(encoding="utf-8"))["weight_map"]
+        names = parse_json(path.read_text(encoding="utf-8"))["weight_map"]
     except (ValueError, KeyError, TypeError):
         names = None
     if not isinstance(names, dict) or not all(isinstance(shard, str) for shard in names.values()):
@@ -130,7 +134,7 @@ def read_header(file: IO[bytes], *, path: Path, size: int) -> tuple[dict[str, An
             f"{count:,}; download or copy it again"
         )
     try:
-        header = json.loads(file.read(count))
+        header = parse_json(file.read(count))
     except ValueError:
         header = None
     if not isinstance(header, dict):
@@ -173,7 +177,7 @@ def read_entry(name: str, entry: Any, *, path: Path) -> tuple[Spec, int, int]:
     try:
         dtype, shape = str(entry["dtype"]), tuple(map(int, entry["shape"]))
         begin, end = map(int, entry["data_offsets"])
-    except (KeyError, TypeError, ValueError):
+    except (KeyError, TypeError, ValueError, OverflowError):  # JSON may say 1e999
         raise CheckpointError(f"{path} is damaged: its header has no shape for the tensor {name}") from None
     if dtype not in DTYPES:
         raise CheckpointError(f"{path} holds {name} as {dtype}; known types: {', '.join(DTYPES)}")

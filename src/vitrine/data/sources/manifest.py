@@ -14,6 +14,7 @@ from vitrine.data.sources.file_list import FileList, require_path, subfolders
 from vitrine.data.sources.labels import pack_labels, sorted_classes
 from vitrine.data.sources.source import ALL, SPLIT_NAMES, Source
 from vitrine.errors import DataError
+from vitrine.runtime.files import parse_json
 from vitrine.spelling import printable
 
 PATH_COLUMNS = ("path", "file_name", "filename", "image")
@@ -148,7 +149,7 @@ def _json_rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
             if not line.strip():
                 continue
             try:
-                row = json.loads(line)
+                row = parse_json(line)
             except json.JSONDecodeError as error:
                 raise DataError(
                     f"line {number} of {printable(str(path))} is not JSON: {error.msg}"

@@ -4,6 +4,7 @@ A kind is a module or object with `recognises(address)` and `open_all(address)`,
 set that is not split has the one split `all`. A new kind is one file and one line: `register_source(name, kind)`.
 """
 
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
@@ -19,6 +20,7 @@ from vitrine.errors import ConfigError, DataError, TryOption, TryVerb
 from vitrine.runtime.progress import quiet
 from vitrine.spelling import near_match, printable, some_of
 
+COMPRESSED_TARS = (".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".tar.zst")
 ARCHIVES = (".zip", ".gz", ".tgz", ".bz2", ".xz", ".7z", ".rar")
 
 
@@ -140,16 +142,36 @@ def list_splits(address: str | Path) -> tuple[str, ...]:
 def open_kind(address: str | Path) -> dict[str, Source]:
     """Open the set as it is on disk, without holding images out and without checking its classes."""
     text = str(address)
+    if Path(text).is_dir():
+        _refuse_compressed_shards(Path(text))
     for kind in _KINDS.values():
         if kind.recognises(text):
             return kind.open_all(text)
     path = require_path(Path(text))
-    if path.suffix.lower() in ARCHIVES:
-        raise DataError(f"{printable(str(path))} is an archive; unpack it and pass the folder")
+    _refuse_compressed(path)
     raise DataError(
         f"{printable(str(path))} is not a data set; pass a folder with one folder per class, "
         "a .csv, .jsonl, .parquet or .tar file, or a built-in name"
     )
+
+
+def _refuse_compressed(path: Path) -> None:
+    """Say what a compressed file is."""
+    if path.name.lower().endswith(COMPRESSED_TARS):
+        raise DataError(
+            f"{printable(str(path))} is a compressed tar file; images in a tar are read by their position, which "
+            "compression hides: decompress it (gunzip) or unpack it"
+        )
+    if path.suffix.lower() in ARCHIVES:
+        raise DataError(f"{printable(str(path))} is an archive; unpack it and pass the folder")
+
+
+def _refuse_compressed_shards(folder: Path) -> None:
+    """Say what a folder of compressed shards is; one beside data of another kind does not matter."""
+    names = [entry.name for entry in os.scandir(folder) if not entry.name.startswith(".")]
+    tars = sorted(name for name in names if name.lower().endswith(COMPRESSED_TARS))
+    if tars and len(tars) == len([name for name in names if not name.endswith((".json", ".txt", ".md"))]):
+        _refuse_compressed(folder / tars[0])
 
 
 def check_classes(splits: Mapping[str, Source], *, allow_empty_class: bool = False) -> dict[str, Source]:

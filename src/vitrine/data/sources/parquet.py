@@ -1,4 +1,4 @@
-"""Parquet in Hugging Face's image schema: `image` {bytes, path}, `label`, class names in the metadata."""
+"""Parquet, or Arrow as `datasets` saves it, in Hugging Face's image schema: `image` {bytes, path}, `label`."""
 
 import functools
 import hashlib
@@ -11,10 +11,12 @@ from typing import Any
 
 import numpy as np
 
+from vitrine.data.sources.arrow import SUFFIX, ArrowFile, saved_files
 from vitrine.data.sources.file_list import require_path
 from vitrine.data.sources.labels import class_number, pack_labels, sorted_classes
 from vitrine.data.sources.source import ALL, SPLIT_NAMES, Example, Labels, Source
 from vitrine.errors import DataError, MissingExtraError
+from vitrine.runtime.files import parse_json
 from vitrine.spelling import printable
 
 LABEL_COLUMNS = ("label", "labels", "fine_label", "class")
@@ -23,7 +25,7 @@ KEPT_BYTES = 2 * 2**30
 
 
 def recognises(address: str) -> bool:
-    """Take a .parquet file, or a folder with such files in it or in its folder `data`."""
+    """Take a .parquet file, a folder with such files in it or in its folder `data`, or one that `datasets` saved."""
     path = Path(address.partition("?")[0])
     return path.suffix.lower() == ".parquet" or (path.is_dir() and bool(_files(path)))
 
@@ -150,11 +152,13 @@ def _arrow() -> Any:
 
 
 def _open(file: Path) -> Any:
+    is_arrow = file.suffix == SUFFIX
     try:
-        return _arrow().ParquetFile(file)
+        return ArrowFile(file) if is_arrow else _arrow().ParquetFile(file)
     except (OSError, ValueError) as error:  # pyarrow's own errors derive from these
         raise DataError(
-            f"{printable(str(file))} cannot be read as Parquet: {str(error).splitlines()[0]}"
+            f"{printable(str(file))} cannot be read as {'Arrow' if is_arrow else 'Parquet'}: "
+            f"{str(error).splitlines()[0]}"
         ) from error
 
 
@@ -163,6 +167,7 @@ def _files(folder: Path) -> list[Path]:
         sorted(folder.glob("*.parquet"))
         or sorted(folder.glob("data/*.parquet"))
         or sorted(folder.glob("*/*.parquet"))
+        or saved_files(folder)
     )
 
 
@@ -176,7 +181,7 @@ def _split_of(file: Path, root: Path) -> str:
 def _features(file: Any) -> dict[str, Any]:
     raw = (file.schema_arrow.metadata or {}).get(b"huggingface")
     try:
-        return dict(json.loads(raw)["info"]["features"]) if raw else {}
+        return dict(parse_json(raw)["info"]["features"]) if raw else {}
     except (ValueError, KeyError, TypeError):
         return {}
 

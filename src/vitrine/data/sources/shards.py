@@ -5,7 +5,6 @@ images are read. Other shards are indexed by reading their headers once.
 """
 
 import io
-import json
 import os
 import threading
 import time
@@ -21,6 +20,7 @@ from vitrine.data.sources.source import ALL, NO_LABEL, SPLIT_NAMES, Example, Lab
 from vitrine.data.sources.tar_index import Member, read_index, walk_tar
 from vitrine.errors import DataError, MissingExtraError
 from vitrine.runtime.cache import may_download, why_offline
+from vitrine.runtime.files import parse_json
 from vitrine.spelling import printable
 
 LISTING = "shards.json"
@@ -166,7 +166,7 @@ def read_listing(place: str) -> dict[str, Any]:
     where = f"{place}/{LISTING}"
     data = read_remote(where) if "://" in place else Path(where).read_bytes()
     try:
-        listing: dict[str, Any] = json.loads(data)
+        listing: dict[str, Any] = parse_json(data)
         assert isinstance(listing["classes"], list) and isinstance(listing["splits"], dict)
     except (ValueError, KeyError, TypeError, AssertionError) as error:
         raise DataError(f"{printable(where)} is not a listing of shards") from error

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from vitrine.data.sources.file_list import IMAGE_SUFFIXES, Strings
 from vitrine.data.sources.source import Labels
 from vitrine.errors import DataError
+from vitrine.runtime.files import parse_json
 from vitrine.spelling import printable
 
 BLOCK = 512
@@ -128,7 +129,7 @@ def _labels_in(data: bytes, *, suffix: str, where: str) -> tuple[tuple[str, ...]
     if suffix != ".json":
         return ((text,), False) if suffix in (".cls", ".label") else None
     try:
-        content: Any = json.loads(text)
+        content: Any = parse_json(text)
     except json.JSONDecodeError as error:
         raise DataError(f"{printable(where)} is not JSON: {error.msg}") from error
     if not isinstance(content, dict):

@@ -15,7 +15,7 @@ from vitrine.data.sources.vtab.tasks import TASKS, TRAIN_IMAGES, VAL_IMAGES, Tas
 from vitrine.errors import ConfigError, DataError, TryOption
 from vitrine.evaluation.metrics import Interval
 from vitrine.evaluation.vtab.scores import TaskScore, VtabScores
-from vitrine.runtime.files import write_atomically
+from vitrine.runtime.files import parse_json, write_atomically
 from vitrine.runtime.progress import notice, present
 
 ProtocolName = Literal["vit", "lightweight"]
@@ -218,7 +218,7 @@ def read_score(file: Path, *, identity: str, protocol: Protocol) -> TaskScore | 
     if not file.is_file():
         return None
     try:
-        kept = json.loads(file.read_text(encoding="utf-8"))
+        kept = parse_json(file.read_text(encoding="utf-8"))
         score = kept["score"]
         task_score = TaskScore(**{**score, "accuracy": Interval(**score["accuracy"])})
         same_protocol = kept["protocol"] == json.loads(json.dumps(asdict(protocol)))

@@ -1,4 +1,4 @@
-"""Sums between two logged steps."""
+"""Sums of loss and scores between two logged steps."""
 
 import time
 
@@ -6,15 +6,15 @@ import torch
 
 from vitrine.runtime.processes import Processes, mean_over
 
-# Of all the sums the one that is not a sum over images: the same in every process.
+# The one sum that is not over images: it is the same in every process.
 NORM = "gradient_norm"
 
 
-class Window:
+class RunningSums:
     """Sums since the last logged step, on the device until they are fetched."""
 
     def __init__(self, processes: Processes, *, sums: dict[str, float]) -> None:
-        """Go on with `sums` over all processes, as `as_numbers` gave them; each process takes an equal share."""
+        """Continue with `sums` over all processes, as from `as_numbers`; each process takes an equal share."""
         self.processes = processes
         self.overall_images, self.overall_began = 0, time.monotonic()
         self.clear()
@@ -29,7 +29,7 @@ class Window:
                 self.sums[name] = torch.tensor(share, device=processes.device)
 
     def clear(self) -> None:
-        """Begin anew."""
+        """Start again from zero."""
         self.sums: dict[str, torch.Tensor] = {}
         self.bad: list[torch.Tensor] = []
         self.images = self.steps = 0
@@ -54,12 +54,12 @@ class Window:
         self.overall_images += images
         self.steps += 1
 
-    def leave_out(self, seconds: float) -> None:
-        """Take time that was not spent on steps out of the rate."""
+    def exclude_seconds(self, seconds: float) -> None:
+        """Leave time that was not spent on steps out of the speed."""
         self.began += seconds
 
     def fetch(self) -> dict[str, float]:
-        """Return means over the window and all processes, in one exchange with the device."""
+        """Return means over all processes, in one exchange with the device."""
         *totals, bad = self._mean_over_processes(self.bad[-1])
         means = {
             name: total / (self.steps if name == NORM else self.images)
@@ -72,16 +72,16 @@ class Window:
 
     def _mean_over_processes(self, *others: torch.Tensor) -> list[float]:
         values = torch.stack([value.double() for value in (*self.sums.values(), *others)])
-        found: list[float] = mean_over(values, self.processes).tolist()
-        return found
+        means: list[float] = mean_over(values, self.processes).tolist()
+        return means
 
     @property
     def is_bad(self) -> bool:
-        """Whether a step of the window was not finite; waits for the device."""
+        """Whether a step had NaN or infinity; waits for the device."""
         return bool(self.bad and self.bad[-1].item())
 
     def first_bad_step(self, step: int) -> int:
-        """Return the number (from 0) of the first step of the window that was not finite."""
+        """Return the number (from 0) of the first step that had NaN or infinity."""
         flags = torch.stack(self.bad).tolist()
         return step - len(flags) + flags.index(1.0)
 
@@ -98,7 +98,7 @@ class Window:
 
     @property
     def overall_rate(self) -> float:
-        """Images a second over the whole call, evaluation included."""
+        """Images per second over the whole call, evaluation included."""
         return (
             self.overall_images * self.processes.world_size / max(time.monotonic() - self.overall_began, 1e-9)
         )

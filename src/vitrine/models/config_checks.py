@@ -1,0 +1,65 @@
+"""Checks that every config makes at birth: types, and sizes that can be built. A config may come from a file."""
+
+import math
+from numbers import Integral, Real
+from types import UnionType
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+
+from vitrine.errors import ConfigError
+
+# Far above every model that exists: whatever is larger is a mistake or an attack, and would take hours to build.
+LARGEST_WIDTH, LARGEST_DEPTH, LARGEST_SIDE, MOST_CLASSES = 2**17, 1000, 2**16, 10**8
+MOST_STAGES = 8  # of a stem; each doubles its width
+
+
+def require_types(config: Any) -> None:
+    """Refuse values of another type than their field's: a config may come from a file."""
+    for name, kind in get_type_hints(type(config)).items():
+        value = getattr(config, name)
+        if not _fits(value, kind):
+            raise ConfigError(f"{name} must be {_shown_kind(kind)}, got {value!r:.40}")
+
+
+def _fits(value: Any, kind: Any) -> bool:
+    if get_origin(kind) in (Union, UnionType):
+        return any(_fits(value, one) for one in get_args(kind))
+    if get_origin(kind) is Literal:
+        return isinstance(value, str)  # which word is checked with a suggestion
+    if get_origin(kind) is tuple:
+        return isinstance(value, tuple) and all(_fits(part, get_args(kind)[0]) for part in value)
+    if kind is int:
+        return not isinstance(value, bool) and isinstance(value, Integral)
+    if kind is float:
+        return not isinstance(value, bool) and isinstance(value, Real) and math.isfinite(value)
+    return isinstance(value, kind)
+
+
+def _shown_kind(kind: Any) -> str:
+    words = {int: "a whole number", float: "a finite number", bool: "true or false", type(None): "None"}
+    kinds = get_args(kind) if get_origin(kind) in (Union, UnionType) else (kind,)
+    return " or ".join(words.get(one, str(getattr(one, "__name__", one))) for one in kinds)
+
+
+def require_positive(name: str, value: int, *, most: int = LARGEST_WIDTH) -> None:
+    """Refuse a count that is not from 1 to `most`."""
+    if value < 1:
+        raise ConfigError(f"{name} must be at least 1, got {value}")
+    if value > most:
+        raise ConfigError(f"{name} must be at most {most:,}, got {value:.3g}")
+
+
+def require_sizes(name: str, size: tuple[int, int]) -> None:
+    """Refuse what is not a height and a width in pixels."""
+    if len(size) != 2:
+        raise ConfigError(f"{name} must be a height and a width, got {size!r:.40}")
+    for side in size:
+        require_positive(name, side, most=LARGEST_SIDE)
+
+
+def require_classes(num_classes: int) -> None:
+    """Refuse a head without classes."""
+    if num_classes < 1:
+        raise ConfigError(
+            f"num_classes must be at least 1, got {num_classes}; None builds no head: the model returns features"
+        )
+    require_positive("num_classes", num_classes, most=MOST_CLASSES)
