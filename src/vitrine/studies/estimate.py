@@ -1,9 +1,9 @@
-"""What a study will cost before anything starts: operations by arithmetic, seconds by a stated rule.
+"""The cost of a study before it starts: operations by arithmetic, seconds by a stated rule.
 
-Operations are counted as Table 6 does (`vitrine.models.cost`), those of the final evaluation included. A run
-takes as long as its operations at a share of the device's matmul rate (half, as `vitrine plan` reckons, where it is
-compiled) or as its kernels take to be launched, whichever is longer; runs side by side share the device and launch
-on their own. Recorded steps (CUDA graphs) are launched as one.
+Operations are counted as in Table 6 (`vitrine.models.cost`), including the final evaluation. A run takes as long as
+its operations at a share of the device's matmul rate (half for compiled models, as in `vitrine plan`), or as its
+kernel launches, whichever is longer; parallel runs share the device and launch independently. A CUDA graph is
+launched as one kernel.
 """
 
 from collections.abc import Sequence
@@ -15,12 +15,12 @@ from vitrine.studies.record import Run
 
 FORWARD_FLOPS_PER_MAC = 2
 # Share of the matmul rate that a training step reaches: half for a large compiled model (measured, see
-# docs/experiments.md); small ones that are not compiled spend most of a step in work that is no matrix product,
-# ResNets with their group norms even more. The two last are assumptions.
+# docs/experiments.md); small models that are not compiled spend most of a step outside matrix products,
+# ResNets with their group norms even more. The last two are assumptions.
 SHARE_COMPILED, SHARE_EAGER, SHARE_RESNET = 0.5, 0.2, 0.06
-# Launching one layer's kernels, forward and backward, beside one H200 (docs/experiments.md, CIFAR-10).
+# Launching one layer's kernels, forward and backward, on the host of one H200 (docs/experiments.md, CIFAR-10).
 LAUNCH_SECONDS_A_LAYER = 3.5e-3
-# The same for a recorded step of any depth: the batch, the replay, sums (an assumption).
+# The same for a replayed step of any depth: the batch, the replay, sums (an assumption).
 LAUNCH_SECONDS_RECORDED = 2.5e-3
 # Building the model, moving the data, evaluating, writing.
 START_SECONDS = 2.0
@@ -30,14 +30,14 @@ SPEED_SECONDS = 10.0
 
 @dataclass(frozen=True, kw_only=True)
 class Estimate:
-    """One run's or several runs' cost; estimates add up."""
+    """The cost of one run or several; estimates add up."""
 
     runs: int = 0
     exaflops: float = 0.0
     device_seconds: float = 0.0
-    """Of the device alone."""
+    """Time of the device."""
     host_seconds: float = 0.0
-    """Of one process, which others may share with."""
+    """Time of the process; parallel runs divide it."""
 
     def __add__(self, other: "Estimate") -> "Estimate":
         return Estimate(
@@ -48,7 +48,7 @@ class Estimate:
         )
 
     def seconds(self, jobs: int) -> float:
-        """Return the time by the clock with so many processes on one device."""
+        """Return the wall-clock time with `jobs` processes on one device."""
         return max(self.device_seconds, self.host_seconds / max(jobs, 1))
 
     def __str__(self) -> str:
@@ -56,19 +56,19 @@ class Estimate:
 
 
 def estimate_run(run: Run, *, rate: float, num_test: int) -> Estimate:
-    """Estimate one run on a device of `rate` operations a second (matmul)."""
+    """Estimate one run on a device of `rate` operations per second (matmul)."""
     macs = cost_of(run.model).macs
     if run.work == "speed":
         return Estimate(runs=1, exaflops=0.0, device_seconds=SPEED_SECONDS, host_seconds=SPEED_SECONDS)
     training = run.recipe.training
     operations = 1e18 * exaflops_of(run, training.total_steps)
-    judged = FORWARD_FLOPS_PER_MAC * macs * num_test
-    device = (operations + judged) / (rate * share_of_rate(run))
+    evaluation = FORWARD_FLOPS_PER_MAC * macs * num_test
+    device = (operations + evaluation) / (rate * share_of_rate(run))
     launch = LAUNCH_SECONDS_A_LAYER * num_layers(run.model)
     launching = training.total_steps * (LAUNCH_SECONDS_RECORDED if training.graphs else launch)
     return Estimate(
         runs=1,
-        exaflops=(operations + judged) / 1e18,
+        exaflops=(operations + evaluation) / 1e18,
         device_seconds=device,
         host_seconds=max(device, launching) + START_SECONDS,
     )
@@ -80,14 +80,14 @@ def estimate(runs: Sequence[Run], *, rate: float, num_test: int) -> Estimate:
 
 
 def share_of_rate(run: Run) -> float:
-    """Return the share of the matmul rate that a run is reckoned with."""
+    """Return the assumed share of the matmul rate."""
     if run.recipe.training.compile is not False:
         return SHARE_COMPILED
     return SHARE_RESNET if isinstance(run.model, BiTConfig) else SHARE_EAGER
 
 
 def num_layers(config: ModelConfig) -> int:
-    """Count blocks, or a ResNet's units, and one for all the rest."""
+    """Count blocks, or a ResNet's units, and one for everything else."""
     if isinstance(config, BiTConfig):
         return sum(config.units) + 1
     return config.depth + 1 + (sum(config.stem.units) if config.stem else 0)

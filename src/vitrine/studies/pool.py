@@ -1,7 +1,7 @@
-"""Many runs, a few at a time: processes that import torch once and take one run after another.
+"""Many runs, a few at a time: processes that import torch once and execute one run after another.
 
-A run starts when the one whose weights it needs is finished. Processes whose parent dies save the run they are at
-and end, so that the next call goes on there.
+A run starts when the run whose weights it needs has finished. A process whose parent dies saves its run and ends, so
+that the next call continues there.
 """
 
 import multiprocessing
@@ -20,14 +20,14 @@ from vitrine.errors import VitrineError
 from vitrine.studies.estimate import exaflops_of
 from vitrine.studies.record import Run
 
-# What a process does with a run; a function of a module, so that another process can import it.
+# Executes one run; a module-level function, so that another process can import it.
 Work = Callable[[Run, Any], dict[str, Any]]
 WATCH_SECONDS = 0.5
 
 
 @dataclass(frozen=True, kw_only=True)
 class Done:
-    """A run that ended: with what it measured, or with the reason why it did not."""
+    """A run that ended, with its measurements or the reason of its failure."""
 
     run: Run
     values: dict[str, Any] | None
@@ -37,7 +37,7 @@ class Done:
 def carry_out_all(
     runs: Sequence[Run], work: Work, context: Any, *, jobs: int, names: Callable[[Run], str]
 ) -> Iterator[Done]:
-    """Yield every run as it ends; `runs` must be in order, and `names` tells runs of several studies apart."""
+    """Yield every run as it ends; `runs` must be in order; `names` distinguishes runs of several studies."""
     waiting = longest_first(runs)
     if jobs <= 1:
         yield from one_by_one(waiting, work, context, names=names)
@@ -73,7 +73,7 @@ def carry_out_all(
 
 
 def taken_by(run: Run, idle: list[Connection]) -> Connection | None:
-    """Hand a run to an idle process and return the way to it; those that died while idle are let go."""
+    """Send a run to an idle process and return its connection; processes that died while idle are dropped."""
     while idle:
         connection = idle.pop()
         try:
@@ -85,15 +85,15 @@ def taken_by(run: Run, idle: list[Connection]) -> Connection | None:
 
 
 def may_start(run: Run, others: Sequence[Run]) -> bool:
-    """Whether a run may start beside others: speed is measured alone."""
+    """Whether a run may start while others run: speed is measured alone."""
     return not others if run.work == "speed" else not any(other.work == "speed" for other in others)
 
 
 def longest_first(runs: Sequence[Run]) -> list[Run]:
-    """Sort the runs of each study by what they and those that wait for them cost: no long one is left for the end.
+    """Sort the runs of each study by the cost of each and of the runs that wait for it, highest first.
 
-    A seed of every study comes before the next seed of any, so that all can be judged where time runs out; within a
-    seed, studies keep their order. What must run alone comes last.
+    One seed of every study comes before the next seed of any, so that all studies have results if time runs out;
+    within a seed, studies keep their order. Runs that must be alone come last.
     """
 
     cost = {id(run): exaflops_of(run, run.recipe.training.total_steps) for run in runs}
@@ -112,7 +112,7 @@ def longest_first(runs: Sequence[Run]) -> list[Run]:
 def given_up(
     failed: Run, waiting: list[Run], pending: set[str], names: Callable[[Run], str]
 ) -> Iterator[Done]:
-    """Take away the runs that wait for one that failed."""
+    """Remove the runs that wait for a failed one."""
     for run in list(waiting):
         if run in waiting and needed_by(run, names) == names(failed):
             waiting.remove(run)
@@ -129,7 +129,7 @@ def needed_by(run: Run, names: Callable[[Run], str]) -> str | None:
 def one_by_one(
     runs: Sequence[Run], work: Work, context: Any, *, names: Callable[[Run], str]
 ) -> Iterator[Done]:
-    """Carry out every run in this process."""
+    """Execute every run in this process."""
     failed: set[str] = set()
     for run in runs:
         if needed_by(run, names) in failed:
@@ -143,7 +143,7 @@ def one_by_one(
 
 
 def attempted(run: Run, work: Work, context: Any) -> tuple[dict[str, Any] | None, str]:
-    """Carry out one run; a failure is a reason, an interruption goes on up."""
+    """Execute one run; return the reason of a failure, and let an interruption through."""
     try:
         return work(run, context), ""
     except VitrineError as error:
@@ -154,8 +154,8 @@ def attempted(run: Run, work: Work, context: Any) -> tuple[dict[str, Any] | None
 
 @contextmanager
 def processes_for(work: Work, context: Any, *, count: int) -> Iterator[list[Connection]]:
-    """Start processes that take runs for the length of a block; give the ends that lead to them."""
-    # A fork would share what CUDA and threads hold.
+    """Start processes for the length of the block and yield the connections to them."""
+    # A forked process would share CUDA contexts and locks.
     spawning = multiprocessing.get_context("spawn")
     connections: list[Connection] = []
     processes: list[Any] = []
@@ -180,7 +180,7 @@ def processes_for(work: Work, context: Any, *, count: int) -> Iterator[list[Conn
 
 
 def serve(connection: Connection, work: Work, context: Any, parent: int) -> None:
-    """Take runs from the other end until it is closed."""
+    """Execute runs from the connection until it is closed."""
     threading.Thread(target=watch, args=(parent,), daemon=True).start()
     while True:
         try:
@@ -200,7 +200,7 @@ def serve(connection: Connection, work: Work, context: Any, parent: int) -> None
 
 
 def watch(parent: int) -> None:
-    """End this process, saving what it does, when its parent is gone."""
+    """Save and end this process when its parent is gone."""
     while os.getppid() == parent:
         time.sleep(WATCH_SECONDS)
     os.kill(os.getpid(), signal.SIGTERM)

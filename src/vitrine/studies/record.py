@@ -1,4 +1,4 @@
-"""What a study is made of: runs, each a frozen record with its recipe, and a rule that judges their results."""
+"""What a study consists of: runs, each a frozen record with its recipe, and a rule that compares their results."""
 
 import dataclasses
 import hashlib
@@ -21,7 +21,7 @@ Work = Literal["training", "speed"]
 
 @dataclass(frozen=True, kw_only=True)
 class Setup:
-    """All that a list of runs is a function of."""
+    """Everything that a list of runs depends on."""
 
     scale: Scale
     seed: int
@@ -29,7 +29,7 @@ class Setup:
     num_images: int
     """Training images of the data set."""
     target_classes: tuple[int, ...] = ()
-    """Classes of each data set that is transferred to; none where it is the data set itself."""
+    """Classes of each data set for transfer; empty if that is the data set itself."""
 
     @property
     def targets(self) -> tuple[tuple[str, int], ...]:
@@ -44,10 +44,10 @@ class Run:
 
     study: str
     group: str
-    """What its seeds have in common."""
+    """The same for all seeds."""
     seed: int
     settings: dict[str, Any]
-    """What is varied, for tables and rules."""
+    """The varied settings, for tables and rules."""
     model: ModelConfig
     recipe: Recipe
     data: str = "data"
@@ -55,11 +55,11 @@ class Run:
     num_images: int | None = None
     """How many training images, drawn at random by the seed; None for all."""
     after: str | None = None
-    """The run whose weights it begins with."""
+    """The run whose weights it starts from."""
     keeps_positions: bool = True
-    """Whether positions of weights from another resolution are resampled; otherwise they begin anew."""
+    """Whether position embeddings from another resolution are resampled; otherwise they are new."""
     probes: bool = False
-    """Whether the representation is probed with five labels a class on the target."""
+    """Whether 5-shot accuracy is measured on the target."""
     role: Role = "measured"
     work: Work = "training"
 
@@ -78,7 +78,7 @@ class Run:
         }
         if self.probes:
             values["target_is"] = fingerprints.get("target0", "")
-        # A claim is a sentence for people; rewording it changes no result.
+        # A claim is a sentence; rewording it changes no result.
         values["recipe"].pop("claim")
         return hash_of(values)
 
@@ -99,7 +99,7 @@ class Study:
     """The rule: compares results with the claim."""
     charts: Callable[[Results], Sequence[Chart]]
     measure: str = "accuracy"
-    """The number that decides."""
+    """The measure that the rule compares."""
     seeds: int = 3
     departures: str = ""
     """Where the small scales differ from the paper, beyond model and data."""
@@ -113,14 +113,14 @@ def hash_of(values: Mapping[str, Any]) -> str:
 
 def keys_of(runs: Sequence[Run], fingerprints: Mapping[str, str]) -> dict[str, str]:
     """Return the key of every run by its name; a run's key depends on the run before it."""
-    found: dict[str, str] = {}
+    keys: dict[str, str] = {}
     for run in in_order(runs):
-        found[run.name] = run.key(fingerprints, before=found[run.after] if run.after else "")
-    return found
+        keys[run.name] = run.key(fingerprints, before=keys[run.after] if run.after else "")
+    return keys
 
 
 def in_order(runs: Sequence[Run]) -> list[Run]:
-    """Sort runs so that each comes after the one whose weights it needs, otherwise as they are listed."""
+    """Sort runs so that each comes after the one whose weights it needs; otherwise keep their order."""
     by_name = {run.name: run for run in runs}
     assert len(by_name) == len(runs), "two runs of a study have one name"
     ordered: dict[str, Run] = {}

@@ -1,4 +1,4 @@
-"""Results of finished runs: one line each in `results.jsonl`, and the statistics that rules are made of."""
+"""Results of finished runs: one line each in `results.jsonl`, and the statistics that rules use."""
 
 import json
 import os
@@ -18,7 +18,7 @@ FILE = "results.jsonl"
 
 @dataclass(frozen=True, kw_only=True)
 class Result:
-    """One finished run, as its line says."""
+    """One finished run: the fields of its line."""
 
     study: str
     run: str
@@ -43,11 +43,11 @@ class Result:
     device: str
     version: str
     resumed_at: int = 0
-    """The step that a half-done run went on from."""
+    """The step from which the run was resumed."""
 
 
 class Results:
-    """Measured runs of one study, to be asked by what was varied."""
+    """The measured runs of one study, selected by their settings."""
 
     def __init__(self, results: Iterable[Result], *, measure: str = "accuracy") -> None:
         self.all = tuple(results)
@@ -59,35 +59,35 @@ class Results:
 
     def where(self, **settings: Any) -> list[Result]:
         """Return the measured runs that have these settings, by seed."""
-        found = [
+        matching = [
             result
             for result in self.measured
             if all(result.settings.get(name) == value for name, value in settings.items())
         ]
-        return sorted(found, key=lambda result: result.seed)
+        return sorted(matching, key=lambda result: result.seed)
 
     def values(self, measure: str = "", **settings: Any) -> list[float]:
-        """Return one number a seed."""
+        """Return one number per seed."""
         name = measure or self.measure
         return [result.measures[name] for result in self.where(**settings) if name in result.measures]
 
     def options(self, setting: str) -> list[Any]:
-        """Return the values that a setting takes, in the order in which they were met."""
+        """Return the values that a setting takes, in order of appearance."""
         return list(
             dict.fromkeys(result.settings[setting] for result in self.measured if setting in result.settings)
         )
 
     def groups(self) -> dict[str, list[Result]]:
         """Return the measured runs by group, each with its seeds."""
-        found: dict[str, list[Result]] = {}
+        groups: dict[str, list[Result]] = {}
         for result in self.measured:
-            found.setdefault(result.group, []).append(result)
-        return found
+            groups.setdefault(result.group, []).append(result)
+        return groups
 
     def spread(self, measure: str = "") -> float:
         """Return the standard deviation of one run, pooled over all groups with more than one seed.
 
-        With one seed each it is what the size of the test set alone makes of the mean (binomial).
+        With one seed each, it is the binomial standard deviation for the size of the test set.
         """
         name = measure or self.measure
         squares, freedom = 0.0, 0
@@ -107,7 +107,7 @@ class Results:
 
 
 def mean_and_spread(values: list[float]) -> tuple[float, float | None]:
-    """Return mean and standard deviation (n - 1); None for the latter where there is one value."""
+    """Return mean and standard deviation (n - 1); the latter is None for one value."""
     return statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else None
 
 
@@ -136,7 +136,7 @@ def paper_points(values: Mapping[str, float]) -> tuple[Point, ...]:
 
 
 def append_result(folder: Path, values: Mapping[str, Any]) -> None:
-    """Add one line, whole or not at all: a line that a crash cut off is taken away first."""
+    """Append one line; remove an incomplete line of an earlier crash first."""
     line = json.dumps(values).encode() + b"\n"
     # Else what another process has half written would be taken for what a crash cut off.
     with wait_for_lock(folder / FILE), (folder / FILE).open("ab+") as file:
@@ -152,24 +152,24 @@ def append_result(folder: Path, values: Mapping[str, Any]) -> None:
 
 
 def read_results(folder: Path) -> list[Result]:
-    """Read every finished run of a study; of two lines of one key the later counts."""
-    found: dict[str, Result] = {}
+    """Read every finished run of a study; of two lines with the same key, the later counts."""
+    by_key: dict[str, Result] = {}
     for number, values in enumerate(whole_lines(folder / FILE), start=1):
         try:
             result = Result(**values)
         except TypeError as error:
             raise DataError(f"{folder / FILE}, line {number}, is not a finished run: {error}") from None
-        found[result.key] = result
-    return list(found.values())
+        by_key[result.key] = result
+    return list(by_key.values())
 
 
 def latest_series(results: list[Result]) -> list[Result]:
-    """Return the results that belong with the last one, where a folder has seen several data sets or scales."""
+    """Return the results of the last series, if a folder holds several data sets or scales."""
     return [result for result in results if result.series == results[-1].series]
 
 
 def whole_lines(file: Path) -> Iterator[dict[str, Any]]:
-    """Yield the records of a file of lines; a last line without an end is not one."""
+    """Yield the records of a file of JSON lines; an incomplete last line is ignored."""
     if not file.exists():
         return
     text = file.read_text(encoding="utf-8")
@@ -178,5 +178,5 @@ def whole_lines(file: Path) -> Iterator[dict[str, Any]]:
         try:
             values = parse_json(line)
         except ValueError:
-            raise DataError(f"{file}, line {number}, is not JSON; mend or remove it") from None
+            raise DataError(f"{file}, line {number}, is not JSON; repair or remove it") from None
         yield values

@@ -1,7 +1,7 @@
-"""How large a study is: from seconds on a laptop to the paper's own numbers, and the models of each scale.
+"""The scales of studies, from seconds on a laptop to the paper's own sizes, and the models of each scale.
 
-Small scales read pictures of 16 or 32 pixels as 16 or 64 patches of 4 pixels, crop and flip them, and use no
-further augmentation: a comparison needs equal conditions more than the last point of accuracy.
+Small scales read images of 16 or 32 pixels as 16 or 64 patches of 4 pixels, crop and flip them, and use no further
+augmentation: a comparison needs equal conditions, not the highest accuracy.
 """
 
 import dataclasses
@@ -17,7 +17,7 @@ from vitrine.recipes.recipe import Views
 from vitrine.spelling import nearest
 from vitrine.training.config import TrainingConfig
 
-# A checkpoint of a run of seconds costs as long as it saves: half-way, and in long runs every thousand steps.
+# Half-way, and in long runs every thousand steps: in a run of seconds, more would cost more than they save.
 CHECKPOINTS, MOST_STEPS_APART = 2, 1000
 PAPER_SIZE = 224
 
@@ -28,6 +28,8 @@ class Scale:
 
     name: str
     words: str
+    """Part of the hash that tells which results may be compared: leave it as it is."""
+    """Part of the hash that tells which results may be compared: leave it as it is."""
     image_size: int
     patch_size: int
     width: int
@@ -48,7 +50,7 @@ class Scale:
     compiles: bool | None = False
     """Compiling a model takes longer than a short run of it."""
     graphs: bool = True
-    """Whether steps are recorded and replayed on CUDA: small models' kernels are done before the next is launched."""
+    """Whether steps are replayed as CUDA graphs: kernels of small models finish before the next is launched."""
 
     @property
     def is_paper(self) -> bool:
@@ -88,9 +90,9 @@ SCALES = {
 def find_scale(name: str, *, steps: float = 1.0) -> Scale:
     """Return the scale called `name`, every run `steps` times as long."""
     if name not in SCALES:
-        raise ConfigError(f"no scale is called {name!r}; nearest: {nearest(name, SCALES)[0]}")
+        raise ConfigError(f"no scale is called {name!r}; nearest: {nearest(name, SCALES)[0]}", option="scale")
     if steps <= 0:
-        raise ConfigError(f"steps is a factor above 0 on the steps of every run, got {steps:g}")
+        raise ConfigError(f"must be a factor above 0, got {steps:g}", option="steps")
     scale = SCALES[name]
     return dataclasses.replace(
         scale,
@@ -100,7 +102,7 @@ def find_scale(name: str, *, steps: float = 1.0) -> Scale:
 
 
 def vit(scale: Scale, *, num_classes: int | None, size: int = 0, **options: Any) -> ViTConfig:
-    """Return the base ViT of a scale with some options changed; the MLP stays four times as wide unless given."""
+    """Return the base ViT of a scale with some options changed; the MLP is four times as wide by default."""
     width = options.pop("width", scale.width)
     patch = options.pop("patch_size", scale.patch_size)
     values: dict[str, Any] = {
@@ -129,7 +131,7 @@ def resnet(scale: Scale, *, num_classes: int, level: int = 0) -> BiTConfig:
 
 
 def hybrid(scale: Scale, *, num_classes: int, **options: Any) -> ViTConfig:
-    """Return a hybrid with the grid of the base ViT: a root and one stage; cells of 4 pixels are patches."""
+    """Return a hybrid with the grid of the base ViT: a root and one stage with cells of 4 pixels as patches."""
     stem = ResNetStemConfig(units=(1,))
     if scale.is_paper:
         stem = ResNetStemConfig(units=(3, 4, 9))
@@ -183,7 +185,7 @@ def fine_tuning(scale: Scale, *, seed: int, name: str, size: int = 0, **changes:
 
 
 def quiet(scale: Scale, steps: int) -> dict[str, Any]:
-    """Return how often a run of a study logs and saves: hardly ever, as many share one device."""
+    """Return how often a run of a study logs and saves: rarely, as many runs share one device."""
     apart = min(max(steps // CHECKPOINTS, 1), MOST_STEPS_APART)
     return {
         "log_every": apart,

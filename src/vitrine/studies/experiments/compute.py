@@ -38,16 +38,16 @@ PAPER: dict[str, dict[str, tuple[float, float]]] = {
 
 def family_models(scale: Scale, num_classes: int) -> list[tuple[str, str, ModelConfig]]:
     """Return family, name and config of nine models."""
-    found: list[tuple[str, str, ModelConfig]] = []
+    models: list[tuple[str, str, ModelConfig]] = []
     for number, (wider, deeper) in enumerate(LEVELS):
         width = round(scale.width * wider / scale.num_heads / 4) * 4 * scale.num_heads
         shape = {"width": width, "depth": max(round(scale.depth * deeper), 1)}
-        found += [
+        models += [
             ("ViT", f"ViT-{number}", vit(scale, num_classes=num_classes, **shape)),
             ("ResNet", f"ResNet-{number}", resnet(scale, num_classes=num_classes, level=number)),
             ("hybrid", f"hybrid-{number}", hybrid(scale, num_classes=num_classes, **shape)),
         ]
-    return found
+    return models
 
 
 def runs(setup: Setup) -> tuple[Run, ...]:
@@ -67,7 +67,7 @@ def runs(setup: Setup) -> tuple[Run, ...]:
 
 
 def paper_run(setup: Setup, name: str) -> Run:
-    """Make one row of Table 6, with the recipe of Table 3."""
+    """Return one row of Table 6, with the recipe of Table 3."""
 
     recipe = jft_like(name).with_steps_for(setup.num_images)
     family = "hybrid" if "+" in name else "ResNet" if name.startswith("BiT") else "ViT"
@@ -94,13 +94,13 @@ def curve(results: Results, family: str) -> tuple[list[float], list[float], int]
 
 
 def lead(results: Results, one: str, other: str, *, at: list[float]) -> float:
-    """Return by how much a family's interpolated accuracy is above another's, on average over computes."""
+    """Return by how much one family's interpolated accuracy exceeds another's, averaged over `at`."""
     (x1, y1, _), (x2, y2, _) = curve(results, one), curve(results, other)
     return float(np.mean(np.interp(at, x1, y1) - np.interp(at, x2, y2)))
 
 
 def findings(results: Results) -> list[Finding]:
-    """Compare the families at equal compute, where both have been measured."""
+    """Compare the families at equal compute, in the range that both cover."""
     curves = {family: curve(results, family) for family in FAMILIES}
     if any(len(xs) < 2 for xs, _, _ in curves.values()):
         return []
@@ -108,19 +108,19 @@ def findings(results: Results) -> list[Finding]:
     error = results.spread() * (2 / seeds) ** 0.5
     low = max(curves["ViT"][0][0], curves["ResNet"][0][0])
     high = min(curves["ViT"][0][-1], curves["ResNet"][0][-1])
-    if low >= high:  # no compute that both have
+    if low >= high:  # no common compute
         return []
     at = list(np.linspace(low, high, 5))
     says = "a ViT is ahead of a ResNet of equal compute"
-    found = [above(says, lead(results, "ViT", "ResNet", at=at), error)]
+    compared = [above(says, lead(results, "ViT", "ResNet", at=at), error)]
     low = max(curves["ViT"][0][0], curves["hybrid"][0][0])
     says = "a hybrid is ahead of a ViT at the smallest compute"
-    found.append(above(says, lead(results, "hybrid", "ViT", at=[low]), error))
-    return found
+    compared.append(above(says, lead(results, "hybrid", "ViT", at=[low]), error))
+    return compared
 
 
 def charts(results: Results) -> list[Chart]:
-    """Show accuracy over compute, Table 6 beside."""
+    """Show accuracy over compute, with Table 6."""
     ours = {}
     for family in FAMILIES:
         points: list[Point] = []
@@ -128,7 +128,7 @@ def charts(results: Results) -> list[Chart]:
             members = results.where(family=family, model=model)
             if members:
                 points += point_at(results, members[0].exaflops, model=model)
-        ours[family] = tuple(sorted(points, key=lambda found: found.x))
+        ours[family] = tuple(sorted(points, key=lambda one: one.x))
     paper = {
         family: tuple(Point(x=x, y=y) for x, y in sorted(rows.values())) for family, rows in PAPER.items()
     }
@@ -143,15 +143,15 @@ STUDY = Study(
     name="compute",
     title="Accuracy against compute",
     where="section 4.4, Fig. 5, Table 6",
-    claim="ViTs need two to four times less compute than ResNets for the same accuracy; hybrids are slightly ahead "
-    "of ViTs at small compute, and the lead is gone at large.",
-    rule="Test accuracy over log compute, linear between models of a family. (1) Over the range of compute that both "
-    "have, ViTs are above ResNets on average by more than twice the standard error. (2) At the smallest compute that "
-    "both have, hybrids are above ViTs by as much.",
+    claim="ViTs need two to four times less compute than ResNets for the same accuracy; hybrids are slightly "
+    "ahead of ViTs at small compute, and the lead vanishes at large compute.",
+    rule="Test accuracy over log compute, linear between models of a family. (1) Over the common range of "
+    "compute, ViTs are above ResNets on average by more than twice the standard error. (2) At the "
+    "smallest common compute, hybrids are above ViTs by more than twice the standard error.",
     runs=runs,
     findings=findings,
     charts=charts,
     seeds=2,
-    departures="Accuracy on the same set instead of after transfer; the claim is about pre-training data that "
-    "suffices, which small sets do not.",
+    departures="Accuracy on the same set instead of after transfer; the claim assumes enough pre-training data, "
+    "which small sets do not provide.",
 )

@@ -51,12 +51,12 @@ def sizes(scale: Scale) -> tuple[int, ...]:
 def runs(setup: Setup) -> tuple[Run, ...]:
     """List every model at every size that its patches tile; nothing is trained."""
 
-    found = []
+    listed = []
     for name, (family, config) in models(setup.scale).items():
         for size in sizes(setup.scale):
             stride = getattr(config, "token_stride", (1, 1))
             side = max(round(size / stride[0]), 1) * stride[0]
-            found.append(
+            listed.append(
                 Run(
                     study="cost", group=f"{name}-{size}", seed=setup.seed, work="speed",
                     settings={"model": name, "family": family, "size": size},
@@ -67,11 +67,11 @@ def runs(setup: Setup) -> tuple[Run, ...]:
                     ),
                 )
             )  # fmt: skip
-    return tuple(found)
+    return tuple(listed)
 
 
 def growth(results: Results, model: str) -> float | None:
-    """Return the power of the number of pixels that the time of an image grows with, over the largest sizes."""
+    """Return the power of the number of pixels with which the time per image grows, over the largest sizes."""
     ends = sorted(results.options("size"))[-2:]
     speeds = [results.values("images_per_second", model=model, size=size) for size in ends]
     if len(ends) < 2 or not all(speeds):
@@ -81,14 +81,14 @@ def growth(results: Results, model: str) -> float | None:
 
 
 def findings(results: Results) -> list[Finding]:
-    """See whether attention's square is felt, and whether large ViTs hold more images than large ResNets."""
+    """Compare the growth of time with a quadratic one, and the largest batches of ViTs and ResNets."""
     vits = [model for model in results.options("model") if results.where(model=model, family="ViT")]
     powers = [power for model in vits if (power := growth(results, model)) is not None]
     if not powers:
         return []
-    found = [
+    compared = [
         above(
-            "time grows with the pixels, not with their square (1.5 - the power)",
+            "time grows with the number of pixels, not with its square (1.5 minus the power)",
             1.5 - statistics.fmean(powers), 0.0, is_points=False,
         )
     ]  # fmt: skip
@@ -100,16 +100,16 @@ def findings(results: Results) -> list[Finding]:
             largest[family] = results.values("largest_batch", model=by_cost[-1].settings["model"], size=size)
     if all(largest.get(family) for family in ("ViT", "ResNet")):
         ratio = statistics.fmean(largest["ViT"]) / max(statistics.fmean(largest["ResNet"]), 1)
-        says = "the largest ViT holds a larger batch than the largest ResNet (log2 of the ratio)"
-        return [*found, above(says, math.log2(max(ratio, 1e-9)), 0.0, is_points=False)]
-    says = "the largest batches of ViTs and ResNets, which only a GPU tells"
-    return [*found, Finding(says=says, difference=0.0, error=0.0, state="open", is_points=False)]
+        says = "the largest ViT fits a larger batch than the largest ResNet (log2 of the ratio)"
+        return [*compared, above(says, math.log2(max(ratio, 1e-9)), 0.0, is_points=False)]
+    says = "the largest batches of ViTs and ResNets (measured on CUDA only)"
+    return [*compared, Finding(says=says, difference=0.0, error=0.0, state="open", is_points=False)]
 
 
 def charts(results: Results) -> list[Chart]:
-    """Show images a second and the largest batch by input size."""
-    found = []
-    for measure, label in (("images_per_second", "Images a second"), ("largest_batch", "Largest batch")):
+    """Show images per second and the largest batch by input size."""
+    drawn = []
+    for measure, label in (("images_per_second", "Images per second"), ("largest_batch", "Largest batch")):
         series = {}
         for model in results.options("model"):
             series[model] = tuple(
@@ -118,25 +118,25 @@ def charts(results: Results) -> list[Chart]:
                 if (values := results.values(measure, model=model, size=size))
             )
         if any(series.values()):
-            found.append(
+            drawn.append(
                 Chart(title=f"Ours, {label.lower()}", y_label=label, x_label="Image side", series=series)
             )
-    return found
+    return drawn
 
 
 STUDY = Study(
     name="cost",
     title="Speed and memory",
     where="appendix D.5, Fig. 12",
-    claim="ViTs are about as fast as ResNets; the theoretical square in the input size is hardly felt but for the "
-    "largest models; large ViTs hold clearly larger batches than large ResNets.",
-    rule="(1) Over the two largest sizes the time of an image grows with a power of the number of pixels below 1.5. "
-    "(2) At the size nearest to 224 pixels the ViT with the most parameters holds a larger batch than the ResNet "
-    "with the most (on CUDA alone).",
+    claim="ViTs are about as fast as ResNets; the quadratic cost in the input size barely shows except for "
+    "the largest models; large ViTs fit clearly larger batches than large ResNets.",
+    rule="(1) Over the two largest sizes, the time per image grows with a power of the number of pixels "
+    "below 1.5. (2) At the size nearest to 224 pixels, the ViT with the most parameters fits a larger "
+    "batch than the ResNet with the most (on CUDA only).",
     runs=runs,
     findings=findings,
     charts=charts,
     measure="images_per_second",
     seeds=1,
-    departures="Inference on one device, where each measurement runs alone whatever --jobs says.",
+    departures="Inference on one device; each measurement runs alone, however many runs are allowed at a time.",
 )

@@ -13,7 +13,7 @@ from vitrine.studies.verdicts import Finding, above, ahead, error_of
 SHARES = (0.05, 0.2, 1.0)
 SMALL, LARGE, RESNET = "small ViT", "large ViT", "ResNet"
 MODELS = (SMALL, LARGE, RESNET)
-# The paper tunes weight decay, dropout and label smoothing; here little against much of all three.
+# The paper tunes weight decay, dropout and label smoothing; here all three are weak or all are strong.
 REGULARISATION = {"little": (1.0, 0.0, 0.0), "much": (4.0, 0.1, 0.1)}
 # Table 5: ViT-B/16 and ViT-L/16 fine-tuned on ImageNet; images of the pre-training sets.
 PAPER = {
@@ -36,7 +36,7 @@ def runs(setup: Setup) -> tuple[Run, ...]:
     """List pre-training and fine-tuning of every model on every subset with little and much regularisation."""
     scale, seed, study = setup.scale, setup.seed, "data-size"
     target, num_classes = setup.targets[0]
-    found = []
+    listed = []
     for name in MODELS:
         for share in SHARES:
             for amount, (decay, dropout, smoothing) in REGULARISATION.items():
@@ -51,7 +51,7 @@ def runs(setup: Setup) -> tuple[Run, ...]:
                     ),
                     num_images=None if share == 1 else max(round(share * setup.num_images), setup.num_classes),
                 )  # fmt: skip
-                found += [
+                listed += [
                     first,
                     Run(
                         study=study, group=group, seed=seed, settings=settings, after=first.name, data=target,
@@ -60,15 +60,15 @@ def runs(setup: Setup) -> tuple[Run, ...]:
                         num_images=first.num_images if target == "data" else None,
                     ),
                 ]  # fmt: skip
-    return tuple(found)
+    return tuple(listed)
 
 
 def tuned(results: Results, model: str, share: float) -> list[float]:
-    """Return the accuracies with the better of both regularisations, by their mean on held-out images."""
+    """Return the accuracies with the better regularisation, chosen by the mean on held-out images."""
     options = [
-        (statistics.fmean(judged), results.values(model=model, share=share, regularisation=amount))
+        (statistics.fmean(held_out), results.values(model=model, share=share, regularisation=amount))
         for amount in REGULARISATION
-        if (judged := results.values("held_out", model=model, share=share, regularisation=amount))
+        if (held_out := results.values("held_out", model=model, share=share, regularisation=amount))
     ]
     return max(options)[1] if options else []
 
@@ -80,13 +80,15 @@ def findings(results: Results) -> list[Finding]:
     if not all((*small, *large, *net)):
         return []
     spread = results.spread()
-    found = ahead("the ResNet is ahead of the small ViT on the smallest set", net[0], small[0], spread=spread)
+    compared = ahead(
+        "the ResNet is ahead of the small ViT on the smallest set", net[0], small[0], spread=spread
+    )
 
     def gap(one: list[list[float]], other: list[list[float]], at: int) -> float:
         return statistics.fmean(one[at]) - statistics.fmean(other[at])
 
     return [
-        *found,
+        *compared,
         above(
             "the ViT catches up with the ResNet", gap(net, small, 0) - gap(net, small, 1),
             error_of(spread, *net, *small),
@@ -99,7 +101,7 @@ def findings(results: Results) -> list[Finding]:
 
 
 def charts(results: Results) -> list[Chart]:
-    """Show fine-tuned accuracy by the size of the pre-training set, Table 5 beside."""
+    """Show fine-tuned accuracy by the size of the pre-training set, with Table 5."""
     ours = {}
     for name in MODELS:
         points: list[Point] = []
@@ -128,13 +130,14 @@ STUDY = Study(
     name="data-size",
     title="How much pre-training data a ViT needs",
     where="section 4.3, Fig. 3, Table 5",
-    claim="On the smallest set large ViTs are below small ones, in spite of regularisation, and ResNets are ahead of "
-    "both; with the largest set the order turns round.",
-    rule="Test accuracy after fine-tuning, with the regularisation that is better on held-out images. (1) On the "
-    "smallest set the ResNet is ahead of the small ViT by more than twice the standard error. (2) Its lead shrinks "
-    "up to all images, and (3) the large ViT gains on the small one, each by more than twice the standard error.",
+    claim="On the smallest set, large ViTs are worse than small ones despite regularisation, and ResNets are "
+    "better than both; on the largest set the order is reversed.",
+    rule="Test accuracy after fine-tuning, with the regularisation that is better on held-out images. (1) On"
+    " the smallest set the ResNet is ahead of the small ViT by more than twice the standard error. (2) "
+    "Its lead shrinks from the smallest set to all images, and (3) the large ViT gains on the small "
+    "one, each by more than twice the standard error.",
     runs=runs,
     findings=findings,
     charts=charts,
-    departures="Fine-tuned on the same subset where no target set is given.",
+    departures="Fine-tuned on the same subset if there is no target set.",
 )

@@ -37,17 +37,17 @@ def runs(setup: Setup) -> tuple[Run, ...]:
 
 
 def findings(results: Results) -> list[Finding]:
-    """Compare both on the smallest subset, and how the gap changes up to all images."""
+    """Compare both on the smallest subset, and the change of the gap up to all images."""
     least, most = min(SHARES), max(SHARES)
     small = [results.values(model=name, share=least) for name in (RESNET, VIT)]
     large = [results.values(model=name, share=most) for name in (RESNET, VIT)]
     if not all((*small, *large)):
         return []
     spread = results.spread()
-    found = ahead("the ResNet is ahead on the smallest subset", *small, spread=spread)
+    compared = ahead("the ResNet is ahead on the smallest subset", *small, spread=spread)
     gaps = [statistics.fmean(one) - statistics.fmean(other) for one, other in (small, large)]
     error = error_of(spread, *small, *large)
-    return [*found, above("the ViT catches up as the data grows", gaps[0] - gaps[1], error)]
+    return [*compared, above("the ViT catches up as the data grows", gaps[0] - gaps[1], error)]
 
 
 def charts(results: Results) -> list[Chart]:
@@ -59,7 +59,7 @@ def charts(results: Results) -> list[Chart]:
 
 
 def curves(results: Results, measure: str, title: str) -> Chart:
-    """Draw one line a model over the number of training images."""
+    """Return one line per model over the number of training images."""
     series = {}
     for name in (VIT, RESNET):
         points: list[Point] = []
@@ -75,13 +75,15 @@ STUDY = Study(
     name="few-shot-vs-data",
     title="Few-shot accuracy against the size of the pre-training set",
     where="section 4.3, Fig. 4",
-    claim="On small subsets ResNets are ahead and ViTs overfit more; with more data ViTs catch up and pass them.",
-    rule="Linear 5-shot accuracy, fixed hyper-parameters, early stopping. (1) On the smallest subset the ResNet is "
-    "ahead by more than twice the standard error. (2) Its lead is smaller on all images than on the smallest subset, "
-    "by more than twice the standard error of that change.",
+    claim="On small subsets ResNets are ahead and ViTs overfit more; with more data ViTs catch up and "
+    "overtake them.",
+    rule="Linear 5-shot accuracy, fixed hyper-parameters, early stopping. (1) On the smallest subset, the "
+    "ResNet is ahead by more than twice the standard error. (2) Its lead is smaller on all images than "
+    "on the smallest subset, by more than twice the standard error of that change.",
     runs=runs,
     findings=findings,
     charts=charts,
     measure="fewshot",
-    departures="The few-shot probe reads the target set where one is given, otherwise the classes it was trained on.",
+    departures="Few-shot accuracy is measured on the target set if there is one, otherwise on the training "
+    "classes.",
 )

@@ -32,7 +32,7 @@ def runs(setup: Setup) -> tuple[Run, ...]:
 
 def best_rates(results: Results) -> dict[str, float]:
     """Return the learning rate with the best mean for each pooling."""
-    found: dict[str, float] = {}
+    rates: dict[str, float] = {}
     for name in POOLINGS:
         means = {
             rate: statistics.fmean(values)
@@ -40,29 +40,29 @@ def best_rates(results: Results) -> dict[str, float]:
             if (values := results.values(pooling=name, lr=rate))
         }
         if means:
-            found[name] = max(means, key=means.__getitem__)
-    return found
+            rates[name] = max(means, key=means.__getitem__)
+    return rates
 
 
 def findings(results: Results) -> list[Finding]:
-    """Compare the poolings at their best rates; and see what the other's rate would cost."""
+    """Compare the poolings at their best rates, and each at the other's rate."""
     rates = best_rates(results)
     if len(rates) < len(POOLINGS):
         return []
     spread = results.spread()
     one, other = (results.values(pooling=name, lr=rates[name]) for name in POOLINGS)
-    found = level(
-        "at its own best learning rate each is as good (class token - average pooling)", one, other,
+    compared = level(
+        "each at its best learning rate, both are equal (class token minus average pooling)", one, other,
         spread=spread, within=WITHIN, most=MOST,
     )  # fmt: skip
-    # What either would lose with the other's best rate; the worse of the two is what misleads.
+    # The loss of each at the other's best rate; the larger one would mislead.
     losses = []
     for name, rate in zip(POOLINGS, reversed(rates.values()), strict=True):
         own, swapped = results.values(pooling=name, lr=rates[name]), results.values(pooling=name, lr=rate)
         if swapped:
             losses.append(statistics.fmean(own) - statistics.fmean(swapped))
-    says = "at the other's best learning rate one of them loses"
-    return [*found, above(says, max(losses, default=0.0), error_of(spread, one, other))]
+    says = "at the other's best learning rate, one of them loses"
+    return [*compared, above(says, max(losses, default=0.0), error_of(spread, one, other))]
 
 
 def charts(results: Results) -> list[Chart]:
@@ -85,11 +85,11 @@ STUDY = Study(
     name="head",
     title="Class token or average pooling",
     where="appendix D.3, Fig. 9",
-    claim="Both work equally well, but they want different learning rates; what looked like a weakness of average "
-    "pooling was a wrong learning rate.",
-    rule="Test accuracy. (1) With the best of the learning rates for each, they differ by at most one point or twice "
-    "the standard error; opposite above three points. (2) Either of them loses more than "
-    "twice the standard error when it takes the other's best rate.",
+    claim="Both work equally well but need different learning rates; an apparent weakness of average pooling "
+    "was due to the learning rate.",
+    rule="Test accuracy. (1) Each at its best learning rate, they differ by at most one point or twice the "
+    "standard error; opposite if they differ by more than three points and twice the standard error. "
+    "(2) One of them loses more than twice the standard error at the other's best rate.",
     runs=runs,
     findings=findings,
     charts=charts,

@@ -9,7 +9,7 @@ from vitrine.studies.scales import fine_tuning, from_scratch, resnet
 from vitrine.studies.verdicts import Finding, ahead
 
 ADAM, SGD = "Adam", "SGD"
-# Learning rates to choose from; SGD's are those of BiT (.03 for 256 images) and three times that.
+# Candidates; those of SGD are BiT's (0.03 for 256 images) and three times that.
 RATES = {ADAM: (3e-4, 1e-3), SGD: (0.03, 0.1)}
 LEVELS = {"smaller ResNet": 0, "larger ResNet": 1}
 # Table 7: mean over the data sets.
@@ -20,23 +20,23 @@ def runs(setup: Setup) -> tuple[Run, ...]:
     """List both ResNets with both optimizers at two learning rates each, and their fine-tuning."""
     scale, seed, study = setup.scale, setup.seed, "optimizer"
     target, num_classes = setup.targets[0]
-    found = []
+    listed = []
     for model, number in LEVELS.items():
         for optimizer, rates in RATES.items():
             for rate in rates:
                 group = f"{model.replace(' ', '-')}-{optimizer}-{rate:g}"
                 settings = {"model": model, "optimizer": optimizer, "lr": rate}
-                how = {"optimizer": "adamw" if optimizer == ADAM else "sgd", "lr": rate}
+                options = {"optimizer": "adamw" if optimizer == ADAM else "sgd", "lr": rate}
                 if (
                     optimizer == SGD
                 ):  # BiT's decay 1e-4 is of the gradient; decoupled it is multiplied by the rate
-                    how["weight_decay"] = 1e-4
+                    options["weight_decay"] = 1e-4
                 first = Run(
                     study=study, group=f"{group}-pre-training", seed=seed, settings=settings,
                     model=resnet(scale, num_classes=setup.num_classes, level=number), role="preparation",
-                    recipe=from_scratch(scale, seed=seed, name=f"{group}, pre-training", **how),
+                    recipe=from_scratch(scale, seed=seed, name=f"{group}, pre-training", **options),
                 )  # fmt: skip
-                found += [
+                listed += [
                     first,
                     Run(
                         study=study, group=group, seed=seed, settings=settings, after=first.name, data=target,
@@ -44,15 +44,15 @@ def runs(setup: Setup) -> tuple[Run, ...]:
                         recipe=fine_tuning(scale, seed=seed, name=f"{group}, fine-tuning"),
                     ),
                 ]  # fmt: skip
-    return tuple(found)
+    return tuple(listed)
 
 
 def best(results: Results, model: str, optimizer: str) -> tuple[float, list[float]] | None:
     """Return the learning rate that is best on held-out images and its test accuracies."""
     options = [
-        (statistics.fmean(judged), rate)
+        (statistics.fmean(held_out), rate)
         for rate in RATES[optimizer]
-        if (judged := results.values("held_out", model=model, optimizer=optimizer, lr=rate))
+        if (held_out := results.values("held_out", model=model, optimizer=optimizer, lr=rate))
     ]
     if not options:
         return None
@@ -62,17 +62,17 @@ def best(results: Results, model: str, optimizer: str) -> tuple[float, list[floa
 
 def findings(results: Results) -> list[Finding]:
     """Compare the optimizers for each ResNet."""
-    spread, found = results.spread(), []
+    spread, compared = results.spread(), []
     for model in LEVELS:
         adam, sgd = best(results, model, ADAM), best(results, model, SGD)
         if adam is None or sgd is None:
             return []
-        found += ahead(f"{model}: Adam is ahead of SGD", adam[1], sgd[1], spread=spread)
-    return found
+        compared += ahead(f"{model}: Adam is ahead of SGD", adam[1], sgd[1], spread=spread)
+    return compared
 
 
 def charts(results: Results) -> list[Chart]:
-    """Show both optimizers at their best rates, Table 7 beside."""
+    """Show both optimizers at their best rates, with Table 7."""
     points: list[Point] = []
     for model in LEVELS:
         for optimizer in RATES:
@@ -80,8 +80,8 @@ def charts(results: Results) -> list[Chart]:
             if chosen:
                 label = f"{model}, {optimizer}"
                 points += [
-                    Point(x=label, y=found.y, spread=found.spread, seeds=found.seeds)
-                    for found in points_by(results, "lr", [chosen[0]], model=model, optimizer=optimizer)
+                    Point(x=label, y=one.y, spread=one.spread, seeds=one.seeds)
+                    for one in points_by(results, "lr", [chosen[0]], model=model, optimizer=optimizer)
                 ]
     return [
         Chart(title="Ours, fine-tuned accuracy", y_label="Accuracy [%]", series={"accuracy": tuple(points)}),
@@ -96,10 +96,10 @@ STUDY = Study(
     name="optimizer",
     title="Adam or SGD for ResNets",
     where="appendix D.1, Table 7",
-    claim="Pre-trained with Adam, ResNets transfer slightly better than with SGD, so comparing with Adam is "
-    "fair to them.",
-    rule="Test accuracy after fine-tuning, each optimizer at the learning rate that is best on held-out images: for "
-    "either ResNet, Adam is ahead by more than twice the standard error.",
+    claim="ResNets pre-trained with Adam transfer slightly better than with SGD, so a comparison with Adam is"
+    " fair to them.",
+    rule="Test accuracy after fine-tuning, each optimizer at its best learning rate on held-out images: for "
+    "both ResNets, Adam is ahead by more than twice the standard error.",
     runs=runs,
     findings=findings,
     charts=charts,

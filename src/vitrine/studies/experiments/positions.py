@@ -53,22 +53,22 @@ def findings(results: Results) -> list[Finding]:
     spread = results.spread()
     others = [value for name, values in means.items() if name != "none" for value in values]
     gap = statistics.fmean(others) - statistics.fmean(means["none"])
-    found = ahead("any positions are better than none", others, means["none"], spread=spread)
+    compared = ahead("position embeddings are better than none", others, means["none"], spread=spread)
     with_some = {name: statistics.fmean(values) for name, values in means.items() if name != "none"}
     best, worst = max(with_some, key=with_some.__getitem__), min(with_some, key=with_some.__getitem__)
     width = with_some[best] - with_some[worst]
     error = error_of(spread, means[best], means[worst])
     is_narrow = width <= max(gap / 2, SURE * error)
-    # Without a gap there is no half of it: noise alone proves nothing.
-    state: State = "holds" if is_narrow and found[0].state == "holds" else "open"
+    # Without a gap there is nothing to compare with: noise alone proves nothing.
+    state: State = "holds" if is_narrow and compared[0].state == "holds" else "open"
     if not is_narrow and width > max(gap, 2 * SURE * error):
         state = "opposite"
-    says = f"the kinds lie within half of that gap (best {best}, worst {worst})"
-    return [*found, Finding(says=says, difference=width, error=error, state=state)]
+    says = f"all kinds are within half of that gap (best {best}, worst {worst})"
+    return [*compared, Finding(says=says, difference=width, error=error, state=state)]
 
 
 def charts(results: Results) -> list[Chart]:
-    """Show accuracy and 5-shot accuracy of every kind, Table 8 beside."""
+    """Show accuracy and 5-shot accuracy of every kind, with Table 8."""
     return [
         Chart(
             title="Ours, test accuracy", y_label="Accuracy [%]",
@@ -89,12 +89,12 @@ STUDY = Study(
     name="positions",
     title="Position embeddings",
     where="appendix D.4, Table 8, Fig. 10",
-    claim="Without positions a ViT is clearly worse; 1-D, 2-D and relative ones, wherever they are added, differ "
-    "little from each other.",
-    rule="Test accuracy. (1) The mean of all kinds is above that of no positions by more than twice its standard "
-    "error. (2) There is such a gap, and the best and the worst kind differ by at most half of it, or by no more "
-    "than twice the standard error of their difference; opposite where they differ by more than the gap and four "
-    "standard errors.",
+    claim="Without position embeddings a ViT is clearly worse; 1-D, 2-D and relative ones differ little, "
+    "wherever they are added.",
+    rule="Test accuracy. (1) The mean of all kinds is above that of no positions by more than twice its "
+    "standard error. (2) There is such a gap, and the best and the worst kind differ by at most half of"
+    " it, or by at most twice the standard error of their difference; opposite if they differ by more "
+    "than the gap and four standard errors.",
     runs=runs,
     findings=findings,
     charts=charts,

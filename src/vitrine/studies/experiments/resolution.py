@@ -10,12 +10,12 @@ SAME, RESAMPLED, FRESH = "same size", "larger, resampled", "larger, fresh positi
 
 
 def larger(scale: Scale) -> int:
-    """Return the higher resolution: half as many patches more a side; 384 at scale `paper`."""
+    """Return the higher resolution: 1.5 times as many patches per side; 384 at scale `paper`."""
     return 384 if scale.is_paper else scale.image_size * 3 // 2
 
 
 def runs(setup: Setup) -> tuple[Run, ...]:
-    """List one pre-training and three ways to go on from it."""
+    """List one pre-training run and three ways to fine-tune it."""
     scale, seed, study = setup.scale, setup.seed, "resolution"
     target, num_classes = setup.targets[0]
     before = Run(
@@ -45,8 +45,8 @@ def findings(results: Results) -> list[Finding]:
     if not (same and resampled and fresh):
         return []
     spread = results.spread()
-    found = ahead("resampled positions are better than fresh ones", resampled, fresh, spread=spread)
-    return found + ahead("the higher resolution is better than the same", resampled, same, spread=spread)
+    compared = ahead("resampled positions are better than fresh ones", resampled, fresh, spread=spread)
+    return compared + ahead("the higher resolution is better than the same", resampled, same, spread=spread)
 
 
 def charts(results: Results) -> list[Chart]:
@@ -59,14 +59,13 @@ STUDY = Study(
     name="resolution",
     title="Fine-tuning at a higher resolution",
     where="section 3.2",
-    claim="It helps to fine-tune at a higher resolution than pre-training; pre-trained positions are no longer "
-    "meaningful there and are resampled in 2-D according to their place in the image.",
-    rule="Test accuracy after the same fine-tuning. (1) With resampled positions it is above that with positions "
-    "that begin anew, by more than twice the standard error. (2) It is above fine-tuning at the same resolution by "
-    "as much.",
+    claim="Fine-tuning at a higher resolution than pre-training helps; pre-trained position embeddings are "
+    "not meaningful there and are resampled in 2-D by their place in the image.",
+    rule="Test accuracy after the same fine-tuning. (1) With resampled positions it is above that with new "
+    "positions by more than twice the standard error. (2) It is above fine-tuning at the same "
+    "resolution by more than twice the standard error.",
     runs=runs,
     findings=findings,
     charts=charts,
-    departures="Pictures that are small on disk are enlarged: a higher resolution brings more tokens, no more "
-    "detail.",
+    departures="Images that are small on disk are enlarged: a higher resolution adds tokens but no detail.",
 )

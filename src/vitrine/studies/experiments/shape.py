@@ -89,13 +89,13 @@ def findings(results: Results) -> list[Finding]:
         return []
     both = (depth[1] ** 2 + width[1] ** 2) ** 0.5
     return [
-        above("a doubling by depth brings more than one by width", depth[0] - width[0], both),
-        above("smaller patches help, without a further parameter", *patch),
+        above("doubling the compute by depth gains more than by width", depth[0] - width[0], both),
+        above("smaller patches help without more parameters", *patch),
     ]
 
 
 def charts(results: Results) -> list[Chart]:
-    """Show accuracy over compute, one line a dimension."""
+    """Show accuracy over compute, one line per dimension."""
     series = {}
     for name in DIMENSIONS:
         points: list[Point] = []
@@ -103,7 +103,7 @@ def charts(results: Results) -> list[Chart]:
             members = results.where(dimension=dimension, factor=factor)
             if members:
                 points += point_at(results, members[0].exaflops, dimension=dimension, factor=factor)
-        series[name] = tuple(sorted(points, key=lambda found: found.x))
+        series[name] = tuple(sorted(points, key=lambda one: one.x))
     return [
         Chart(
             title="Ours, test accuracy", y_label="Accuracy [%]", x_label="Compute [exaFLOPs]", is_log=True,
@@ -116,11 +116,11 @@ STUDY = Study(
     name="shape",
     title="Which dimension to scale",
     where="appendix D.2, Fig. 8",
-    claim="Depth brings the largest gains, up to 64 layers with less beyond 16; width brings the smallest; smaller "
-    "patches help without new parameters; scaling all in proportion is robust.",
-    rule="Test accuracy gained for a doubling of compute between half and twice the base. (1) Depth's gain is above "
-    "width's by more than twice the standard error of their difference. (2) That of smaller patches is above zero by "
-    "as much.",
+    claim="Scaling depth gains most, up to 64 layers and less beyond 16; width gains least; smaller patches "
+    "help without more parameters; scaling all dimensions together is robust.",
+    rule="Test accuracy gained per doubling of compute between half and twice the base. (1) The gain of "
+    "depth is above that of width by more than twice the standard error of their difference. (2) The "
+    "gain of smaller patches is above zero by more than twice its standard error.",
     runs=runs,
     findings=findings,
     charts=charts,

@@ -54,17 +54,17 @@ def models(scale: Scale, num_classes: int) -> dict[str, ModelConfig]:
 
 
 def runs(setup: Setup) -> tuple[Run, ...]:
-    """List one pre-training a model and its fine-tuning on every target."""
+    """List one pre-training run per model and its fine-tuning on every target."""
     scale, seed, study = setup.scale, setup.seed, "transfer"
-    found = []
+    listed = []
     for name, config in models(scale, setup.num_classes).items():
         label = name.replace(" ", "-")
         first = Run(
             study=study, group=f"{label}-pre-training", seed=seed, settings={"model": name}, model=config,
             recipe=from_scratch(scale, seed=seed, name=f"{name}, pre-training"), role="preparation",
         )  # fmt: skip
-        found.append(first)
-        found += [
+        listed.append(first)
+        listed += [
             Run(
                 study=study, group=f"{label}-{target}", seed=seed, settings={"model": name, "target": target},
                 model=models(scale, num_classes)[name], after=first.name, data=target, probes=True,
@@ -72,7 +72,7 @@ def runs(setup: Setup) -> tuple[Run, ...]:
             )
             for target, num_classes in setup.targets
         ]  # fmt: skip
-    return tuple(found)
+    return tuple(listed)
 
 
 def findings(results: Results) -> list[Finding]:
@@ -82,14 +82,14 @@ def findings(results: Results) -> list[Finding]:
     if not (large and net and small):
         return []
     spread = results.spread()
-    found = ahead("over all targets the large ViT is ahead of the ResNet", large, net, spread=spread)
-    return found + ahead(
+    compared = ahead("over all targets the large ViT is ahead of the ResNet", large, net, spread=spread)
+    return compared + ahead(
         "over all targets the large ViT is ahead of the small one", large, small, spread=spread
     )
 
 
 def charts(results: Results) -> list[Chart]:
-    """Show every model on every target, Table 2 beside."""
+    """Show every model on every target, with Table 2."""
     targets = sorted(results.options("target"))
     names = {
         target: next((result.data for result in results.where(target=target)), target) for target in targets
@@ -98,8 +98,7 @@ def charts(results: Results) -> list[Chart]:
     for model in (LARGE, SMALL, RESNET):
         points = points_by(results, "target", targets, model=model)
         ours[model] = tuple(
-            Point(x=names.get(found.x, found.x), y=found.y, spread=found.spread, seeds=found.seeds)
-            for found in points
+            Point(x=names.get(one.x, one.x), y=one.y, spread=one.spread, seeds=one.seeds) for one in points
         )
     return [
         Chart(title="Ours, fine-tuned accuracy", y_label="Accuracy [%]", series=ours),
@@ -114,10 +113,10 @@ STUDY = Study(
     name="transfer",
     title="Transfer to several data sets",
     where="section 4.2, Table 2, Fig. 2",
-    claim="Pre-trained on enough data, the larger ViT is ahead of the smaller one and of the ResNet on all data "
-    "sets, at a fraction of the ResNet's cost of pre-training.",
-    rule="Test accuracy after fine-tuning, mean over the targets: the large ViT is ahead (1) of the ResNet and (2) "
-    "of the small ViT, each by more than twice the standard error.",
+    claim="Pre-trained on enough data, the larger ViT is ahead of the smaller one and of the ResNet on all "
+    "data sets, at a fraction of the ResNet's pre-training cost.",
+    rule="Test accuracy after fine-tuning, mean over the targets: the large ViT is ahead (1) of the ResNet "
+    "and (2) of the small ViT, each by more than twice the standard error.",
     runs=runs,
     findings=findings,
     charts=charts,
