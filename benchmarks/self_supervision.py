@@ -58,17 +58,17 @@ METHODS: dict[str, dict[str, Any]] = {
         "objective": "autoencoder",
         "training": {**MASKED, "lr": 1.5e-3, "betas": [0.9, 0.95]},
         "settings": {
-            "autoencoder.decoder_width": 128, "autoencoder.decoder_depth": 2, "autoencoder.decoder_heads": 4,
+            "objective.decoder_width": 128, "objective.decoder_depth": 2, "objective.decoder_heads": 4,
         },
     },
     "dino": {
         "objective": "dino",
         "training": {**MASKED, "batch_size": 512, "clip_norm": 3.0},
         "settings": {
-            "self_distillation.num_prototypes": 4096, "self_distillation.hidden_width": 1024,
-            "self_distillation.momentum": 0.996, "multi_crop.num_local": 6, "multi_crop.local_size": 16,
-            "multi_crop.global_area": [0.3, 1.0], "multi_crop.local_area": [0.08, 0.4], "views.crop": "none",
-            "views.flip": False,
+            "objective.num_prototypes": 4096, "objective.hidden_width": 1024,
+            "objective.momentum": 0.996, "objective.multi_crop.num_local": 6, "objective.multi_crop.local_size": 16,
+            "objective.multi_crop.global_area": [0.3, 1.0], "objective.multi_crop.local_area": [0.08, 0.4],
+            "views.crop": "none", "views.flip": False,
         },
     },
 }  # fmt: skip
@@ -244,9 +244,9 @@ def pretrain(name: str, out: Path, seed: int, options: argparse.Namespace, **len
     settings |= {f"training.{key}": value for key, value in method["training"].items()}
     settings |= method.get("settings", {})
     if options.tiny:
-        settings |= {
-            "training.batch_size": 16, "self_distillation.num_prototypes": 32, "self_distillation.hidden_width": 32,
-        }  # fmt: skip
+        settings["training.batch_size"] = 16
+        if method["objective"] == "dino":
+            settings |= {"objective.num_prototypes": 32, "objective.hidden_width": 32}
     settings["training.compile"] = settings["training.graphs"] = options.device.startswith("cuda")
     given = [f"{key}={json.dumps(value)}" for key, value in settings.items()] + options.pretrain_set
     if goes_on(out):

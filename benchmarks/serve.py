@@ -1,14 +1,19 @@
 """Measure throughput and stability of the server, next to the model alone and to plain FastAPI.
 
+    python benchmarks/serve.py latency MODEL --count 300
     python benchmarks/serve.py load MODEL PHOTOS --seconds 600 --clients 64
     python benchmarks/serve.py mutate MODEL PHOTOS --count 10000
 
-`load`: clients on loopback that each send the next photo as soon as the last one is answered. First, short turns of
-the model alone (pixels in memory, the best batch size), the server, and the same model behind plain FastAPI with
-one request at a time: all three stay loaded and take turns, so that other load slows all of them alike. Then the
-server for the whole time, with its memory use. The clients run on the same cores, which counts against the servers.
-Processor time per image is printed next to images/s, because other load changes it less. A round counts as quiet if
-other processes took at most 5 % of the processors in each of its turns; quiet rounds also have their own medians.
+`latency`: one client on loopback sends /health and /predict one after another: blocks of ten over a connection that
+it keeps open and blocks of ten over new connections, in turns. Prints the median and the 90th percentile.
+
+`load`: clients on loopback that each send the next photo as soon as the last one is answered, over connections that
+they keep open, or with --new-connections over a new one per request. First, short turns of the model alone (pixels in
+memory, the best batch size), the server, and the same model behind plain FastAPI with one request at a time: all
+three stay loaded and take turns, so that other load slows all of them alike. Then the server for the whole time, with
+its memory use. The clients run on the same cores, which counts against the servers. Processor time per image is
+printed next to images/s, because other load changes it less. A round counts as quiet if other processes took at most
+5 % of the processors in each of its turns; quiet rounds also have their own medians.
 
 `mutate`: damaged images of every format; any 5xx status or an exit of the server is a failure.
 """
@@ -41,6 +46,7 @@ PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 KEPT_PHOTOS = 256
 FILLING_SECONDS = 1.5
 QUIET = 0.05
+BLOCK = 10
 
 
 @dataclass
@@ -64,14 +70,17 @@ class Load:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("what", choices=("load", "mutate", "plain-server", "model-alone"))
+    parser.add_argument("what", choices=("latency", "load", "mutate", "plain-server", "model-alone"))
     parser.add_argument("model")
     parser.add_argument("photos", nargs="?")
     parser.add_argument("--seconds", type=float, default=600)
     parser.add_argument("--clients", type=int, default=64)
     parser.add_argument("--round-seconds", type=float, default=6)
     parser.add_argument("--rounds", type=int, default=8)
-    parser.add_argument("--count", type=int, default=10_000)
+    parser.add_argument("--count", type=int, help="requests: 300 for latency, 10,000 for mutate by default")
+    parser.add_argument(
+        "--new-connections", action="store_true", help="load: a new connection for each request"
+    )
     parser.add_argument("--growth", type=float, default=0.05, help="memory growth that counts as a failure")
     parser.add_argument(
         "--side", type=int, help="make the photos' shorter side so long, as a phone's page would"
@@ -86,10 +95,51 @@ def main() -> None:
         plain_server(options)
     elif options.what == "model-alone":
         model_alone(options)
+    elif options.what == "latency":
+        latency(options)
     elif options.what == "load":
         load(options)
     else:
         mutate(options)
+
+
+def latency(options: argparse.Namespace) -> None:
+    buffer = io.BytesIO()
+    Image.linear_gradient("L").convert("RGB").save(buffer, "JPEG")
+    photo = read_photos(options.photos)[0] if options.photos else buffer.getvalue()
+    with running(serve_command(options)) as (port, _):
+        seconds = asyncio.run(one_client(port, photo, count=options.count or 300))
+    for name, times in seconds.items():
+        p50, p90 = (
+            1000 * value for value in (statistics.median(times), sorted(times)[int(0.9 * len(times))])
+        )
+        print(f"{name}: p50 {p50:.2f} ms, p90 {p90:.2f} ms ({len(times)} requests)")
+
+
+async def one_client(port: int, photo: bytes, *, count: int) -> dict[str, list[float]]:
+    """Send blocks of requests, by turns over a kept connection and over new ones; return their seconds."""
+    requests = {
+        "/health": b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n",
+        "/predict": predict_request(photo),
+    }
+    seconds: dict[str, list[float]] = {}
+    for _ in range(max(1, count // BLOCK)):
+        for path, request in requests.items():
+            kept = await asyncio.open_connection("127.0.0.1", port)
+            for number in range(BLOCK + 1):
+                begin = time.perf_counter()
+                _, _, is_open = await exchange(*kept, request)
+                assert is_open, "the server closes a connection that should be kept"
+                if number:  # the first request is one over a new connection
+                    seconds.setdefault(f"{path}, kept connection", []).append(time.perf_counter() - begin)
+            kept[1].close()
+            for _ in range(BLOCK):
+                begin = time.perf_counter()
+                new = await asyncio.open_connection("127.0.0.1", port)
+                await exchange(*new, request)
+                seconds.setdefault(f"{path}, new connection", []).append(time.perf_counter() - begin)
+                new[1].close()
+    return seconds
 
 
 def load(options: argparse.Namespace) -> None:
@@ -100,7 +150,16 @@ def load(options: argparse.Namespace) -> None:
     if options.rounds:
         take_turns(photos, options)
     with running(serve_command(options)) as (port, pid):
-        found = asyncio.run(clients(port, photos, number=options.clients, seconds=options.seconds, pid=pid))
+        found = asyncio.run(
+            clients(
+                port,
+                photos,
+                number=options.clients,
+                seconds=options.seconds,
+                pid=pid,
+                keeps=not options.new_connections,
+            )
+        )
     growth, where = memory_growth(found.memory)
     print(
         f"{options.seconds:.0f} s at {options.clients} clients: {len(found.latencies):,} answers, statuses "
@@ -127,7 +186,14 @@ def take_turns(photos: list[bytes], options: argparse.Namespace) -> None:
                 by_itself = json.loads(alone.stdout.readline())
                 served, others = (
                     asyncio.run(
-                        clients(port, photos, number=options.clients, seconds=options.round_seconds, pid=pid)
+                        clients(
+                            port,
+                            photos,
+                            number=options.clients,
+                            seconds=options.round_seconds,
+                            pid=pid,
+                            keeps=not options.new_connections,
+                        )
                     )
                     for port, pid in (ours, plain)
                 )
@@ -337,7 +403,9 @@ def port_of(server: "subprocess.Popen[str]") -> int:
     raise SystemExit("the server did not start")
 
 
-async def clients(port: int, photos: list[bytes], *, number: int, seconds: float, pid: int) -> Load:
+async def clients(
+    port: int, photos: list[bytes], *, number: int, seconds: float, pid: int, keeps: bool
+) -> Load:
     found = Load()
     begin = time.perf_counter()
     end = begin + FILLING_SECONDS + seconds
@@ -350,7 +418,7 @@ async def clients(port: int, photos: list[bytes], *, number: int, seconds: float
             status, _, is_open = await post(reader, writer, rng.choice(photos))
             found.latencies.append(time.perf_counter() - start)
             found.statuses[status] = found.statuses.get(status, 0) + 1
-            if not is_open:
+            if not (is_open and keeps):
                 writer.close()
                 reader, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.close()
@@ -380,9 +448,19 @@ async def clients(port: int, photos: list[bytes], *, number: int, seconds: float
 async def post(
     reader: asyncio.StreamReader, writer: asyncio.StreamWriter, body: bytes
 ) -> tuple[int, bytes, bool]:
-    """Send a picture over an open connection; return status, answer, and whether it stays open."""
+    """Send a picture over an open connection; return status, response, and whether it stays open."""
+    return await exchange(reader, writer, predict_request(body))
+
+
+def predict_request(body: bytes) -> bytes:
     head = f"POST /predict HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n\r\n"
-    writer.write(head.encode() + body)
+    return head.encode() + body
+
+
+async def exchange(
+    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, request: bytes
+) -> tuple[int, bytes, bool]:
+    writer.write(request)
     answer = (await reader.readuntil(b"\r\n\r\n")).lower()
     length = re.search(rb"content-length: (\d+)", answer)
     data = await reader.readexactly(int(length.group(1))) if length else await reader.read()
@@ -403,7 +481,7 @@ def mutate(options: argparse.Namespace) -> None:
     try:
         port = port_of(server)
         begin = time.perf_counter()
-        statuses = asyncio.run(send_mutated(port, whole, mutated, count=options.count))
+        statuses = asyncio.run(send_mutated(port, whole, mutated, count=options.count or 10_000))
         with_end = server.poll()
         print(
             f"{sum(statuses.values()):,} mutated uploads in {time.perf_counter() - begin:.0f} s: "

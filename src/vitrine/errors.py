@@ -21,6 +21,10 @@ class Spelling(Protocol):
         """Write a call of a verb."""
 
 
+# Verbs whose function has another name, as the rooms `models` and `recipes` have theirs.
+FUNCTIONS = {"models": "list_models", "recipes": "list_recipes"}
+
+
 class PythonSpelling:
     """Parameters and verbs as Python code: `overwrite=True`, `vitrine.check('photos')`."""
 
@@ -31,7 +35,7 @@ class PythonSpelling:
     def verb(self, name: str, arguments: Sequence[str], options: Mapping[str, Any]) -> str:
         """Write a call of the function with the verb's name."""
         given = [*map(repr, arguments), *(f"{option}={value!r}" for option, value in options.items())]
-        return f"vitrine.{name}({', '.join(given)})"
+        return f"vitrine.{FUNCTIONS.get(name, name)}({', '.join(given)})"
 
 
 @dataclass(frozen=True)

@@ -1,9 +1,8 @@
-"""The nearest known names to one that was misspelt, numbers before nouns, times, and how wide text is."""
+"""Words in messages: names that a terminal can take, the nearest known names, numbers with nouns, durations."""
 
 import difflib
 import math
 import re
-import unicodedata
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 # Escape sequences, line breaks and marks that reverse the direction of text: a name that holds them could move the
@@ -53,19 +52,6 @@ def duration(seconds: float) -> str:
 def with_name(reason: str, name: str) -> str:
     """Put a file's name before the reason why it cannot be read, unless the reason names it already."""
     return reason if name in reason else f"{name}: {reason}"
-
-
-def num_cells(text: str) -> int:
-    """Count the columns that text takes on a terminal: a Chinese character takes two, an accent by itself none."""
-    return sum(
-        0 if unicodedata.combining(letter) else 1 + (unicodedata.east_asian_width(letter) in "WF")
-        for letter in text
-    )
-
-
-def padded(text: str, width: int) -> str:
-    """Fill text with spaces up to `width` columns of a terminal."""
-    return text + " " * (width - num_cells(text))
 
 
 def with_first(unreadable: Mapping[str, str], noun: str) -> str:

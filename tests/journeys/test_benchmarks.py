@@ -46,6 +46,7 @@ TOY_RUNS = [
     ("run_curves.py", "{demo}/run --out {out}/curves.svg"),
     ("self_supervision.py", "--data {cifar} --out {out} --device cpu --tiny --seeds 1 --jobs 0 --pretrain-epochs 1 "
      "--tune-epochs 1 --methods scratch;dino"),
+    ("serve.py", "latency {model} --count 10"),
     ("serve.py", "load {model} {photos} --seconds 0.5 --clients 2 --round-seconds 0.5 --rounds 1 --growth 9"),
     ("serve.py", "mutate {model} {photos} --count 20"),
     ("train_step.py", "--device cpu --model ViT-Ti/16 --size 32 --batch-size 2 --ours plain --no-compile --rounds 1 "

@@ -37,5 +37,5 @@ def test_every_snippet_of_the_page_runs_and_prints_what_it_says(tmp_path: Path) 
 
 def test_the_page_shows_every_kind_of_extension() -> None:
     text = PAGE.read_text(encoding="utf-8")
-    for name in ("source", "recipe", "objective", "evaluator", "probe"):
+    for name in ("source", "recipe", "objective", "family", "layout", "evaluator", "probe"):
         assert f"register_{name}" in text

@@ -208,7 +208,7 @@ def test_every_pair_of_layouts_agrees_or_is_refused_for_its_gelu(
     heads = None if kind == "BiT" else 4
     crosses = kind != "BiT" and not keeps_gelu(model.config.gelu, target)  # type: ignore[union-attr]
     if crosses:
-        with pytest.raises(CheckpointError, match=r"form of GELU.* --approximate"):
+        with pytest.raises(CheckpointError, match=r"form of GELU.* approximate=True"):
             convert(begin, end, **how, num_heads=heads, image_size=32)
     result = convert(begin, end, **how, num_heads=heads, image_size=32, approximate=True)
     assert result.num_identical == len(result.tensors)

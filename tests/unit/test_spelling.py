@@ -1,11 +1,10 @@
-"""Words around numbers, and the width of text."""
+"""Words around numbers, and names that a terminal can take."""
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from rich.cells import cell_len
 
-from vitrine.spelling import counted, duration, num_cells, with_name
+from vitrine.spelling import UNSAFE, counted, duration, printable, with_name
 
 
 def test_one_thing_is_no_several_things() -> None:
@@ -17,13 +16,18 @@ def test_one_thing_is_no_several_things() -> None:
     ]
 
 
-@given(st.text(alphabet="abc é/.-_阿比西尼亚猫한글カナＡ"))
-def test_text_is_as_wide_as_the_terminals_library_says(text: str) -> None:
-    assert num_cells(text) == cell_len(text)
+@given(st.text())
+def test_a_printable_name_holds_no_control_characters_and_stays_as_it_is_when_printed_again(
+    name: str,
+) -> None:
+    text = printable(name)
+    assert not UNSAFE.search(text)
+    assert printable(text) == text
 
 
-def test_an_accent_by_itself_takes_no_room() -> None:
-    assert num_cells("e\u0301") == 1
+@pytest.mark.parametrize("name", ["photo.jpg", "阿比西尼亚猫", "café", "a\\b", "👩‍🚀"])
+def test_an_ordinary_name_stays_as_it_is(name: str) -> None:
+    assert printable(name) == name
 
 
 def test_a_file_is_named_once() -> None:

@@ -1,13 +1,12 @@
 """Where weights can be: in the box, a file, a folder, a run folder, a hub, a URL, or nowhere (a variant's name)."""
 
 import re
-import shlex
 from dataclasses import dataclass
 from pathlib import Path
 
 from vitrine.checkpoints import hub
 from vitrine.checkpoints.tensors import SUFFIXES, WEIGHT_FILES
-from vitrine.errors import CheckpointError, ConfigError, DownloadError
+from vitrine.errors import CheckpointError, ConfigError, DownloadError, TryVerb
 from vitrine.models import ModelConfig, configure
 from vitrine.runtime.download import download_to_cache
 from vitrine.runtime.find_run import LATEST, find_run, runs_in
@@ -138,8 +137,8 @@ def in_folder(folder: Path) -> Place:
         )
     if run.is_run:
         raise CheckpointError(
-            f"{folder} is a run that is not finished, so it holds no model yet; go on with: vitrine resume "
-            f"{shlex.quote(str(folder))}"
+            f"the run {folder} has not finished, so it has no model yet",
+            advice=[TryVerb("resume", (str(folder),), "to continue it")],
         )
     raise CheckpointError(
         f"{folder} holds no weights: there is no {', '.join(WEIGHT_FILES)} nor any other {', '.join(SUFFIXES)} in it"

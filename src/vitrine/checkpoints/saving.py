@@ -29,7 +29,7 @@ from vitrine.checkpoints.writing import (
 )
 from vitrine.data.preparing.hf_preprocess import to_hf
 from vitrine.data.preparing.preprocess import Preprocess
-from vitrine.errors import CheckpointError, ConfigError
+from vitrine.errors import CheckpointError, ConfigError, TryOption
 from vitrine.models import Model, ViTConfig
 from vitrine.runtime.files import move_into_place, temporary_beside
 from vitrine.runtime.progress import track
@@ -109,7 +109,10 @@ def prepare(
     reason = layout.refusal(weights.config)
     if reason and "form of GELU" in reason:
         if not approximate:
-            raise CheckpointError(f"not converted: {reason}; --approximate writes it all the same")
+            raise CheckpointError(
+                f"not converted: {reason}",
+                advice=[TryOption("approximate", "to convert it all the same", True)],
+            )
         notes.append(f"{reason.split(';')[0]}: what it computes will differ")
         assert isinstance(weights.config, ViTConfig)
         other = dataclasses.replace(weights.config, gelu="erf" if weights.config.gelu == "tanh" else "tanh")

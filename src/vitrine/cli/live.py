@@ -10,6 +10,7 @@ from vitrine.cli.command_line import COMMAND_LINE
 from vitrine.cli.lines import Line, rendered, width_of
 from vitrine.cli.views import record_lines
 from vitrine.errors import Advice
+from vitrine.spelling import printable
 
 PLAIN_EVERY_SECONDS = 10.0
 # Of the bar: on a terminal that is wide enough for all that training says beside it, and on another one.
@@ -44,7 +45,7 @@ class LiveLine:
     def start(self, what: str, total: int | None, done: int = 0) -> None:
         """Begin a new line; what was done before says nothing about the speed."""
         self.finish()
-        self._what, self._total, self._done, self._note = what, total, done, ""
+        self._what, self._total, self._done, self._note = printable(what), total, done, ""
         self._done_before = done
         self._began = self._last_plain = time.monotonic()
         if self._on_terminal:
@@ -65,7 +66,7 @@ class LiveLine:
                 console=console,
                 transient=True,
             )
-            bar.add_task(what, total=total, completed=done, rate="")
+            bar.add_task(self._what, total=total, completed=done, rate="")
             bar.start()
             self._bar = bar
 

@@ -16,7 +16,7 @@ import torch
 
 from vitrine.checkpoints.reading.onnx_file import OURS
 from vitrine.checkpoints.record import Record
-from vitrine.errors import CheckpointError, ConfigError, MissingExtraError
+from vitrine.errors import CheckpointError, ConfigError, MissingExtraError, TryOption
 from vitrine.exporting.inference_model import InferenceModel
 from vitrine.exporting.runner import HUGGING_FACE_EMBEDDING
 from vitrine.runtime.files import json_text, write_atomically
@@ -135,8 +135,8 @@ def require_one_file(model: InferenceModel) -> None:
     num_bytes = sum(found.numel() * found.element_size() for found in (*model.parameters(), *model.buffers()))
     if num_bytes > MOST_BYTES:
         raise ConfigError(
-            f"one ONNX file holds up to 2 GiB and these weights are {num_bytes / 2**30:.1f} GiB; "
-            "--to torch-export has no such limit"
+            f"one ONNX file holds at most 2 GiB and these weights are {num_bytes / 2**30:.1f} GiB",
+            advice=[TryOption("to", "to export without this limit", "torch-export")],
         )
 
 

@@ -64,7 +64,7 @@ class OnnxRunner:
         self.path, self.engine = path, engine
         metadata = read_metadata(path)
         if "preprocess" not in metadata:
-            raise CheckpointError(f"{path} was not written by vitrine export: it says nothing of its input")
+            raise CheckpointError(f"{path} was not exported by Vitrine: it does not describe its input")
         threads = threads or available_cores()
         if engine == "onnxruntime":
             if is_bf16:
@@ -103,7 +103,7 @@ def open_runner(
     engine: Engine = "onnxruntime",
     threads: int | None = None,
 ) -> OnnxRunner:
-    """Open the folder that `vitrine export --to onnx` wrote, or one of its files."""
+    """Open the folder of an ONNX export, or one of its files."""
     path = Path(folder)
     if path.is_dir():
         if precision not in FILES:
@@ -112,9 +112,7 @@ def open_runner(
         path = path / files[precision]
         if not path.exists():
             there = [name for name, file in files.items() if (Path(folder) / file).exists()]
-            hint = (
-                f"there is {', '.join(there)}" if there else "it is no export: vitrine export MODEL --to onnx"
-            )
+            hint = f"there is {', '.join(there)}" if there else "it is not an ONNX export"
             raise CheckpointError(f"{path.parent} holds no {path.name}; {hint}")
     elif not path.exists():
         raise CheckpointError(f"no such file or folder: {path}")

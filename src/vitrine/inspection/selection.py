@@ -41,7 +41,7 @@ def parse_patch(text: str) -> tuple[int, int]:
     try:
         row, column = (int(number) for number in text.split(","))
     except ValueError:
-        raise ConfigError(f"--patch is a row and a column, such as 3,7, got {text!r}") from None
+        raise ConfigError(f"must be a row and a column, such as 3,7, got {text!r}", option="patch") from None
     return row, column
 
 
@@ -49,7 +49,7 @@ def find_class(wanted: str, model: Model, *, classes: Sequence[str]) -> int:
     """Return a class's number, by its name or by that number itself."""
     num_classes = model.config.num_classes
     if num_classes is None:
-        raise ConfigError(f"the model has no head, so no class {wanted!r}; leave --class out")
+        raise ConfigError(f"the model has no head, so it has no class {wanted!r}", option="class_")
     if wanted in classes:
         return list(classes).index(wanted)
     if wanted.isdecimal() and int(wanted) < num_classes:

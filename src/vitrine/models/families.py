@@ -1,14 +1,14 @@
 """The families of models: ViT and its hybrids, BiT, and any that is registered from outside with one line.
 
-A family is a config (a frozen dataclass with at least `image_size`, `channels`, `num_classes` and
-`representation_width`, the width of the head's input) and a module that is built from it. What the rest of Vitrine
-asks of the module: `config`; `head`, a linear layer or None; `forward` from images to logits; `features`, which
-returns at least `representation` and, with a head, `logits`. Saving, loading, training, evaluation and prediction
-then work; attention is shown only for models that have it.
+A family is a config (a frozen dataclass with at least `image_size`, `channels`, `num_classes`,
+`activation_checkpointing` and `representation_width`, the width of the head's input) and a module that is built
+from it. What the rest of Vitrine asks of the module: `config`; `head`, a linear layer or None; `forward` from
+images to logits; `features`, which returns at least `representation` and, with a head, `logits`. Saving, loading,
+training, evaluation and prediction then work; attention is shown only for models that have it.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from torch import nn
@@ -31,10 +31,18 @@ class Family:
 
 
 FAMILIES: dict[str, Family] = {}
+CONFIG_NAMES = ("image_size", "channels", "num_classes", "activation_checkpointing", "representation_width")
 
 
 def register_family(family: Family) -> None:
-    """Add a family of models."""
+    """Add a family of models; its config must have what training, saving and planning read."""
+    # Fields without a default are not attributes of the class; a property is no field.
+    names = {*dir(family.config), *(one.name for one in fields(family.config))}
+    missing = [name for name in CONFIG_NAMES if name not in names]
+    if missing:
+        raise ConfigError(
+            f"{family.config.__name__} has no {', '.join(missing)}, which every model's config needs"
+        )
     if family.kind in FAMILIES:
         raise ConfigError(f"a family of models named {family.kind!r} is registered already")
     FAMILIES[family.kind] = family

@@ -6,7 +6,7 @@ A name fixes the shape; numerics are the paper's whatever the spelling (weights 
 import re
 from typing import Any
 
-from vitrine.errors import ConfigError
+from vitrine.errors import ConfigError, TryVerb
 from vitrine.models.config import BiTConfig, ModelConfig, ResNetStemConfig, ViTConfig, as_size, with_options
 from vitrine.models.families import named_variant
 from vitrine.spelling import nearest
@@ -88,7 +88,8 @@ def resolve(name: str) -> tuple[ModelConfig, int | None]:
         if found is not None:
             return found
     raise ConfigError(
-        f"no model is called {name!r}; nearest: {', '.join(nearest(name, VARIANTS, 3))} (see: vitrine models)"
+        f"no model is called {name!r}; nearest: {', '.join(nearest(name, VARIANTS, 3))}",
+        advice=[TryVerb("models", (), "to list all")],
     )
 
 

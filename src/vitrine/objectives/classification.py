@@ -10,6 +10,7 @@ from typing import Any, ClassVar, Literal, Self, get_args
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from vitrine.data.augmenting.augment import augment
 from vitrine.data.loading.loader import Batch
 from vitrine.errors import ConfigError
 from vitrine.models import Model, ModelConfig
@@ -19,7 +20,6 @@ from vitrine.objectives.objective import (
     Parts,
     RunContext,
     Validation,
-    augmented,
     register_objective,
 )
 from vitrine.objectives.teacher import Teacher
@@ -72,7 +72,10 @@ class LabelsObjective(Objective):
         """Return the function to normalised images and soft labels, augmented and mixed."""
 
         def prepare(batch: Batch) -> Parts:
-            pixels, targets = augmented(batch, batch.labels, context, num_classes=len(context.classes))
+            pixels, targets = augment(
+                batch.images, batch.labels, batch.rows, how=context.augment, num_classes=len(context.classes),
+                seed=context.seed, progress=batch.rows.step / context.total_steps,
+            )  # fmt: skip
             return context.preprocess.normalise(pixels), targets
 
         return prepare

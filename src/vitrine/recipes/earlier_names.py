@@ -39,7 +39,7 @@ def modernised(values: Mapping[str, Any]) -> dict[str, Any]:
 def modern_path(path: str, *, kind: str) -> str:
     """Return today's path of a setting; refuse one that belongs to another objective than `kind`."""
     first, dot, rest = path.partition(".")
-    if first not in earlier_sections() or first in ("name", "objective"):
+    if first not in earlier_sections():
         return path
     known = find_objective(kind).earlier_settings
     if first not in known:

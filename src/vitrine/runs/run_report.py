@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from vitrine.checkpoints import Loaded, load
 from vitrine.checkpoints.record import config_from_json, variant_of
 from vitrine.data.sources.source import Source
-from vitrine.evaluation.metrics import wilson_interval
+from vitrine.evaluation.metrics import Interval, wilson_interval
 from vitrine.evaluation.outputs import Outputs, run_model, this_rank
 from vitrine.evaluation.scoring import ClassMeasure, Mistake, SplitScore, score_split
 from vitrine.inspection.pictures import as_shown
@@ -45,6 +45,8 @@ class RunReport(Result):
     accuracy: float | None = None
     interval: tuple[float, float] | None = None
     num_images: int = 0
+    mean_average_precision: Interval | None = None
+    """With several labels per image, instead of the accuracy."""
     worst: tuple[tuple[str, float], ...] = ()
     """Classes with the lowest measure, lowest first."""
     worst_by: ClassMeasure = "f1"
@@ -95,6 +97,7 @@ def write_report(
         accuracy=accuracy,
         interval=interval,
         num_images=num_images,
+        mean_average_precision=None if score is None else score.mean_average_precision,
         worst=() if score is None else tuple(score.worst_classes[:MOST_WORST]),
         worst_by="f1" if score is None else score.class_measure,
         mistakes=() if score is None else score.mistakes(MOST_MISTAKES),

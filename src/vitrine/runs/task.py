@@ -1,12 +1,12 @@
 """From data, model and recipe to the functions that the training loop takes: batches, loss, evaluation, pictures."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
-from vitrine.data.loading.loader import Batch, Loader
+from vitrine.data.loading.loader import Loader
 from vitrine.data.loading.order import training_rows
 from vitrine.data.loading.resident import ResidentLoader, can_reside
 from vitrine.data.preparing.preprocess import Preprocess
@@ -53,18 +53,18 @@ def context_of(
 
 def build_task(
     context: RunContext,
-    data: RunData,
+    loader: Loader | ResidentLoader,
+    train: Source,
     recipe: Recipe,
     *,
     folder: RunFolder,
-    workers: int,
     validation: SplitValidation | None,
     evaluate: Evaluate | None = None,
     is_sharded: bool = False,
 ) -> Task:
     """Build what the loop trains; `evaluate` replaces the objective's own evaluation."""
-    objective, processes = recipe.objective, context.processes
-    require_pairs(recipe, processes)
+    objective = recipe.objective
+    require_pairs(recipe, context.processes)
     draw = None
     if validation is not None:
         evaluate = evaluate or objective.evaluation(context, validation)
@@ -72,7 +72,7 @@ def build_task(
         if objective.has_pictures and not is_sharded:
             draw = make_drawing(objective, context, validation.source, folder)
     return Task(
-        batches=make_batches(data.train, context.preprocess, recipe, workers=workers, processes=processes),
+        batches=lambda start, stop: loader.training_batches(start_step=start, stop_step=stop),
         prepare=objective.prepare(context),
         loss_of=objective.losses,
         evaluate=evaluate,
@@ -80,7 +80,7 @@ def build_task(
         on_best=None if validation is None else validation.keep_as_best,
         after_step=objective.after_step(context),
         draw=draw,
-        names_of=make_names(data.train, recipe.training),
+        names_of=make_names(train, recipe.training),
     )
 
 
@@ -95,10 +95,10 @@ def require_pairs(recipe: Recipe, processes: Processes) -> None:
         )
 
 
-def make_batches(
+def make_loader(
     train: Source, preprocess: Preprocess, recipe: Recipe, *, workers: int, processes: Processes
-) -> Callable[[int, int], Iterator[Batch]]:
-    """Return the function from (start, stop) to the batches of these steps."""
+) -> Loader | ResidentLoader:
+    """Return the loader of training batches; whoever trains closes it."""
     view, device = training_view(recipe, preprocess), processes.device
     sharing: dict[str, Any] = {
         "batch_size": recipe.training.batch_size,
@@ -107,31 +107,21 @@ def make_batches(
         "world_size": processes.world_size,
         "device": device,
     }
-    loader: Loader | ResidentLoader
     if is_resident(train, view, device):
-        loader = ResidentLoader(train, view, **sharing)
-    else:
-        # Beside a GPU, more than two threads compete for Python's lock with the one that launches kernels: on one
-        # H200 machine 15 threads read 841 images/s, 15 processes 3,351.
-        is_busy = device.type == "cuda" and workers > 2
-        kind: Literal["threads", "processes"] = "processes" if is_busy else "threads"
-        loader = Loader(
-            train,
-            view,
-            num_workers=workers,
-            worker_kind=kind,
-            # A run that began on a GPU may be resumed without one; then workers decode all images.
-            device_share=recipe.views.device_share if device.type == "cuda" else 0.0,
-            **sharing,
-        )
-
-    def batches(start: int, stop: int) -> Iterator[Batch]:
-        try:
-            yield from loader.training_batches(start_step=start, stop_step=stop)
-        finally:
-            loader.close()
-
-    return batches
+        return ResidentLoader(train, view, **sharing)
+    # Beside a GPU, more than two threads compete for Python's lock with the one that launches kernels: on one H200
+    # machine 15 threads read 841 images/s, 15 processes 3,351.
+    is_busy = device.type == "cuda" and workers > 2
+    kind: Literal["threads", "processes"] = "processes" if is_busy else "threads"
+    return Loader(
+        train,
+        view,
+        num_workers=workers,
+        worker_kind=kind,
+        # A run that began on a GPU may be resumed without one; then workers decode all images.
+        device_share=recipe.views.device_share if device.type == "cuda" else 0.0,
+        **sharing,
+    )
 
 
 def is_resident(train: Source, view: TrainView, device: torch.device) -> bool:

@@ -32,8 +32,8 @@ def freeze(model: nn.Module, config: TrainingConfig) -> None:
     depth = num_blocks(model)
     if config.frozen_blocks > depth:
         raise ConfigError(
-            f"--freeze (training.frozen_blocks) must be at most {depth}, all blocks of the model, "
-            f"got {config.frozen_blocks}"
+            f"must be at most {depth}, the number of blocks of the model, got {config.frozen_blocks}",
+            option="freeze",
         )
     for name, parameter in model.named_parameters():
         is_trained = is_head(name) if config.trains == "head" else not is_teacher(name)

@@ -170,13 +170,13 @@ def test_what_a_target_cannot_hold_is_refused_with_the_reason_and_a_way(
             to=to,
         )
     assert reason in str(caught.value)
-    assert "--to" in str(caught.value)
+    assert "layout" in str(caught.value)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_bit_models_are_refused_where_only_transformers_live(tmp_path: Path) -> None:
     for to in ("hf", "torchvision"):
-        with pytest.raises(CheckpointError, match="no BiT ResNets; --to npz and --to timm do"):
+        with pytest.raises(CheckpointError, match="cannot hold BiT ResNets; the layouts npz and timm can"):
             save(small_bit(), tmp_path / "out", to=to)  # type: ignore[arg-type]
 
 

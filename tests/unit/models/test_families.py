@@ -21,6 +21,7 @@ class MeanConfig:
     channels: int = 3
     num_classes: int | None = 4
     representation_width: int = 6
+    activation_checkpointing: bool = False
 
 
 class MeanColour(nn.Module):
@@ -90,3 +91,12 @@ def test_weights_of_a_family_that_is_not_registered_say_which(tmp_path: Path) ->
         del FAMILIES["Mean"]
     with pytest.raises(CheckpointError, match="family 'Mean'"):
         vitrine.load(folder)
+
+
+def test_a_config_without_what_training_reads_is_refused() -> None:
+    @dataclass(frozen=True, kw_only=True)
+    class Short:
+        image_size: tuple[int, int]
+
+    with pytest.raises(ConfigError, match="Short has no channels, num_classes, activation_checkpointing"):
+        register_family(Family(kind="Short", config=Short, build=nn.Identity, cost=mean_cost))

@@ -14,7 +14,7 @@ from vitrine.recipes import find_recipe
 from vitrine.recipes.recipe import Recipe
 from vitrine.runs.records import StartingModel
 from vitrine.runs.run_data import RunData
-from vitrine.runs.task import build_task, context_of
+from vitrine.runs.task import build_task, context_of, make_loader
 from vitrine.runs.validation import SplitValidation
 from vitrine.runtime.processes import Processes
 from vitrine.runtime.run_folder import RunFolder
@@ -40,12 +40,13 @@ class SimpleRun:
         )
 
     def task(self, folder: Path = Path("run")) -> Task:
+        loader = make_loader(self.data.train, self.start.preprocess, self.recipe, workers=0, processes=ALONE)
         return build_task(
             self.context(),
-            self.data,
+            loader,
+            self.data.train,
             self.recipe,
             folder=RunFolder(folder),
-            workers=0,
             validation=self.validation(),
         )
 

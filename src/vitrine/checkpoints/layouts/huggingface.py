@@ -179,7 +179,7 @@ class HuggingFaceLayout:
         reason = refuse_odd_vit(
             config,
             where="Hugging Face's ViT",
-            instead="vitrine convert --to timm or --to vitrine can",
+            instead="the layouts timm and vitrine can",
             representation=not is_dino,
             distillation=self.family == "deit",
             layer_scale=is_dino,
@@ -192,12 +192,12 @@ class HuggingFaceLayout:
         if config.representation_width and config.num_classes:
             return (
                 "Hugging Face's classifier ignores the representation layer; "
-                "--to npz, torchvision or vitrine keep it"
+                "the layouts npz, torchvision and vitrine keep it"
             )
         if is_dino and config.num_classes:
             return (
                 "Hugging Face's DINOv2 classifier reads twice the width; "
-                "vitrine convert --to timm or --to vitrine can hold this head"
+                "the layouts timm and vitrine can hold this head"
             )
         return None
 

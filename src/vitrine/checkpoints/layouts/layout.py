@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from vitrine.checkpoints.layouts.rules import Rule
 from vitrine.checkpoints.tensors import Index
 from vitrine.data.preparing.preprocess import Preprocess
-from vitrine.errors import CheckpointError
+from vitrine.errors import CheckpointError, TryOption
 from vitrine.models import ModelConfig, ViTConfig
 
 IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
@@ -127,8 +127,9 @@ def assumed_heads(width: int, *, path: Path) -> int:
         return HEADS_BY_WIDTH[width]
     if width % HEAD_WIDTH:
         raise CheckpointError(
-            f"{path} does not tell the number of heads, and its width {width} is no multiple of {HEAD_WIDTH}; "
-            "give it with num_heads (--num-heads)"
+            f"{path} does not contain the number of attention heads, and its width {width} is not a multiple of "
+            f"{HEAD_WIDTH}",
+            advice=[TryOption("num_heads", "to set it")],
         )
     return width // HEAD_WIDTH
 
@@ -181,7 +182,7 @@ def refuse_odd_vit(
 ) -> str | None:
     """Say what of a ViT a layout cannot hold: everything but a classic ViT, except what `allowed` says."""
     if not isinstance(config, ViTConfig):
-        return f"{where} holds no BiT ResNets; --to npz and --to timm do"
+        return f"{where} cannot hold BiT ResNets; the layouts npz and timm can"
     kinds = ("learned_1d", "sincos_2d") if allowed.get("fixed_positions") else ("learned_1d",)
     one_table = config.positions in kinds and config.position_placement == "stem"
     wants = {

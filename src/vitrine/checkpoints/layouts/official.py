@@ -216,7 +216,7 @@ class OfficialLayout:
         return refuse_odd_vit(
             config,
             where=f"an official .npz of generation {self.generation}",
-            instead="vitrine convert --to vitrine holds every model",
+            instead="the layout vitrine holds every model",
             poolings=("class_token", "average") if self.has_slot else ("class_token", "average", "attention"),
             stem=True,
             representation=True,

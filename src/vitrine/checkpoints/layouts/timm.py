@@ -157,7 +157,7 @@ class TimmLayout:
         reason = refuse_odd_vit(
             config,
             where=self.name,
-            instead="vitrine convert --to vitrine holds every model",
+            instead="the layout vitrine holds every model",
             poolings=("class_token", "average", "attention") if is_timm else ("class_token",),
             stem=is_timm,
             idle_class_token=True,
@@ -171,13 +171,13 @@ class TimmLayout:
             only_square=not is_timm,
         )
         if reason and "representation layer" in reason:
-            return "timm drops the representation layer before the head; --to npz, torchvision or vitrine keep it"
+            return "timm drops the representation layer before the head; npz, torchvision and vitrine keep it"
         if reason is None and not is_timm:
             assert isinstance(config, ViTConfig)
             if config.num_classes:
-                return "DINOv2's files have no head; --to timm has"
+                return "DINOv2's files have no head; the layout timm has one"
             if config.layer_scale is None:
-                return "DINOv2 always has LayerScale; --to timm can do without"
+                return "DINOv2 always has LayerScale; the layout timm can do without"
         return reason
 
     def left_out(self, name: str) -> str | None:

@@ -90,7 +90,7 @@ class TorchvisionLayout:
         return refuse_odd_vit(
             config,
             where="torchvision",
-            instead="vitrine convert --to timm or --to vitrine can",
+            instead="the layouts timm and vitrine can",
             representation=True,
             only_erf=True,
             only_square=True,

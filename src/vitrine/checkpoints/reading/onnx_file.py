@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from vitrine.checkpoints.tensors import Index, Spec
-from vitrine.errors import CheckpointError
+from vitrine.errors import CheckpointError, TryVerb
 
 DTYPES = {1: torch.float32, 10: torch.float16, 11: torch.float64, 16: torch.bfloat16}
 VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
@@ -60,8 +60,8 @@ class OnnxFile:
         self.path = path
         if OURS in read_metadata(path):
             raise CheckpointError(
-                f"{path} is an export, whose weights were worked into its graph and make no model again; give the "
-                f"model that it was made from, or serve it with: vitrine serve MODEL --onnx {path}"
+                f"{path} is an ONNX export, from which no model can be built; use the exported model itself",
+                advice=[TryVerb("serve", ("MODEL",), "to serve the export", {"onnx": str(path)})],
             )
         try:
             with path.open("rb") as file:

@@ -5,10 +5,11 @@ from importlib.util import find_spec
 import torch
 from torch import nn
 
-from vitrine.errors import ConfigError
+from vitrine.errors import ConfigError, TryOption
 
 # Ada and Hopper: the first devices that multiply in fp8.
 FIRST_WITH_FP8 = (8, 9)
+USE_BF16 = TryOption("precision", "instead", "bf16")
 
 
 def use_kernels(model: nn.Module, *, device: torch.device, precision: str) -> None:
@@ -28,8 +29,13 @@ def require_precision(precision: str, *, device: torch.device) -> None:
         return
     needed = "fp8 needs a CUDA device of the Ada or Hopper generation or later, and Triton"
     if device.type != "cuda":
-        raise ConfigError(f"{needed}; this run is on {device.type}: use --precision bf16")
+        raise ConfigError(f"{needed}; this run is on {device.type}", option="precision", advice=[USE_BF16])
     if torch.cuda.get_device_capability(device) < FIRST_WITH_FP8:
-        raise ConfigError(f"{needed}; this is {torch.cuda.get_device_name(device)}: use --precision bf16")
+        name = torch.cuda.get_device_name(device)
+        raise ConfigError(f"{needed}; this is {name}", option="precision", advice=[USE_BF16])
     if find_spec("triton") is None:
-        raise ConfigError(f"{needed}, which is missing; pip install triton, or use --precision bf16")
+        raise ConfigError(
+            f"{needed}, which is missing; install it with: pip install triton",
+            option="precision",
+            advice=[USE_BF16],
+        )
