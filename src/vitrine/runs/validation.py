@@ -76,8 +76,7 @@ class SplitValidation:
         if outputs.failures:
             raise DataError(f"cannot read a validation image: {next(iter(outputs.failures.values()))}")
         self.latest = outputs
-        labels = torch.from_numpy(np.asarray(self.source.labels))
-        return outputs.rows, labels.long() if labels.ndim == 1 else labels
+        return outputs.rows, torch.from_numpy(self.source.targets(np.arange(len(self.source))))
 
     def mean_sums(self, module: nn.Module, parts_of: PartsOf) -> dict[str, Tensor]:
         """Return the mean loss per image as `loss`, and the means of the other sums, every image once."""
