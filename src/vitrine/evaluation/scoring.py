@@ -14,6 +14,7 @@ from vitrine.data.sources.source import Source
 from vitrine.errors import ConfigError
 from vitrine.evaluation.calibration import softmax
 from vitrine.evaluation.classification import MultiLabel, SingleLabel, score_multi_label, score_single_label
+from vitrine.evaluation.metrics import Interval
 from vitrine.evaluation.outputs import Outputs
 from vitrine.evaluation.real import RealLabels
 from vitrine.spelling import printable
@@ -50,6 +51,11 @@ class SplitScore:
     def accuracy(self) -> float | None:
         """Share of the images classified correctly; None with several labels per image."""
         return self.figures.top1.value if isinstance(self.figures, SingleLabel) else None
+
+    @property
+    def mean_average_precision(self) -> Interval | None:
+        """Mean over the classes with images; None with one label per image."""
+        return None if isinstance(self.figures, SingleLabel) else self.figures.mean_average_precision
 
     @cached_property
     def probabilities(self) -> NDArray[np.float32]:

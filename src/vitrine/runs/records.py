@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from vitrine.data.preparing.preprocess import Preprocess
+from vitrine.evaluation.metrics import Interval
 from vitrine.evaluation.scoring import ClassMeasure, Mistake
 from vitrine.models import Model
 from vitrine.objectives.teacher import Teacher
@@ -61,6 +62,9 @@ class TrainingResult(Result):
     """The step of these weights: the one with the best evaluation, the last of equals."""
     interval: tuple[float, float] | None
     """95 % interval of the accuracy (Wilson)."""
+    mean_average_precision: Interval | None = None
+    """On the validation split, if images have several labels; `accuracy` is then the share of images whose most
+    likely class is one of their labels."""
     num_validation: int
     images_per_second: float
     evaluation: Mapping[str, float] = field(default_factory=dict)

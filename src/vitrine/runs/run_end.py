@@ -97,6 +97,7 @@ def result_of(
         trains_on_all=data.trains_on_all,
         skipped=data.skipped,
         classes_without_validation=() if accuracy is None else classes_without_validation(data),
+        mean_average_precision=None if report is None else report.mean_average_precision,
         worst=() if report is None else report.worst,
         worst_by="f1" if report is None else report.worst_by,
         mistakes=() if report is None else report.mistakes,

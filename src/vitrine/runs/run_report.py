@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from vitrine.checkpoints import Loaded, load
 from vitrine.checkpoints.record import config_from_json, variant_of
 from vitrine.data.sources.source import Source
-from vitrine.evaluation.metrics import wilson_interval
+from vitrine.evaluation.metrics import Interval, wilson_interval
 from vitrine.evaluation.outputs import Outputs, run_model, this_rank
 from vitrine.evaluation.scoring import ClassMeasure, Mistake, SplitScore, score_split
 from vitrine.inspection.pictures import as_shown
@@ -20,6 +20,7 @@ from vitrine.inspection.rollout import rollout
 from vitrine.models import ViT
 from vitrine.models.config import shown
 from vitrine.models.cost import cost_of, training_exaflops
+from vitrine.reports.figure_style import overlay
 from vitrine.reports.pages import write_page
 from vitrine.reports.run_account import RunAccount, read_account
 from vitrine.reports.run_page import Attention, render_run
@@ -45,6 +46,8 @@ class RunReport(Result):
     accuracy: float | None = None
     interval: tuple[float, float] | None = None
     num_images: int = 0
+    mean_average_precision: Interval | None = None
+    """With several labels per image, instead of the accuracy."""
     worst: tuple[tuple[str, float], ...] = ()
     """Classes with the lowest measure, lowest first."""
     worst_by: ClassMeasure = "f1"
@@ -95,6 +98,7 @@ def write_report(
         accuracy=accuracy,
         interval=interval,
         num_images=num_images,
+        mean_average_precision=None if score is None else score.mean_average_precision,
         worst=() if score is None else tuple(score.worst_classes[:MOST_WORST]),
         worst_by="f1" if score is None else score.class_measure,
         mistakes=() if score is None else score.mistakes(MOST_MISTAKES),
@@ -123,7 +127,6 @@ def attention_of(loaded: Loaded, source: Source, device: torch.device | str) -> 
     """Return the function that draws the attention on images; None without attention or without matplotlib."""
     if not isinstance(loaded.model, ViT) or importlib.util.find_spec("matplotlib") is None:
         return None
-    from vitrine.reports.figure_style import overlay
 
     def draw(indices: NDArray[np.int64]) -> list[str | None]:
         preprocess, model = loaded.preprocess, loaded.model.to(device)

@@ -67,7 +67,7 @@ class SplitValidation:
         self.best = self.latest
 
     def logits(self, module: nn.Module) -> tuple[Tensor, Tensor]:
-        """Return the logits (N, K) of all images and their labels."""
+        """Return the logits (N, K) of all images and their labels: (N,), or flags (N, K) with several per image."""
         with quiet():
             outputs = collect_outputs(
                 module, self.source, preprocess=self.preprocess, batch_size=self.batch_size,

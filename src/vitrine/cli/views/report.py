@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from vitrine.cli.command_line import glued
 from vitrine.cli.lines import Line, NextStep, Wrote
-from vitrine.cli.views.finetune import worst_lines
+from vitrine.cli.views.finetune import interval_text, worst_lines
 from vitrine.runs.run_report import RunReport
 from vitrine.spelling import counted
 
@@ -16,6 +16,11 @@ def lines(result: RunReport) -> Iterator[Line]:
         low, high = result.interval
         score = (
             f", accuracy {100 * result.accuracy:.1f} % (95 % interval {100 * low:.1f} to {100 * high:.1f}) on "
+            f"{counted(result.num_images, 'validation image')}"
+        )
+    elif result.mean_average_precision is not None:
+        score = (
+            f", mean average precision {interval_text(result.mean_average_precision)} on "
             f"{counted(result.num_images, 'validation image')}"
         )
     yield f"{result.folder}: {counted(result.steps, 'step')}{score}"
