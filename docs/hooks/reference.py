@@ -68,14 +68,18 @@ def function_section(function: Any) -> str:
     parameters = inspect.signature(function).parameters.values()
     rows = ["| parameter | type | default | meaning |", "|---|---|---|---|"]
     for parameter in parameters:
-        kind, text = described(parameter.annotation)
+        kind, text = described(function.__annotations__[parameter.name])
         default = "required" if parameter.default is parameter.empty else f"`{parameter.default!r}`"
         rows.append(f"| `{parameter.name}` | {kind} | {default} | {cell(text)} |")
     names = ", ".join(parameter.name for parameter in parameters)
-    return (
-        f"```text\nvitrine.{function.__name__}({names})\n```\n\n{inspect.getdoc(function)}\n\n"
-        + "\n".join([*rows, ""])
+    return f"```text\nvitrine.{function.__name__}({names})\n```\n\n{summary(function)}\n\n" + "\n".join(
+        [*rows, ""]
     )
+
+
+def summary(function: Any) -> str:
+    """Return a docstring without its list of arguments, which the table has."""
+    return (inspect.getdoc(function) or "").partition("\nArgs:\n")[0].strip()
 
 
 def described(annotation: Any) -> tuple[str, str]:

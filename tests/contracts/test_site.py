@@ -51,7 +51,7 @@ def test_the_references_have_every_parameter_of_a_verb_with_its_meaning(
     section = reference.function_section(function)
     commands = reference.cli_page().split(f"## vitrine {verb.name}\n")[1].split("\n## vitrine ")[0]
     for parameter in inspect.signature(function).parameters.values():
-        _, meaning = reference.described(parameter.annotation)
+        _, meaning = reference.described(function.__annotations__[parameter.name])
         assert meaning
         assert f"| `{parameter.name}` |" in section
         assert reference.cell(meaning)[:40] in section
