@@ -19,8 +19,8 @@ SMALL_FILES = ("config.json", "preprocessor_config.json")
 def fetch(repository: str, *, revision: str | None = None) -> Path:
     """Bring the weights of a repository into the cache; return the folder of that snapshot."""
     try:
-        import huggingface_hub
-        from huggingface_hub import errors
+        import huggingface_hub  # noqa: PLC0415 (an extra)
+        from huggingface_hub import errors  # noqa: PLC0415 (an extra)
     except ImportError:
         raise MissingExtraError(
             "huggingface-hub", extra="hub", purpose=f"loading {repository} from the hub"
@@ -108,7 +108,7 @@ def unreachable(repository: str, name: str) -> CheckpointError:
 
 def told_bar() -> type[Any]:
     """Make a bar for huggingface-hub that tells our listener instead of drawing."""
-    from tqdm import tqdm  # type: ignore[import-untyped]
+    from tqdm import tqdm  # type: ignore[import-untyped]  # noqa: PLC0415 (an extra)
 
     class Told(tqdm):  # type: ignore[misc]
         def __init__(self, *args: Any, **options: Any) -> None:
