@@ -82,7 +82,7 @@ class OnnxRunner:
             self.classes: tuple[str, ...] | None = tuple(names) if names else None
             self.model = metadata["model"]
         except (KeyError, TypeError, ValueError) as error:
-            raise CheckpointError(f"{path} says in no way known here what its input is: {error}") from None
+            raise CheckpointError(f"{path} does not describe its input in a known way: {error}") from None
 
     def __call__(self, pixels: Pixels) -> Answers:
         """Compute logits (B, K) and embedding (B, R) of normalised pixels (B, C, height, width)."""

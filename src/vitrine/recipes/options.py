@@ -33,6 +33,8 @@ CHANGEABLE = (
 class RecipeOptions(TypedDict, total=False):
     """What the training verbs may change about a recipe; None leaves it as it is."""
 
+    base: str
+    """The verb's default recipe, which a file with some settings changes."""
     objective: str | None
     target: str | None
     """What masked patches predict."""
@@ -59,15 +61,16 @@ def chosen_recipe(name: str | None, **options: Unpack[RecipeOptions]) -> Recipe:
     Without a name it is the recipe of the objective; an objective other than the recipe's replaces that.
     """
     objective, steps, epochs = options.get("objective"), options.get("steps"), options.get("epochs")
-    if name is None:
-        name = FROM_SCRATCH if objective in (None, LabelsObjective.kind) else default_recipe(str(objective))
+    is_plain = objective in (None, LabelsObjective.kind)
+    default = options.get("base", FROM_SCRATCH) if is_plain else default_recipe(str(objective))
+    name = default if name is None else name
     settings = tuple(options.get("settings", ()))
     by_setting = {path.strip(): text for path, _, text in (setting.partition("=") for setting in settings)}
     wanted_epochs = by_setting.get("epochs", epochs)
     wanted_steps = by_setting.get("training.total_steps", steps)
     if wanted_epochs is not None and wanted_steps is not None:
         raise ConfigError(f"use epochs or steps, not both, got {wanted_epochs} and {wanted_steps}")
-    recipe = with_kind(read_recipe(name), objective)
+    recipe = with_kind(read_recipe(name, base=default), objective)
     for option in ("target", "teacher"):
         if options.get(option) is not None:
             recipe = with_objective_option(recipe, option, lasting(str(options[option])))
@@ -114,11 +117,12 @@ def without_shape(model_options: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in model_options.items() if key not in shape}
 
 
-def read_recipe(name: str) -> Recipe:
-    """Return the recipe of this name, or the one in this file."""
+def read_recipe(name: str, *, base: str = FROM_SCRATCH) -> Recipe:
+    """Return the recipe of this name, or the one in this file; a file with some settings changes `base`."""
     if is_file(name):
         try:
-            return from_yaml(Path(name).read_text(encoding="utf-8"), name=Path(name).stem)
+            text = Path(name).read_text(encoding="utf-8")
+            return from_yaml(text, name=Path(name).stem, base=find_recipe(base))
         except (OSError, UnicodeDecodeError) as error:
             raise ConfigError(f"cannot read the recipe {name}: {error}") from None
     path = Path(name)

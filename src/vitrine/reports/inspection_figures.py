@@ -60,7 +60,7 @@ def draw_positions(tiles: NDArray[Any], *, title: str) -> "Figure":
 
 
 def draw_distance(found: NDArray[Any], *, num_images: int, image_size: tuple[int, int]) -> "Figure":
-    """Draw mean attention distance (L, H) by depth, a point a head, with the line of medians (Figure 7, right)."""
+    """Draw mean attention distance (L, H) by depth, one point per head, and the medians (Figure 7, right)."""
     figure = _figure(8, 4.4)
     axis = figure.subplots()
     layers, heads = found.shape
