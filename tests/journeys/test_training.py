@@ -173,7 +173,7 @@ def test_what_is_not_installed_is_refused_before_a_folder_is_made(tmp_path: Path
         done = inside(
             "pretrain", SHAPES, *SMALL, "--steps", "4", "--out", tmp_path / "run", "--wandb", "shapes"
         )
-    assert_refused(done, "--wandb needs the package wandb", "pip install 'vitrine[wandb]'")
+    assert_refused(done, "wandb needs the package wandb", "pip install 'vitrine[wandb]'")
     assert not (tmp_path / "run").exists()
 
 
