@@ -33,7 +33,7 @@ _IN_PAGE = {INK: "currentColor", PAPER: "none", ACCENT: "var(--bar-0)"}
 def drawing(name: str) -> Iterator[None]:
     """Set the style for figures made in the block; `name` keeps their marks apart when they share a page."""
     try:
-        import matplotlib
+        import matplotlib  # noqa: PLC0415 (an extra)
     except ImportError as error:
         raise MissingExtraError("matplotlib", extra="report", purpose="drawing figures") from error
     coloured = (
@@ -88,7 +88,7 @@ def overlay(picture: NDArray[np.uint8], weights: NDArray[Any]) -> NDArray[Any]:
 
     Where the map is small the picture stays, in grey.
     """
-    from matplotlib import colormaps
+    from matplotlib import colormaps  # noqa: PLC0415 (an extra)
 
     height, width = picture.shape[:2]
     share = upsample(scaled(weights)[None], (height, width))[0]

@@ -60,7 +60,7 @@ def draw_positions(tiles: NDArray[Any], *, title: str) -> "Figure":
 
 
 def draw_distance(found: NDArray[Any], *, num_images: int, image_size: tuple[int, int]) -> "Figure":
-    """Draw mean attention distance (L, H) by depth, a point a head, with the line of medians (Figure 7, right)."""
+    """Draw mean attention distance (L, H) by depth, one point per head, and the medians (Figure 7, right)."""
     figure = _figure(8, 4.4)
     axis = figure.subplots()
     layers, heads = found.shape
@@ -179,13 +179,13 @@ def draw_layers(found: NDArray[Any], *, names: list[str]) -> "Figure":
 
 
 def _figure(width: float, height: float) -> "Figure":
-    from matplotlib.figure import Figure
+    from matplotlib.figure import Figure  # noqa: PLC0415 (an extra)
 
     return Figure(figsize=(width, height), layout="constrained")
 
 
 def _overlaid(axis: Any, picture: NDArray[np.uint8], weights: NDArray[Any]) -> Any:
-    from matplotlib.cm import ScalarMappable
+    from matplotlib.cm import ScalarMappable  # noqa: PLC0415 (an extra)
 
     axis.imshow(overlay(picture, weights), interpolation="none")
     axis.set_axis_off()
@@ -193,7 +193,7 @@ def _overlaid(axis: Any, picture: NDArray[np.uint8], weights: NDArray[Any]) -> A
 
 
 def _mark(axis: Any, patch: tuple[int, int], *, grid: tuple[int, ...], size: tuple[int, int]) -> None:
-    from matplotlib.patches import Rectangle
+    from matplotlib.patches import Rectangle  # noqa: PLC0415 (an extra)
 
     high, wide = size[0] / grid[0], size[1] / grid[1]
     corner = ((patch[1] % grid[1]) * wide - 0.5, (patch[0] % grid[0]) * high - 0.5)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 LEAST_WIDE = 3
 POSITION_KINDS = {
-    "learned_1d": "learned, one a patch",
+    "learned_1d": "learned, one per patch",
     "learned_2d": "learned, rows and columns",
     "sincos_2d": "sines and cosines",
     "relative": "relative",
@@ -114,21 +114,21 @@ def draw_all(plates: list[PageFigure], folder: Path) -> list[tuple[PageFigure, s
 
 
 def output_of(model: Model) -> str:
-    """Say whose row of attention stands for the output."""
+    """Return whose row of attention stands for the output."""
     if isinstance(model, ViT) and not model.config.reads_class_token:
         return "all patches, averaged, as the model has no class token"
     return "the class token"
 
 
 def described(model: Model, *, variant: str | None) -> str:
-    """Say in one line what the model is."""
+    """Describe the model on one line."""
     num_parameters = sum(parameter.numel() for parameter in model.parameters())
     text = f"{variant or type(model).__name__}, {num_parameters / 1e6:,.1f} M parameters"
     if not isinstance(model, ViT):
         return text
     config, (down, across) = model.config, model.config.token_stride
     return (
-        f"{text}, {config.depth} layers of {config.num_heads} heads, width {config.width}, a token every "
+        f"{text}, {config.depth} layers of {config.num_heads} heads, width {config.width}, one token per "
         f"{down} x {across} pixels"
     )
 

@@ -14,6 +14,8 @@ from vitrine.data.sources.opening import open_splits
 from vitrine.errors import DataError
 from vitrine.evaluation import outputs
 from vitrine.evaluation.metrics import wilson_interval
+from vitrine.models import create_model
+from vitrine.objectives.classification import evaluate_classes
 from vitrine.recipes import find_recipe
 from vitrine.runs.records import Execution, RunOutput, TrainingResult
 from vitrine.runs.run_data import RunData, for_labels_of, undivided, with_held_out
@@ -139,3 +141,17 @@ def test_an_unreadable_validation_image_ends_the_evaluation_with_its_name(tmp_pa
 def test_labels_alone_are_adapted_to_several_labels_per_image() -> None:
     run = simple_run()
     assert for_labels_of(run.data, run.recipe) == run.recipe
+
+
+def test_several_labels_per_image_are_evaluated_against_all_of_them() -> None:
+    source = open_splits("generated:shapes?count=16&label=colour,shape&size=32")["val"]
+    run = simple_run()
+    model = create_model("ViT", num_classes=len(source.classes), image_size=32, **TINY)
+    validation = dataclasses.replace(
+        run, data=RunData(address="", splits={"train": source, "val": source})
+    ).validation()
+    logits, targets = validation.logits(model)
+    assert targets.shape == logits.shape == (len(source), len(source.classes))
+    assert targets.sum(dim=1).tolist() == [2] * len(source)
+    found = evaluate_classes(model, validation, loss="sigmoid")
+    assert set(found) == {"loss", "accuracy"}

@@ -151,7 +151,7 @@ def _remote(address: str) -> tuple[Any, str]:
         reason, advice = why_offline()
         raise DataError(f"{printable(address)} cannot be read: {reason}", advice=advice)
     try:
-        import fsspec
+        import fsspec  # noqa: PLC0415 (an extra)
     except ImportError as error:
         raise MissingExtraError("fsspec", extra="data", purpose="reading shards at a web address") from error
     try:
