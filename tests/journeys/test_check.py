@@ -218,3 +218,15 @@ def test_numbers_stand_below_each_other_beside_names_of_wide_characters(vitrine,
     (tmp_path / "photos" / "cat").rename(tmp_path / "photos" / "阿比西尼亚猫")
     table = [line for line in vitrine("check", tmp_path / "photos")[1].splitlines() if line.endswith("  6")]
     assert len(table) == 2 and len({cell_len(line) for line in table}) == 1
+
+
+def test_escape_sequences_in_names_never_reach_the_terminal(vitrine, tmp_path):
+    root = class_folders(tmp_path / "photos", classes=("ca\x1b[31mt", "do\x9bg"))
+    (root / "ca\x1b[31mt" / "x\x1b]0;title\x07.jpg").write_bytes(b"no picture")
+    (root / "ca\x1b[31mt" / "two\nlines.jpg").write_bytes(b"no picture")
+    code, out, err = vitrine("check", root, "--out", tmp_path / "out")
+    assert code == 0 and "\\x1b]0;title\\x07.jpg" in out
+    assert not any((ord(letter) < 32 and letter != "\n") or 127 <= ord(letter) < 160 for letter in out + err)
+    assert "lines.jpg" not in [line.split(":")[0].strip() for line in out.splitlines()]
+    code, out, err = vitrine("check", tmp_path / "no\x1b[2Jsuch")
+    assert code == 2 and "\x1b" not in out + err

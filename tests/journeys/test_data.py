@@ -20,7 +20,7 @@ def test_a_folder_becomes_shards_and_says_what_to_do_next(tmp_path):
     ("given", "message"),
     [
         ("photo", "no such folder {root}/photo; did you mean {root}/photos?"),
-        ("photos/ant/00.png", "is not a data set that can be read"),
+        ("photos/ant/00.png", "is not a data set; pass a folder"),
         ("empty", "empty contains no images"),
     ],
 )

@@ -163,7 +163,7 @@ def test_evaluate_refuses_what_does_not_fit_in_one_sentence(photos, weights, tmp
     for data, message in (
         (photos / "tset", "did you mean"),
         (make_folders(tmp_path / "other", "purple", "red"),
-         "the label purple, which is not in the list of 3 classes; they are red, blue, green"),
+         "the label purple, which is not one of the 3 classes; they are red, blue, green"),
         (make_folders(tmp_path / "only" / "train", "red").parent, "which the model may have been trained on"),
     ):  # fmt: skip
         with pytest.raises(DataError, match=message):

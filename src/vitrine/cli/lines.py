@@ -87,8 +87,7 @@ def rendered(lines: Iterable[Line], *, width: int) -> Iterator[str]:
             text = line.text if isinstance(line, NextStep) else command_of(line)
             yield from with_note(lead + text, line.note, width=width)
         else:
-            for sentence in line.split("\n"):
-                yield from wrapped(sentence, width=width)
+            yield from wrapped(line, width=width)  # a line break in a name is escaped, not printed
         before = line
 
 

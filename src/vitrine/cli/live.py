@@ -6,10 +6,15 @@ from collections.abc import Iterable, Sequence
 from types import TracebackType
 from typing import Self
 
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Column
+
 from vitrine.cli.command_line import COMMAND_LINE
 from vitrine.cli.lines import Line, rendered, width_of
 from vitrine.cli.views import record_lines
 from vitrine.errors import Advice
+from vitrine.spelling import printable
 
 PLAIN_EVERY_SECONDS = 10.0
 # Of the bar: on a terminal that is wide enough for all that training says beside it, and on another one.
@@ -23,7 +28,7 @@ class LiveLine:
     def __init__(self, waiting: str = "") -> None:
         self._waiting = waiting
         self._on_terminal = sys.stderr.isatty()
-        self._bar: object | None = None
+        self._bar: Progress | None = None
         self._what, self._total, self._done = "", None, 0  # type: tuple[str, int | None, int]
         self._note, self._done_before = "", 0
         self._began = self._last_plain = 0.0
@@ -44,14 +49,10 @@ class LiveLine:
     def start(self, what: str, total: int | None, done: int = 0) -> None:
         """Begin a new line; what was done before says nothing about the speed."""
         self.finish()
-        self._what, self._total, self._done, self._note = what, total, done, ""
+        self._what, self._total, self._done, self._note = printable(what), total, done, ""
         self._done_before = done
         self._began = self._last_plain = time.monotonic()
         if self._on_terminal:
-            from rich.console import Console
-            from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-            from rich.table import Column
-
             # What does not fit on a narrow terminal is the end of the note, never the time left.
             note = Column(no_wrap=True, overflow="ellipsis", ratio=1)
             console = Console(stderr=True)
@@ -65,7 +66,7 @@ class LiveLine:
                 console=console,
                 transient=True,
             )
-            bar.add_task(what, total=total, completed=done, rate="")
+            bar.add_task(self._what, total=total, completed=done, rate="")
             bar.start()
             self._bar = bar
 
@@ -76,9 +77,6 @@ class LiveLine:
         now = time.monotonic()
         rate = (self._done - self._done_before) / max(now - self._began, 1e-9)
         if self._bar is not None:
-            from rich.progress import Progress
-
-            assert isinstance(self._bar, Progress)
             self._bar.update(self._bar.task_ids[0], advance=steps, rate=self._note or f"{rate:,.1f}/s")
         elif not self._on_terminal and now - self._last_plain > PLAIN_EVERY_SECONDS:
             self._last_plain = now
@@ -91,9 +89,6 @@ class LiveLine:
         """Take the line away."""
         self._stop_waiting()
         if self._bar is not None:
-            from rich.progress import Progress
-
-            assert isinstance(self._bar, Progress)
             self._bar.stop()
             self._bar = None
 
@@ -109,9 +104,6 @@ class LiveLine:
         self._stop_waiting()
         text = "\n".join(rendered(lines, width=width_of(sys.stderr)))
         if self._bar is not None:
-            from rich.progress import Progress
-
-            assert isinstance(self._bar, Progress)
             self._bar.console.print(text, markup=False, highlight=False, soft_wrap=True)
         else:
             print(text, file=sys.stderr, flush=True)

@@ -7,6 +7,7 @@ from annotated_doc import Doc
 
 from vitrine.commands import documented
 from vitrine.commands.arguments import as_path
+from vitrine.errors import ConfigError
 
 if TYPE_CHECKING:
     from vitrine.jobs.shard import ShardResult
@@ -21,6 +22,9 @@ def shard(
     overwrite: Annotated[bool, Doc("Replace the shards in OUT")] = False,
 ) -> "ShardResult":
     """Write a data set as indexed tar shards with checksums; run again to continue after an interruption."""
+    if shard_megabytes < 1:
+        raise ConfigError(f"must be at least 1, got {shard_megabytes}", option="shard_megabytes")
+
     from vitrine.jobs.shard import shard_data
 
     return shard_data(str(data), as_path(out), shard_bytes=shard_megabytes * 2**20, is_overwriting=overwrite)

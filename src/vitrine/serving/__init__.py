@@ -1,1 +1,1 @@
-"""A trained model in use: from pictures to answers; no training code, not even indirectly."""
+"""Predict with a trained model, and serve it over HTTP; no training code, even indirectly."""

@@ -31,11 +31,11 @@ def test_a_sentence_is_broken_between_words_and_nothing_of_it_is_lost(width: int
 
 
 def test_a_line_that_fits_keeps_its_spaces() -> None:
-    assert text("  class     all\n  pug          7\n", width=20) == [
-        "  class     all",
-        "  pug          7",
-        "",
-    ]
+    assert text("  class     all", width=20) == ["  class     all"]
+
+
+def test_a_line_break_in_a_name_is_escaped_and_forges_no_line() -> None:
+    assert text("photos/a\nWrote /etc/passwd", width=80) == ["photos/a\\nWrote /etc/passwd"]
 
 
 def test_wide_characters_take_two_cells() -> None:

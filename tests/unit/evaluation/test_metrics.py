@@ -59,7 +59,7 @@ def test_classes_in_another_order_are_matched_by_name():
 def test_a_class_that_the_model_does_not_know_is_refused_by_name():
     data = source([0, 1], ["ant", "bee"])
     with pytest.raises(
-        DataError, match="the label bee, which is not in the list of 2 classes; did you mean bees"
+        DataError, match="the label bee, which is not one of the 2 classes; did you mean bees"
     ):
         in_model_classes(data, ["ant", "bees"], num_outputs=2)
     with pytest.raises(DataError, match="bee") as refused:

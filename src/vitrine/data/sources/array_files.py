@@ -1,4 +1,4 @@
-"""Arrays in other programs' files: MATLAB's level-5 .mat, and HDF5, whose images are read row by row."""
+"""Arrays in files of other programs: MATLAB's level-5 .mat, and HDF5, whose images are read row by row."""
 
 import struct
 import zlib
@@ -16,12 +16,12 @@ from vitrine.spelling import printable
 _MATRIX, _COMPRESSED = 14, 15
 _NUMBERS = {1: "i1", 2: "u1", 3: "i2", 4: "u2", 5: "i4", 6: "u4", 7: "f4", 9: "f8", 12: "i8", 13: "u8"}
 _HEADER_BYTES = 128
-# Label files are small; one that unpacks to more is refused.
+# Label files are small; one that expands to more is refused.
 _MOST_BYTES = 2**26
 
 
 def read_matlab(file: Path, *, most_bytes: int = _MOST_BYTES) -> dict[str, np.ndarray]:
-    """Read the real numeric arrays of a .mat file by name, each with its own shape and of `most_bytes` at most."""
+    """Read the real numeric arrays of a .mat file by name, each of at most `most_bytes`."""
     try:
         data = file.read_bytes()
         arrays: dict[str, np.ndarray] = {}
@@ -50,7 +50,7 @@ def _matrix(body: bytes) -> tuple[str, np.ndarray]:
 
 
 def _element(data: bytes, position: int) -> tuple[int, bytes, int]:
-    """Kind, content and end of the element at `position`; a small one holds its content in its tag."""
+    """Return kind, content and end of the element at `position`; a small one has its content in its tag."""
     kind, size = struct.unpack_from("<II", data, position)
     if kind >> 16:
         return kind & 0xFFFF, data[position + 4 : position + 4 + (kind >> 16)], position + 8
@@ -62,7 +62,7 @@ def _element(data: bytes, position: int) -> tuple[int, bytes, int]:
 def opened(file: Path) -> AbstractContextManager[Any]:
     """Open an HDF5 file for reading."""
     try:
-        import h5py
+        import h5py  # noqa: PLC0415 (an extra)
     except ImportError as error:
         raise MissingExtraError("h5py", extra="vtab", purpose=f"reading {file.name}") from error
     try:
@@ -73,7 +73,7 @@ def opened(file: Path) -> AbstractContextManager[Any]:
 
 
 class Hdf5Source(Source):
-    """Images (N, H, W, C) uint8 in one data set of a file; opened when first read, in each process anew."""
+    """Images (N, H, W, C) uint8 in one data set of a file; opened at the first read, in each process separately."""
 
     def __init__(self, file: Path, key: str, *, labels: Labels, classes: Sequence[str]) -> None:
         self.file, self.key = file, key

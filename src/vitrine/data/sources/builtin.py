@@ -1,7 +1,7 @@
-"""Well-known sets by name: `pets:/data/pets`, or `pets` where $VITRINE_DATA or ./data holds it.
+"""Well-known sets by name: `pets:/data/pets`, or `pets` if it is in $VITRINE_DATA or ./data.
 
 Each knows its layout on disk and how much of `train` the paper held out for its sweeps: 2 % of CIFAR, 10 % of
-Pets and Flowers, 1 % of ImageNet. ImageNet's validation images are what the paper tests on: they are `test`.
+Pets and Flowers, 1 % of ImageNet. The paper tests on ImageNet's validation images, so they are `test`.
 """
 
 import csv
@@ -25,7 +25,7 @@ Opened = dict[str, Source]
 
 @dataclass(frozen=True, kw_only=True)
 class BuiltIn:
-    """One well-known set: how to open its folder, how many classes it has, what the paper held out of it."""
+    """One well-known set: its number of classes, the fraction that the paper held out, how to open its folder."""
 
     num_classes: int
     val_fraction: float = 0.1
@@ -33,7 +33,7 @@ class BuiltIn:
 
 
 class BuiltInSets:
-    """The kind of data set that is opened by a well-known name, or recognised by a well-known layout."""
+    """Data sets that are opened by a well-known name, or recognised by a well-known layout."""
 
     def __init__(self, open_folder: Callable[[Path], Opened]) -> None:
         self._open_folder = open_folder
@@ -179,8 +179,8 @@ def _find(name: str) -> Path:
             return place
     beside = near_match(name, os.listdir(".")) if name else None  # noqa: PTH208
     raise DataError(
-        f"{name} is not at {' or '.join(map(str, places))}; give its folder as {name}:/path/to/{name}, or "
-        f"set VITRINE_DATA to the folder that holds it" + (f"; did you mean ./{beside}?" if beside else "")
+        f"{name} is not at {' or '.join(map(str, places))}; pass its folder as {name}:/path/to/{name}, or "
+        f"set VITRINE_DATA to the folder that contains it" + (f"; did you mean ./{beside}?" if beside else "")
     )
 
 

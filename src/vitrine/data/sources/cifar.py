@@ -1,7 +1,7 @@
 """CIFAR-10 and CIFAR-100 as their authors publish them: the binary version and the Python version.
 
-The Python version is a pickle, which may run code when it is read. It is read here by an unpickler that knows
-nothing but numpy arrays of bytes, and refuses everything else.
+The Python version is a pickle, which may run code when it is read. The unpickler here accepts numpy arrays of bytes
+and plain values, and refuses everything else.
 """
 
 import io
@@ -31,9 +31,9 @@ def recognises(address: str) -> bool:
 def open_all(address: str) -> dict[str, Source]:
     """Read `train` and `test`; CIFAR-100 by its fine labels."""
     root = Path(address)
-    found = _find(root)
-    assert found is not None
-    folder, files, suffix = found
+    layout = _find(root)
+    assert layout is not None
+    folder, files, suffix = layout
     is_hundred = files is _HUNDRED
     classes = _class_names(folder, is_hundred=is_hundred, is_binary=bool(suffix))
     splits: dict[str, Source] = {}
@@ -70,7 +70,7 @@ def _read_binary(file: Path, *, is_hundred: bool) -> tuple[Pixels, Labels]:
         raise DataError(f"cannot read {printable(str(file))}: {error.strerror}") from error
     if len(data) == 0 or len(data) % record:
         raise DataError(
-            f"{printable(str(file))} is cut short: {len(data)} bytes are not a whole number of "
+            f"{printable(str(file))} is truncated: {len(data)} bytes are not a whole number of "
             f"records of {record}"
         )
     rows = data.reshape(-1, record)
@@ -102,12 +102,12 @@ def _class_names(folder: Path, *, is_hundred: bool, is_binary: bool) -> list[str
 
 
 def load_plain_pickle(file: Path) -> Any:
-    """Read a pickle that holds only dicts, lists, numbers, strings and arrays of bytes; refuse all else."""
+    """Read a pickle of dicts, lists, numbers, strings and arrays of bytes; refuse anything else."""
     try:
         content = _PlainUnpickler(io.BytesIO(file.read_bytes()), encoding="bytes").load()
     except DataError:
         raise
-    except Exception as error:  # a damaged pickle may raise anything
+    except Exception as error:  # a damaged pickle may raise any exception
         raise DataError(
             f"{printable(str(file))} cannot be read as a pickle of plain values: {error}"
         ) from error
@@ -115,7 +115,7 @@ def load_plain_pickle(file: Path) -> Any:
 
 
 class _Kind:
-    """Stands for a numpy dtype; only bytes are known."""
+    """Placeholder for a numpy dtype; only bytes are accepted."""
 
     def __init__(self, name: Any, *_: Any) -> None:
         self.name = name
@@ -125,12 +125,12 @@ class _Kind:
 
 
 class _Array:
-    """Stands for a numpy array until its shape and bytes are known to be plain."""
+    """Placeholder for a numpy array until its shape and type are checked."""
 
     def __setstate__(self, state: Any) -> None:
         _, shape, kind, is_fortran, data = state
         if not isinstance(kind, _Kind) or kind.name not in (b"u1", "u1") or not isinstance(data, bytes):
-            raise DataError("the pickle holds an array of something else than bytes")
+            raise DataError("the pickle contains an array that is not of bytes")
         array = np.frombuffer(data, dtype=np.uint8)
         self.value = array.reshape(shape, order="F" if is_fortran else "C")
 
@@ -143,7 +143,7 @@ class _PlainUnpickler(pickle.Unpickler):
             and name in known
         ):
             return known[name]
-        raise DataError(f"the pickle asks for {module}.{name}, which may run code; it is not read")
+        raise DataError(f"the pickle refers to {module}.{name}, which may run code; it is not read")
 
 
 def _encode(text: str, encoding: Any = "latin1") -> bytes:

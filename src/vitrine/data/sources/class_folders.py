@@ -1,4 +1,4 @@
-"""Class folders: one folder a class, under `train`, `val`, `test` or directly under the root.
+"""Class folders: one folder per class, under `train`, `val`, `test` or directly under the root.
 
 An archive unpacked into a folder of its own name (`photos/photos/cat`) is read one folder deeper.
 """
@@ -39,7 +39,7 @@ def open_all(address: str) -> dict[str, Source]:
     if not names:
         raise DataError(_nothing_in(base))
     if not split_folders or (extra and "train" not in split_folders):
-        # A class may well be called `test`: without `train` these are no splits.
+        # A class may be called `test`: without `train` these are not splits.
         return {ALL: list_class_folders(base, classes=names, address=address, root=root)}
     classes = sorted({name for folder in split_folders.values() for name in subfolders(base / folder)})
     if not classes:
@@ -51,7 +51,7 @@ def open_all(address: str) -> dict[str, Source]:
 
 
 def _unwrapped(root: Path) -> Path:
-    """Return the only folder in `root` where it holds folders and no images itself, since one class is no set."""
+    """Return the only folder in `root` if it contains folders and no images: a single class is not a data set."""
     names = subfolders(root)
     if len(names) != 1 or find_splits(names):
         return root
@@ -59,22 +59,22 @@ def _unwrapped(root: Path) -> Path:
     if holds_images(inner) or len(subfolders(inner)) < 2:
         return root
     notice(
-        f"{printable(str(root))} holds one folder, {printable(names[0])}, whose folders are taken for the classes"
+        f"{printable(str(root))} contains one folder, {printable(names[0])}; the folders in it are the classes"
     )
     return inner
 
 
 def find_splits(names: list[str]) -> dict[str, str]:
-    """Which of the folder names are splits: our name of the split to the folder's name, train first."""
-    found: dict[str, str] = {}
+    """Return which folder names are splits, by our name of the split, train first."""
+    splits: dict[str, str] = {}
     for name in names:
         split = SPLIT_NAMES.get(name.lower())
         if split is None:
             continue
-        if split in found:
-            raise DataError(f"both {found[split]} and {name} could be the {split} split; rename one of them")
-        found[split] = name
-    return {split: found[split] for split in ("train", "val", "test") if split in found}
+        if split in splits:
+            raise DataError(f"both {splits[split]} and {name} could be the {split} split; rename one of them")
+        splits[split] = name
+    return {split: splits[split] for split in ("train", "val", "test") if split in splits}
 
 
 def list_class_folders(
@@ -107,14 +107,14 @@ def _nothing_in(folder: Path) -> str:
     loose = sum(1 for _ in list_images(folder))
     if loose:
         return (
-            f"{printable(str(folder))} holds {loose} images but no class folders; put the images of each "
-            "class into a folder with the class's name, or give a .csv with path,label"
+            f"{printable(str(folder))} contains {loose} images but no class folders; put the images of each "
+            "class into a folder with its name, or pass a .csv with the columns path and label"
         )
     return no_images(folder)
 
 
 def open_unlabelled(address: str) -> Source:
-    """List every image below a folder, whatever its folders mean; every label is -1."""
+    """List every image below a folder, without labels."""
     root = require_path(Path(address))
     if not root.is_dir():
         raise DataError(f"{printable(address)} is not a folder; images without labels are read from a folder")

@@ -1,6 +1,6 @@
-"""A folder of pictures to try everything on without a network: rendered, lit and blurred like photos, with faults.
+"""A folder of pictures for a demonstration without a network: rendered, lit and blurred like photos, with faults.
 
-What is wrong with the folder is known, so that a check can be seen to find it.
+The faults are known, so that a check can be shown to find them.
 """
 
 import io
@@ -19,23 +19,23 @@ from vitrine.runtime.progress import track
 
 CLASSES = ("circle", "cross", "ring", "square", "star", "triangle")
 SIDE = 320
-# The object is made large and near the middle, and the cut round it leaves out the rest: about a third is object.
+# The object is large and near the centre, and the crop keeps little around it: it covers about a third.
 _CUT = 0.66
 _QUALITY = 88
-# Pictures that nobody has seen, for predictions, are numbered from here.
+# New pictures, for predictions, are numbered from here.
 NEW = 1_000_000
 
 
 @dataclass(frozen=True, kw_only=True)
 class Fault:
-    """One thing that was made wrong on purpose: the file, and what `vitrine check` calls it."""
+    """A deliberate fault: the file, and the name that `vitrine check` gives the problem."""
 
     path: str
     problem: str
 
 
 def write_photos(folder: Path, *, count: int, seed: int = 0) -> tuple[Fault, ...]:
-    """Write `count` pictures, one folder a class, and the faults among them; return the faults."""
+    """Write `count` pictures, one folder per class, and faults among them; return the faults."""
     each = -(-count // len(CLASSES))
     numbers = [(name, number) for number in range(each) for name in CLASSES][:count]
     for name, number in track(numbers, "Rendering pictures"):
@@ -44,14 +44,14 @@ def write_photos(folder: Path, *, count: int, seed: int = 0) -> tuple[Fault, ...
 
 
 def write_inbox(folder: Path, *, seed: int = 0) -> None:
-    """Write one new picture of each class under a name that does not tell, and a file that is none."""
+    """Write one new picture of each class under a neutral name, and a file that is not a picture."""
     for place, name in enumerate(CLASSES):
         _save(folder / f"new-{place + 1}.jpg", scene(name, number=NEW + place, seed=seed))
     _write(folder / "not-a-picture.jpg", b"This is a note, whatever its name says.\n")
 
 
 def plant_faults(folder: Path) -> tuple[Fault, ...]:
-    """Add an empty file, a text, a JPEG cut short, and one picture under two labels."""
+    """Add an empty file, a text file, a truncated JPEG, and one picture under two labels."""
     first = sorted((folder / CLASSES[0]).iterdir())[0].read_bytes()
     whole = sorted((folder / CLASSES[1]).iterdir())[0].read_bytes()
     faults = {
@@ -66,8 +66,8 @@ def plant_faults(folder: Path) -> tuple[Fault, ...]:
 
 
 def scene(name: str, *, number: int, seed: int = 0) -> Pixels:
-    """Render one picture (height, width, 3) of a thing in some light, somewhat out of focus, in some format."""
-    # Numbers of different things must not share their random choices.
+    """Render one picture (height, width, 3) of an object with random light, focus and aspect ratio."""
+    # The same number in different classes must not share its random choices.
     unlike = number * len(CLASSES) + CLASSES.index(name)
     random = np.random.default_rng([seed, unlike])
     factors = {factor: str(random.choice(values)) for factor, values in FACTORS.items()}
@@ -84,7 +84,7 @@ def scene(name: str, *, number: int, seed: int = 0) -> Pixels:
 
 
 def _field(random: np.random.Generator, *, cells: int) -> NDArray[Any]:
-    """Draw smooth noise (SIDE, SIDE) with so many bumps a side, about one in size."""
+    """Draw smooth noise (SIDE, SIDE) of about unit size, with `cells` bumps per side."""
     coarse = Image.fromarray(random.normal(size=(cells, cells)).astype(np.float32))
     return np.asarray(coarse.resize((SIDE, SIDE), Image.Resampling.BICUBIC))
 

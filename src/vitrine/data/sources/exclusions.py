@@ -1,4 +1,4 @@
-"""Lists of images to leave out of a set: one path a line, written by `vitrine dedup`, read by training."""
+"""Lists of images to exclude from a set: one path per line, written by `vitrine dedup`, read by training."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -12,23 +12,23 @@ from vitrine.runtime.files import write_atomically
 from vitrine.runtime.progress import notice
 from vitrine.spelling import printable
 
-_FIRST_LINE = "# Images to leave out, one path a line, as the data set names them."
+_FIRST_LINE = "# Images to exclude, one path per line, as the data set names them."
 
 
 def write_exclusions(paths: Iterable[str], file: Path) -> None:
-    """Write the list; a name that holds a line break cannot be listed and is refused."""
+    """Write the list; a name with a line break cannot be listed and is refused."""
     with write_atomically(file, mode="w") as out:
         out.write(_FIRST_LINE + "\n")
         for path in paths:
             if "\n" in path or "\r" in path:
                 raise DataError(
-                    f"{printable(path)!r} holds a line break and cannot be listed; rename the file"
+                    f"{printable(path)!r} contains a line break and cannot be listed; rename the file"
                 )
             out.write(path + "\n")
 
 
 def read_exclusions(file: Path) -> frozenset[str]:
-    """Read the paths; blank lines and a first line that starts with # are passed over."""
+    """Read the paths; blank lines and a first line that starts with # are skipped."""
     text = require_path(file).read_text(encoding="utf-8", errors="surrogateescape")
     lines = [line for line in text.split("\n") if line.strip()]
     if lines and lines[0].startswith("#"):
@@ -37,9 +37,9 @@ def read_exclusions(file: Path) -> frozenset[str]:
 
 
 def leave_out(source: Source, paths: Iterable[str]) -> Source:
-    """Return the source without the examples named in `paths`, and say how many were left out.
+    """Return the source without the examples named in `paths`, and report how many were excluded.
 
-    A list of which the source has nothing at all was made for another set and is refused.
+    A list without any image of the source belongs to another set and is refused.
     """
     unknown = set(paths)
     wanted = frozenset(unknown)
@@ -53,9 +53,9 @@ def leave_out(source: Source, paths: Iterable[str]) -> Source:
         example = printable(source.name(0)) if len(source) else "class/image.jpg"
         raise DataError(
             f"none of the {len(wanted)} listed images is in {source.address}, such as "
-            f"{printable(min(unknown))}; the list must hold paths as the set names them, such as {example}"
+            f"{printable(min(unknown))}; the list must contain paths as the set names them, such as {example}"
         )
     if unknown:
         notice(f"{len(unknown)} of the {len(wanted)} listed images are not in {source.address}")
-    notice(f"Left out {int((~is_kept).sum()):,} of {len(source):,} images, as listed")
+    notice(f"Excluded {int((~is_kept).sum()):,} of {len(source):,} images, as listed")
     return Subset(source, np.flatnonzero(is_kept))

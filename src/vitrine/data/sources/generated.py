@@ -1,8 +1,8 @@
 """Rendered pictures that need no files: any number of them, each a pure function of seed and number.
 
-A picture shows one shape with a colour and a texture, in one of nine places and three sizes, over a backdrop
-whose shade runs in one of eight directions, among one to five small marks. Each of these is a label, drawn
-independently of the others; exact place, size, turn, shades and noise vary within a label.
+A picture shows one shape with a colour and a texture, at one of nine positions and three scales, on a background
+whose shading runs in one of eight directions, among one to five small marks. Each of these is a label, drawn
+independently of the others; exact position, size, rotation, shades and noise vary within a label.
 """
 
 import functools
@@ -83,7 +83,7 @@ _BLOCK = 128
 
 
 class GeneratedSource(Source):
-    """Pictures `start` to `start + count` of an endless series, labelled by one factor or several (`a,b`)."""
+    """Pictures `start` to `start + count` of an unlimited series, labelled by one factor or several (`a,b`)."""
 
     has_fixed_classes = True
 
@@ -155,7 +155,7 @@ class GeneratedSource(Source):
 
 
 def render(factors: dict[str, str], *, size: int, seed: int, number: int, noise: int = 8) -> Pixels:
-    """Draw one picture (size, size, 3); what its labels leave open is drawn from seed and number."""
+    """Draw one picture (size, size, 3); details that the labels leave open depend on seed and number."""
     block, place_in_block = divmod(number, _BLOCK)
     free = _drawn(seed, block)[1][place_in_block]
     rows, columns = _grid(size)
@@ -186,7 +186,7 @@ def render(factors: dict[str, str], *, size: int, seed: int, number: int, noise:
 
 
 def _mark_places(factors: dict[str, str], free: NDArray[np.float64]) -> list[tuple[float, float]]:
-    """Places of the small marks: on the border, where no shape reaches, in different slots of sixteen."""
+    """Return the positions of the small marks: on the border, where no shape reaches, in different slots of 16."""
     slots = np.argsort(free[8:24])[: int(factors["count"])]
     places = []
     for slot in slots.tolist():
@@ -209,7 +209,7 @@ def _mark(picture: Plane, rows: Plane, columns: Plane, place: tuple[float, float
 
 @functools.lru_cache(maxsize=64)
 def _drawn(seed: int, block: int) -> tuple[NDArray[np.uint32], NDArray[np.float64]]:
-    """Draw the numbers of a block of pictures at once, which costs little more than those of one."""
+    """Draw the random numbers of a block of pictures at once, which costs little more than for one."""
     numbers = block * _BLOCK + np.arange(_BLOCK, dtype=np.uint64)
     words = random_words(seed, stream="generated", epochs=0, positions=numbers, count=_NUM_CHOICES)
     return words, uniforms(seed, stream="generated", epochs=1, positions=numbers, count=_NUM_FREE)
@@ -231,15 +231,15 @@ def recognises(address: str) -> bool:
 
 
 def open_all(address: str) -> dict[str, Source]:
-    """Make `train` of `count` pictures, `val` and `test` of a fifth as many, none the same."""
+    """Return `train` of `count` pictures, `val` and `test` of a fifth as many, without overlap."""
     kind, _, query = address.removeprefix(PREFIX).partition("?")
     if kind != "shapes":
-        raise ConfigError(f"there are no generated pictures called {kind!r}; generated:shapes can be had")
+        raise ConfigError(f"there are no generated pictures called {kind!r}; use generated:shapes")
     options = dict(parse_qsl(query, keep_blank_values=True))
     for name in options:
         if name not in _OPTIONS:
             close = near_match(name, _OPTIONS)
-            hint = f"did you mean {close}?" if close else f"there are {', '.join(_OPTIONS)}"
+            hint = f"did you mean {close}?" if close else f"it has {', '.join(_OPTIONS)}"
             raise ConfigError(f"generated:shapes has no option {name!r}; {hint}")
     count = _number(options, "count", 5000)
     counts = {
@@ -251,7 +251,7 @@ def open_all(address: str) -> dict[str, Source]:
     labels = tuple(label.split(","))
     for name in labels:
         if name not in FACTORS:
-            raise ConfigError(f"generated:shapes has no label {name!r}; there are {', '.join(FACTORS)}")
+            raise ConfigError(f"generated:shapes has no label {name!r}; it has {', '.join(FACTORS)}")
     splits: dict[str, Source] = {}
     start = 0
     for split, length in counts.items():

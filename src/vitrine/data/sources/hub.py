@@ -1,8 +1,8 @@
 """Download a data set from the Hugging Face hub, with progress, checksums and resume.
 
 The hub's own client lists the files; `runtime/download.py` downloads them, because the client starts a file again
-after an interruption. A note beside the files says what was downloaded, so that a set can be opened again where the
-hub cannot be reached.
+after an interruption. A note beside the files lists what was downloaded, so that a set can be opened again without
+the hub.
 """
 
 import json
@@ -29,7 +29,7 @@ def recognises(address: str) -> bool:
 
 
 def open_all(address: str) -> dict[str, Source]:
-    """Bring the set's Parquet files to the local cache and open them; `?config=NAME&label=NAME` if need be."""
+    """Download the Parquet files of the set into the cache and open them; `?config=NAME&label=NAME` if needed."""
 
     place, mark, query = address.removeprefix(PREFIX).partition("?")
     repository, _, revision = place.partition("@")
@@ -52,10 +52,10 @@ def fetch_dataset(
     cache: Path | None = None,
     config: str | None = None,
 ) -> Path:
-    """Bring the Parquet files of a data set into the cache and return their folder.
+    """Download the Parquet files of a data set into the cache and return their folder.
 
-    Files that are there already, whole, are not brought again. `endpoint` is $HF_ENDPOINT or the hub itself,
-    `cache` is a folder of vitrine's cache; `config` is the set's, if it has several.
+    Files that are already complete are not downloaded again. `endpoint` is $HF_ENDPOINT or the hub itself,
+    `cache` is a folder of vitrine's cache; `config` is one of the set's, if it has several.
     """
     client = _client()
     if repository.count("/") != 1:
@@ -72,14 +72,14 @@ def fetch_dataset(
         facts = client.HfApi(endpoint=endpoint).dataset_info(
             repository, revision=revision, files_metadata=True
         )
-    except Exception as error:  # the client's errors are many; each says what happened in its first line
-        # A server that answers has the last word; only where none does, a copy of earlier will do.
+    except Exception as error:  # the client raises many kinds; the first line of each tells what happened
+        # An earlier copy is used only if no server answers: an answer is final.
         kept = None
         if not isinstance(error, client.errors.HfHubHTTPError):
             kept = _kept_copy(own, revision=revision, config=config)
         if kept is None:
-            raise DataError(f"cannot reach the set {repository} on the hub: {_first_line(error)}") from error
-        notice(f"The hub cannot be reached: {repository} as it was brought earlier ({kept.name[:12]})")
+            raise DataError(f"cannot reach {repository} on the hub: {_first_line(error)}") from error
+        notice(f"The hub cannot be reached: using {repository} as downloaded earlier ({kept.name[:12]})")
         return _common_folder(kept, _noted(kept)["files"])
     files = [file for file in facts.siblings or () if _is_wanted(file.rfilename, config)]
     if not files:
@@ -110,7 +110,7 @@ def _common_folder(folder: Path, names: Iterable[str]) -> Path:
 
 
 def _kept_copy(own: Path, *, revision: str, config: str | None) -> Path | None:
-    """Return the folder of what was last brought under these words, if all of it is still there."""
+    """Return the folder of the last download of this revision and config, if it is still complete."""
 
     def fits(folder: Path) -> bool:
         noted = _noted(folder)
@@ -120,8 +120,8 @@ def _kept_copy(own: Path, *, revision: str, config: str | None) -> Path | None:
             and all(_is_whole(folder / name, size) for name, size in noted["files"].items())
         )
 
-    found = sorted(own.glob(f"*/{_NOTE}"), key=lambda note: note.stat().st_mtime, reverse=True)
-    return next((note.parent for note in found if fits(note.parent)), None)
+    notes = sorted(own.glob(f"*/{_NOTE}"), key=lambda note: note.stat().st_mtime, reverse=True)
+    return next((note.parent for note in notes if fits(note.parent)), None)
 
 
 def _noted(folder: Path) -> dict[str, Any]:
@@ -142,9 +142,9 @@ def _is_whole(path: Path, size: int | None) -> bool:
 
 def _client() -> Any:
     try:
-        import huggingface_hub
+        import huggingface_hub  # noqa: PLC0415 (an extra)
     except ImportError as error:
-        raise MissingExtraError("huggingface-hub", extra="hub", purpose="bringing a set") from error
+        raise MissingExtraError("huggingface-hub", extra="hub", purpose="downloading a data set") from error
     return huggingface_hub
 
 
@@ -154,7 +154,7 @@ def _is_wanted(name: str, config: str | None) -> bool:
 
 
 def _stays_inside(name: str) -> bool:
-    """Whether a name that a server gave lies in the folder that it is put into."""
+    """Whether a file name from a server stays inside the folder."""
     path = PurePosixPath(name)
     return not path.is_absolute() and ".." not in path.parts and "\\" not in name and ":" not in name
 

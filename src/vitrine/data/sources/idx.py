@@ -1,4 +1,4 @@
-"""IDX files, as MNIST's: `train-images-idx3-ubyte` and `train-labels-idx1-ubyte`, plain or gzipped."""
+"""IDX files, the format of MNIST: `train-images-idx3-ubyte` and `train-labels-idx1-ubyte`, plain or gzipped."""
 
 import gzip
 import math
@@ -28,7 +28,7 @@ def recognises(address: str) -> bool:
 
 
 def open_all(address: str) -> dict[str, Source]:
-    """Read both files of each split; ten classes of clothing are named if the folder's name says fashion."""
+    """Read both files of each split; the classes are named as clothing if the path contains `fashion`."""
     root = Path(address)
     splits: dict[str, Source] = {}
     for split, prefix in PREFIXES.items():
@@ -42,7 +42,7 @@ def open_all(address: str) -> dict[str, Source]:
         images, labels = read_idx(images_file), read_idx(labels_file)
         if len(images) != len(labels):
             raise DataError(
-                f"{images_file} holds {len(images)} images, but {labels_file} {len(labels)} labels"
+                f"{images_file} has {len(images)} images, but {labels_file} has {len(labels)} labels"
             )
         is_fashion = "fashion" in str(root.resolve()).lower() and int(labels.max()) < len(FASHION)
         names = FASHION if is_fashion else [str(number) for number in range(max(10, int(labels.max()) + 1))]
@@ -58,7 +58,7 @@ def open_all(address: str) -> dict[str, Source]:
 
 
 def read_idx(file: Path) -> Pixels:
-    """Read an IDX file of bytes; its size must be what its header says, however it is packed."""
+    """Read an IDX file of bytes; its unpacked size must match its header."""
     opener = gzip.open if file.suffix == ".gz" else open
     try:
         with opener(file, "rb") as stream:
@@ -67,12 +67,14 @@ def read_idx(file: Path) -> Pixels:
                 raise DataError(f"{printable(str(file))} is not an IDX file of bytes")
             shape = struct.unpack(f">{num_sides}I", stream.read(4 * num_sides))
             wanted = math.prod(shape)
-            # A packed file may unpack to anything: never read more than the header promises.
+            # A compressed file may expand without limit: never read more than the header declares.
             data = stream.read(wanted + 1) if wanted < 2**34 else b""
     except (OSError, EOFError, struct.error) as error:
         raise DataError(f"{printable(str(file))} cannot be read as IDX: {error}") from error
     if len(data) != wanted:
-        raise DataError(f"{printable(str(file))} should hold {wanted} bytes of data, but holds {len(data)}")
+        raise DataError(
+            f"{printable(str(file))} should contain {wanted} bytes of data, but contains {len(data)}"
+        )
     return np.frombuffer(data, dtype=np.uint8).reshape(shape)
 
 

@@ -10,7 +10,7 @@ from vitrine.spelling import near_match, printable, some_of
 
 
 def match_classes(source: Source, classes: Sequence[str]) -> Source:
-    """Number the labels by `classes`, matched by name; refuse a label that is not among them."""
+    """Renumber the labels by `classes`, matched by name; refuse a label that is not among them."""
     if source.classes == tuple(classes):
         return source
     number = {name: index for index, name in enumerate(classes)}
@@ -20,13 +20,13 @@ def match_classes(source: Source, classes: Sequence[str]) -> Source:
             close = near_match(name, number)
             hint = f"did you mean {printable(close)}?" if close else f"they are {some_of(classes)}"
             raise DataError(
-                f"{printable(source.address)} has the label {printable(name)}, which is not in the list of "
+                f"{printable(source.address)} has the label {printable(name)}, which is not one of the "
                 f"{len(number)} classes; {hint}"
             )
     table = np.array([number.get(name, NO_LABEL) for name in source.classes] + [NO_LABEL], dtype=np.int32)
     matched = Subset(source, np.arange(len(source)))
     matched.classes = tuple(classes)
-    matched.labels = table[source.labels]  # -1 picks the last entry: no label stays no label
+    matched.labels = table[source.labels]  # -1 selects the last entry: no label stays no label
     return matched
 
 
@@ -34,14 +34,14 @@ def class_number(label: str, number: Mapping[str, int], *, where: str) -> int:
     """Return the number of a class by its name; refuse a label that is not among them."""
     if label not in number:
         raise DataError(
-            f"{printable(where)} has the label {printable(label)}, which is not in the list of "
+            f"{printable(where)} has the label {printable(label)}, which is not one of the "
             f"{len(number)} classes; they are {some_of(list(number))}"
         )
     return number[label]
 
 
 def sorted_classes(names: Iterable[str]) -> list[str]:
-    """Sort class names lexically, or by number where the set numbers its classes itself."""
+    """Sort class names lexically, or numerically if all of them are numbers."""
     unique = set(names)
     if all(name.isdecimal() for name in unique):
         return sorted(unique, key=lambda name: (int(name), name))
@@ -49,7 +49,7 @@ def sorted_classes(names: Iterable[str]) -> list[str]:
 
 
 def pack_labels(rows: Sequence[int] | Sequence[Sequence[int]], *, is_multi_label: bool) -> Labels:
-    """Make the compact label array of a source: (N,), or (N, M) filled with -1."""
+    """Build the label array of a source: (N,), or (N, M) padded with -1."""
     if not is_multi_label:
         return np.asarray(rows, dtype=np.int32)
     sets: list[tuple[int, ...]] = [tuple(row) for row in rows]  # type: ignore[arg-type]

@@ -1,7 +1,7 @@
-"""CSV and JSONL manifests, and Hugging Face's imagefolder metadata: one row an image.
+"""CSV and JSONL manifests, and Hugging Face's imagefolder metadata: one row per image.
 
 Columns: `path` (or `file_name`, `filename`, `image`), `label` or `labels` (several, separated by `;` in a
-CSV, a list in JSONL), and if the file holds several splits, `split`. Paths are relative to the manifest.
+CSV, a list in JSONL), and `split` if the file contains several splits. Paths are relative to the manifest.
 """
 
 import csv
@@ -31,7 +31,7 @@ def recognises(address: str) -> bool:
 
 
 def open_all(address: str) -> dict[str, Source]:
-    """Read the rows; splits are those of the `split` column or of the folders that hold metadata."""
+    """Read the rows; splits come from the `split` column or from the folders that contain metadata."""
     path = require_path(Path(address))
     if not path.is_dir():
         return _sources(path, list(_read(path, split=ALL, prefix="")), address=address, base=path.parent)
@@ -43,12 +43,12 @@ def open_all(address: str) -> dict[str, Source]:
 
 
 def rows_of(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Read the rows of a .csv, .tsv or .jsonl file by column, each with the number of its line."""
+    """Read the rows of a .csv, .tsv or .jsonl file, each with its line number."""
     return _json_rows(path) if path.suffix.lower() == ".jsonl" else _csv_rows(path)
 
 
 def path_in(row: dict[str, Any], number: int, path: Path) -> str:
-    """Return the image's path as row `number` of a table names it."""
+    """Return the image path in row `number` of a table."""
     name = next((row[column] for column in PATH_COLUMNS if row.get(column)), None)
     if name is None:
         raise DataError(
@@ -62,13 +62,13 @@ def _metadata_files(folder: Path) -> dict[str, Path]:
     for name in METADATA:
         if (folder / name).is_file():
             return {ALL: folder / name}
-    found = {}
+    metadata_files = {}
     for name in subfolders(folder):
         split = SPLIT_NAMES.get(name.lower())
         files = [folder / name / metadata for metadata in METADATA if (folder / name / metadata).is_file()]
         if split and files:
-            found[split] = files[0]
-    return found
+            metadata_files[split] = files[0]
+    return metadata_files
 
 
 def _sources(root: Path, rows: list[_Row], *, address: str, base: Path) -> dict[str, Source]:

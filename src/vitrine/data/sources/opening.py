@@ -16,7 +16,7 @@ from vitrine.data.sources.labels import match_classes
 from vitrine.data.sources.source import ALL, ConcatSource, Source, Subset
 from vitrine.data.sources.splitting import held_out_split, stored_split
 from vitrine.data.sources.vtab import lists
-from vitrine.errors import ConfigError, DataError, TryOption
+from vitrine.errors import ConfigError, DataError, TryOption, TryVerb
 from vitrine.runtime.progress import quiet
 from vitrine.spelling import near_match, printable, some_of
 
@@ -25,10 +25,10 @@ ARCHIVES = (".zip", ".gz", ".tgz", ".bz2", ".xz", ".7z", ".rar")
 
 
 class Kind(Protocol):
-    """What a module of this folder offers."""
+    """A kind of data set: a module of this folder, or any object with these functions."""
 
     def recognises(self, address: str) -> bool:
-        """Whether `address` is of this kind, by looking at what is there."""
+        """Whether `address` is of this kind, judging by its form or by the files there."""
 
     def open_all(self, address: str) -> dict[str, Source]:
         """Open every split of the set at `address`."""
@@ -69,10 +69,10 @@ def open_source(
     allow_empty_class: bool = False,
     is_labelled: bool = True,
 ) -> Source:
-    """Open one split, or all, of the data set at `address`: a folder, a file, a built-in name, a web address.
+    """Open one split, or all, of the data set at `address`: a folder, a file, a built-in name or a URL.
 
     Equal to `open_splits(...)[split]`. With `classes` the labels are numbered by that list, matched by name.
-    With `is_labelled=False`, every image below a folder, without labels.
+    With `is_labelled=False`, list every image below a folder, without labels.
     """
     if not is_labelled:
         return open_loose(address)
@@ -107,10 +107,10 @@ def open_splits(
 ) -> dict[str, Source]:
     """Open all splits of the data set at `address`, with one class map, `train` first.
 
-    A set without `val` is given one: a seeded, stratified part of `train`, or of everything, with exact
-    duplicates kept together. `val_fraction` is a tenth, or what the paper held out of this set; 0 holds out
-    nothing. With `split_file` the choice is read from there, or made and written there. With
-    `is_labelled=False` a folder of loose images will do; whatever has labels keeps them.
+    A set without `val` gets one: a seeded, stratified part of `train`, or of everything, with exact duplicates kept
+    together. `val_fraction` is by default 0.1, or the paper's value for this set; 0 holds out nothing. With
+    `split_file` the split is read from there, or created and written there. With `is_labelled=False` a folder of
+    loose images is accepted too; a set with labels keeps them.
     """
     splits = open_kind(address) if is_labelled or not is_loose(address) else {ALL: open_loose(address)}
     base = splits.pop(ALL, None) or splits.get("train")
@@ -123,7 +123,7 @@ def open_splits(
 
 
 def is_loose(address: str | Path) -> bool:
-    """Whether `address` is a folder of images without folders for classes."""
+    """Whether `address` is a folder of images without class folders."""
     path = Path(address)
     return path.is_dir() and not subfolders(path) and next(list_images(path), None) is not None
 
@@ -134,13 +134,13 @@ def open_loose(address: str | Path) -> Source:
 
 
 def list_splits(address: str | Path) -> tuple[str, ...]:
-    """Names of the splits that the set itself has; empty if it is not split."""
-    with quiet():  # whoever opens it is told what there is to say
+    """Return the names of the splits that the set itself has; empty if it is not split."""
+    with quiet():  # notices are sent when it is opened
         return tuple(name for name in open_kind(address) if name != ALL)
 
 
 def open_kind(address: str | Path) -> dict[str, Source]:
-    """Open the set as it is on disk, without a split of ours and without checking its classes."""
+    """Open the set as it is on disk, without holding images out and without checking its classes."""
     text = str(address)
     if Path(text).is_dir():
         _refuse_compressed_shards(Path(text))
@@ -150,7 +150,7 @@ def open_kind(address: str | Path) -> dict[str, Source]:
     path = require_path(Path(text))
     _refuse_compressed(path)
     raise DataError(
-        f"{printable(str(path))} is not a data set that can be read; give a folder with one folder a class, "
+        f"{printable(str(path))} is not a data set; pass a folder with one folder per class, "
         "a .csv, .jsonl, .parquet or .tar file, or a built-in name"
     )
 
@@ -175,7 +175,7 @@ def _refuse_compressed_shards(folder: Path) -> None:
 
 
 def check_classes(splits: Mapping[str, Source], *, allow_empty_class: bool = False) -> dict[str, Source]:
-    """Refuse a set whose first split lacks images of some class, with the table of counts."""
+    """Refuse a set whose first split lacks images of some class."""
     sources = dict(splits)
     names = list(sources)
     first = sources[names[0]]
@@ -185,7 +185,10 @@ def check_classes(splits: Mapping[str, Source], *, allow_empty_class: bool = Fal
         empty = [name for name, count in zip(first.classes, first.counts(), strict=True) if count == 0]
         raise DataError(
             f"{names[0]} has no images of {some_of(empty)}; add some or remove the class",
-            advice=[TryOption("allow_empty_class", "to accept it", True)],
+            advice=[
+                TryOption("allow_empty_class", "to continue without them", True),
+                TryVerb("check", (first.address,), "to see the counts of all classes"),
+            ],
         )
     return sources
 

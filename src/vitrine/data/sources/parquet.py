@@ -20,7 +20,7 @@ from vitrine.runtime.files import parse_json
 from vitrine.spelling import printable
 
 LABEL_COLUMNS = ("label", "labels", "fine_label", "class")
-# Row groups are read whole; what is kept of them, in bytes. CIFAR fits, ImageNet does not: shard it first.
+# Row groups are read whole; this many bytes of them are cached. CIFAR fits, ImageNet does not: shard it first.
 KEPT_BYTES = 2 * 2**30
 
 
@@ -31,7 +31,7 @@ def recognises(address: str) -> bool:
 
 
 def open_all(address: str) -> dict[str, Source]:
-    """Open every split, told by the files' names; `?label=NAME` after the address chooses the labels."""
+    """Open every split, by the names of the files; `?label=NAME` after the address chooses the label column."""
     place, _, query = address.partition("?")
     column = query.partition("label=")[2].partition("&")[0] or None
     path = require_path(Path(place))
@@ -41,7 +41,7 @@ def open_all(address: str) -> dict[str, Source]:
         groups.setdefault(_split_of(file, path), []).append(file)
     if ALL in groups and len(groups) > 1:
         raise DataError(
-            f"{printable(place)} holds {groups[ALL][0].name}, whose split cannot be told from its name; "
+            f"{printable(place)} contains {groups[ALL][0].name}, whose name does not show its split; "
             "names must begin with train, val or test"
         )
     read = {split: _read_labels(group, column) for split, group in groups.items()}
@@ -63,7 +63,7 @@ def open_all(address: str) -> dict[str, Source]:
 
 
 class ParquetSource(Source):
-    """Rows of Parquet files; the row groups read last are kept, up to `KEPT_BYTES`."""
+    """Rows of Parquet files; the row groups read last are cached, up to `KEPT_BYTES`."""
 
     def __init__(
         self, files: Sequence[Path], *, labels: Labels, classes: Sequence[str], address: str, root: Path
@@ -90,7 +90,7 @@ class ParquetSource(Source):
         _, _, group = self._locate(index)
         value = self._column(group)[index - int(self._groups[group, 2])]
         if not value.is_valid or not len(value.as_buffer()):
-            raise DataError(f"{printable(self.name(index))} holds no image: its bytes are null")
+            raise DataError(f"{printable(self.name(index))} contains no image: its bytes are null")
         return Example(data=value.as_py(), label=self.label(index), name=self.name(index))
 
     def size(self, index: int) -> int:
@@ -145,7 +145,7 @@ class ParquetSource(Source):
 @functools.cache
 def _arrow() -> Any:
     try:
-        import pyarrow.parquet
+        import pyarrow.parquet  # noqa: PLC0415 (an extra)
     except ImportError as error:
         raise MissingExtraError("pyarrow", extra="data", purpose="reading Parquet") from error
     return pyarrow.parquet
@@ -155,7 +155,7 @@ def _open(file: Path) -> Any:
     is_arrow = file.suffix == SUFFIX
     try:
         return ArrowFile(file) if is_arrow else _arrow().ParquetFile(file)
-    except (OSError, ValueError) as error:  # pyarrow's own errors are children of these
+    except (OSError, ValueError) as error:  # pyarrow's own errors derive from these
         raise DataError(
             f"{printable(str(file))} cannot be read as {'Arrow' if is_arrow else 'Parquet'}: "
             f"{str(error).splitlines()[0]}"
@@ -199,7 +199,7 @@ def _image_column(file: Any, path: Path) -> str:
 
 
 def _read_labels(files: list[Path], column: str | None) -> tuple[list[Any], list[str] | None]:
-    """Labels of all rows as stored, and the class names if the schema has them."""
+    """Return the labels of all rows as stored, and the class names if the schema has them."""
     rows: list[Any] = []
     names: list[str] | None = None
     for path in files:
@@ -210,7 +210,7 @@ def _read_labels(files: list[Path], column: str | None) -> tuple[list[Any], list
         if chosen is None or chosen not in columns:
             raise DataError(
                 f"{printable(str(path))} has no column {column or 'label'}, only {', '.join(columns)}; "
-                "choose one by writing ?label=NAME after the address"
+                "choose one with ?label=NAME after the address"
             )
         values = file.read(columns=[chosen]).column(0)
         if values.null_count:

@@ -1,7 +1,7 @@
 """Write a data set as indexed tar shards, and verify such shards.
 
-Beside each `train-00000.tar` (WebDataset's layout) stands its index, and one `shards.json` names them all
-with their SHA-256. Each file is written whole or not at all: an interrupted run goes on with the next one.
+Each `train-00000.tar` (WebDataset's layout) has an index beside it, and one `shards.json` lists them all with their
+SHA-256. Each file is written atomically: an interrupted run continues with the next one.
 """
 
 import hashlib
@@ -46,7 +46,7 @@ class Shard:
 
 @dataclass(frozen=True, kw_only=True)
 class ShardProblem:
-    """What is wrong with one shard, for `vitrine check`."""
+    """A problem with one shard."""
 
     path: str
     problem: str
@@ -60,15 +60,15 @@ def write_shards(
     shard_bytes: int = DEFAULT_SHARD_BYTES,
     overwrite: bool = False,
 ) -> dict[str, list[Shard]]:
-    """Write every split as shards of about `shard_bytes` into `out`; whole ones already there are kept."""
+    """Write every split as shards of about `shard_bytes` into `out`; complete ones already there are kept."""
     if shard_bytes < 1:
-        raise ConfigError(f"shard_bytes must be above 0, got {shard_bytes}")
+        raise ConfigError(f"the size of a shard must be above 0, got {shard_bytes} bytes")
     first = next(iter(splits.values()))
     for source in splits.values():
         if source.root is not None and is_inside(out, source.root):
             raise ConfigError(
-                f"{out} lies in the data set {source.root}, where nothing is ever written; "
-                "name another folder"
+                f"{out} is inside the data set {source.root}, where nothing is ever written; choose another folder",
+                option="out",
             )
     plan = {split: _plan(source, shard_bytes) for split, source in splits.items()}
     fingerprint = hashlib.sha256(
@@ -96,7 +96,7 @@ def write_shards(
 
 
 def verify_shards(folder: Path) -> list[ShardProblem]:
-    """Compare every shard and index with its checksum and with each other; empty if all is well."""
+    """Compare every shard and index with its checksum and with each other; return the problems."""
     problems: list[ShardProblem] = []
     listing = read_listing(str(folder))
     shards = [Shard(**shard) for shards in listing["splits"].values() for shard in shards]
@@ -106,30 +106,30 @@ def verify_shards(folder: Path) -> list[ShardProblem]:
 
 
 def _problems(folder: Path, shard: Shard) -> list[ShardProblem]:
-    found = []
+    problems = []
     for name, wanted in ((shard.name, shard.sha256), (shard.index, shard.index_sha256)):
         path = folder / name
         if not path.is_file():
-            found.append(ShardProblem(path=name, problem="missing", detail="listed in shards.json"))
+            problems.append(ShardProblem(path=name, problem="missing", detail="listed in shards.json"))
         elif name == shard.name and path.stat().st_size != shard.bytes:
             detail = f"{path.stat().st_size} bytes instead of {shard.bytes}"
-            kind = "cut short" if path.stat().st_size < shard.bytes else "changed"
-            found.append(ShardProblem(path=name, problem=kind, detail=detail))
+            kind = "truncated" if path.stat().st_size < shard.bytes else "changed"
+            problems.append(ShardProblem(path=name, problem=kind, detail=detail))
         elif sha256_of(path) != wanted:
-            found.append(
+            problems.append(
                 ShardProblem(path=name, problem="changed", detail="SHA-256 differs from shards.json")
             )
-    if not found:
+    if not problems:
         index = read_index((folder / shard.index).read_bytes(), name=shard.index)
         if len(index.sizes) != shard.count or int((index.offsets + index.sizes).max()) > shard.bytes:
-            found.append(
-                ShardProblem(path=shard.index, problem="wrong index", detail="it does not fit its shard")
+            problems.append(
+                ShardProblem(path=shard.index, problem="wrong index", detail="it does not match its shard")
             )
-    return found
+    return problems
 
 
 def _plan(source: Source, shard_bytes: int) -> list[tuple[int, int]]:
-    """First and last number of the images of each shard."""
+    """Return the range of images of each shard."""
     ranges, start, filled = [], 0, 0
     for index in range(len(source)):
         size = source.size(index) + _MEMBER_OVERHEAD
@@ -141,17 +141,17 @@ def _plan(source: Source, shard_bytes: int) -> list[tuple[int, int]]:
 
 
 def _claim(out: Path, fingerprint: str, *, overwrite: bool) -> None:
-    """Take a folder that is empty or holds shards of the same set; refuse any other without `overwrite`."""
+    """Accept a folder that is empty or contains shards of the same set; refuse any other without `overwrite`."""
     mark = out / ".shards-of"
     if out.exists() and not out.is_dir():
-        raise ConfigError(f"{out} is a file; name a folder")
+        raise ConfigError(f"{out} is a file; choose a folder", option="out")
     if out.is_dir() and any(out.iterdir()) and not overwrite:
         known = mark.read_text(encoding="utf-8") if mark.is_file() else None
         if known != fingerprint:
             raise ConfigError(
-                f"{out} is not empty and does not hold shards of this data set as it is now; use a new folder",
+                f"{out} is not empty and does not contain shards of this set as it is now; choose a new folder",
                 option="out",
-                advice=[TryOption("overwrite", "to replace what is there", True)],
+                advice=[TryOption("overwrite", "to replace its shards", True)],
             )
     if overwrite and out.is_dir():
         for old in [*out.glob("*-[0-9]*.tar"), *out.glob("*-[0-9]*.npz"), *out.glob(LISTING)]:
@@ -162,7 +162,7 @@ def _claim(out: Path, fingerprint: str, *, overwrite: bool) -> None:
 
 def _shard(source: Source, out: Path, *, name: str, start: int, stop: int) -> Shard:
     tar, index = out / f"{name}.tar", out / f"{name}.npz"
-    # The index is written last: where it stands, the shard before it is whole.
+    # The index is written last: where it exists, its shard is complete.
     if not (tar.is_file() and index.is_file()):
         with write_atomically(tar) as file:
             table = _write_tar(file, source, start=start, stop=stop)
@@ -200,7 +200,7 @@ def _write_tar(file: IO[bytes], source: Source, *, start: int, stop: int) -> Tar
 
 
 def _add(tar: tarfile.TarFile, name: str, data: bytes) -> None:
-    # Nothing but name and size: the same set gives the same bytes, whoever writes it and when.
+    # Only name and size: the same set gives the same bytes, whoever writes it and when.
     member = tarfile.TarInfo(name)
     member.size = len(data)
     tar.addfile(member, io.BytesIO(data))
@@ -211,7 +211,7 @@ def _padded(size: int) -> int:
 
 
 def _encoded(example: Example) -> tuple[bytes, str]:
-    """Return the file as it is with its own suffix; raw pixels as PNG, which loses nothing."""
+    """Return an encoded file as it is, with its extension; raw pixels as PNG, which is lossless."""
     if isinstance(example.data, bytes):
         suffix = Path(example.name).suffix.lower()
         return example.data, suffix if suffix in IMAGE_SUFFIXES else _suffix_of(example.data)
@@ -231,5 +231,5 @@ def _label_file(example: Example, classes: tuple[str, ...]) -> tuple[str, bytes]
         content: Any = {"labels": [classes[number] for number in example.label]}
         return ".json", json_text(content).encode()
     if example.label < 0:
-        raise DataError(f"{printable(example.name)} has no label; shards hold labelled images")
+        raise DataError(f"{printable(example.name)} has no label; shards need labelled images")
     return ".cls", str(example.label).encode()

@@ -1,7 +1,7 @@
 """Tar shards in WebDataset's layout, read by an index: local, or at any fsspec or http address.
 
-`vitrine shard` writes `shards.json` (splits, classes, checksums) and one index a shard; then nothing is read
-but the images asked for. Other people's shards are indexed by walking their headers once.
+`vitrine shard` writes `shards.json` (splits, classes, checksums) and one index per shard, so that only the requested
+images are read. Other shards are indexed by reading their headers once.
 """
 
 import io
@@ -19,13 +19,13 @@ from vitrine.data.sources.labels import class_number, pack_labels, sorted_classe
 from vitrine.data.sources.source import ALL, NO_LABEL, SPLIT_NAMES, Example, Labels, Source
 from vitrine.data.sources.tar_index import Member, read_index, walk_tar
 from vitrine.errors import DataError, MissingExtraError
-from vitrine.runtime.cache import may_download, why_offline
+from vitrine.runtime.cache import is_offline, may_download, why_offline
 from vitrine.runtime.files import parse_json
 from vitrine.spelling import printable
 
 LISTING = "shards.json"
 _ATTEMPTS = 4  # over a network
-# Shards that are kept open: systems allow a process from 256 files, and ImageNet-21k is thousands of shards.
+# Shards that stay open: systems allow a process 256 files or more, and ImageNet-21k has thousands of shards.
 _MOST_OPEN = 96
 
 
@@ -40,7 +40,7 @@ def recognises(address: str) -> bool:
 
 
 def open_all(address: str) -> dict[str, Source]:
-    """Open shards by their listing, or by walking each tar where there is none."""
+    """Open shards by their listing, or by reading the headers of each tar if there is none."""
     if "://" in address:
         if address.rstrip("/").endswith(".tar"):
             return _walked([address], address=address, root=None)
@@ -75,7 +75,7 @@ class ShardSource(Source):
         self._forget()
 
     def name(self, index: int) -> str:
-        """Name of image `index`, as before it was put into a shard where that is known."""
+        """Return the name of image `index`, if known the one it had before sharding."""
         name: str = self.names[index]
         return name
 
@@ -86,7 +86,7 @@ class ShardSource(Source):
         data = self._read_at(tar, offset, size)
         if len(data) != size:
             raise DataError(
-                f"{printable(tar)} is cut short: {printable(self.name(index))} should stand at bytes "
+                f"{printable(tar)} is truncated: {printable(self.name(index))} should be at bytes "
                 f"{offset} to {offset + size}"
             )
         return Example(data=data, label=self.label(index), name=self.name(index))
@@ -108,7 +108,7 @@ class ShardSource(Source):
             raise DataError(f"cannot read {printable(tar)}: {error.strerror}") from error
 
     def _kept_open(self, tar: str) -> int | None:
-        """Return the handle of a shard; None where so many are open that this one is opened for each image."""
+        """Return the handle of a shard; None if too many are open, so that this one is opened for each image."""
         with self._lock:
             if tar not in self._open and len(self._open) < _MOST_OPEN:
                 self._open[tar] = os.open(tar, os.O_RDONLY)
@@ -131,15 +131,15 @@ class ShardSource(Source):
 
 
 def read_remote(address: str, *, start: int | None = None, end: int | None = None) -> bytes:
-    """Read a file, or a part of it, at an fsspec address; failures are tried again a few times."""
+    """Read a file or a part of it at an fsspec address; failures are retried a few times."""
     system, path = _remote(address)
     for attempt in range(_ATTEMPTS):
         try:
             data: bytes = system.cat_file(path, start=start, end=end)
             return data
         except FileNotFoundError as error:
-            raise DataError(f"nothing is found at {address}") from error
-        except Exception as error:  # every file system has its own errors
+            raise DataError(f"there is no file at {address}") from error
+        except Exception as error:  # every file system has its own exceptions
             if attempt == _ATTEMPTS - 1:
                 raise DataError(f"cannot read {address}: {error}") from error
             time.sleep(0.2 * 2**attempt)
@@ -147,11 +147,12 @@ def read_remote(address: str, *, start: int | None = None, end: int | None = Non
 
 
 def _remote(address: str) -> tuple[Any, str]:
-    if not may_download():
+    is_local = address.startswith(("file://", "local://", "memory://"))
+    if not may_download() or (is_offline() and not is_local):
         reason, advice = why_offline()
         raise DataError(f"{printable(address)} cannot be read: {reason}", advice=advice)
     try:
-        import fsspec
+        import fsspec  # noqa: PLC0415 (an extra)
     except ImportError as error:
         raise MissingExtraError("fsspec", extra="data", purpose="reading shards at a web address") from error
     try:
@@ -202,15 +203,15 @@ def _walked(tars: list[str], *, address: str, root: Path | None) -> dict[str, So
     by_split: dict[str, list[tuple[str, list[Member]]]] = {}
     for tar in tars:
         by_split.setdefault(_split_of(tar), []).append((tar, _walk(tar)))
-    members = [member for group in by_split.values() for _, found in group for member in found]
+    members = [member for group in by_split.values() for _, listed in group for member in listed]
     if not members:
-        raise DataError(f"{printable(address)} holds no images")
+        raise DataError(f"{printable(address)} contains no images")
     unlabelled = next(
         (member.name for member in members if not member.labels and not member.is_multi_label), None
     )
     if unlabelled:
         raise DataError(
-            f"{printable(unlabelled)} in {printable(address)} has no label: beside each image there must be "
+            f"{printable(unlabelled)} in {printable(address)} has no label: each image needs "
             "a .cls or .json file with the same name"
         )
     names = _class_list(root)
@@ -222,13 +223,13 @@ def _walked(tars: list[str], *, address: str, root: Path | None) -> dict[str, So
 def _of_members(
     group: list[tuple[str, list[Member]]], classes: Sequence[str], *, address: str, root: Path | None
 ) -> Source:
-    members = [member for _, found in group for member in found]
+    members = [member for _, listed in group for member in listed]
     number = {name: index for index, name in enumerate(classes)}
     is_multi_label = any(member.is_multi_label for member in members)
     rows = [[_number(label, number, member.name) for label in member.labels] for member in members]
     return ShardSource(
         [tar for tar, _ in group],
-        shard=np.repeat(np.arange(len(group)), [len(found) for _, found in group]),
+        shard=np.repeat(np.arange(len(group)), [len(listed) for _, listed in group]),
         offsets=np.array([member.offset for member in members]),
         sizes=np.array([member.size for member in members]),
         names=Strings(member.name for member in members),
@@ -243,7 +244,7 @@ def _of_members(
 
 def _number(label: str, number: dict[str, int], name: str) -> int:
     if label not in number and label.isdecimal() and int(label) < len(number):
-        return int(label)  # a class list names what .cls files number
+        return int(label)  # .cls files contain numbers, the class list their names
     return class_number(label, number, where=name)
 
 
@@ -257,7 +258,7 @@ def _walk(tar: str) -> list[Member]:
         with system.open(path_there, "rb", block_size=2**20) as file:
             return walk_tar(io.BufferedReader(file), name=tar, size=int(file.size))
     except FileNotFoundError as error:
-        raise DataError(f"nothing is found at {tar}") from error
+        raise DataError(f"there is no file at {tar}") from error
 
 
 def _split_of(tar: str) -> str:

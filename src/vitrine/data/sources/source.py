@@ -1,7 +1,7 @@
 """The one interface of every data set: a numbered list of examples with a class map.
 
-A source only knows bytes or raw pixels and labels; decoding, order and batches are made elsewhere in this
-room. Sources are small (at most 200 bytes a file), picklable, and never write into the data set.
+A source knows bytes or raw pixels, and labels; decoding, order and batches are the work of other rooms. Sources are
+small (at most 200 bytes per file), picklable, and never write into the data set.
 """
 
 import hashlib
@@ -19,7 +19,7 @@ from vitrine.data.decoding.pixels import Pixels
 Labels: TypeAlias = NDArray[np.int32]
 
 ALL = "all"
-# The names that a split may have on disk, and what we call it.
+# Names of a split on disk, and our name for it.
 SPLIT_NAMES = {
     "train": "train",
     "training": "train",
@@ -30,7 +30,7 @@ SPLIT_NAMES = {
     "test": "test",
     "testing": "test",
 }
-# Stands for "no label" in every label array, and fills up the rows of multi-label arrays.
+# Means "no label" in every label array, and pads the rows of multi-label arrays.
 NO_LABEL = -1
 
 
@@ -46,18 +46,18 @@ class Example:
 class Source(ABC):
     """A numbered list of examples with one class map.
 
-    `labels` is (N,) with one class index an image, or (N, M) for multi-label sets, rows filled with -1.
-    `root` is the folder that the set lives in, where nothing may be written, or the file: a list of images may lie in
-    anybody's folder. None if it has none.
+    `labels` is (N,) with one class index per image, or (N, M) for multi-label sets, rows padded with -1.
+    `root` is the folder of the set, where nothing may be written, or its file (a list of images may lie in a folder
+    that is used for other things); None if it has neither.
     """
 
     classes: tuple[str, ...]
     labels: Labels
     address: str
     root: Path | None = None
-    # How much of `train` is held out where the set has no `val` of its own.
+    # Fraction of `train` to hold out if the set has no `val` of its own.
     val_fraction: float = 0.1
-    # Whether the classes are what the set defines, so that one without images is no mistake of the user's.
+    # Whether the set defines its classes, so that a class without images is not a mistake.
     has_fixed_classes: bool = False
 
     def __len__(self) -> int:
@@ -65,7 +65,7 @@ class Source(ABC):
 
     @abstractmethod
     def name(self, index: int) -> str:
-        """Name example `index` as the user knows it: a relative path, mostly."""
+        """Return the name of example `index` as the user knows it, usually a relative path."""
 
     @abstractmethod
     def read(self, index: int) -> Example:
@@ -76,11 +76,11 @@ class Source(ABC):
         """Bytes of example `index` as it is stored."""
 
     def path(self, index: int) -> Path | None:
-        """Return the file that is example `index`, or None where an example is not a file of its own."""
+        """Return the file of example `index`, or None if an example is not a file of its own."""
         return None
 
     def label(self, index: int) -> int | tuple[int, ...]:
-        """Class index of example `index`, or all of them for a multi-label set."""
+        """Return the class index of example `index`, or all of them for a multi-label set."""
         row = self.labels[index]
         if self.is_multi_label:
             return tuple(int(value) for value in row if value != NO_LABEL)
@@ -93,8 +93,18 @@ class Source(ABC):
 
     @property
     def is_labelled(self) -> bool:
-        """Whether the set has classes at all."""
+        """Whether the set has classes."""
         return bool(self.classes)
+
+    def targets(self, indices: NDArray[np.int64]) -> NDArray[Any]:
+        """Return the classes of some images for a loss: numbers (B,); with several labels rows (B, K) of 0 and 1."""
+        labels = self.labels[indices]
+        if not self.is_multi_label:
+            return labels.astype(np.int64)
+        present = np.zeros((len(labels), len(self.classes)), dtype=np.float32)
+        row, column = np.nonzero(labels != NO_LABEL)
+        present[row, labels[row, column]] = 1
+        return present
 
     def counts(self) -> NDArray[np.int64]:
         """Count the images of each class, in the order of `classes`."""
@@ -102,7 +112,7 @@ class Source(ABC):
         return np.bincount(known, minlength=len(self.classes)).astype(np.int64)
 
     def fingerprint(self) -> str:
-        """Hash names, sizes, labels and classes: equal for an unchanged set wherever it is copied to."""
+        """Hash names, sizes, labels and classes: the same for an unchanged set, wherever it is copied."""
         digest = hashlib.blake2b(digest_size=16)
         digest.update("\0".join(self.classes).encode("utf-8", "surrogateescape"))
         digest.update(np.ascontiguousarray(self.labels).tobytes())
@@ -115,11 +125,11 @@ class Source(ABC):
 
 
 class Subset(Source):
-    """Some examples of another source, in the order given, with the same class map."""
+    """Some examples of another source, in a given order, with the same class map."""
 
     def __init__(self, source: Source, indices: Sequence[int] | NDArray[Any]) -> None:
         chosen = np.asarray(indices, dtype=np.int64)
-        if isinstance(source, Subset):  # a part of a part is a part of the whole
+        if isinstance(source, Subset):  # a subset of a subset refers to the whole set
             chosen = source.indices[chosen].astype(np.int64)
             source = source.source
         self.source: Source = source
@@ -131,7 +141,7 @@ class Subset(Source):
         self.has_fixed_classes = source.has_fixed_classes
 
     def name(self, index: int) -> str:
-        """Name example `index`."""
+        """Return the name of example `index`."""
         return self.source.name(int(self.indices[index]))
 
     def read(self, index: int) -> Example:
@@ -145,11 +155,11 @@ class Subset(Source):
         return self.source.size(int(self.indices[index]))
 
     def path(self, index: int) -> Path | None:
-        """Return the file that is example `index`, if it is one."""
+        """Return the file of example `index`, if it has one."""
         return self.source.path(int(self.indices[index]))
 
     def fingerprint(self) -> str:
-        """Hash the whole set's fingerprint, and which part of it this is."""
+        """Hash the fingerprint of the whole set and the choice of examples."""
         digest = hashlib.blake2b(self.source.fingerprint().encode(), digest_size=16)
         digest.update("\0".join(self.classes).encode("utf-8", "surrogateescape"))
         digest.update(np.ascontiguousarray(self.indices).tobytes())
@@ -173,7 +183,7 @@ class ConcatSource(Source):
         self.labels = np.concatenate([_widened(source.labels, width) for source in sources])
 
     def name(self, index: int) -> str:
-        """Name example `index`."""
+        """Return the name of example `index`."""
         source, own = self._locate(index)
         return source.name(own)
 
@@ -189,7 +199,7 @@ class ConcatSource(Source):
         return source.size(own)
 
     def path(self, index: int) -> Path | None:
-        """Return the file that is example `index`, if it is one."""
+        """Return the file of example `index`, if it has one."""
         source, own = self._locate(index)
         return source.path(own)
 

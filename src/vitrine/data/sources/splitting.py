@@ -1,7 +1,7 @@
-"""Hold part of a set out for validation: seeded, stratified, exact duplicates kept on one side.
+"""Hold out part of a set for validation: seeded, stratified, with exact duplicates kept together.
 
-The choice depends only on the seed, the names and the contents, not on the order of listing: adding an image
-moves no other image from one side to the other, except where a class's rounded share grows by one.
+The choice depends only on the seed, the names and the contents, not on the order of the files: adding an image moves
+no other image between the splits, except where the rounded fraction of a class grows by one.
 """
 
 import csv
@@ -22,14 +22,14 @@ Indices = NDArray[np.int64]
 
 
 def held_out_split(source: Source, *, seed: int = 0, val_fraction: float = 0.1) -> dict[str, Indices]:
-    """Split into `train` and `val`: the same share of each class, at least one image of each where it can be.
+    """Split into `train` and `val`: the same fraction of each class, at least one image of each if possible.
 
-    A class with one image keeps it in `train`. Images with equal bytes go to the same side, even when they
-    bear different labels.
+    A class with one image keeps it in `train`. Identical files go to the same split, even if their
+    labels differ.
     """
     if not 0 < val_fraction < 1:
         raise ConfigError(
-            f"the share to hold out must be between 0 and 1, got {val_fraction}; 0.1 holds out a tenth"
+            f"the fraction to hold out must be between 0 and 1, got {val_fraction}; 0.1 holds out 10 %"
         )
     first = source.labels[:, 0] if source.is_multi_label else source.labels
     group = duplicate_groups(source)
@@ -49,7 +49,7 @@ def held_out_split(source: Source, *, seed: int = 0, val_fraction: float = 0.1) 
 def stored_split(
     source: Source, split_file: Path, *, seed: int = 0, val_fraction: float = 0.1
 ) -> dict[str, Indices]:
-    """Read the split from `split_file`, or make one and write it there; never inside the data set."""
+    """Read the split from `split_file`, or create one and write it there; never inside the data set."""
     if split_file.exists():
         return read_split(source, split_file)
     split = held_out_split(source, seed=seed, val_fraction=val_fraction)
@@ -58,11 +58,11 @@ def stored_split(
 
 
 def write_split(source: Source, split_file: Path, split: dict[str, Indices]) -> None:
-    """Write `path,label,split`, one row an image, in the order of the source."""
+    """Write `path,label,split`, one row per image, in the order of the source."""
     if source.root is not None and is_inside(split_file, source.root):
         raise ConfigError(
-            f"{split_file} lies in the data set {source.root}, where nothing is ever written; "
-            "name a place outside it"
+            f"{split_file} is inside the data set {source.root}, where nothing is ever written; "
+            "choose a file outside it"
         )
     names = np.empty(len(source), dtype=object)
     for name, indices in split.items():
@@ -83,7 +83,7 @@ def read_split(source: Source, split_file: Path) -> dict[str, Indices]:
         reader = csv.DictReader(file)
         if not {"path", "split"} <= set(reader.fieldnames or ()):
             raise DataError(
-                f"{split_file} is not a split: its first line must name the columns path and split, got "
+                f"{split_file} is not a split file: its header must have the columns path and split, got "
                 f"{', '.join(reader.fieldnames or ()) or 'an empty file'}"
             )
         rows = {row["path"]: row["split"] for row in reader}
@@ -93,43 +93,43 @@ def read_split(source: Source, split_file: Path) -> dict[str, Indices]:
         if side is None:
             raise DataError(
                 f"{printable(source.name(index))} is not in {split_file}: the data has changed since that "
-                "split was made; make a new one under another name"
+                "split was created; create a new one in another file"
             )
         sides.setdefault(side, []).append(index)
     if rows:
         raise DataError(
             f"{split_file} names {printable(next(iter(rows)))}, which is no longer in the data set; "
-            "make a new split under another name"
+            "create a new split in another file"
         )
     return {name: np.array(indices, dtype=np.int64) for name, indices in sides.items()}
 
 
 def duplicate_groups(source: Source) -> Indices:
-    """For each image, the number of the first image with the same bytes (itself if there is none before).
+    """Return for each image the index of the first image with the same bytes, which may be itself.
 
-    Only images whose size occurs twice are read at all.
+    Only images whose size occurs twice are read.
     """
     sizes = np.fromiter((source.size(index) for index in range(len(source))), dtype=np.int64)
     group = np.arange(len(source))
     _, inverse, counts = np.unique(sizes, return_inverse=True, return_counts=True)
     suspects = np.flatnonzero((counts[inverse] > 1) & (sizes > 0))
     seen: dict[bytes, int] = {}
-    for index in track(suspects.tolist(), "Looking for equal files"):
+    for index in track(suspects.tolist(), "Searching for identical files"):
         try:
             data = source.read(index).data
         except DataError:
-            continue  # what cannot be read is no duplicate; the scan of the set names it
+            continue  # an unreadable file is not a duplicate; `check` reports it
         raw = data if isinstance(data, bytes) else np.ascontiguousarray(data).tobytes()
         group[index] = seen.setdefault(hashlib.blake2b(raw, digest_size=16).digest(), index)
     return group
 
 
 def _take(sizes: Indices, fraction: float) -> Indices:
-    """Choose groups, in order, until their images make up the fraction; one group at least stays behind."""
+    """Choose groups, in order, until their images make up the fraction; at least one group remains."""
     wanted = max(1, round(float(sizes.sum()) * fraction))
     before = np.concatenate([[0], np.cumsum(sizes)[:-1]])
     chosen = np.flatnonzero(before + sizes <= wanted)
-    if len(chosen) == 0 and len(sizes) > 1:  # all groups are larger than the share: the smallest will do
+    if len(chosen) == 0 and len(sizes) > 1:  # all groups are larger than the fraction: take the smallest
         chosen = np.array([int(np.argmin(sizes))])
     return chosen[: len(sizes) - 1]
 

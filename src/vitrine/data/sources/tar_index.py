@@ -1,7 +1,7 @@
-"""Where each image lies in a tar shard, so that any of them can be read at once.
+"""The position of each image in a tar shard, for random access.
 
 Shards follow WebDataset's layout: the files of one example share a name up to the first dot, `000017.jpg` and
-`000017.cls`. Our own shards come with their index; that of other people's is made by walking the headers.
+`000017.cls`. Shards that Vitrine wrote have an index; others are indexed by reading their headers.
 """
 
 import io
@@ -25,7 +25,7 @@ LABEL_KEYS = ("labels", "label", "cls", "class", "class_name")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TarIndex:
-    """Offset and size of each image in one shard, (N,) each, its name, and its label as found."""
+    """Offset and size of each image in one shard, (N,) each, its name, and its label as stored."""
 
     offsets: NDArray[np.int64]
     sizes: NDArray[np.int64]
@@ -35,7 +35,7 @@ class TarIndex:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Member:
-    """One image of a tar: where it lies, its name, and its labels as words."""
+    """One image of a tar: its position, its name, and its labels as text."""
 
     offset: int
     size: int
@@ -45,7 +45,7 @@ class Member:
 
 
 def walk_tar(file: IO[bytes], *, name: str, size: int) -> list[Member]:
-    """List the images of a tar with their labels by its headers; a tar that is cut short is refused."""
+    """List the images of a tar with their labels by its headers; a truncated tar is refused."""
     images: dict[str, tuple[int, int, str]] = {}
     labels: dict[str, tuple[tuple[str, ...], bool]] = {}
     end = 0
@@ -63,16 +63,15 @@ def walk_tar(file: IO[bytes], *, name: str, size: int) -> list[Member]:
                 elif suffix in (".cls", ".json", ".txt", ".label") and member.size < 2**20:
                     content = tar.extractfile(member)
                     assert content is not None
-                    found = _labels_in(content.read(), suffix=suffix, where=f"{member.name} in {name}")
-                    if found is not None:
-                        labels.setdefault(key, found)
+                    stored = _labels_in(content.read(), suffix=suffix, where=f"{member.name} in {name}")
+                    if stored is not None:
+                        labels.setdefault(key, stored)
     except (tarfile.TarError, OSError, EOFError) as error:
-        raise DataError(f"{printable(name)} is cut short or not a tar: {error}") from error
-    # A whole tar ends with two empty blocks; one that ends with its last member may have lost some.
+        raise DataError(f"{printable(name)} is truncated or not a tar: {error}") from error
+    # A complete tar ends with two empty blocks; one that ends with its last member may have lost some.
     if end + BLOCK > size:
         raise DataError(
-            f"{printable(name)} is cut short: it ends at byte {size}, before the end mark that should "
-            f"stand at {end}"
+            f"{printable(name)} is truncated: it ends at byte {size}, before the end mark at {end}"
         )
     return [
         Member(
@@ -109,17 +108,19 @@ def read_index(data: bytes, *, name: str) -> TarIndex:
                 labels=arrays["labels"],
                 names=Strings(joined.split("\0") if joined else ()),
             )
-    except Exception as error:  # a damaged archive may raise anything
+    except Exception as error:  # a damaged archive may raise any exception
         raise DataError(f"{printable(name)} is not an index of shards: {error}") from error
     if not len(index.offsets) == len(index.sizes) == len(index.labels) == len(index.names):
-        raise DataError(f"{printable(name)} is damaged: its columns differ in length; write the shards again")
+        raise DataError(
+            f"{printable(name)} is damaged: its columns differ in length; create the shards again"
+        )
     return index
 
 
 def _key_and_suffix(name: str) -> tuple[str, str]:
     folder, slash, file = name.rpartition("/")
     stem, dot, rest = file.partition(".")
-    # `a.b.jpg` is example `a` with part `b.jpg`; what kind of part it is, its last suffix says.
+    # `a.b.jpg` is part `b.jpg` of example `a`; the last extension tells the kind of part.
     return folder + slash + stem, (dot + rest.rpartition(".")[2]).lower()
 
 

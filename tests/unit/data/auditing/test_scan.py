@@ -207,7 +207,7 @@ def test_damaged_shards_are_named(tmp_path):
     tar.write_bytes(tar.read_bytes()[: tar.stat().st_size // 2])
     report, _ = scan_folder(tmp_path / "shards")
     (issue,) = issues_of(report, "damaged shard")
-    assert issue.path.endswith(".tar") and "cut short" in issue.detail
+    assert issue.path.endswith(".tar") and "truncated" in issue.detail
     assert report.num_bad > 0
 
 

@@ -104,13 +104,15 @@ def test_a_set_that_was_brought_is_opened_without_the_hub(tmp_path):
     heard = Heard()
     with listening(heard):
         assert fetch_dataset("owner/pets", endpoint=nobody, cache=tmp_path) == folder
-    assert heard.remarks == ["The hub cannot be reached: owner/pets as it was brought earlier (0123456789ab)"]
+    assert heard.remarks == [
+        "The hub cannot be reached: using owner/pets as downloaded earlier (0123456789ab)"
+    ]
     assert fetch_dataset("owner/pets", endpoint=nobody, cache=tmp_path, revision=COMMIT) == folder
     for other in ({"revision": "v2"}, {"config": "small"}):
-        with pytest.raises(DataError, match="cannot reach the set owner/pets"):
+        with pytest.raises(DataError, match="cannot reach owner/pets"):
             fetch_dataset("owner/pets", endpoint=nobody, cache=tmp_path, **other)
     next(folder.glob("train*")).unlink()
-    with pytest.raises(DataError, match="cannot reach the set owner/pets"):
+    with pytest.raises(DataError, match="cannot reach owner/pets"):
         fetch_dataset("owner/pets", endpoint=nobody, cache=tmp_path)
 
 
@@ -119,7 +121,7 @@ def test_a_server_that_answers_has_the_last_word_on_a_set(tmp_path):
         fetch_dataset("owner/pets", endpoint=address, cache=tmp_path)
     with (
         answering(lambda request: (404, {"X-Error-Code": "RepoNotFound"}, b"")) as (address, _),
-        pytest.raises(DataError, match="cannot reach the set owner/pets"),
+        pytest.raises(DataError, match="cannot reach owner/pets"),
     ):
         fetch_dataset("owner/pets", endpoint=address, cache=tmp_path)
 
@@ -165,7 +167,7 @@ def test_a_set_that_is_not_there_or_has_no_parquet_says_so(tmp_path):
     with hub({"README.md": b"x"}) as (address, _):
         with pytest.raises(DataError, match="owner/pets has no Parquet files"):
             fetch_dataset("owner/pets", endpoint=address, cache=tmp_path)
-        with pytest.raises(DataError, match="cannot reach the set owner/dogs on the hub"):
+        with pytest.raises(DataError, match="cannot reach owner/dogs on the hub"):
             fetch_dataset("owner/dogs", endpoint=address, cache=tmp_path)
     with pytest.raises(DataError, match="is named owner/name, got 'pets'"):
         fetch_dataset("pets", endpoint="http://127.0.0.1:9", cache=tmp_path)

@@ -151,21 +151,19 @@ def test_parquet_labels_may_be_words_and_the_image_column_img(tmp_path):
 def test_a_null_image_is_named_when_read_and_a_null_label_when_opened(tmp_path):
     source = open_source(parquet(tmp_path / "a.parquet", [0, 1, 0, 1, 1], names=["x", "y"], nulls=[4]))
     source.read(3)
-    with pytest.raises(DataError, match=r"a\.parquet:4 holds no image: its bytes are null"):
+    with pytest.raises(DataError, match=r"a\.parquet:4 contains no image: its bytes are null"):
         source.read(4)
     with pytest.raises(DataError, match=r"row 1 of .*b\.parquet has no label: it is null"):
         open_source(parquet(tmp_path / "b.parquet", [0, None], names=["x"]))
 
 
 def test_a_parquet_label_outside_the_class_list_is_named(tmp_path):
-    with pytest.raises(DataError, match=r"has the label 7, which is not in the list of 2 classes"):
+    with pytest.raises(DataError, match=r"has the label 7, which is not one of the 2 classes"):
         open_source(parquet(tmp_path / "a.parquet", [0, 7], names=["x", "y"]))
 
 
 def test_a_parquet_without_labels_or_that_is_none_says_so(tmp_path):
-    with pytest.raises(
-        DataError, match=r"has no column fine, only image, label; choose one by writing \?label="
-    ):
+    with pytest.raises(DataError, match=r"has no column fine, only image, label; choose one with \?label="):
         open_source(f"{parquet(tmp_path / 'a.parquet', [0])}?label=fine")
     (tmp_path / "b.parquet").write_bytes(b"PAR1 not really")
     with pytest.raises(DataError, match=r"b\.parquet cannot be read as Parquet"):
@@ -218,21 +216,21 @@ def test_a_tar_cut_short_is_named(tmp_path, lost):
     # Tar pads to 10,240 bytes after its end mark: cut into the members.
     whole = path.read_bytes().rstrip(b"\0")
     path.write_bytes(whole[: len(whole) - lost])
-    with pytest.raises(DataError, match=r"train\.tar is cut short"):
+    with pytest.raises(DataError, match=r"train\.tar is truncated"):
         open_source(path)
 
 
 def test_a_tar_image_without_a_label_or_with_a_wrong_one_is_named(tmp_path):
-    with pytest.raises(DataError, match=r"part/0000\.png in .* has no label: beside each image"):
+    with pytest.raises(DataError, match=r"part/0000\.png in .* has no label: each image needs"):
         open_source(webdataset(tmp_path / "a.tar", members(["x"])[:1]))
     folder = tmp_path / "f"
     folder.mkdir()
     webdataset(folder / "b.tar", members(["5"]))
     (folder / "classes.txt").write_text("one\ntwo\n")
-    with pytest.raises(DataError, match=r"has the label 5, which is not in the list of 2 classes"):
+    with pytest.raises(DataError, match=r"has the label 5, which is not one of the 2 classes"):
         open_source(folder)
     (tmp_path / "c.tar").write_text("no tar at all" * 100)
-    with pytest.raises(DataError, match=r"c\.tar is cut short or not a tar"):
+    with pytest.raises(DataError, match=r"c\.tar is truncated or not a tar"):
         open_source(tmp_path / "c.tar")
 
 
@@ -261,12 +259,12 @@ def test_an_idx_file_that_lies_about_its_size_is_refused(tmp_path):
     idx(tmp_path / "train-labels-idx1-ubyte", np.zeros(5, dtype=np.uint8))
     lie = struct.pack(">HBBIII", 0, 8, 3, 5, 28, 28) + b"\0" * 100
     (tmp_path / "train-images-idx3-ubyte").write_bytes(lie)
-    with pytest.raises(DataError, match="should hold 3920 bytes of data, but holds 100"):
+    with pytest.raises(DataError, match="should contain 3920 bytes of data, but contains 100"):
         open_source(tmp_path)
     bomb = struct.pack(">HBBIII", 0, 8, 3, 1, 2, 2) + b"\0" * 10**7
     (tmp_path / "train-images-idx3-ubyte").unlink()
     (tmp_path / "train-images-idx3-ubyte.gz").write_bytes(gzip.compress(bomb))
-    with pytest.raises(DataError, match="should hold 4 bytes of data, but holds 5"):
+    with pytest.raises(DataError, match="should contain 4 bytes of data, but contains 5"):
         open_source(tmp_path)
 
 
@@ -287,7 +285,7 @@ def test_cifar_binaries_are_read_plane_by_plane(tmp_path):
     assert np.array_equal(picture[:, :, 1], cifar_planes(4, 1)[1, 1024:2048].reshape(32, 32))
     assert splits["train"].label(5) == 2
     (folder / "test_batch.bin").write_bytes(b"x" * 5000)
-    with pytest.raises(DataError, match=r"test_batch\.bin is cut short: 5000 bytes are not a whole number"):
+    with pytest.raises(DataError, match=r"test_batch\.bin is truncated: 5000 bytes are not a whole number"):
         open_splits(tmp_path)
 
 
@@ -319,7 +317,7 @@ def test_a_pickle_that_would_run_code_is_refused(tmp_path):
     for name in ("train", "test"):
         (tmp_path / name).write_bytes(pickle.dumps({b"data": _Evil()}))
     (tmp_path / "meta").write_bytes(pickle.dumps({b"fine_label_names": [b"a"] * 100}))
-    with pytest.raises(DataError, match=r"the pickle asks for .*, which may run code; it is not read"):
+    with pytest.raises(DataError, match=r"the pickle refers to .*, which may run code; it is not read"):
         open_splits(tmp_path)
     assert not Path("/tmp/vitrine-was-here").exists()
 
@@ -378,7 +376,7 @@ def test_a_built_in_name_that_is_not_there_or_is_another_set_says_so(tmp_path, m
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("VITRINE_DATA", raising=False)
     with pytest.raises(
-        DataError, match=r"flowers is not at data/flowers; give its folder as flowers:/path/to"
+        DataError, match=r"flowers is not at data/flowers; pass its folder as flowers:/path/to"
     ):
         open_source("flowers")
     class_folders(tmp_path / "x", {"a": 1})
@@ -417,7 +415,7 @@ def test_a_validation_list_with_an_unknown_class_names_the_list_and_the_class(tm
     for row, label in (("val_0.JPEG\tn9999\t0", "n9999"), ("val_0.JPEG", "")):
         (tiny / "val" / "val_annotations.txt").write_text(row)
         with pytest.raises(
-            DataError, match=f"val_annotations.txt has the label {label}, which is not in the list"
+            DataError, match=f"val_annotations.txt has the label {label}, which is not one of"
         ):
             open_splits(tiny)
 

@@ -105,17 +105,17 @@ def test_an_interrupted_run_goes_on_and_gives_the_same_bytes(photos, tmp_path, m
 def test_a_folder_that_is_not_ours_is_refused_without_overwrite(photos, tmp_path):
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "thesis.txt").write_text("x")
-    with pytest.raises(ConfigError, match="out is not empty and does not hold shards of this set"):
+    with pytest.raises(ConfigError, match="out is not empty and does not contain shards of this set"):
         shard(str(photos), tmp_path / "out")
     shard(str(photos), tmp_path / "out", overwrite=True)
     assert (tmp_path / "out" / "thesis.txt").read_text() == "x"
     class_folders(photos / "train", {"new": 1})
-    with pytest.raises(ConfigError, match="does not hold shards of this set as it is now"):
+    with pytest.raises(ConfigError, match="does not contain shards of this set as it is now"):
         shard(str(photos), tmp_path / "out")
 
 
 def test_shards_are_never_written_into_the_data_set(photos):
-    with pytest.raises(ConfigError, match="lies in the data set"):
+    with pytest.raises(ConfigError, match="is inside the data set"):
         shard(str(photos), photos / "shards")
 
 
@@ -126,7 +126,7 @@ def test_damage_is_found_and_named(photos, tmp_path):
     whole = tar.read_bytes()
     tar.write_bytes(whole[:-4000])
     (problem,) = verify_shards(out)
-    assert (problem.path, problem.problem) == ("train-00000.tar", "cut short")
+    assert (problem.path, problem.problem) == ("train-00000.tar", "truncated")
     tar.write_bytes(whole[:5000] + b"!" + whole[5001:])
     (problem,) = verify_shards(out)
     assert (problem.problem, problem.detail) == ("changed", "SHA-256 differs from shards.json")
@@ -158,7 +158,7 @@ def test_a_cut_shard_is_named_when_it_is_read(photos, tmp_path):
     shard(str(photos), out)
     source = open_source(out, split="train", val_fraction=0)
     (out / "train-00000.tar").write_bytes((out / "train-00000.tar").read_bytes()[:3000])
-    with pytest.raises(DataError, match=r"train-00000\.tar is cut short: .* should stand at bytes"):
+    with pytest.raises(DataError, match=r"train-00000\.tar is truncated: .* should be at bytes"):
         source.read(len(source) - 1)
 
 
@@ -187,5 +187,5 @@ def test_shards_are_read_over_http_by_ranges(photos, tmp_path):
 
 
 def test_an_address_with_nothing_there_says_so(tmp_path):
-    with serving(tmp_path) as (address, _), pytest.raises(DataError, match=r"nothing is found at http://"):
+    with serving(tmp_path) as (address, _), pytest.raises(DataError, match=r"there is no file at http://"):
         open_source(address)
