@@ -149,7 +149,7 @@ class VitClassifier:
 
     def __sklearn_tags__(self) -> Any:
         """Describe the estimator to scikit-learn (1.6 and later): a classifier of pictures, not of rows."""
-        from sklearn.utils import ClassifierTags, InputTags, Tags, TargetTags, TransformerTags
+        from sklearn.utils import ClassifierTags, InputTags, Tags, TargetTags, TransformerTags  # noqa: PLC0415 (an extra)
 
         return Tags(
             estimator_type="classifier",
@@ -284,7 +284,7 @@ def weights_of(sample_weight: Iterable[float] | None, labels: NDArray[Any]) -> N
 def _not_fitted(sentence: str) -> Exception:
     """Build the error that scikit-learn knows, where it is installed; it is a `ConfigError` too."""
     try:
-        from sklearn.exceptions import NotFittedError as Known
+        from sklearn.exceptions import NotFittedError as Known  # noqa: PLC0415 (an extra)
     except ImportError:
         Known = AttributeError
     return type("NotFittedError", (ConfigError, Known), {})(sentence)
@@ -292,7 +292,7 @@ def _not_fitted(sentence: str) -> Exception:
 
 def _conversion_warning() -> type[Warning]:
     try:
-        from sklearn.exceptions import DataConversionWarning
+        from sklearn.exceptions import DataConversionWarning  # noqa: PLC0415 (an extra)
     except ImportError:
         return UserWarning
     return DataConversionWarning

@@ -38,7 +38,7 @@ def at_image_size(weights: Weights, image_size: tuple[int, int]) -> Changed:
     def resampled(table: Tensor) -> Tensor:
         return torch.cat([table[:, :slots], resample_grid(table[:, slots:], old, new, how=how)], dim=1)
 
-    # What to do with each kind of table; appendix D.4 has one a model or one a layer.
+    # What to do with each kind of table; appendix D.4 has one per model or one per layer.
     changes: dict[str, Callable[[Tensor], Tensor]] = {
         "table": resampled,
         "rows": lambda rows: resample_grid(rows, (old[0], 1), (new[0], 1), how=how),

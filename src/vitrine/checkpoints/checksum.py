@@ -45,7 +45,7 @@ def require_sha256(path: Path, expected: str) -> None:
 
 
 def damaged(path: Path, *, found: str, expected: str, where: str = "") -> CheckpointError:
-    """Say that a file has changed since it was saved."""
+    """Return the error of a file that has changed since it was saved."""
     return CheckpointError(
         f"{path} is not the file that was saved: its checksum{where} is {found[:12]}, its record says "
         f"{expected[:12]}; copy it again with its config.json"

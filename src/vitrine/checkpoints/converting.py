@@ -163,7 +163,7 @@ def given_images(opened: Opened, paths: tuple[Path, ...]) -> Tensor:
 
 
 def other_numerics(to: Target, config: ModelConfig) -> str:
-    """Say where a target's own code computes otherwise than the source, and no file can tell it not to.
+    """Return where a target's own code computes otherwise than the source, which no file can change.
 
     Layer norm and standardisation epsilons are constants of the libraries; their effect is small, so it is said and
     measured. A GELU of another form is refused before it comes to this, unless asked for.

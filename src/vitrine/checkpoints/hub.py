@@ -19,8 +19,8 @@ SMALL_FILES = ("config.json", "preprocessor_config.json")
 def fetch(repository: str, *, revision: str | None = None) -> Path:
     """Bring the weights of a repository into the cache; return the folder of that snapshot."""
     try:
-        import huggingface_hub
-        from huggingface_hub import errors
+        import huggingface_hub  # noqa: PLC0415 (an extra)
+        from huggingface_hub import errors  # noqa: PLC0415 (an extra)
     except ImportError:
         raise MissingExtraError(
             "huggingface-hub", extra="hub", purpose=f"loading {repository} from the hub"
@@ -48,11 +48,13 @@ def fetch(repository: str, *, revision: str | None = None) -> Path:
             ) from None
         except (errors.RepositoryNotFoundError, errors.RevisionNotFoundError):
             where = f"{repository}" + (f" at {revision}" if revision else "")
-            raise CheckpointError(f"there is no model {where} on the hub, nor such a folder here") from None
+            raise CheckpointError(f"no model {where} on the hub, and no such folder here") from None
         except errors.HFValidationError:
-            raise CheckpointError(f"{repository!r} is no name of a model on the hub: owner/name") from None
+            raise CheckpointError(
+                f"{repository!r} is not the name of a model on the hub: owner/name"
+            ) from None
         except (errors.HfHubHTTPError, OSError) as error:
-            raise CheckpointError(f"{repository}/{name} did not come from the hub: {error}") from None
+            raise CheckpointError(f"could not download {repository}/{name} from the hub: {error}") from None
         return Path(path)
 
     with quiet_retries(repository):
@@ -69,7 +71,7 @@ def fetch(repository: str, *, revision: str | None = None) -> Path:
 
 @contextmanager
 def quiet_retries(repository: str) -> Iterator[None]:
-    """Say once that the hub is slow to answer, where huggingface-hub would warn two lines at every attempt."""
+    """Report once that the hub is slow, where huggingface-hub would warn at every attempt."""
     say_once = functools.cache(notice)
 
     def tell(record: logging.LogRecord) -> bool:
@@ -108,7 +110,7 @@ def unreachable(repository: str, name: str) -> CheckpointError:
 
 def told_bar() -> type[Any]:
     """Make a bar for huggingface-hub that tells our listener instead of drawing."""
-    from tqdm import tqdm  # type: ignore[import-untyped]
+    from tqdm import tqdm  # type: ignore[import-untyped]  # noqa: PLC0415 (an extra)
 
     class Told(tqdm):  # type: ignore[misc]
         def __init__(self, *args: Any, **options: Any) -> None:

@@ -170,21 +170,21 @@ def hints_of(record: Record, hints: Hints) -> Hints:
 
 
 def understand(layout: Layout, index: object, hints: Hints) -> Configured:
-    """Read a config, and name the file when what it reveals makes no model."""
+    """Read a config; name the file if no model can be built from it."""
     try:
         return layout.configure(index, hints)  # type: ignore[arg-type]
     except ConfigError as error:
-        raise CheckpointError(f"{hints.path} makes no model: {error}") from None
+        raise CheckpointError(f"cannot build a model from {hints.path}: {error}") from None
 
 
 def fresh(name: str, *, image_size: tuple[int, int] | None) -> Opened:
-    """Make a variant with weights that have learned nothing, and say so."""
+    """Create a variant with fresh weights, with a note."""
     model = create_model(name, image_size=image_size)
     config = model.config
     preprocess = Preprocess(
         size=config.image_size, mean=(0.5,) * config.channels, std=(0.5,) * config.channels
     )
-    note = f"{name} has fresh weights: it has learned nothing yet"
+    note = f"{name} has fresh weights: it is not trained"
     record = Record(config=config, preprocess=preprocess, layout="fresh")
     return Opened(weights=ModelWeights(model), record=record, notes=(note,))
 
@@ -195,13 +195,13 @@ def foreign_record(layout: Layout, found: Configured, beside: Sidecars) -> tuple
     preprocess = beside.preprocess
     if preprocess is None:
         preprocess = layout.preprocess(config)
-        notes.append(f"no preprocessing stands beside the weights; {layout.name}'s usual one taken")
+        notes.append(f"no preprocessing beside the weights; using the usual one of {layout.name}")
     if preprocess.channels != config.channels:
         preprocess = fit_channels(preprocess, config.channels)
     classes = beside.classes
     if classes is not None and len(classes) != config.num_classes:
         if config.num_classes is not None:
-            notes.append(f"{len(classes)} class names beside a head for {config.num_classes} were left out")
+            notes.append(f"{len(classes)} class names beside a head for {config.num_classes} were skipped")
         classes = None
     return Record(config=config, preprocess=preprocess, classes=classes, layout=layout.name), tuple(notes)
 

@@ -87,8 +87,8 @@ def in_box() -> Place:
     place = Place(weights=BOX_FOLDER / WEIGHT_FILES[0], folder=BOX_FOLDER)
     if not place.weights.exists():
         raise CheckpointError(
-            f"this copy of Vitrine came without the model in the box ({place.weights} is missing); install the whole "
-            "package, or name another model"
+            f"this copy of Vitrine does not include the bundled model ({place.weights} is missing); install "
+            "the whole package, or name another model"
         )
     return place
 

@@ -98,7 +98,7 @@ def as_hugging_face_reads(preprocess: Preprocess) -> Preprocess | None:
 
 
 def note_of(settings: Mapping[str, Any], differs: list[str]) -> str:
-    """Say in one sentence who saved the files and what they changed."""
+    """Write in one sentence who saved the files and what changed."""
     version = settings.get(SAVED_BY_TRANSFORMERS)
     who = f"saved by transformers {version}" if version else "saved by another program"
     if not differs:

@@ -57,7 +57,7 @@ class Record:
         """Read a record; one of a later format is refused."""
         if not isinstance(values, Mapping):
             raise CheckpointError(
-                f"{path} holds a record that cannot be read: it is no object, got {values!r}"
+                f"{path} holds a record that cannot be read: expected a JSON object, got {values!r}"
             )
         if values.get("format") != FORMAT:
             raise CheckpointError(

@@ -59,7 +59,7 @@ def largest_difference(
 
 
 def describe_tensors(prepared: Prepared, source: Weights) -> tuple[TensorLine, ...]:
-    """Tell for every written tensor where it came from and what was done to it."""
+    """Describe where every written tensor came from and what was done to it."""
     made = made_anew(prepared.weights)
     parts: dict[str, int] = {}
     for rule in prepared.rules:
@@ -91,7 +91,7 @@ def sources_of(rule: Rule, source: Weights, *, is_split: bool) -> list[Rule]:
 
 
 def overlaps(one: Rule, other: Rule, *, shape: tuple[int, ...]) -> bool:
-    """Tell whether two views look at a common element, without reading any."""
+    """Return whether two views share an element, without reading any."""
     marked = torch.zeros(shape, dtype=torch.bool)
     one.view.apply(marked).fill_(True)
     return bool(other.view.apply(marked).any())

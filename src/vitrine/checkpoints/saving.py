@@ -201,7 +201,7 @@ def settings_of(prepared: Prepared) -> dict[str, Any]:
 
 
 def tensors_of(prepared: Prepared) -> Iterator[tuple[str, Tensor]]:
-    """Yield the target's tensors by name, told to whoever listens."""
+    """Yield the target's tensors by name, with progress."""
     tensors = as_written(prepared.rules, prepared.weights)
     for rule, tensor in track(tensors, "writing tensors", total=len(prepared.rules)):
         yield rule.theirs, tensor

@@ -75,20 +75,20 @@ def parsed_record(text: str) -> Any:
     try:
         return parse_json(text)
     except ValueError as error:
-        raise CheckpointError(f"the record inside the file of weights is no JSON: {error}") from None
+        raise CheckpointError(f"the record inside the weights file is not JSON: {error}") from None
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """Read a JSON object; nothing where there is no file."""
+    """Read a JSON object; an empty one if there is no file."""
     if not path.exists():
         return {}
     require_readable(path)
     try:
         found = parse_json(path.read_text(encoding="utf-8"))
     except ValueError as error:
-        raise CheckpointError(f"{path} is no JSON: {error}") from None
+        raise CheckpointError(f"{path} is not JSON: {error}") from None
     if not isinstance(found, dict):
-        raise CheckpointError(f"{path} is no JSON object")
+        raise CheckpointError(f"{path} is not a JSON object")
     return found
 
 

@@ -36,7 +36,7 @@ class Weights(Protocol):
 
 @dataclass(frozen=True)
 class MappedWeights:
-    """The tensors of a file in some layout, checked for shape and for numbers that are none."""
+    """The tensors of a file in some layout, checked for shape, NaN and infinity."""
 
     file: TensorFile
     layout: Layout
@@ -59,8 +59,8 @@ class MappedWeights:
             )
             found = out[~torch.isfinite(out)]
             raise CheckpointError(
-                f"{self.file.path} holds numbers that are none in {bad.theirs}: {len(found):,} of {out.numel():,} "
-                f"are NaN or infinite; take an earlier checkpoint"
+                f"{self.file.path}: tensor {bad.theirs} contains NaN or infinity in {len(found):,} of "
+                f"{out.numel():,} values; use an earlier checkpoint"
             )
         return out
 
@@ -91,13 +91,13 @@ class ModelWeights:
 
 @dataclass(frozen=True)
 class ChangedWeights:
-    """Other weights with some tensors made anew, for a config that differs."""
+    """Other weights with some tensors replaced, for a config that differs."""
 
     source: Weights
     config: ModelConfig
     makers: Mapping[str, tuple[Spec, Callable[[], Tensor]]]
     """What is made, with its shape; the rest is read as it is."""
-    how: str = "made anew"
+    how: str = "replaced"
     """What was done to them, in a word for reports."""
 
     @property
@@ -117,7 +117,7 @@ class ChangedWeights:
 
 
 def is_finite(tensor: Tensor) -> bool:
-    """Tell whether a tensor holds numbers only.
+    """Return whether a tensor contains no NaN or infinity.
 
     A sum of squares is not finite when one of its parts is not, and costs a fraction of a look at each. numpy's runs
     on this thread: torch's would wake a thread a core, which then waste more time waiting than the sum takes.
@@ -161,7 +161,7 @@ def require_shape(file: TensorFile, rule: Rule, ours: Mapping[str, Tensor]) -> N
     found = file.index.get(rule.theirs)
     if found is None:
         raise CheckpointError(
-            f"{file.path} lacks the tensor {rule.theirs}, expected with shape {shown_shape(expected)}"
+            f"{file.path} does not contain the tensor {rule.theirs}, expected with shape {shown_shape(expected)}"
         )
     if found.shape != expected:
         raise CheckpointError(
@@ -173,7 +173,7 @@ def require_shape(file: TensorFile, rule: Rule, ours: Mapping[str, Tensor]) -> N
 def refuse_extra(file: TensorFile, name: str, known: set[str]) -> str:
     """Refuse a tensor that the model has no use for."""
     raise CheckpointError(
-        f"{file.path} has a tensor too much: {name} with shape {shown_shape(file.index[name].shape)} "
+        f"{file.path} contains an unexpected tensor: {name} with shape {shown_shape(file.index[name].shape)} "
         f"belongs to no part of this model; nearest known: {nearest(name, known)[0]}"
     )
 

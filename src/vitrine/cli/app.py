@@ -23,8 +23,9 @@ from typer.core import TyperCommand
 from vitrine.cli.command_line import COMMAND_LINE, option
 from vitrine.cli.parameters import option_of
 from vitrine.commands import OTHER_NAMES, VERBS, Verb
-from vitrine.errors import ConfigError, RepeatedError, TrainingError, VitrineError, is_out_of_memory
+from vitrine.errors import RepeatedError, TrainingError, VitrineError, is_out_of_memory
 from vitrine.runtime.launch import launched
+from vitrine.version import __version__
 
 INTERRUPTED = 130
 # How often a thread of OpenMP looks for its next work before it sleeps. Where other programs keep the cores busy,
@@ -97,10 +98,9 @@ def refused_by_the_system(error: Exception) -> int:
 
 def complain(text: str) -> None:
     """Print what went wrong on standard error."""
-    from vitrine.cli.lines import show
+    from vitrine.cli import running  # noqa: PLC0415 (rich: --help does without)
 
-    rank = launched().rank
-    show([f"vitrine (process {rank}): {text}" if rank else f"vitrine: {text}"], sys.stderr)
+    running.complain(text)
 
 
 def build() -> typer.Typer:
@@ -120,8 +120,6 @@ def build() -> typer.Typer:
         version: Annotated[bool, typer.Option("--version", help="Print the version and exit")] = False,
     ) -> None:
         if version:
-            from vitrine.version import __version__
-
             print(f"vitrine {__version__}")
             raise typer.Exit
 
@@ -164,26 +162,11 @@ def as_command(verb: Verb) -> Callable[..., None]:
     )
 
     def run(**options: Any) -> None:
-        from vitrine.cli.json_output import as_json
-        from vitrine.cli.lines import show
-        from vitrine.cli.live import LiveLine
-        from vitrine.cli.views import result_lines
-        from vitrine.runtime.progress import listening
+        from vitrine.cli.running import run_verb  # noqa: PLC0415 (rich: --help does without)
 
-        is_for_machines = options.pop("json")
-        if is_for_machines and str(options.get("out")) == "-":
-            raise ConfigError("both write to standard output; leave one of them out", option="json")
-        if launched().rank > 0:  # of several processes one speaks
-            result = function(**options)
-            raise typer.Exit(getattr(result, "exit_code", 0))
-        with LiveLine(f"vitrine {verb.name} ...") as line, listening(line):
-            result = function(**options)
-        if is_for_machines:
-            print(as_json(verb.name, result))
-        else:
-            show(result_lines(verb.name, result), sys.stdout)
-        if getattr(result, "exit_code", 0):
-            raise typer.Exit(result.exit_code)
+        is_json = options.pop("json")
+        if code := run_verb(verb.name, function, options, is_json=is_json):
+            raise typer.Exit(code)
 
     run.__name__ = verb.name
     run.__doc__ = (function.__doc__ or "").split("\n\nArgs:")[0]

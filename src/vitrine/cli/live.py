@@ -6,6 +6,10 @@ from collections.abc import Iterable, Sequence
 from types import TracebackType
 from typing import Self
 
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Column
+
 from vitrine.cli.command_line import COMMAND_LINE
 from vitrine.cli.lines import Line, rendered, width_of
 from vitrine.cli.views import record_lines
@@ -24,7 +28,7 @@ class LiveLine:
     def __init__(self, waiting: str = "") -> None:
         self._waiting = waiting
         self._on_terminal = sys.stderr.isatty()
-        self._bar: object | None = None
+        self._bar: Progress | None = None
         self._what, self._total, self._done = "", None, 0  # type: tuple[str, int | None, int]
         self._note, self._done_before = "", 0
         self._began = self._last_plain = 0.0
@@ -49,10 +53,6 @@ class LiveLine:
         self._done_before = done
         self._began = self._last_plain = time.monotonic()
         if self._on_terminal:
-            from rich.console import Console
-            from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-            from rich.table import Column
-
             # What does not fit on a narrow terminal is the end of the note, never the time left.
             note = Column(no_wrap=True, overflow="ellipsis", ratio=1)
             console = Console(stderr=True)
@@ -77,9 +77,6 @@ class LiveLine:
         now = time.monotonic()
         rate = (self._done - self._done_before) / max(now - self._began, 1e-9)
         if self._bar is not None:
-            from rich.progress import Progress
-
-            assert isinstance(self._bar, Progress)
             self._bar.update(self._bar.task_ids[0], advance=steps, rate=self._note or f"{rate:,.1f}/s")
         elif not self._on_terminal and now - self._last_plain > PLAIN_EVERY_SECONDS:
             self._last_plain = now
@@ -92,9 +89,6 @@ class LiveLine:
         """Take the line away."""
         self._stop_waiting()
         if self._bar is not None:
-            from rich.progress import Progress
-
-            assert isinstance(self._bar, Progress)
             self._bar.stop()
             self._bar = None
 
@@ -110,9 +104,6 @@ class LiveLine:
         self._stop_waiting()
         text = "\n".join(rendered(lines, width=width_of(sys.stderr)))
         if self._bar is not None:
-            from rich.progress import Progress
-
-            assert isinstance(self._bar, Progress)
             self._bar.console.print(text, markup=False, highlight=False, soft_wrap=True)
         else:
             print(text, file=sys.stderr, flush=True)

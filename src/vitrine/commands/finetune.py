@@ -39,7 +39,12 @@ def finetune(
     ] = False,
     probe: Annotated[bool, Doc("Train only the head")] = False,
     freeze: Annotated[int | None, Doc("Freeze the patch embedding and the first N blocks")] = None,
-    seed: Annotated[int | None, Doc("Seed of new weights, data order and augmentation")] = None,
+    seed: Annotated[
+        int | None,
+        Doc(
+            "Seed of new weights, data order and augmentation; the result also depends on the number of threads"
+        ),
+    ] = None,
     set: options.Settings = None,
     device: options.Device = "auto",
     precision: options.Precision = None,

@@ -48,7 +48,10 @@ def pretrain(
     batch_size: options.BatchSize = None,
     lr: options.PeakRate = None,
     size: Annotated[int | None, Doc("Image height and width in pixels")] = None,
-    seed: Annotated[int | None, Doc("Seed of weights, data order and augmentation")] = None,
+    seed: Annotated[
+        int | None,
+        Doc("Seed of weights, data order and augmentation; the result also depends on the number of threads"),
+    ] = None,
     set: options.Settings = None,
     device: options.Device = "auto",
     precision: options.Precision = None,

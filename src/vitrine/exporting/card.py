@@ -50,7 +50,7 @@ def write_card(
 
 
 def proof_lines(proof: Sequence[Agreement]) -> list[str]:
-    """Say each comparison in one line."""
+    """Write each comparison on one line."""
     lines = []
     for check in proof:
         if check.largest is None:
@@ -76,7 +76,7 @@ def differs(check: Agreement) -> str:
 
 
 def accuracy_lines(accuracy: Sequence[Accuracy]) -> list[str]:
-    """Say each accuracy in one line."""
+    """Write each accuracy on one line."""
     return [
         f"{found.against}, {found.precision}: top-1 {found.top1} on {found.num_images:,} images, "
         f"{100 * found.cost:+.2f} points lost, {100 * found.changed:.2f} % of the predictions changed"

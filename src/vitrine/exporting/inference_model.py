@@ -8,7 +8,7 @@ What is done, none of it changing more than the rounding of fp32:
 - the last block computes only the tokens that the head reads (its keys and values still come from all of them);
 - weight-standardised kernels are standardised once.
 
-Shapes: B images, N patches, T tokens, D width, H heads, K = D / H channels a head, R tokens that the head reads.
+Shapes: B images, N patches, T tokens, D width, H heads, K = D / H channels per head, R tokens that the head reads.
 """
 
 import copy
@@ -94,7 +94,7 @@ class InferenceViT(nn.Module):
         return logits, embedding
 
     def pool(self, tokens: Tensor) -> Tensor:
-        """Reduce tokens to one vector an image (B, D)."""
+        """Reduce tokens to one vector per image (B, D)."""
         if self.pooling == "class_token":
             pooled = tokens[:, 0]
         elif self.pooling == "average":
@@ -106,7 +106,7 @@ class InferenceViT(nn.Module):
 
 
 class InferenceBlock(nn.Module):
-    """One encoder layer; with `num_read`, for the first so many tokens only."""
+    """One encoder layer; with `num_read`, for the first `num_read` tokens only."""
 
     def __init__(self, model: ViT, *, layer: int, num_read: int | None) -> None:
         super().__init__()

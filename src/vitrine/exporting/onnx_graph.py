@@ -143,8 +143,8 @@ def require_one_file(model: InferenceModel) -> None:
 def import_onnx() -> ModuleType:
     """Import onnx and what torch needs beside it, or say what to install."""
     try:
-        import onnx
-        import onnxscript  # noqa: F401
+        import onnx  # noqa: PLC0415 (an extra)
+        import onnxscript  # noqa: F401, PLC0415 (an extra)
     except ImportError as error:
         raise MissingExtraError(
             error.name or "onnx", extra="export", purpose="writing an ONNX file"

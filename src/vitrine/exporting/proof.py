@@ -25,8 +25,8 @@ BATCHES = (1, 2, 5)
 TOLERANCE = 1e-4
 # Of logits that are nearly nothing, what a sum in another order may leave.
 SMALLEST = 1e-6
-# Between fp32 and what a lower precision may do to logits there is no line to draw: it is told, not judged.
-JUDGED = ("fp32",)
+# How much a lower precision may change logits is for the user to decide: it is reported, without a verdict.
+COMPARED_EXACTLY = ("fp32",)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,8 +54,8 @@ class Agreement:
 
     @property
     def agrees(self) -> bool | None:
-        """Whether every difference is rounding; None where nothing could be compared or judged."""
-        if self.largest is None or self.precision not in JUDGED:
+        """Whether every difference is rounding; None if nothing could be compared, or the precision is lower."""
+        if self.largest is None or self.precision not in COMPARED_EXACTLY:
             return None
         is_near = self.largest <= TOLERANCE * (self.scale or 0.0) + SMALLEST
         is_near = is_near and (self.embedding is None or self.embedding <= TOLERANCE)
@@ -134,7 +134,7 @@ def compare(
 
 
 def not_compared(against: str, reason: str) -> Agreement:
-    """Say that nothing could be compared, and why."""
+    """Return that nothing could be compared, and why."""
     return Agreement(
         against=against,
         precision="fp32",
@@ -149,7 +149,7 @@ def not_compared(against: str, reason: str) -> Agreement:
 
 
 def largest_difference(found: Tensor, expected: Tensor) -> float:
-    """Return the largest absolute difference; infinite for another shape or for a number that is none."""
+    """Return the largest absolute difference; infinite for another shape, NaN or infinity."""
     if found.shape != expected.shape:
         return float("inf")
     apart = (found.double() - expected.double()).abs().max().item()

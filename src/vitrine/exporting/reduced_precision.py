@@ -27,7 +27,7 @@ def write_int8(source: Path, path: Path) -> None:
     """
     onnx = import_onnx()
     try:
-        from onnxruntime import quantization
+        from onnxruntime import quantization  # noqa: PLC0415 (an extra)
     except ImportError as error:
         raise MissingExtraError(
             error.name or "onnxruntime", extra="export", purpose="eight-bit weights"
@@ -65,7 +65,7 @@ def require_products(config: ModelConfig) -> None:
 def import_converter() -> ModuleType:
     """Import onnxruntime's conversion to half precision."""
     try:
-        from onnxruntime.transformers import float16
+        from onnxruntime.transformers import float16  # noqa: PLC0415 (an extra)
     except ImportError as error:
         raise MissingExtraError(
             error.name or "onnxruntime", extra="export", purpose="half precision"

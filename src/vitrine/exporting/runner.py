@@ -82,7 +82,7 @@ class OnnxRunner:
             self.classes: tuple[str, ...] | None = tuple(names) if names else None
             self.model = metadata["model"]
         except (KeyError, TypeError, ValueError) as error:
-            raise CheckpointError(f"{path} says in no way known here what its input is: {error}") from None
+            raise CheckpointError(f"{path} does not describe its input in a known way: {error}") from None
 
     def __call__(self, pixels: Pixels) -> Answers:
         """Compute logits (B, K) and embedding (B, R) of normalised pixels (B, C, height, width)."""
@@ -124,7 +124,7 @@ Started = tuple[Run, tuple[int, ...], tuple[str, ...], str]
 
 def _start_onnxruntime(path: Path, threads: int) -> Started:
     try:
-        import onnxruntime
+        import onnxruntime  # noqa: PLC0415 (an extra)
     except ImportError:
         raise MissingExtraError("onnxruntime", extra="export", purpose="running an ONNX file") from None
     options = onnxruntime.SessionOptions()
@@ -147,7 +147,7 @@ def _start_onnxruntime(path: Path, threads: int) -> Started:
 
 def _start_openvino(path: Path, threads: int, *, is_bf16: bool) -> Started:
     try:
-        import openvino
+        import openvino  # noqa: PLC0415 (an extra)
     except ImportError:
         raise MissingExtraError("openvino", extra="openvino", purpose="the engine openvino") from None
     settings = {

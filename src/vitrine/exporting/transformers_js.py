@@ -43,7 +43,7 @@ def write_settings(record: Record, folder: Path) -> tuple[Path, ...]:
     settings: dict[str, Any] = hugging_face_settings(record.config, layout, classes=record.classes)
     if record.config.num_classes:
         settings["architectures"] = [f"{settings['architectures'][0].split('For')[0]}ForImageClassification"]
-    # In a browser transformers.js looks for a quantized graph unless it is told what there is.
+    # In a browser transformers.js looks for a quantized graph unless config.json names another.
     settings["transformers.js_config"] = {"dtype": "fp32"}
     write_json(folder / "config.json", settings)
     write_json(folder / "preprocessor_config.json", to_hf(record.preprocess))

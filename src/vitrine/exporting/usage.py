@@ -37,7 +37,7 @@ env.localModelPath = "..";  // the folder that holds this one
 const model = await pipeline("%s", "%s");
 console.log(await model("photo.jpg"));
 ```"""
-WITH_VITRINE = """With Vitrine, which brings the preprocessing and the class names along:
+WITH_VITRINE = """With Vitrine, preprocessing and class names included:
 
 ```python
 from PIL import Image

@@ -31,7 +31,7 @@ Found = TypeVar("Found")
 
 @dataclass(kw_only=True)
 class Analysis:
-    """What was found; None, or left out, where it does not apply, and why."""
+    """What was computed; None, or absent, where it does not apply, and why."""
 
     filters: FilterComponents | None = None
     positions: NDArray[Any] | None = None

@@ -1,6 +1,6 @@
 """Gradient-weighted attention for a class: which patches speak for it (after arXiv:2103.15679).
 
-Shapes: B images, H heads, T tokens, N = GH x GW patches, K channels a head.
+Shapes: B images, H heads, T tokens, N = GH x GW patches, K channels per head.
 """
 
 from typing import Any

@@ -36,7 +36,7 @@ def attention_from(
     """Return each head's weights on the patches as seen from one query: (B, L, H, GH, GW).
 
     The query is the patch at (row, column), counted from 0 and negative from the end; without one the class
-    token, or the mean over all patches where there is none. The weights on other tokens are left out, so a map
+    token, or the mean over all patches where there is none. The weights on other tokens are dropped, so a map
     sums to at most one.
     """
     vit = require_attention(model)

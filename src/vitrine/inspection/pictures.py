@@ -16,7 +16,7 @@ from vitrine.errors import DataError
 
 
 class PictureBatches:
-    """A source's images, normalised, some at a time; unreadable ones are left out and noted in `failures`."""
+    """A source's images, normalised, some at a time; unreadable ones are skipped and noted in `failures`."""
 
     def __init__(
         self,
@@ -84,7 +84,7 @@ def smaller_than_a_patch(source: Source, patch: tuple[int, int]) -> dict[int, tu
     for index in range(len(source)):
         try:
             facts = read_facts(source.read(index).data, name=source.name(index))
-        except DataError:  # told of where it is decoded
+        except DataError:  # reported where it is decoded
             continue
         if facts.height < patch[0] or facts.width < patch[1]:
             found[index] = (facts.height, facts.width)

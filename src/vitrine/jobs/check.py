@@ -11,6 +11,7 @@ from vitrine.reports.data_pages import render_scan
 from vitrine.reports.pages import write_page
 from vitrine.runtime.output_folder import new_output_folder, removed_if_empty
 from vitrine.runtime.progress import notice, present
+from vitrine.runtime.result import Result
 
 PAGE, ISSUES = "report.html", "issues.csv"
 
@@ -24,8 +25,8 @@ class CheckPlan:
     out: Path
 
 
-@dataclass(frozen=True, kw_only=True)
-class CheckResult:
+@dataclass(frozen=True, kw_only=True, repr=False)
+class CheckResult(Result):
     """Contents and problems of a data set, and the files that list them."""
 
     data: str

@@ -17,13 +17,14 @@ from vitrine.reports.data_pages import render_overlap
 from vitrine.reports.pages import write_page
 from vitrine.runtime.devices import choose_device
 from vitrine.runtime.output_folder import new_output_folder, removed_if_empty
+from vitrine.runtime.result import Result
 from vitrine.runtime.threads import available_cores
 
 PAGE, PAIRS, EXCLUDE = "pairs.html", "pairs.csv", "exclude.txt"
 
 
-@dataclass(frozen=True, kw_only=True)
-class DedupResult:
+@dataclass(frozen=True, kw_only=True, repr=False)
+class DedupResult(Result):
     """How many copies were found, by which method, and the files that list them."""
 
     train: str

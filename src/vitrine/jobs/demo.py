@@ -124,7 +124,7 @@ def create_folder(folder: Path) -> None:
             )
         shutil.rmtree(folder)
     with write_atomically(folder / MARK, mode="w") as file:
-        file.write("vitrine demo wrote this folder and replaces it the next time.\n")
+        file.write("Vitrine's demonstration wrote this folder and replaces it the next time.\n")
 
 
 def num_faults_found(checked: CheckResult, faults: tuple[Fault, ...]) -> int:

@@ -71,7 +71,8 @@ def finetune_model(
 
 def labels_recipe(name: str, options: RecipeOptions) -> Recipe:
     """Choose the recipe; refuse one whose model has no head to fine-tune."""
-    recipe = chosen_recipe(name, **options)
+    wanted: RecipeOptions = {**options, "base": "photos"}
+    recipe = chosen_recipe(name, **wanted)
     if not recipe.needs_labels or recipe.objective.teacher_request is not None:
         raise ConfigError(
             f"recipe {recipe.name} learns {recipe.objective.kind}, and fine-tuning learns labels; use photos or "

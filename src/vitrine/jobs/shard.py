@@ -5,10 +5,11 @@ from pathlib import Path
 
 from vitrine.data.sources.opening import open_kind
 from vitrine.data.sources.shard_writing import write_shards
+from vitrine.runtime.result import Result
 
 
-@dataclass(frozen=True, kw_only=True)
-class ShardResult:
+@dataclass(frozen=True, kw_only=True, repr=False)
+class ShardResult(Result):
     """How many images and shards were written, and where."""
 
     out: Path

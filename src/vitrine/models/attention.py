@@ -1,6 +1,6 @@
 """Multi-head self-attention, as in ViT (arXiv:2010.11929), appendix A.
 
-Shapes: B images, N tokens, D width, H heads, K = D / H channels a head.
+Shapes: B images, N tokens, D width, H heads, K = D / H channels per head.
 """
 
 import torch
@@ -38,7 +38,7 @@ class SelfAttention(nn.Module):
     ) -> Tensor:
         """Map tokens (B, N, D) to mixed tokens (B, N, D); `relative_keys` (2 N - 1, D) as in appendix D.4.
 
-        With `num_read`, only the first so many tokens are mixed, from all of them: (B, num_read, D).
+        With `num_read`, queries come from the first `num_read` tokens only: (B, num_read, D).
         """
         B, _, D = tokens.shape
         q, k, v = self.project(tokens, num_read)
@@ -109,7 +109,7 @@ class AttentionPooling(nn.Module):
         self.mlp = mlp
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """Map tokens (B, N, D) to one vector an image (B, D)."""
+        """Map tokens (B, N, D) to one vector per image (B, D)."""
         B, N, D = tokens.shape
         q = self.to_q(self.probe).view(1, 1, self.num_heads, -1).transpose(1, 2).expand(B, -1, -1, -1)
         k, v = self.to_kv(tokens).view(B, N, 2, self.num_heads, -1).permute(2, 0, 3, 1, 4)  # 2 x (B, H, N, K)

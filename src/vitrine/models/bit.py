@@ -80,7 +80,7 @@ class BiT(nn.Module):
         return hidden
 
     def pool(self, hidden: Tensor) -> Tensor:
-        """Reduce the last feature map to one vector an image: norm, ReLU, mean."""
+        """Reduce the last feature map to one vector per image: norm, ReLU, mean."""
         return F.relu(self.norm(hidden)).mean(dim=(2, 3))
 
     def classify(self, pooled: Tensor) -> Tensor:

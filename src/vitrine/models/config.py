@@ -213,7 +213,7 @@ class BiTConfig:
             raise ConfigError(f"root must be one of {', '.join(get_args(Root))}, got {self.root!r}")
         if self.num_classes is not None:
             require_classes(self.num_classes)
-        # The root and three strides leave one cell for so many pixels; below that the map is padding alone.
+        # The root and three strides leave one cell for this many pixels; below that the map is padding alone.
         smallest = 32 if self.root == "7x7" else 8
         if min(self.image_size) < smallest:
             raise ConfigError(

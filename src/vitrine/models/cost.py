@@ -21,7 +21,7 @@ class Cost:
 
     params: int
     macs: int
-    """Multiply-adds of one forward pass; those of norms, activations and softmax are left out, as is usual."""
+    """Multiply-adds of one forward pass; those of norms, activations and softmax are not counted, as is usual."""
     tokens: int | None
     """Length of the sequence; None for a ResNet."""
     activations: int

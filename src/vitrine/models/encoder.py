@@ -70,7 +70,7 @@ class Block(nn.Module):
     def forward(
         self, tokens: Tensor, relative_keys: Tensor | None = None, num_read: int | None = None
     ) -> Tensor:
-        """Map tokens (B, N, D) to (B, N, D); with `num_read`, only the first so many of them."""
+        """Map tokens (B, N, D) to (B, N, D); with `num_read`, only the first `num_read` of them."""
         mixed = self.dropout(self.attention(self.norm_1(tokens), relative_keys, num_read))
         tokens = tokens if num_read is None else tokens[:, :num_read]
         tokens = tokens + self.stochastic_depth_1(self.scale_1(mixed))  # eq. 2

@@ -128,7 +128,7 @@ def resample_grid(table: Tensor, old: Grid, new: Grid, *, how: Resampling = "lin
 
 
 def position_tables(config: ViTConfig) -> list[nn.Module]:
-    """Make the position modules: none, one, or one a layer (appendix D.4)."""
+    """Create the position modules: none, one, or one per layer (appendix D.4)."""
     if config.positions == "none":
         return []
     count = config.depth if config.position_placement == "every_layer" else 1

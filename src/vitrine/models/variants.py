@@ -1,6 +1,6 @@
 """Every model of the paper by name, in the paper's spelling, timm's and torchvision's.
 
-A name fixes the shape; numerics are the paper's whatever the spelling (weights bring their own).
+A name fixes the shape; numerics are the paper's whatever the spelling (weights have their own).
 """
 
 import re

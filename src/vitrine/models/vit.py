@@ -186,7 +186,7 @@ class ViT(nn.Module):
         return tokens + table.to(tokens.dtype)
 
     def pool(self, tokens: Tensor) -> Tensor:
-        """Reduce encoded tokens (B, T, D) to one vector an image (B, D): y of eq. 4."""
+        """Reduce encoded tokens (B, T, D) to one vector per image (B, D): y of eq. 4."""
         if self.config.pooling == "class_token":
             pooled = tokens[:, 0]
         elif self.config.pooling == "average":

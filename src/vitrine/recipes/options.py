@@ -33,6 +33,8 @@ CHANGEABLE = (
 class RecipeOptions(TypedDict, total=False):
     """What the training verbs may change about a recipe; None leaves it as it is."""
 
+    base: str
+    """The verb's default recipe, which a file with some settings changes."""
     objective: str | None
     target: str | None
     """What masked patches predict."""
@@ -54,20 +56,21 @@ class RecipeOptions(TypedDict, total=False):
 
 
 def chosen_recipe(name: str | None, **options: Unpack[RecipeOptions]) -> Recipe:
-    """Find a recipe by name or file, then change what was given; `settings` come last.
+    """Find a recipe by name or file, then apply the options; `settings` come last.
 
     Without a name it is the recipe of the objective; an objective other than the recipe's replaces that.
     """
     objective, steps, epochs = options.get("objective"), options.get("steps"), options.get("epochs")
-    if name is None:
-        name = FROM_SCRATCH if objective in (None, LabelsObjective.kind) else default_recipe(str(objective))
+    is_plain = objective in (None, LabelsObjective.kind)
+    default = options.get("base", FROM_SCRATCH) if is_plain else default_recipe(str(objective))
+    name = default if name is None else name
     settings = tuple(options.get("settings", ()))
     by_setting = {path.strip(): text for path, _, text in (setting.partition("=") for setting in settings)}
     wanted_epochs = by_setting.get("epochs", epochs)
     wanted_steps = by_setting.get("training.total_steps", steps)
     if wanted_epochs is not None and wanted_steps is not None:
         raise ConfigError(f"use epochs or steps, not both, got {wanted_epochs} and {wanted_steps}")
-    recipe = with_kind(read_recipe(name), objective)
+    recipe = with_kind(read_recipe(name, base=default), objective)
     for option in ("target", "teacher"):
         if options.get(option) is not None:
             recipe = with_objective_option(recipe, option, lasting(str(options[option])))
@@ -75,8 +78,8 @@ def chosen_recipe(name: str | None, **options: Unpack[RecipeOptions]) -> Recipe:
         recipe = with_model(recipe, model)
     named = {name: options.get(name) for name in TRAINING_OPTIONS} | {"total_steps": steps}
     training = {key: value for key, value in named.items() if value is not None}
-    given = training.keys() | {path.removeprefix("training.") for path in by_setting}
-    recipe = with_training(recipe, training, given=given)
+    asked = training.keys() | {path.removeprefix("training.") for path in by_setting}
+    recipe = with_training(recipe, training, asked_for=asked)
     if (size := options.get("size")) is not None:
         recipe = dataclasses.replace(recipe, size=size)
     if epochs is not None or wanted_steps is not None:
@@ -90,14 +93,14 @@ def lasting(name: str) -> str:
     return str(Path(name).resolve()) if Path(name).exists() else name
 
 
-def with_training(recipe: Recipe, training: Mapping[str, Any], *, given: Collection[str]) -> Recipe:
-    """Change settings of the training; those that are `given`, here or by a setting, are not adapted to the data."""
-    kept = (name for name in ("warmup_steps", "log_every") if name in given)
+def with_training(recipe: Recipe, training: Mapping[str, Any], *, asked_for: Collection[str]) -> Recipe:
+    """Change settings of the training; those asked for, here or by a setting, are not adapted to the data."""
+    kept = (name for name in ("warmup_steps", "log_every") if name in asked_for)
     return dataclasses.replace(
         recipe,
         training=dataclasses.replace(recipe.training, **training),
         asked_for=tuple(dict.fromkeys((*recipe.asked_for, *kept))),
-        least_steps=0 if "batch_size" in given else recipe.least_steps,
+        least_steps=0 if "batch_size" in asked_for else recipe.least_steps,
     )
 
 
@@ -114,11 +117,12 @@ def without_shape(model_options: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in model_options.items() if key not in shape}
 
 
-def read_recipe(name: str) -> Recipe:
-    """Return the recipe of this name, or the one in this file."""
+def read_recipe(name: str, *, base: str = FROM_SCRATCH) -> Recipe:
+    """Return the recipe of this name, or the one in this file; a file with some settings changes `base`."""
     if is_file(name):
         try:
-            return from_yaml(Path(name).read_text(encoding="utf-8"), name=Path(name).stem)
+            text = Path(name).read_text(encoding="utf-8")
+            return from_yaml(text, name=Path(name).stem, base=find_recipe(base))
         except (OSError, UnicodeDecodeError) as error:
             raise ConfigError(f"cannot read the recipe {name}: {error}") from None
     path = Path(name)

@@ -215,15 +215,42 @@ def to_yaml(recipe: Recipe) -> str:
     return yaml.safe_dump(as_values(recipe), sort_keys=False, allow_unicode=True)
 
 
-def from_yaml(text: str, *, name: str | None = None) -> Recipe:
-    """Read a recipe; unknown names and wrong types are refused, missing ones have their defaults."""
+def from_yaml(text: str, *, name: str | None = None, base: Recipe | None = None) -> Recipe:
+    """Read a recipe; unknown names and wrong types are refused, missing ones have their defaults.
+
+    A file without a name holds some settings only: they are merged over `base`, if given.
+    """
     try:
         values = yaml.safe_load(text)
     except yaml.YAMLError as error:
         raise ConfigError(f"the recipe is not YAML: {' '.join(str(error).split())}") from None
     if not isinstance(values, dict):
         raise ConfigError(f"a recipe is a table of names and values, got {type(values).__name__}")
+    if base is not None and "name" not in values:
+        values = merged(base, values, name=name)
     return from_values(values, name=name)
+
+
+def merged(base: Recipe, values: Mapping[str, Any], *, name: str | None) -> dict[str, Any]:
+    """Return the values of `base` with some of them changed; changed numbers are not adapted to the data any more."""
+    result = as_values(base)
+    result |= {"name": name, "claim": f"unmeasured: {base.name} with changes"}
+    changed = modernised(values) if "objective" in values else dict(values)
+    for key, value in changed.items():
+        before: Any = result.get(key)
+        is_table = isinstance(before, dict) and isinstance(value, dict)
+        is_other = (
+            key == "objective" and is_table and value.get("kind", base.objective.kind) != base.objective.kind
+        )
+        result[key] = {**before, **value} if is_table and not is_other else value
+    training = values.get("training")
+    given = set(training) if isinstance(training, dict) else set()
+    result["asked_for"] = [*base.asked_for, *(key for key in ("warmup_steps", "log_every") if key in given)]
+    if "batch_size" in given:
+        result["least_steps"] = 0
+    if "total_steps" in given and "epochs" not in values:
+        result["epochs"] = None
+    return result
 
 
 def with_settings(recipe: Recipe, settings: Iterable[str]) -> Recipe:

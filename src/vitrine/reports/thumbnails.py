@@ -50,7 +50,7 @@ def _truncated_jpeg(data: bytes | Pixels) -> Pixels | None:
     if not isinstance(data, bytes) or data[:3] != JPEG_MAGIC:
         return None
     try:
-        import simplejpeg
+        import simplejpeg  # noqa: PLC0415 (an extra)
 
         height, width, _, _ = simplejpeg.decode_jpeg_header(data)
         if height * width > MOST_TRUNCATED_PIXELS:

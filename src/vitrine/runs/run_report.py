@@ -20,6 +20,7 @@ from vitrine.inspection.rollout import rollout
 from vitrine.models import ViT
 from vitrine.models.config import shown
 from vitrine.models.cost import cost_of, training_exaflops
+from vitrine.reports.figure_style import overlay
 from vitrine.reports.pages import write_page
 from vitrine.reports.run_account import RunAccount, read_account
 from vitrine.reports.run_page import Attention, render_run
@@ -126,7 +127,6 @@ def attention_of(loaded: Loaded, source: Source, device: torch.device | str) -> 
     """Return the function that draws the attention on images; None without attention or without matplotlib."""
     if not isinstance(loaded.model, ViT) or importlib.util.find_spec("matplotlib") is None:
         return None
-    from vitrine.reports.figure_style import overlay
 
     def draw(indices: NDArray[np.int64]) -> list[str | None]:
         preprocess, model = loaded.preprocess, loaded.model.to(device)

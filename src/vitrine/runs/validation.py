@@ -19,7 +19,6 @@ from vitrine.data.preparing.preprocess import Preprocess
 from vitrine.data.sources.source import NO_LABEL, Source, Subset
 from vitrine.errors import DataError
 from vitrine.evaluation.feature_statistics import collapse_warning, effective_rank, spread
-from vitrine.evaluation.metrics import presence
 from vitrine.evaluation.outputs import Outputs, collect_outputs
 from vitrine.evaluation.probes import nearest_neighbours
 from vitrine.models.dropout import image_keys, randomness_of
@@ -77,11 +76,7 @@ class SplitValidation:
         if outputs.failures:
             raise DataError(f"cannot read a validation image: {next(iter(outputs.failures.values()))}")
         self.latest = outputs
-        labels = np.asarray(self.source.labels)
-        if self.source.is_multi_label:
-            flags = presence(labels, num_classes=len(self.source.classes))
-            return outputs.rows, torch.from_numpy(flags).float()
-        return outputs.rows, torch.from_numpy(labels).long()
+        return outputs.rows, torch.from_numpy(self.source.targets(np.arange(len(self.source))))
 
     def mean_sums(self, module: nn.Module, parts_of: PartsOf) -> dict[str, Tensor]:
         """Return the mean loss per image as `loss`, and the means of the other sums, every image once."""

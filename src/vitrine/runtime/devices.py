@@ -19,7 +19,7 @@ ON_CPU = TryOption("device", "to compute on the CPU", "cpu")
 
 
 def choose_device(name: str, local_rank: int = 0) -> torch.device:
-    """Return the device called `name`; `auto` is this process's GPU where there is one."""
+    """Return the device called `name`; `auto` is this process's GPU if there is one."""
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
     try:
@@ -47,7 +47,7 @@ def _require_gpu(device: torch.device) -> None:
 
 
 def is_bf16(precision: str, *, device: str) -> bool:
-    """Whether a run on this kind of device computes in bf16, or does beside fp8: `auto` does on CUDA."""
+    """Whether a run on this kind of device computes in bf16 (beside fp8, too); `auto` does on CUDA."""
     return precision in ("bf16", "fp8") or (precision == "auto" and device == "cuda")
 
 
@@ -59,19 +59,19 @@ def computing_in(precision: str, device: str) -> AbstractContextManager[None]:
 
 
 def has_fast_bf16(device: torch.device) -> bool:
-    """Whether a CPU has instructions for bf16, which torch then computes twice as fast in as in fp32."""
+    """Whether a CPU has bf16 instructions, with which torch computes about twice as fast as in fp32."""
     if device.type != "cpu":
         return False
-    # Since torch 2.12; an older one is not asked.
-    told: dict[str, object] = getattr(torch.cpu, "get_capabilities", dict)()
-    return bool(told.get("avx512_bf16") or told.get("amx_bf16"))
+    # Older versions than torch 2.12 do not report it.
+    capabilities: dict[str, object] = getattr(torch.cpu, "get_capabilities", dict)()
+    return bool(capabilities.get("avx512_bf16") or capabilities.get("amx_bf16"))
 
 
 @contextmanager
 def same_threads(before: int | None) -> Iterator[None]:
-    """Compute on the CPU with as many threads as `before`, since they decide the order in which sums are added up.
+    """Compute on the CPU with as many threads as `before`, since they determine the order of additions.
 
-    Who sets OMP_NUM_THREADS has decided otherwise, and is told what that means.
+    OMP_NUM_THREADS takes precedence; a notice then says what that means.
     """
     now = torch.get_num_threads()
     if before is None or before == now:
@@ -79,13 +79,13 @@ def same_threads(before: int | None) -> Iterator[None]:
         return
     if "OMP_NUM_THREADS" in os.environ:
         notice(
-            f"This run began with {counted(before, 'thread')} and goes on with {now}: last digits may differ"
+            f"This run began with {counted(before, 'thread')} and continues with {now}: last digits may differ"
         )
         yield
         return
     notice(
-        f"Computing with {counted(before, 'thread')}, as the run began, for the same bits; "
-        "OMP_NUM_THREADS decides otherwise"
+        f"Computing with {counted(before, 'thread')}, as the run began, for equal results; "
+        "set OMP_NUM_THREADS to choose another number"
     )
     torch.set_num_threads(before)
     try:
@@ -95,7 +95,7 @@ def same_threads(before: int | None) -> Iterator[None]:
 
 
 def copy_to_device(values: NDArray[np.generic] | Tensor, device: torch.device) -> Tensor:
-    """Copy an array to a device; the host goes on at once."""
+    """Copy an array to a device; the host does not wait."""
     tensor = values if isinstance(values, Tensor) else torch.from_numpy(values)
     if device.type == "cuda":
         return tensor.pin_memory().to(device, non_blocking=True)
@@ -104,8 +104,8 @@ def copy_to_device(values: NDArray[np.generic] | Tensor, device: torch.device) -
 
 @functools.lru_cache(maxsize=256)
 def device_constant(values: tuple[float, ...], device: torch.device) -> Tensor:
-    """Return a few numbers as a float32 tensor that is made on its device once; not to be written to."""
-    with torch.inference_mode(False):  # made once, used in every mode
+    """Return a few numbers as a float32 tensor, created on its device once; it must not be written to."""
+    with torch.inference_mode(False):  # created once, used in every mode
         return torch.tensor(values, device=device, dtype=torch.float32)
 
 

@@ -1,4 +1,4 @@
-"""Which of the started processes this one is, as torchrun or SLURM tells it by environment variables. No torch."""
+"""This process among those that torchrun or SLURM started, by their environment variables. No torch."""
 
 import os
 import platform
@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-# Ports that a job may take for its processes to meet; below those that systems hand out by themselves.
+# Ports where the processes of a job may connect; below those that systems assign by themselves.
 FIRST_PORT, NUM_PORTS = 12_000, 20_000
 
 
@@ -18,39 +18,39 @@ class Launch:
     world_size: int = 1
     local_rank: int = 0
     address: str = "127.0.0.1"
-    """The machine of the first process, where all of them meet."""
+    """The machine of the first process, to which all others connect."""
     port: int = 29_500
     restarts: int = 0
-    """How often torchrun has started the processes anew after losing one."""
+    """How often torchrun has restarted the processes after losing one."""
     identity: str | None = None
-    """The same for all processes and restarts of one torchrun, where it is known."""
+    """The same for all processes and restarts of one torchrun, if it is known."""
 
 
 def launched(environment: Mapping[str, str] | None = None) -> Launch:
-    """Read torchrun's variables, then SLURM's; without a launcher this process is alone."""
-    found = os.environ if environment is None else environment
-    if "RANK" in found and "WORLD_SIZE" in found:
-        identity = found.get("TORCHELASTIC_RUN_ID")
-        if identity == "none":  # torchrun was given no --rdzv-id: its own process tells it from others
+    """Read torchrun's variables, then SLURM's; without a launcher there is only this process."""
+    variables = os.environ if environment is None else environment
+    if "RANK" in variables and "WORLD_SIZE" in variables:
+        identity = variables.get("TORCHELASTIC_RUN_ID")
+        if identity == "none":  # torchrun was started without --rdzv-id: its own process identifies it
             identity = f"{platform.node()}:{os.getppid()}"
         return Launch(
-            rank=int(found["RANK"]),
-            world_size=int(found["WORLD_SIZE"]),
-            local_rank=int(found.get("LOCAL_RANK", 0)),
-            address=found.get("MASTER_ADDR", Launch.address),
-            port=int(found.get("MASTER_PORT", Launch.port)),
-            restarts=int(found.get("TORCHELASTIC_RESTART_COUNT", 0)),
+            rank=int(variables["RANK"]),
+            world_size=int(variables["WORLD_SIZE"]),
+            local_rank=int(variables.get("LOCAL_RANK", 0)),
+            address=variables.get("MASTER_ADDR", Launch.address),
+            port=int(variables.get("MASTER_PORT", Launch.port)),
+            restarts=int(variables.get("TORCHELASTIC_RESTART_COUNT", 0)),
             identity=identity,
         )
-    # Only a step of srun has these two; a batch script has SLURM_NTASKS and SLURM_PROCID, but runs alone.
-    if int(found.get("SLURM_STEP_NUM_TASKS", 1)) > 1 and "SLURM_STEP_NODELIST" in found:
-        port = FIRST_PORT + int(found.get("SLURM_JOB_ID", 0)) % NUM_PORTS
+    # Only a step of srun sets these two; a batch script has SLURM_NTASKS and SLURM_PROCID, but is one process.
+    if int(variables.get("SLURM_STEP_NUM_TASKS", 1)) > 1 and "SLURM_STEP_NODELIST" in variables:
+        port = FIRST_PORT + int(variables.get("SLURM_JOB_ID", 0)) % NUM_PORTS
         return Launch(
-            rank=int(found["SLURM_PROCID"]),
-            world_size=int(found["SLURM_STEP_NUM_TASKS"]),
-            local_rank=int(found["SLURM_LOCALID"]),
-            address=found.get("MASTER_ADDR", first_host(found["SLURM_STEP_NODELIST"])),
-            port=int(found.get("MASTER_PORT", port)),
+            rank=int(variables["SLURM_PROCID"]),
+            world_size=int(variables["SLURM_STEP_NUM_TASKS"]),
+            local_rank=int(variables["SLURM_LOCALID"]),
+            address=variables.get("MASTER_ADDR", first_host(variables["SLURM_STEP_NODELIST"])),
+            port=int(variables.get("MASTER_PORT", port)),
         )
     return Launch()
 

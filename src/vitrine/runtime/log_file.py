@@ -1,4 +1,4 @@
-"""Keep what a run says in a file, beside whoever listens to it."""
+"""Write the notices of a run to its log, and pass them on to the current listener."""
 
 import contextlib
 from collections.abc import Iterator, Sequence
@@ -12,20 +12,20 @@ from vitrine.runtime.run_folder import RunFolder
 
 
 class LogFile:
-    """A listener that writes remarks and notes with their time, and passes everything on."""
+    """A listener that writes notices with their time, and passes everything on."""
 
     def __init__(self, file: TextIO, *, then: Listener | None) -> None:
         self._file, self._then = file, then
         self._what, self._total, self._done = "", None, 0  # type: tuple[str, int | None, int]
 
     def start(self, what: str, total: int | None, done: int = 0) -> None:
-        """Note what begins."""
+        """Remember the name and length of the work."""
         self._what, self._total, self._done = what, total, done
         if self._then is not None:
             self._then.start(what, total, done)
 
     def advance(self, steps: int, note: str = "") -> None:
-        """Write a line where there is something to say."""
+        """Write a line if there is a note."""
         self._done += steps
         if note:
             of = "" if self._total is None else f"/{self._total:,}"
@@ -51,7 +51,7 @@ class LogFile:
             self._then.present(record)
 
     def write(self, text: str) -> None:
-        """Write a line with its time, so that it outlives a crash; a full disk is for others to complain of."""
+        """Write a line with its time, at once, so that it survives a crash; a full disk is reported elsewhere."""
         with contextlib.suppress(OSError):
             self._file.write(f"{datetime.now():%Y-%m-%d %H:%M:%S} {text}\n")
             self._file.flush()

@@ -1,6 +1,6 @@
-"""One process or many: who we are, how we meet, what all of us agree on.
+"""One process or many: rank and world size, how processes find each other, and what they exchange.
 
-The same command runs alone, under torchrun and under SLURM; all of them tell rank and world size by environment.
+The same command runs alone, under torchrun and under SLURM, which set rank and world size by environment variables.
 """
 
 import itertools
@@ -22,12 +22,12 @@ from vitrine.runtime.launch import Launch, launched
 
 Result = TypeVar("Result")
 # How often this process has joined others; the same number in all of them.
-_MEETINGS = itertools.count()
+_NUM_JOINED = itertools.count()
 
 
 @dataclass(frozen=True, kw_only=True)
 class Processes:
-    """This process among its fellows, and the device that it computes on."""
+    """This process among the others of its run, and the device that it computes on."""
 
     rank: int = 0
     world_size: int = 1
@@ -35,7 +35,7 @@ class Processes:
 
     @property
     def is_first(self) -> bool:
-        """Whether this process writes files and speaks."""
+        """Whether this process writes files and messages."""
         return self.rank == 0
 
 
@@ -44,30 +44,30 @@ def joined_processes(device: str = "auto") -> Iterator[Processes]:
     """Join the other processes that a launcher started, if any, for the length of the block."""
     launch = launched()
     chosen = choose_device(device, launch.local_rank)
-    found = Processes(rank=launch.rank, world_size=launch.world_size, device=chosen)
+    processes = Processes(rank=launch.rank, world_size=launch.world_size, device=chosen)
     if launch.world_size == 1 or dist.is_initialized():
-        yield found
+        yield processes
         return
     dist.init_process_group(
         "nccl" if chosen.type == "cuda" else "gloo",
-        store=meeting_place(launch),
+        store=shared_store(launch),
         rank=launch.rank,
         world_size=launch.world_size,
     )
     try:
-        yield found
+        yield processes
     finally:
         dist.destroy_process_group()
 
 
-def meeting_place(launch: Launch) -> Store:
-    """Return the store where processes find each other, a fresh part of it for every restart and every meeting.
+def shared_store(launch: Launch) -> Store:
+    """Return the store where processes find each other: a new part of it after every restart and every joining.
 
-    torchrun keeps its store when it starts processes anew, and with it the addresses of those that are gone.
+    torchrun keeps its store when it restarts processes, and with it the addresses of those that have ended.
     """
     address = "env://" if "MASTER_PORT" in os.environ else f"tcp://{launch.address}:{launch.port}"
     store, _, _ = next(rendezvous(address, launch.rank, launch.world_size))
-    return PrefixStore(f"vitrine-{launch.restarts}-{next(_MEETINGS)}", store)
+    return PrefixStore(f"vitrine-{launch.restarts}-{next(_NUM_JOINED)}", store)
 
 
 def on_first_process(work: Callable[[], Result], processes: Processes) -> Result:
@@ -75,18 +75,18 @@ def on_first_process(work: Callable[[], Result], processes: Processes) -> Result
     if processes.world_size == 1:
         return work()
     error: VitrineError | None = None
-    told: list[Any] = [None, None]
+    answer: list[Any] = [None, None]
     if processes.is_first:
         try:
-            told[0] = work()
+            answer[0] = work()
         except VitrineError as caught:
-            error, told[1] = caught, (str(caught), caught.exit_code)
-    dist.broadcast_object_list(told)
+            error, answer[1] = caught, (str(caught), caught.exit_code)
+    dist.broadcast_object_list(answer)
     if error is not None:
         raise error
-    if told[1] is not None:
-        raise RepeatedError(*told[1])
-    result: Result = told[0]
+    if answer[1] is not None:
+        raise RepeatedError(*answer[1])
+    result: Result = answer[0]
     return result
 
 
@@ -99,20 +99,20 @@ def mean_over(value: Tensor, processes: Processes) -> Tensor:
 
 
 def largest(value: Tensor, processes: Processes) -> Tensor:
-    """Take the largest over all processes, in place."""
+    """Take the maximum over all processes, in place."""
     if processes.world_size > 1:
         dist.all_reduce(value, op=dist.ReduceOp.MAX)
     return value
 
 
 def anyone(flag: bool, processes: Processes) -> bool:
-    """Whether any process says yes."""
+    """Whether the flag is set in any process."""
     if processes.world_size == 1:
         return flag
     return bool(largest(torch.tensor(float(flag), device=processes.device), processes).item())
 
 
 def wait_for_all(processes: Processes) -> None:
-    """Go on when every process has come here."""
+    """Wait until every process has reached this point."""
     if processes.world_size > 1:
         dist.barrier()

@@ -146,8 +146,8 @@ def _write_parquet(
 
 def _pyarrow() -> tuple[Any, Any]:
     try:
-        import pyarrow
-        from pyarrow import parquet
+        import pyarrow  # noqa: PLC0415 (an extra)
+        from pyarrow import parquet  # noqa: PLC0415 (an extra)
     except ImportError:
         raise MissingExtraError("pyarrow", extra="data", purpose="a .parquet file") from None
     return pyarrow, parquet

@@ -5,47 +5,34 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import torch
 from torch import nn
 
-from vitrine.errors import CheckpointError, ConfigError, DataError, RepeatedError, TryVerb, VitrineError
+from vitrine.errors import ConfigError, DataError
 from vitrine.models.dropout import image_keys, number_random_layers
 from vitrine.models.kernels import use_kernels
-from vitrine.runtime.devices import computing_in, is_bf16
+from vitrine.runtime.devices import computing_in
 from vitrine.runtime.hardware import peak_memory
 from vitrine.runtime.processes import Processes, anyone, on_first_process
 from vitrine.runtime.progress import announced, notice
-from vitrine.runtime.run_folder import BEST, LAST, STOPPED
-from vitrine.spelling import counted, some_of
+from vitrine.runtime.run_folder import BEST, LAST
+from vitrine.spelling import counted
 from vitrine.training.averaging import Averages
+from vitrine.training.checkpoints import Checkpoints
 from vitrine.training.config import TrainingConfig
 from vitrine.training.distribution import distributed
 from vitrine.training.graphs import ReplayedStep, Taken, can_record, on_own_stream, put_rates_in_tensors
-from vitrine.training.messages import evaluation_in_words, live_line, not_finite
+from vitrine.training.messages import evaluation_in_words, live_line
 from vitrine.training.metrics_log import Sink
 from vitrine.training.optimizer import freeze, make_optimizer, set_rates
 from vitrine.training.running_sums import RunningSums
-from vitrine.training.saving import (
-    load_state,
-    newest_state,
-    numbers_of,
-    remove_leftovers,
-    remove_old_state,
-    remove_state,
-    save_state,
-)
+from vitrine.training.saving import load_state, newest_state, numbers_of, remove_leftovers
 from vitrine.training.schedule import learning_rate
 from vitrine.training.state import TrainingState
-from vitrine.training.step import (
-    Parts,
-    StepState,
-    fit_micro_batch,
-    forward_backward,
-    update,
-)
-from vitrine.training.stopping import NoMemoryError, StoppedError, saving_on_signals
+from vitrine.training.step import Parts, StepState, fit_micro_batch, forward_backward, seed_step, update
+from vitrine.training.stopping import NoMemoryError, saving_on_signals
 from vitrine.training.task import Outcome, Task
 
 
@@ -104,6 +91,9 @@ class Run:
             put_rates_in_tensors(optimizer, device=processes.device)
         averages = Averages(self.model, decay=config.average_decay) if config.average_decay else None
         self.state = TrainingState(model=self.model, optimizer=optimizer, averages=averages)
+        self.checkpoints = Checkpoints(
+            state=self.state, task=task, config=config, folder=folder, processes=processes, shard=shard
+        )
         self.last_evaluation: dict[str, float] = {}
 
     def go(self) -> Outcome:
@@ -116,7 +106,8 @@ class Run:
             except (DataError, NoMemoryError) as error:
                 if self.processes.world_size > 1 or self.state.step == first:
                     raise
-                raise self.saved_before(error, sums) from error
+                self.model.zero_grad(set_to_none=True)
+                raise self.checkpoints.saved_on(error, sums) from error
 
     def take_all_steps(self, sums: RunningSums) -> None:
         """Take every step that is left; log, evaluate and save in between."""
@@ -132,7 +123,7 @@ class Run:
             take_step = ReplayedStep(take_step, state=step_state)
         began, first, waited = time.monotonic(), state.step, 0.0
         if first == 0:
-            self.save(LAST)  # so that there always is one to resume from
+            self.checkpoints.save(LAST)  # so that there always is one to resume from
         batches = iter(task.batches(state.step, config.total_steps))
         self.model.train()
         with announced("Training", total=config.total_steps, done=state.step) as advance:
@@ -225,7 +216,7 @@ class Run:
         """Write a record of the means since the last one; only here the host waits for the device."""
         means = sums.fetch()
         if means.pop("bad"):
-            self.stop_not_finite(sums)
+            self.checkpoints.stop_not_finite(sums)
         record = {"step": self.state.step, **means, "lr": rate, "waiting_for_data": round(share_waited, 4)}
         memory = peak_memory(self.processes.device)
         if memory is not None:
@@ -240,45 +231,6 @@ class Run:
         if self.processes.is_first:
             for sink in self.sinks:
                 sink.write(record)
-
-    def stop_not_finite(self, sums: RunningSums) -> NoReturn:
-        """Stop with the weights of the last good step; report the step, its files, and what may help.
-
-        The same weights on the same batch fail at any learning rate, so the last checkpoint stays to resume from.
-        """
-        bad_step = sums.first_bad_step(self.state.step)
-        batch = some_of(self.task.names_of(bad_step)) or "not named"
-        self.state.step, self.state.sums = bad_step, {}
-        self.save(STOPPED)
-        last = newest_state(self.folder / LAST)
-        raise not_finite(
-            step=bad_step,
-            batch=batch,
-            config=self.config,
-            is_bf16=is_bf16(self.config.precision, device=self.processes.device.type),
-            weights=newest_state(self.folder / STOPPED),
-            run=self.folder.parent,
-            saved_step=bad_step if last is None else int(numbers_of(last)["step"]),
-        )
-
-    def saved_before(self, error: VitrineError, sums: RunningSums) -> VitrineError:
-        """Save all steps before the one that failed, and return the error with the way to continue."""
-        if sums.is_bad:
-            self.stop_not_finite(sums)
-        self.model.train()
-        self.model.zero_grad(set_to_none=True)
-        self.state.sums = sums.as_numbers()
-        self.save(LAST, must=True)
-        kind = NoMemoryError if isinstance(error, NoMemoryError) else DataError
-        return kind(
-            f"{error.problem}; training stopped, and all {counted(self.state.step, 'step')} before are saved",
-            option=error.option,
-            advice=[*error.advice, self.resuming("to continue")],
-        )
-
-    def resuming(self, purpose: str) -> TryVerb:
-        """Return the advice to resume this run."""
-        return TryVerb("resume", (str(self.folder.parent),), purpose)
 
     def evaluate(self) -> None:
         """Evaluate the model, its averages if there are any, and keep it if it is the best so far."""
@@ -304,7 +256,7 @@ class Run:
         if is_better or (value is not None and value == state.best):
             before = state.best, state.best_step
             state.best, state.best_step = value, state.step
-            if not self.save(BEST):  # the reported best is what is kept
+            if not self.checkpoints.save(BEST):  # the reported best is what is kept
                 state.best, state.best_step = before
             elif self.task.on_best is not None:
                 self.task.on_best()
@@ -318,48 +270,22 @@ class Run:
         if not is_multiple and not stops:
             return
         if sums.is_bad:  # not yet logged: these steps did nothing, and must not count as done
-            self.stop_not_finite(sums)
+            self.checkpoints.stop_not_finite(sums)
         self.state.sums = sums.as_numbers()
-        self.save(LAST, must=stops)
+        self.checkpoints.save(LAST, must=stops)
         if stops:
-            raise StoppedError(
-                f"stopped after step {self.state.step} of {self.config.total_steps}; everything is saved",
-                advice=[self.resuming("to continue")],
-            )
-
-    def save(self, name: str, *, must: bool = False) -> bool:
-        """Save the state; if the disk is full, warn and continue, unless this is the last chance."""
-        try:
-            save_state(
-                self.state,
-                self.folder / name,
-                processes=self.processes,
-                shard=self.shard,
-                keeps_old=name == LAST,
-            )
-        except (CheckpointError, RepeatedError) as error:
-            if must and isinstance(error, CheckpointError):
-                raise CheckpointError(
-                    error.problem, advice=[*error.advice, self.resuming("to continue from it")]
-                ) from error
-            if must:
-                raise
-            notice(f"Not saved at step {self.state.step}: {error}")
-            return False
-        return True
+            raise self.checkpoints.stopped()
 
     def finish(self, sums: RunningSums) -> Outcome:
         """Evaluate and save for the last time."""
         if sums.is_bad:
-            self.stop_not_finite(sums)
+            self.checkpoints.stop_not_finite(sums)
         steps = self.state.step
         if self.state.evaluated_step != steps:
             self.evaluate()
         self.state.sums = sums.as_numbers()
-        self.save(LAST, must=True)
-        if self.processes.is_first:
-            remove_state(self.folder / STOPPED)  # of NaN or infinity in an earlier part of this run
-            remove_old_state(self.folder / LAST)
+        self.checkpoints.save(LAST, must=True)
+        self.checkpoints.clean_up()
         # A resumed run may have kept better weights from before than it has found since.
         kept = newest_state(self.folder / BEST)
         numbers = self.state.numbers() if kept is None else numbers_of(kept)
@@ -370,8 +296,3 @@ class Run:
             last_evaluation=self.last_evaluation,
             images_per_second=sums.overall_rate,
         )
-
-
-def seed_step(seed: int, step: int, rank: int) -> None:
-    """Seed what a task draws beside the model by run, step and process, so that nothing needs to be saved."""
-    torch.manual_seed((seed * 1_000_003 + step) * 4099 + rank)

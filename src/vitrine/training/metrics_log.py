@@ -58,7 +58,7 @@ class TensorBoard:
 
     def __init__(self, folder: Path, *, done_steps: int = 0) -> None:
         try:
-            from torch.utils.tensorboard import SummaryWriter
+            from torch.utils.tensorboard import SummaryWriter  # noqa: PLC0415 (an extra)
         except ImportError:
             raise MissingExtraError("tensorboard", extra="tensorboard", purpose="tensorboard") from None
         self._writer = SummaryWriter(str(folder), purge_step=done_steps + 1)
@@ -79,7 +79,7 @@ class WeightsAndBiases:
 
     def __init__(self, project: str, *, config: dict[str, Any], folder: Path) -> None:
         try:
-            import wandb
+            import wandb  # noqa: PLC0415 (an extra)
         except ImportError:
             raise MissingExtraError("wandb", extra="wandb", purpose="wandb") from None
         kept = folder / "wandb" / "run-id.txt"

@@ -184,3 +184,8 @@ def update(
     optimizer.step()
     optimizer.zero_grad(set_to_none=True)
     return norm
+
+
+def seed_step(seed: int, step: int, rank: int) -> None:
+    """Seed what a task draws beside the model by run, step and process, so that nothing needs to be saved."""
+    torch.manual_seed((seed * 1_000_003 + step) * 4099 + rank)

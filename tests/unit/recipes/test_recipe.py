@@ -348,11 +348,26 @@ def test_another_objective_by_setting_has_its_own_settings() -> None:
     assert caught.value.option == "objective"
 
 
-def test_a_partial_recipe_file_has_defaults_for_the_rest(tmp_path: Path) -> None:
-    (tmp_path / "mine.yaml").write_text("training: {lr: 0.001}")
-    recipe = chosen_recipe(str(tmp_path / "mine.yaml"))
-    assert recipe == Recipe(name="mine", training=TrainingConfig(lr=0.001))
-    assert recipe.claim == "unmeasured"
+def test_a_partial_recipe_file_changes_the_default_recipe_of_the_verb(tmp_path: Path) -> None:
+    file = tmp_path / "mine.yaml"
+    file.write_text("training: {lr: 0.001, warmup_steps: 7}")
+    photos, recipe = find_recipe("photos"), chosen_recipe(str(file), base="photos")
+    assert recipe.name == "mine" and recipe.claim.startswith("unmeasured")
+    assert recipe.training == dataclasses.replace(photos.training, lr=0.001, warmup_steps=7)
+    assert (recipe.views, recipe.augment, recipe.epochs) == (photos.views, photos.augment, photos.epochs)
+    assert "warmup_steps" in recipe.asked_for
+    assert chosen_recipe(str(file)).model == find_recipe("from-scratch").model
+    assert chosen_recipe(str(file), objective="dino").objective == find_recipe("dino").objective
+    file.write_text("trainig: {lr: 0.001}")
+    with pytest.raises(ConfigError, match="did you mean 'training'"):
+        chosen_recipe(str(file))
+
+
+def test_a_file_with_a_name_is_a_whole_recipe_with_defaults_for_the_rest(tmp_path: Path) -> None:
+    (tmp_path / "mine.yaml").write_text("name: mine\ntraining: {lr: 0.001}")
+    assert chosen_recipe(str(tmp_path / "mine.yaml")) == Recipe(
+        name="mine", training=TrainingConfig(lr=0.001)
+    )
 
 
 def test_a_recipe_from_outside_the_package_is_found_by_its_name(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,10 +2,12 @@
 
 import dataclasses
 import hashlib
+import json
 from pathlib import Path
 
 import pytest
 import torch
+import yaml
 from pictures import class_folders
 from unit.runs.simple import simple_run
 
@@ -14,6 +16,8 @@ from vitrine.data.sources.opening import open_splits
 from vitrine.errors import DataError
 from vitrine.evaluation import outputs
 from vitrine.evaluation.metrics import wilson_interval
+from vitrine.models import create_model
+from vitrine.objectives.classification import evaluate_classes
 from vitrine.recipes import find_recipe
 from vitrine.runs.records import Execution, RunOutput, TrainingResult
 from vitrine.runs.run_data import RunData, for_labels_of, undivided, with_held_out
@@ -139,3 +143,38 @@ def test_an_unreadable_validation_image_ends_the_evaluation_with_its_name(tmp_pa
 def test_labels_alone_are_adapted_to_several_labels_per_image() -> None:
     run = simple_run()
     assert for_labels_of(run.data, run.recipe) == run.recipe
+
+
+def test_several_labels_per_image_are_evaluated_against_all_of_them() -> None:
+    source = open_splits("generated:shapes?count=16&label=colour,shape&size=32")["val"]
+    run = simple_run()
+    model = create_model("ViT", num_classes=len(source.classes), image_size=32, **TINY)
+    validation = dataclasses.replace(
+        run, data=RunData(address="", splits={"train": source, "val": source})
+    ).validation()
+    logits, targets = validation.logits(model)
+    assert targets.shape == logits.shape == (len(source), len(source.classes))
+    assert targets.sum(dim=1).tolist() == [2] * len(source)
+    found = evaluate_classes(model, validation, loss="sigmoid")
+    assert set(found) == {"loss", "accuracy"}
+
+
+def test_a_run_of_version_0_1_resumes_with_the_settings_of_its_objective(tmp_path: Path) -> None:
+    """Then the objective was a name, its settings were sections of their own, and run.json said less."""
+    small = [f"model_options.{name}={value}" for name, value in TINY.items()]
+    vitrine.pretrain(
+        "generated:shapes?size=32&count=16", objective="autoencoder", model="ViT", steps=2, batch_size=4, size=32,
+        out=tmp_path, device="cpu", workers=0, set=[*small, "autoencoder.hidden=0.5", "autoencoder.decoder_width=16",
+        "autoencoder.decoder_depth=1", "autoencoder.decoder_heads=2"],
+    )  # fmt: skip
+    run = RunFolder(tmp_path)
+    values = yaml.safe_load(run.read_recipe())
+    section = values.pop("objective")
+    earlier = {"objective": section.pop("kind"), "loss": "softmax", "autoencoder": section, "multi_crop": {}}
+    run.recipe_file.write_text(yaml.safe_dump({**values, **earlier}))
+    record = json.loads(run.record_file.read_text())
+    del record["weights_prefix"]
+    run.record_file.write_text(json.dumps(record))
+    result = vitrine.resume(tmp_path, set="training.total_steps=3")
+    assert (result.steps, result.objective) == (3, "autoencoder")
+    assert yaml.safe_load(run.read_recipe())["objective"] == {"kind": "autoencoder", **section}

@@ -11,11 +11,12 @@ from unit.training.simple import CONFIG, Memory, fresh_folder, small_model, smal
 
 from vitrine.errors import TrainingError
 from vitrine.runtime.processes import Processes
+from vitrine.runtime.run_folder import STOPPED
 from vitrine.training import graphs
 from vitrine.training import loop as loop_module
 from vitrine.training.config import TrainingConfig
 from vitrine.training.graphs import WARM_UP_STEPS, ReplayedStep, Taken, put_rates_in_tensors
-from vitrine.training.loop import STOPPED, Run, train
+from vitrine.training.loop import Run, train
 from vitrine.training.optimizer import make_optimizer
 from vitrine.training.saving import numbers_of, weights_of
 from vitrine.training.step import Parts, StepState

@@ -17,7 +17,8 @@ from unit.training.simple import CONFIG, Said, fresh_folder, small_model, small_
 from vitrine.data.loading.loader import Batch
 from vitrine.errors import CheckpointError
 from vitrine.runtime.progress import listening
-from vitrine.training.loop import LAST, train
+from vitrine.runtime.run_folder import LAST
+from vitrine.training.loop import train
 from vitrine.training.saving import CHECKSUMS, STATE, newest_state, numbers_of, require_undamaged
 from vitrine.training.sharded_state import old_path, sharded_path
 from vitrine.training.stopping import StoppedError

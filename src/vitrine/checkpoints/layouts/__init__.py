@@ -1,4 +1,4 @@
-"""The known layouts of weights, told apart by names and shapes: one file per layout, one line to register it.
+"""The known layouts of weights, distinguished by names and shapes: one file per layout, one line to register it.
 
 A layout from outside the package needs no more than
 
@@ -70,7 +70,7 @@ def register_layout(
 
 
 def detect(file: TensorFile, *, config: ModelConfig | None = None) -> tuple[TensorFile, Layout]:
-    """Tell the layout of a file from its names; return the file too, without a prefix before all names.
+    """Recognise the layout of a file by its names; return the file too, without a prefix before all names.
 
     `config` is that of the record beside the file, where there is one: it knows models of registered families.
     """

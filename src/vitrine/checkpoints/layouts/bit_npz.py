@@ -121,7 +121,7 @@ def bit_config(
         )
     said = hints.image_size or hints.asked_size
     size = said or (224, 224)
-    notes = () if said else ("a ResNet's file does not tell the image size; 224 assumed",)
+    notes = () if said else ("a ResNet's file does not contain the image size; 224 assumed",)
     first, second, third, fourth = units
     config = BiTConfig(
         image_size=size,

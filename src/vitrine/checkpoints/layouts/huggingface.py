@@ -111,12 +111,12 @@ class HuggingFaceLayout:
         return Configured(found.config, (*found.notes, *notes))
 
     def read_head(self, index: Index, hints: Hints, *, width: int) -> tuple[dict[str, Any], tuple[str, ...]]:
-        """Tell head and representation layer: the pooler counts only where no classifier ignores it."""
+        """Recognise head and representation layer: the pooler counts only where no classifier ignores it."""
         head, pooler = index.get(f"{self.heads[0]}.weight"), index.get(f"{self.prefix}pooler.dense.weight")
         if head is not None and head.shape[1] == width:
             return {"num_classes": head.shape[0]}, ()
         if head is not None:
-            note = "the classifier reads class token and mean patch together and was left out"
+            note = "skipped the classifier, which reads the class token and the mean of the patches together"
             return {"num_classes": None}, (note,)
         if self.family == "deit" and "classifier.weight" in index:
             raise CheckpointError(
@@ -174,7 +174,7 @@ class HuggingFaceLayout:
         return declared
 
     def refusal(self, config: ModelConfig) -> str | None:
-        """Say what Hugging Face's classes have no place for."""
+        """Return what Hugging Face's classes cannot hold."""
         is_dino = self.family == "dinov2"
         reason = refuse_odd_vit(
             config,
@@ -227,7 +227,7 @@ class HuggingFaceLayout:
 
 
 def recognise(index: Index) -> HuggingFaceLayout | None:
-    """Tell family, prefix and age of the names."""
+    """Recognise family, prefix and age of the names."""
     projection = "embeddings.patch_embeddings.projection.weight"
     prefix = next(
         (p for p in ("vit.", "deit.", "dinov2.", "dinov2_with_registers.", "") if p + projection in index),

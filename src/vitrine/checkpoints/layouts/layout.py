@@ -61,10 +61,10 @@ class Layout(Protocol):
         """Declare every tensor of a model's file."""
 
     def refusal(self, config: ModelConfig) -> str | None:
-        """Say why a model cannot be stored so, and which target can; None where it can."""
+        """Return why the layout cannot hold a model, and which target can; None if it can."""
 
     def left_out(self, name: str) -> str | None:
-        """Say why a tensor of the file is no part of the model; None where it should be."""
+        """Return why a tensor of the file is not part of the model; None if it should be."""
 
     def preprocess(self, config: ModelConfig) -> Preprocess:
         """Return the preprocessing that goes with such files where nothing else tells."""
@@ -92,7 +92,7 @@ def vit_config(
         num_heads = hints.num_heads
     if num_heads is None:
         num_heads = assumed_heads(width, path=hints.path)
-        notes.append(f"the file does not tell the number of heads; {num_heads} assumed for width {width}")
+        notes.append(f"the file does not contain the number of heads; {num_heads} assumed for width {width}")
     stem = options.get("stem")
     stride = stem.stride if stem else 1
     token_stride = rows * stride, columns * stride
@@ -104,7 +104,7 @@ def vit_config(
         image_size = grid[0] * token_stride[0], grid[1] * token_stride[1]
     else:
         image_size = hints.image_size or hints.asked_size or nearest_size(token_stride)
-        notes.append(f"the file does not tell the image size; {image_size[0]}x{image_size[1]} assumed")
+        notes.append(f"the file does not contain the image size; {image_size[0]}x{image_size[1]} assumed")
     if depth < 1:
         raise CheckpointError(f"{hints.path} holds no encoder block; its first tensor is {min(index)}")
     if options.get("has_class_token") == (options.get("pooling", "class_token") == "class_token"):
@@ -143,7 +143,7 @@ def grid_of(patches: int, stride: tuple[int, int], *, table: str, hints: Hints) 
             if grid[0] * grid[1] == patches > 0:
                 return grid
     raise CheckpointError(
-        f"{hints.path} holds {table} for {patches} patches, which is no square grid; "
+        f"{hints.path} holds {table} for {patches} patches, which is not a square grid; "
         "give the image size that it was made for"
     )
 
@@ -163,7 +163,7 @@ def count(index: Iterable[str], pattern: str) -> int:
 def shape_of(index: Index, name: str, *, hints: Hints, axes: int) -> tuple[int, ...]:
     """Return the shape of a tensor that a config is read from; refuse a file that lacks it."""
     if name not in index:
-        raise CheckpointError(f"{hints.path} lacks the tensor {name}")
+        raise CheckpointError(f"{hints.path} does not contain the tensor {name}")
     shape = index[name].shape
     if len(shape) != axes:
         raise CheckpointError(
@@ -180,7 +180,7 @@ def refuse_odd_vit(
     poolings: Iterable[str] = ("class_token",),
     **allowed: bool,
 ) -> str | None:
-    """Say what of a ViT a layout cannot hold: everything but a classic ViT, except what `allowed` says."""
+    """Return what of a ViT a layout cannot hold: everything but a classic ViT, except what `allowed` says."""
     if not isinstance(config, ViTConfig):
         return f"{where} cannot hold BiT ResNets; the layouts npz and timm can"
     kinds = ("learned_1d", "sincos_2d") if allowed.get("fixed_positions") else ("learned_1d",)
@@ -212,5 +212,5 @@ def refuse_odd_vit(
 
 
 def is_square(config: ViTConfig) -> bool:
-    """Tell whether both patches and image are square."""
+    """Return whether both patches and image are square."""
     return len(set(config.patch_size)) == 1 and len(set(config.image_size)) == 1

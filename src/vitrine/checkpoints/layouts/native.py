@@ -102,7 +102,7 @@ def read_resnet(index: Index, hints: Hints, *, prefix: str) -> tuple[int, int, t
 
 
 def recognise(index: Index) -> NativeLayout | None:
-    """Tell our own names."""
+    """Recognise our own names."""
     if "blocks.0.attention.to_qkv.weight" in index or "stages.0.0.norm_1.weight" in index:
         return NativeLayout()
     return None

@@ -212,7 +212,7 @@ class OfficialLayout:
         return declared
 
     def refusal(self, config: ModelConfig) -> str | None:
-        """Say what the official code has no name for."""
+        """Return what the official code has no name for."""
         return refuse_odd_vit(
             config,
             where=f"an official .npz of generation {self.generation}",
@@ -244,7 +244,7 @@ class OfficialLayout:
 
 
 def recognise(index: Index) -> OfficialLayout | None:
-    """Tell the generation from names."""
+    """Recognise the generation by its names."""
     prefix = next((p for p in PREFIXES if f"{p}embedding/kernel" in index), None)
     if prefix is None:
         return None

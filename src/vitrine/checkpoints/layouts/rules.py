@@ -47,17 +47,17 @@ def part(index: int, *, of: int) -> View:
 
 
 def heads_of_kernel(index: int, *, of: int, num_heads: int) -> View:
-    """Take q, k or v of a fused kernel as JAX keeps it: (in, heads, channels a head)."""
+    """Take q, k or v of a fused kernel as JAX keeps it: (in, heads, channels per head)."""
     return View("split and transposed", lambda tensor: split_axis(tensor.chunk(of)[index].T, 1, num_heads))
 
 
 def heads_of_bias(index: int, *, of: int, num_heads: int) -> View:
-    """Take q, k or v of a fused bias as JAX keeps it: (heads, channels a head)."""
+    """Take q, k or v of a fused bias as JAX keeps it: (heads, channels per head)."""
     return View("split and reshaped", lambda tensor: split_axis(tensor.chunk(of)[index], 0, num_heads))
 
 
 def joined_heads(*, num_heads: int) -> View:
-    """See the output projection as JAX keeps it: (heads, channels a head, out)."""
+    """See the output projection as JAX keeps it: (heads, channels per head, out)."""
     return View("transposed", lambda tensor: split_axis(tensor.T, 0, num_heads))
 
 

@@ -91,7 +91,7 @@ class TimmLayout:
         )
 
     def pooling_of(self, index: Index, hints: Hints) -> dict[str, Any]:
-        """Tell the pooling from what there is: a norm behind it, a pooling module, no class token."""
+        """Recognise the pooling by what there is: a norm behind it, a pooling module, no class token."""
         has_class_token, has_norm_after = "cls_token" in index, "fc_norm.weight" in index
         arguments = hints.settings.get("model_args") or {}
         said = arguments.get("global_pool") or hints.settings.get("global_pool")
@@ -152,7 +152,7 @@ class TimmLayout:
         return declared
 
     def refusal(self, config: ModelConfig) -> str | None:
-        """Say what timm's VisionTransformer, or DINOv2's, has no place for."""
+        """Return what timm's VisionTransformer, or DINOv2's, cannot hold."""
         is_timm = self.family == "timm"
         reason = refuse_odd_vit(
             config,
@@ -203,7 +203,7 @@ class TimmLayout:
 
 
 def recognise(index: Index) -> TimmLayout | None:
-    """Tell timm's names, and DINOv2's by its mask token or the name of its registers."""
+    """Recognise timm's names, and DINOv2's by its mask token or the name of its registers."""
     if "patch_embed.proj.weight" not in index or "blocks.0.attn.qkv.weight" not in index:
         return None
     if "mask_token" in index or "register_tokens" in index:
@@ -267,7 +267,7 @@ def read_stem(index: Index, hints: Hints) -> tuple[ResNetStemConfig | None, int 
 
 
 def position_slots(index: Index, *, prefix: int, kernel: tuple[int, ...], stride: int, hints: Hints) -> int:
-    """Tell whether class and distillation token have positions: only one way leaves a whole grid."""
+    """Return whether class and distillation token have positions: only one way leaves a whole grid."""
     if "pos_embed" not in index or not prefix:
         return 0
     rows = index["pos_embed"].shape[1]
@@ -280,13 +280,13 @@ def position_slots(index: Index, *, prefix: int, kernel: tuple[int, ...], stride
         if rows in (patches, patches + prefix):
             return rows - patches
     raise CheckpointError(
-        f"{hints.path} holds pos_embed with {rows} rows, which is no square grid with or without "
+        f"{hints.path} holds pos_embed with {rows} rows, which is not a square grid with or without "
         f"{counted(prefix, 'slot')} before it; give the image size that it was made for"
     )
 
 
 def gelu_of(hints: Hints) -> str:
-    """Tell the GELU: erf, unless config.json, the architecture or the graph says otherwise."""
+    """Return the form of GELU: erf, unless config.json, the architecture or the graph says otherwise."""
     arguments = hints.settings.get("model_args") or {}
     said = str(arguments.get("act_layer") or "")
     architecture = str(hints.settings.get("architecture") or "")
@@ -297,5 +297,5 @@ def gelu_of(hints: Hints) -> str:
 
 
 def is_square(number: int) -> bool:
-    """Tell whether a number of patches makes a square grid."""
+    """Return whether a number of patches makes a square grid."""
     return number > 0 and math.isqrt(number) ** 2 == number

@@ -73,7 +73,7 @@ class TimmBiTLayout:
 
 
 def recognise(index: Index) -> TimmBiTLayout | None:
-    """Tell timm's pre-activation ResNets by the norm that only they have at the end."""
+    """Recognise timm's pre-activation ResNets by the norm that only they have at the end."""
     if "stem.conv.weight" in index and "stages.0.blocks.0.conv1.weight" in index and "norm.weight" in index:
         return TimmBiTLayout()
     return None

@@ -86,7 +86,7 @@ class TorchvisionLayout:
         return declared
 
     def refusal(self, config: ModelConfig) -> str | None:
-        """Say what torchvision's VisionTransformer has no place for."""
+        """Return what torchvision's VisionTransformer cannot hold."""
         return refuse_odd_vit(
             config,
             where="torchvision",
@@ -114,7 +114,7 @@ class TorchvisionLayout:
 
 
 def recognise(index: Index) -> TorchvisionLayout | None:
-    """Tell torchvision's names, old or new."""
+    """Recognise torchvision's names, old or new."""
     if "conv_proj.weight" not in index or "encoder.pos_embedding" not in index:
         return None
     old = "encoder.layers.encoder_layer_0.mlp.linear_1.weight" in index

@@ -32,13 +32,13 @@ def open_tensors(path: Path) -> TensorFile:
     if path.suffix == ".safetensors":
         return SafetensorsFile(path)  # says what is wrong with it
     raise CheckpointError(
-        f"{path} is no file of weights: it begins with {start[:8]!r}; "
+        f"{path} is not a weights file: it begins with {start[:8]!r}; "
         "safetensors, .npz, torch (.pt, .pth, .bin) and .onnx files can be read"
     )
 
 
 def is_npz(path: Path) -> bool:
-    """Tell numpy's archives from torch's: both are zip files."""
+    """Return whether a zip file is one of numpy's, not of torch's."""
     try:
         with zipfile.ZipFile(path) as archive:
             names = archive.namelist()

@@ -162,7 +162,7 @@ def find_positions(initialisers: dict[str, Initialiser], nodes: list[Node]) -> t
 
 
 def describe(nodes: list[Node]) -> dict[str, str]:
-    """Tell the numerics that the graph reveals: its GELU and how it resamples positions."""
+    """Return the numerics that the graph reveals: its GELU and how it resamples positions."""
     operations = {node.op for node in nodes}
     told = {"format": "onnx"}
     if "Erf" in operations or "Tanh" in operations:

@@ -101,7 +101,9 @@ class ShardedSafetensors:
         self._shard_of = {name: shards[shard] for name, shard in names.items()}
         for name, file in self._shard_of.items():
             if name not in file.index:
-                raise CheckpointError(f"{file.path} lacks the tensor {name} that {path.name} promises")
+                raise CheckpointError(
+                    f"{file.path} does not contain the tensor {name}, which {path.name} lists"
+                )
         self.index: Index = {name: file.index[name] for name, file in self._shard_of.items()}
 
     def read(self, name: str, *, row: int | None = None) -> Tensor:

@@ -23,7 +23,6 @@ class in `PRESENTED` with the function that makes its lines. Errors and notices 
 """
 
 import importlib
-import importlib.util
 from collections.abc import Iterable
 from typing import Any
 
@@ -50,8 +49,6 @@ PRESENTED: dict[str, str] = {
 def result_lines(verb: str, result: Any) -> Iterable[Line]:
     """Return what the verb's view makes of its result."""
     name = SHARED.get(verb, verb).replace("-", "_")
-    if importlib.util.find_spec(f"{__name__}.{name}") is None:  # until every verb has its view
-        return [] if result is None else [str(result)]
     lines: Iterable[Line] = importlib.import_module(f"{__name__}.{name}").lines(result)
     return lines
 

@@ -32,7 +32,7 @@ from vitrine.data.loading.workers import (
 )
 from vitrine.data.preparing.training_view import Numbers, View
 from vitrine.data.randomness import uniforms
-from vitrine.data.sources.source import NO_LABEL, Source
+from vitrine.data.sources.source import Source
 from vitrine.errors import ConfigError, DataError
 from vitrine.runtime.devices import copy_to_device
 from vitrine.runtime.progress import notice
@@ -226,13 +226,7 @@ class Loader:
             )
 
     def _labels(self, rows: Rows) -> torch.Tensor:
-        labels = self.source.labels[rows.indices]
-        if not self.source.is_multi_label:
-            return torch.from_numpy(labels.astype(np.int64))
-        present = np.zeros((len(labels), len(self.source.classes)), dtype=np.float32)
-        row, column = np.nonzero(labels != NO_LABEL)
-        present[row, labels[row, column]] = 1
-        return torch.from_numpy(present)
+        return torch.from_numpy(self.source.targets(rows.indices))
 
 
 class _Pending:

@@ -171,7 +171,7 @@ def _render_on_cpu(
 
 def _torchvision_io() -> Any:
     try:
-        import torchvision.io
+        import torchvision.io  # noqa: PLC0415 (an extra)
     except (ImportError, RuntimeError) as error:  # RuntimeError if it was built for another torch
         raise MissingExtraError("torchvision", extra="cuda-data", purpose="decoding JPEGs on CUDA") from error
     return torchvision.io

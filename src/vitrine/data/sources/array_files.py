@@ -62,7 +62,7 @@ def _element(data: bytes, position: int) -> tuple[int, bytes, int]:
 def opened(file: Path) -> AbstractContextManager[Any]:
     """Open an HDF5 file for reading."""
     try:
-        import h5py
+        import h5py  # noqa: PLC0415 (an extra)
     except ImportError as error:
         raise MissingExtraError("h5py", extra="vtab", purpose=f"reading {file.name}") from error
     try:

@@ -80,8 +80,8 @@ class ArrowFile:
 
 def _pyarrow() -> Any:
     try:
-        import pyarrow
-        import pyarrow.ipc
+        import pyarrow  # noqa: PLC0415 (an extra)
+        import pyarrow.ipc  # noqa: PLC0415 (an extra)
     except ImportError as error:
         raise MissingExtraError("pyarrow", extra="data", purpose="reading Arrow") from error
     return pyarrow

@@ -142,7 +142,7 @@ def _is_whole(path: Path, size: int | None) -> bool:
 
 def _client() -> Any:
     try:
-        import huggingface_hub
+        import huggingface_hub  # noqa: PLC0415 (an extra)
     except ImportError as error:
         raise MissingExtraError("huggingface-hub", extra="hub", purpose="downloading a data set") from error
     return huggingface_hub

@@ -145,7 +145,7 @@ class ParquetSource(Source):
 @functools.cache
 def _arrow() -> Any:
     try:
-        import pyarrow.parquet
+        import pyarrow.parquet  # noqa: PLC0415 (an extra)
     except ImportError as error:
         raise MissingExtraError("pyarrow", extra="data", purpose="reading Parquet") from error
     return pyarrow.parquet

@@ -96,6 +96,16 @@ class Source(ABC):
         """Whether the set has classes."""
         return bool(self.classes)
 
+    def targets(self, indices: NDArray[np.int64]) -> NDArray[Any]:
+        """Return the classes of some images for a loss: numbers (B,); with several labels rows (B, K) of 0 and 1."""
+        labels = self.labels[indices]
+        if not self.is_multi_label:
+            return labels.astype(np.int64)
+        present = np.zeros((len(labels), len(self.classes)), dtype=np.float32)
+        row, column = np.nonzero(labels != NO_LABEL)
+        present[row, labels[row, column]] = 1
+        return present
+
     def counts(self) -> NDArray[np.int64]:
         """Count the images of each class, in the order of `classes`."""
         known = self.labels[self.labels != NO_LABEL]

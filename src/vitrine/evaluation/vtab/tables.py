@@ -40,7 +40,7 @@ def table(scores: Sequence[VtabScores]) -> str:
 def draw_figure(file: Path, scores: VtabScores) -> None:
     """Draw four panels, VTAB and its groups; a mean is drawn only if no task of it is missing."""
     try:
-        from matplotlib.figure import Figure
+        from matplotlib.figure import Figure  # noqa: PLC0415 (an extra)
     except ImportError as error:
         raise MissingExtraError("matplotlib", extra="report", purpose="the figure of VTAB") from error
     figure = Figure(figsize=(11, 3.6), layout="constrained")

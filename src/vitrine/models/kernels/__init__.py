@@ -18,7 +18,7 @@ def use_kernels(model: nn.Module, *, device: torch.device, precision: str) -> No
     if device.type != "cuda" or precision == "fp32" or find_spec("triton") is None:
         return
     # Triton is an optional package.
-    from vitrine.models.kernels.layers import speed_up
+    from vitrine.models.kernels.layers import speed_up  # noqa: PLC0415 (imports triton, an extra)
 
     speed_up(model, in_fp8=precision == "fp8")
 

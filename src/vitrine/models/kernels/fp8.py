@@ -21,13 +21,13 @@ from vitrine.models.kernels.packed_attention import attention_backward, attentio
 
 E4M3, E5M2 = torch.float8_e4m3fn, torch.float8_e5m2
 TOKEN_SCALE = 4.0  # tokens up to 112 fit; below 0.004 they lose digits
-# Every so many rows are looked at for a gradient's scale; so many times the largest seen still fits.
+# One row in SAMPLED decides a gradient's scale; values up to HEADROOM times the largest sampled one still fit.
 SAMPLED, HEADROOM = 64, 16.0
 TURNED_TILE, TURNED_WARPS = (64, 128), 8
 
 
 def suits(tokens: Tensor) -> bool:
-    """Say whether rows and device fit: products in fp8 need multiples of 16, and pay only when they are large."""
+    """Return whether rows and device fit: products in fp8 need multiples of 16, and pay only when they are large."""
     rows = tokens.numel() // tokens.shape[-1]
     return tokens.is_cuda and tokens.shape[-1] % 16 == 0 and rows % 16 == 0 and rows >= 4096
 

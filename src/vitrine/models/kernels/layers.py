@@ -76,7 +76,7 @@ class FastSelfAttention(SelfAttention):
 
 
 def is_low_precision(tokens: Tensor) -> bool:
-    """Say whether products of these tokens run in bf16 on a CUDA device."""
+    """Return whether products of these tokens run in bf16 on a CUDA device."""
     if not tokens.is_cuda:
         return False
     if torch.is_autocast_enabled("cuda"):

@@ -3,7 +3,7 @@
 General kernels hand back three gradients, which another pass puts together and a third sums for the bias. Here they
 are written where the projection's own backward pass wants them, in bf16 or fp8, and summed on the way.
 
-Shapes: B images, N tokens, H heads, K channels a head; `qkv` is (B, N, 3, H, K).
+Shapes: B images, N tokens, H heads, K channels per head; `qkv` is (B, N, 3, H, K).
 """
 
 from typing import Any
@@ -113,7 +113,7 @@ def _cut(values, FOR_FP8: tl.constexpr):
 
 
 def suits(tokens: Tensor, *, num_heads: int) -> bool:
-    """Say whether the kernels can take tokens (B, N, D)."""
+    """Return whether the kernels can take tokens (B, N, D)."""
     return tokens.is_cuda and tokens.shape[1] <= MOST_TOKENS and tokens.shape[2] // num_heads in HEAD_WIDTHS
 
 

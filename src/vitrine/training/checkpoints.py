@@ -1,0 +1,96 @@
+"""The checkpoints of a run under way: how they are saved, and how a run that must stop saves itself first."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NoReturn
+
+from vitrine.errors import CheckpointError, DataError, RepeatedError, TryVerb, VitrineError
+from vitrine.runtime.devices import is_bf16
+from vitrine.runtime.processes import Processes
+from vitrine.runtime.progress import notice
+from vitrine.runtime.run_folder import LAST, STOPPED
+from vitrine.spelling import some_of
+from vitrine.training.config import TrainingConfig
+from vitrine.training.messages import not_finite
+from vitrine.training.running_sums import RunningSums
+from vitrine.training.saving import newest_state, numbers_of, remove_old_state, remove_state, save_state
+from vitrine.training.state import TrainingState
+from vitrine.training.stopping import NoMemoryError, StoppedError
+from vitrine.training.task import Task
+
+
+@dataclass(frozen=True, kw_only=True)
+class Checkpoints:
+    """Saves the state of a run to its folder."""
+
+    state: TrainingState
+    task: Task
+    config: TrainingConfig
+    folder: Path
+    processes: Processes
+    shard: bool
+
+    def save(self, name: str, *, must: bool = False) -> bool:
+        """Save the state; if the disk is full, warn and continue, unless this is the last chance."""
+        path = self.folder / name
+        try:
+            save_state(self.state, path, processes=self.processes, shard=self.shard, keeps_old=name == LAST)
+        except (CheckpointError, RepeatedError) as error:
+            if must and isinstance(error, CheckpointError):
+                advice = [*error.advice, self.resuming("to continue from it")]
+                raise CheckpointError(error.problem, advice=advice) from error
+            if must:
+                raise
+            notice(f"Not saved at step {self.state.step}: {error}")
+            return False
+        return True
+
+    def clean_up(self) -> None:
+        """Remove what a finished run no longer needs: the checkpoint before the last, and weights before NaN."""
+        if self.processes.is_first:
+            remove_state(self.folder / STOPPED)
+            remove_old_state(self.folder / LAST)
+
+    def stop_not_finite(self, sums: RunningSums) -> NoReturn:
+        """Stop with the weights of the last good step; report the step, its files, and what may help.
+
+        The same weights on the same batch fail at any learning rate, so the last checkpoint stays to resume from.
+        """
+        bad_step = sums.first_bad_step(self.state.step)
+        batch = some_of(self.task.names_of(bad_step)) or "not named"
+        self.state.step, self.state.sums = bad_step, {}
+        self.save(STOPPED)
+        last = newest_state(self.folder / LAST)
+        raise not_finite(
+            step=bad_step,
+            batch=batch,
+            config=self.config,
+            is_bf16=is_bf16(self.config.precision, device=self.processes.device.type),
+            weights=newest_state(self.folder / STOPPED),
+            run=self.folder.parent,
+            saved_step=bad_step if last is None else int(numbers_of(last)["step"]),
+        )
+
+    def stopped(self) -> StoppedError:
+        """Return the error of a run that a signal stopped after it was saved."""
+        return StoppedError(
+            f"stopped after step {self.state.step} of {self.config.total_steps}; everything is saved",
+            advice=[self.resuming("to continue")],
+        )
+
+    def saved_on(self, error: VitrineError, sums: RunningSums) -> VitrineError:
+        """Save every step before the one that lacked data or memory; return the error with the way to continue."""
+        if sums.is_bad:
+            self.stop_not_finite(sums)
+        self.state.sums = sums.as_numbers()
+        self.save(LAST, must=True)
+        kind = NoMemoryError if isinstance(error, NoMemoryError) else DataError
+        return kind(
+            f"{error.problem}; training stopped after step {self.state.step}, and everything is saved",
+            option=error.option,
+            advice=[*error.advice, self.resuming("to continue")],
+        )
+
+    def resuming(self, purpose: str) -> TryVerb:
+        """Return the advice to resume this run."""
+        return TryVerb("resume", (str(self.folder.parent),), purpose)

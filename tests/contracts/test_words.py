@@ -1,0 +1,73 @@
+"""Words of the command line live in the command line: below it nothing spells an option or a command."""
+
+import ast
+import importlib
+import re
+from pathlib import Path
+
+import pytest
+
+from vitrine.cli.views import PRESENTED, SHARED
+from vitrine.commands import VERBS
+
+SOURCE = Path(__file__).parents[2] / "src" / "vitrine"
+COMMAND = re.compile(rf"(?<![\w`-])--[a-z]|vitrine ({'|'.join(verb.name for verb in VERBS)})\b")
+# Files that record or print a command as data, not in a message.
+RECORDED = {
+    "reports/run_account.py": "the command that repeats a run, on its page",
+    "studies/planning.py": "the command that repeats a study, in its results",
+    "jobs/study.py": "the command that repeats a study, in its document",
+    "reports/figure_style.py": "a variable of CSS",
+}
+
+
+def messages(tree: ast.Module) -> list[tuple[int, str]]:
+    """All text in a module that is no docstring, with its line."""
+    docstrings = {
+        id(node.value)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+    }
+    return [
+        (node.lineno, node.value)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in docstrings
+    ]
+
+
+def test_no_message_below_the_command_line_spells_an_option_or_a_command() -> None:
+    found = []
+    for path in SOURCE.rglob("*.py"):
+        name = str(path.relative_to(SOURCE))
+        if not name.startswith(("cli/", "commands/")) and name not in RECORDED:
+            found += [
+                f"{name}:{line}: {text}"
+                for line, text in messages(ast.parse(path.read_text()))
+                if COMMAND.search(text)
+            ]
+    assert not found, "\n".join(found)
+
+
+@pytest.mark.parametrize("verb", [verb.name for verb in VERBS])
+def test_every_verb_has_a_view(verb: str) -> None:
+    view = importlib.import_module(f"vitrine.cli.views.{SHARED.get(verb, verb)}")
+    assert callable(view.lines)
+
+
+@pytest.mark.parametrize("record", PRESENTED)
+def test_every_plan_has_a_view(record: str) -> None:
+    module, _, name = record.rpartition(".")
+    assert getattr(importlib.import_module(module), name)
+    view, function = PRESENTED[record].split(":")
+    assert callable(getattr(importlib.import_module(f"vitrine.cli.views.{view}"), function))
+
+
+def test_no_record_of_the_jobs_carries_words() -> None:
+    found = [
+        f"{path.relative_to(SOURCE)}: {node.name}"
+        for room in ("jobs", "commands", "runs")
+        for path in (SOURCE / room).rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.FunctionDef) and node.name == "__str__"
+    ]
+    assert not found
