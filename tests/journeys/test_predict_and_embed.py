@@ -258,7 +258,7 @@ def test_inspect_takes_the_box_where_the_first_word_is_a_photo(command_line, inb
     code, _, err = command_line("inspect")("inspect", "inbox/0.png", "--out", "look", "--show", "0")
     assert code == 0, err
     assert "Plan: box at 32x32 px" in err
-    assert "1 image, 0 shown" in err
+    assert "1 image, 0 with figures" in err
 
 
 def test_a_full_disk_is_said_in_one_sentence_and_leaves_no_half_a_file(inbox, here, monkeypatch):
