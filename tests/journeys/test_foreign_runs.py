@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+import yaml
 from journeys.commandline import assert_refused, inside
 from journeys.test_training import SHAPES, SMALL, interrupted
 from safetensors.torch import load_file
@@ -165,13 +166,10 @@ def test_data_of_the_hub_that_is_not_in_the_cache_is_asked_for_first(run: Path, 
 def test_a_teacher_at_an_address_of_the_web_is_asked_for_first(
     run: Path, listener: socket.socket, elsewhere: None
 ) -> None:
-    config = (run / "config.yaml").read_text()
     address = f"http://127.0.0.1:{listener.getsockname()[1]}/teacher.safetensors"
-    config = config.replace("objective: labels", "objective: distillation").replace(
-        "teacher: null", f"teacher: {address}"
-    )
-    assert address in config
-    (run / "config.yaml").write_text(config)
+    recipe = yaml.safe_load((run / "config.yaml").read_text())
+    recipe["objective"] = {"kind": "distillation", "teacher": address}
+    (run / "config.yaml").write_text(yaml.safe_dump(recipe))
     with pytest.raises(vitrine.VitrineError) as refused:
         vitrine.resume(run)
     assert refused.value.advice == (TryOption("allow_download", "to download it", True),)

@@ -248,7 +248,7 @@ def test_few_shots_are_those_that_there_are_examples_for(command_line, here):
     class_folders(here / "photos", each=12)
     code, out, err = command_line("fewshot")("fewshot", "photos", "--no-cache", "--seeds", "1")
     assert code == 0, err
-    assert "A class has 6 examples to draw from, so 10, 25 shots are left out" in err
+    assert "Skipping 10, 25 shots" in err and "6 training examples" in err
     assert "5-shot" in out and "10-shot" not in out
     with pytest.raises(DataError, match="fewer than 10 shots"):
         vitrine.fewshot("photos", shots="10", cache=False)
@@ -258,7 +258,7 @@ def test_inspect_takes_the_box_where_the_first_word_is_a_photo(command_line, inb
     code, _, err = command_line("inspect")("inspect", "inbox/0.png", "--out", "look", "--show", "0")
     assert code == 0, err
     assert "Plan: box at 32x32 px" in err
-    assert "1 image, 0 shown" in err
+    assert "1 image, 0 with figures" in err
 
 
 def test_a_full_disk_is_said_in_one_sentence_and_leaves_no_half_a_file(inbox, here, monkeypatch):

@@ -91,7 +91,7 @@ def test_a_study_that_is_killed_goes_on_where_it_was(tmp_path: Path) -> None:
         return results.exists() and bool(others)
 
     with started(*arguments) as process:
-        wait_until(is_half_way)
+        wait_until(is_half_way, seconds=150)  # a busy machine
         process.kill()
     before = results.read_bytes()
     finished = [line["run"] for line in lines(tmp_path / "resolution")]

@@ -173,7 +173,7 @@ def test_what_is_not_installed_is_refused_before_a_folder_is_made(tmp_path: Path
         done = inside(
             "pretrain", SHAPES, *SMALL, "--steps", "4", "--out", tmp_path / "run", "--wandb", "shapes"
         )
-    assert_refused(done, "--wandb needs the package wandb", "pip install 'vitrine[wandb]'")
+    assert_refused(done, "wandb needs the package wandb", "pip install 'vitrine[wandb]'")
     assert not (tmp_path / "run").exists()
 
 
@@ -359,7 +359,7 @@ def test_a_disk_without_room_for_a_checkpoint_is_found_before_the_first_step(tmp
     full = type("Usage", (), {"free": 2_000})()
     with mock.patch("shutil.disk_usage", lambda path: full):
         done = inside("pretrain", SHAPES, *SMALL, "--steps", "8", "--out", tmp_path / "run")
-    assert_refused(done, "0.0 MB free and the run needs", "3 checkpoints of", "use --out to write elsewhere")
+    assert_refused(done, "0.0 MB free and the run needs", "4 checkpoints of", "use --out to write elsewhere")
     assert "Plan: " not in done.stderr
 
 

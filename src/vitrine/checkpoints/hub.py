@@ -32,7 +32,7 @@ def fetch(repository: str, *, revision: str | None = None) -> Path:
                 repository,
                 name,
                 revision=revision,
-                tqdm_class=told_bar(),
+                tqdm_class=listener_bar(),
                 library_name="vitrine",
                 local_files_only=is_offline(),
             )
@@ -108,11 +108,11 @@ def unreachable(repository: str, name: str) -> CheckpointError:
     )
 
 
-def told_bar() -> type[Any]:
-    """Make a bar for huggingface-hub that tells our listener instead of drawing."""
+def listener_bar() -> type[Any]:
+    """Return a progress bar for huggingface-hub that reports to our listener instead of drawing."""
     from tqdm import tqdm  # type: ignore[import-untyped]  # noqa: PLC0415 (an extra)
 
-    class Told(tqdm):  # type: ignore[misc]
+    class ListenerBar(tqdm):  # type: ignore[misc]
         def __init__(self, *args: Any, **options: Any) -> None:
             options.pop("name", None)
             self._listener = current_listener()
@@ -133,4 +133,4 @@ def told_bar() -> type[Any]:
                 self._listener.finish()
                 self._listener = None
 
-    return Told
+    return ListenerBar

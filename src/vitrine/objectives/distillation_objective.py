@@ -156,9 +156,9 @@ class DistillationObjective(DistillationConfig, Objective):
         kept = kept_answers(context, features, output, bytes_per_image=(1 + count) * width * 4)
 
         def look_up(rows: Rows) -> Parts:
-            found = copy_to_device(kept[torch.from_numpy(rows.indices)], context.processes.device)
-            found = found.view(len(rows.indices), 1 + count, width)
-            return found[:, 0], found[:, 1:]
+            answers = copy_to_device(kept[torch.from_numpy(rows.indices)], context.processes.device)
+            answers = answers.view(len(rows.indices), 1 + count, width)
+            return answers[:, 0], answers[:, 1:]
 
         return look_up
 

@@ -56,7 +56,7 @@ class RecipeOptions(TypedDict, total=False):
 
 
 def chosen_recipe(name: str | None, **options: Unpack[RecipeOptions]) -> Recipe:
-    """Find a recipe by name or file, then change what was given; `settings` come last.
+    """Find a recipe by name or file, then apply the options; `settings` come last.
 
     Without a name it is the recipe of the objective; an objective other than the recipe's replaces that.
     """
@@ -78,8 +78,8 @@ def chosen_recipe(name: str | None, **options: Unpack[RecipeOptions]) -> Recipe:
         recipe = with_model(recipe, model)
     named = {name: options.get(name) for name in TRAINING_OPTIONS} | {"total_steps": steps}
     training = {key: value for key, value in named.items() if value is not None}
-    given = training.keys() | {path.removeprefix("training.") for path in by_setting}
-    recipe = with_training(recipe, training, given=given)
+    asked = training.keys() | {path.removeprefix("training.") for path in by_setting}
+    recipe = with_training(recipe, training, asked_for=asked)
     if (size := options.get("size")) is not None:
         recipe = dataclasses.replace(recipe, size=size)
     if epochs is not None or wanted_steps is not None:
@@ -93,14 +93,14 @@ def lasting(name: str) -> str:
     return str(Path(name).resolve()) if Path(name).exists() else name
 
 
-def with_training(recipe: Recipe, training: Mapping[str, Any], *, given: Collection[str]) -> Recipe:
-    """Change settings of the training; those that are `given`, here or by a setting, are not adapted to the data."""
-    kept = (name for name in ("warmup_steps", "log_every") if name in given)
+def with_training(recipe: Recipe, training: Mapping[str, Any], *, asked_for: Collection[str]) -> Recipe:
+    """Change settings of the training; those asked for, here or by a setting, are not adapted to the data."""
+    kept = (name for name in ("warmup_steps", "log_every") if name in asked_for)
     return dataclasses.replace(
         recipe,
         training=dataclasses.replace(recipe.training, **training),
         asked_for=tuple(dict.fromkeys((*recipe.asked_for, *kept))),
-        least_steps=0 if "batch_size" in given else recipe.least_steps,
+        least_steps=0 if "batch_size" in asked_for else recipe.least_steps,
     )
 
 

@@ -1,4 +1,4 @@
-"""Reports as one HTML file each, with pictures inside: what a scan found, and pairs of copies."""
+"""The pages of `vitrine check` (problems, classes, samples) and `vitrine dedup` (pairs of copies)."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -17,23 +17,27 @@ from vitrine.reports.thumbnails import thumbnail
 from vitrine.runtime.progress import track
 from vitrine.spelling import printable
 
-# Most of each kind that a page shows: it stays a file that any browser opens at once. The CSV files hold all.
+# Limits per page, so that any browser opens it quickly. The CSV files hold everything.
 MOST_BAD = 60
 MOST_PAIRS = 60
 MOST_SAMPLES = 240
 MOST_SAMPLES_A_CLASS = 6
-# Problems that are neither a file's nor a pair's, so that no picture shows them.
+# Problems of neither a file nor a pair, which no picture shows.
 ELSEWHERE = ("damaged shard", "extreme shape", "empty class", "missing class", "single class", "tiny class")
 _PAIR_KINDS = (
-    ("leak", "Leaks between splits", "The same picture in two splits: the score on the second is too good."),
-    ("conflict", "Copies with different labels", "The same picture under two names: one of them is wrong."),
-    ("exact", "Equal files", "Byte for byte the same file, more than once in one split."),
-    ("near", "Near duplicates", "Re-compressed, resized, brightened or slightly moved copies in one split."),
+    (
+        "leak",
+        "Leaks between splits",
+        "The same image is in two splits, so the score on the second is optimistic.",
+    ),
+    ("conflict", "Copies with different labels", "The same image has two labels, so one of them is wrong."),
+    ("exact", "Equal files", "Identical files in one split."),
+    ("near", "Near duplicates", "Recompressed, resized, brightened or slightly shifted copies in one split."),
 )
 
 
 def render_scan(report: ScanReport, splits: Mapping[str, Source]) -> str:
-    """Make the page of `vitrine check`."""
+    """Render the page of `vitrine check`."""
     bad = [
         _bad_file(splits[split], index)
         for split, indices in report.bad.items()
@@ -63,7 +67,7 @@ def render_scan(report: ScanReport, splits: Mapping[str, Source]) -> str:
 
 
 def render_overlap(overlap: Overlap, train: Source, tests: Mapping[str, Source]) -> str:
-    """Make the page of `vitrine dedup`: the least similar pairs first, as those are the ones to look at."""
+    """Render the page of `vitrine dedup`, least similar pairs first: those are worth checking."""
     sources = {TRAIN: train, **tests}
     ordered = sorted(overlap.pairs, key=lambda found: found.pair.similarity)
     chosen = [*ordered[: 2 * MOST_PAIRS], *ordered[2 * MOST_PAIRS :][-MOST_PAIRS:]]
@@ -132,7 +136,7 @@ def _class_table(report: ScanReport) -> list[dict[str, Any]]:
 
 
 def _samples(report: ScanReport, splits: Mapping[str, Source]) -> list[dict[str, Any]]:
-    """Pick a few images of each class, evenly through its list, from the first split that has any."""
+    """Choose a few images of each class, spread evenly over its list, from the first split."""
     split, source = next(iter(splits.items()))
     bad = set(report.bad[split])
     if not source.is_labelled:

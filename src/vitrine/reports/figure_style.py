@@ -1,4 +1,4 @@
-"""What every figure shares: one colour scale, one ink, overlays, and how a figure becomes PNG, SVG and page."""
+"""Shared by all figures of an inspection: colour scale, ink, overlays, and saving as PNG, SVG and page."""
 
 import io
 import re
@@ -20,18 +20,18 @@ if TYPE_CHECKING:
 SCALE = "viridis"
 INK, PAPER, ACCENT = "#1d1f23", "#fefefe", "#4267b2"
 PNG_DPI = 144
-# Of an overlay: how much is colour where the map is 0 and where it is largest; the rest is the picture.
+# Share of colour in an overlay where the map is 0 and where it is largest; the rest is the picture.
 LEAST_COLOUR, MOST_COLOUR = 0.3, 0.8
-# A few patches often hold most of a map: what lies above this percentile is drawn as the largest.
+# A few patches often hold most of a map: values above this percentile are drawn as the largest.
 TOP_PERCENTILE = 98
-SCALE_WORDS = "weight, from the map's least to its top 2 %"
-# What the page's style calls these colours, so that a drawing follows light and dark.
+SCALE_WORDS = "weight, from the map's minimum to its top 2 %"
+# Names of these colours in the page's style, so that a figure follows light and dark.
 _IN_PAGE = {INK: "currentColor", PAPER: "none", ACCENT: "var(--bar-0)"}
 
 
 @contextmanager
 def drawing(name: str) -> Iterator[None]:
-    """Set the style for figures made in the block; `name` keeps their marks apart when they share a page."""
+    """Set the style for figures made in the block; `name` makes their ids unique on a page."""
     try:
         import matplotlib  # noqa: PLC0415 (an extra)
     except ImportError as error:
@@ -71,7 +71,7 @@ def save_figure(figure: "Figure", folder: Path, name: str) -> str:
 
 
 def for_page(svg: str, *, prefix: str) -> str:
-    """Cut an SVG file down to what stands in a page: no header, its own names, the page's colours."""
+    """Turn an SVG file into a part of a page: no header, unique ids, the page's colours."""
     body = svg[svg.index("<svg") :]
     body = re.sub(r"<metadata>.*?</metadata>", "", body, count=1, flags=re.DOTALL)
     body = re.sub(r' height="[\d.]+pt"', "", body, count=1)
@@ -84,7 +84,7 @@ def for_page(svg: str, *, prefix: str) -> str:
 
 
 def overlay(picture: NDArray[np.uint8], weights: NDArray[Any]) -> NDArray[Any]:
-    """Lay a map (GH, GW) in colour over a picture (height, width, 3): (height, width, 3) from 0 to 1.
+    """Overlay a map (GH, GW) in colour on a picture (height, width, 3): (height, width, 3) from 0 to 1.
 
     Where the map is small the picture stays, in grey.
     """
@@ -98,7 +98,7 @@ def overlay(picture: NDArray[np.uint8], weights: NDArray[Any]) -> NDArray[Any]:
 
 
 def scaled(maps: NDArray[Any]) -> NDArray[Any]:
-    """Bring maps (..., GH, GW) each from 0, its least, to 1, its top percentile; a flat map is 0."""
+    """Scale each map (..., GH, GW) from 0, its minimum, to 1, its top percentile; a flat map is 0."""
     least = maps.min(axis=(-2, -1), keepdims=True)
     top = np.percentile(maps, TOP_PERCENTILE, axis=(-2, -1), keepdims=True)
     top = np.where(top > least, top, maps.max(axis=(-2, -1), keepdims=True))
@@ -107,7 +107,7 @@ def scaled(maps: NDArray[Any]) -> NDArray[Any]:
 
 
 def mosaic(tiles: NDArray[Any], *, gap: int = 1) -> NDArray[Any]:
-    """Set tiles (R, C, h, w) beside each other with empty lines between: one image, NaN in the gaps."""
+    """Arrange tiles (R, C, h, w) in one image, with NaN in the gaps."""
     rows, columns, height, width = tiles.shape
     out = np.full((rows * (height + gap) - gap, columns * (width + gap) - gap), np.nan)
     for row in range(rows):
@@ -118,7 +118,7 @@ def mosaic(tiles: NDArray[Any], *, gap: int = 1) -> NDArray[Any]:
 
 
 def label(axis: Any, text: str, *, most: int = 34) -> None:
-    """Title a panel with a name from outside: never read as a formula, shortened in the middle, one line."""
+    """Title a panel with a name from outside: never parsed as math, one line, shortened in the middle."""
     clean = "".join(letter if letter.isprintable() else "?" for letter in text)
     if len(clean) > most:
         clean = f"{clean[: most // 2 - 1]}…{clean[-most // 2 :]}"

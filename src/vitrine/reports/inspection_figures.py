@@ -1,4 +1,4 @@
-"""The figures of the paper and those beyond it, one function each, from arrays to a drawing."""
+"""The figures of an inspection, the paper's and others: one function each, from arrays to a matplotlib figure."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -81,7 +81,7 @@ def draw_distance(found: NDArray[Any], *, num_images: int, image_size: tuple[int
 
 
 def draw_rollout(pictures: NDArray[np.uint8], maps: NDArray[Any], names: list[str]) -> "Figure":
-    """Draw each picture with its rollout beside it (Figures 6 and 14)."""
+    """Draw each picture next to its attention rollout (Figures 6 and 14)."""
     rows = -(-len(pictures) // PICTURES_A_ROW)
     columns = 2 * min(PICTURES_A_ROW, len(pictures))
     figure = _figure(1.9 * columns + 0.9, 0.1 + rows * (0.35 + 1.85 * pictures.shape[1] / pictures.shape[2]))
@@ -103,7 +103,7 @@ def draw_rollout(pictures: NDArray[np.uint8], maps: NDArray[Any], names: list[st
 
 
 def draw_heads(picture: NDArray[np.uint8], maps: NDArray[Any], *, name: str, query: str) -> "Figure":
-    """Draw every head of every layer, (L, H, GH, GW), each map by its own scale, the picture beside them."""
+    """Draw every head of every layer, (L, H, GH, GW), each map with its own scale, next to the picture."""
     L, H, GH, GW = maps.shape
     gap = max(1, GH // 10)
     tiles = mosaic(scaled(maps), gap=gap)
@@ -121,7 +121,7 @@ def draw_heads(picture: NDArray[np.uint8], maps: NDArray[Any], *, name: str, que
     axis.spines[:].set_visible(False)
     axis.set_xlabel("head")
     axis.set_ylabel("layer")
-    axis.set_title(f"What {query} attends to, head by head")
+    axis.set_title(f"Attention of {query}, by head")
     bar = figure.colorbar(shown, ax=axis, shrink=0.5, label=SCALE_WORDS if L > 6 else "weight")
     bar.outline.set_visible(False)
     return figure
@@ -137,7 +137,7 @@ def draw_tokens(
     number: int,
     patch: tuple[int, int] | None,
 ) -> "Figure":
-    """Draw one picture's panels: maps laid over it, tokens' components as colour, and their lengths."""
+    """Draw one picture's panels: overlaid maps, token components as colours, and token norms."""
     count = 3 + len(overlays)
     height, width = picture.shape[:2]
     figure = _figure(2.2 * count + 0.5, 0.4 + 2.15 * height / width)

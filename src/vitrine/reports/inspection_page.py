@@ -29,33 +29,32 @@ POSITION_KINDS = {
     "relative": "relative",
 }
 OF_DISTANCE = (
-    "How far from a patch, in pixels, a head gathers what it mixes into it: distances between patches weighted by "
-    "attention, averaged over patches and images. Class token, registers and their like are dropped and the rows "
-    "normalised again."
+    "Mean distance in pixels between a patch and the patches that a head attends to, weighted by attention and "
+    "averaged over patches and images. Class token and registers are dropped and the rows normalised again."
 )
 OF_ROLLOUT = (
-    "How much of the output comes from each patch through all layers: heads averaged, the identity added for the "
-    "residual branch, rows normalised, layers multiplied."
+    "Influence of each patch on the output through all layers (brighter = more influence): heads averaged, the "
+    "identity added for the residual branch, rows normalised, layers multiplied."
 )
 OF_TOKENS = (
     "Attention averaged over heads, from the output and from the patch in the red frame; three principal components "
-    "of the tokens as colours, the same in all images; lengths of the tokens, the longest by far in a red ring."
+    "of the tokens as colours, the same in all images; norms of the tokens, outliers in a red ring."
 )
 OF_CONVOLUTION = (
-    "Principal components of the last feature map's cells as colours, the same in all images, and the lengths of the "
-    "cells, those far beyond the rest in a red ring."
+    "Principal components of the last feature map's cells as colours, the same in all images, and the norms of the "
+    "cells, outliers in a red ring."
 )
-OF_HEADS = "A map for every head of every layer, each by its own scale."
+OF_HEADS = "One map per head and layer, each with its own scale."
 OF_LAYERS = (
-    "Linear CKA of what any two layers put out, 0 the embedded patches, over patch tokens of all images: 1 is the "
-    "same up to rotation and scale. Blocks of one colour are layers that do much the same."
+    "Linear CKA between the outputs of any two layers over the patch tokens of all images; layer 0 is the patch "
+    "embedding. 1 means equal up to rotation and scale: blocks of one colour are layers with similar outputs."
 )
-OF_STAGES = "Linear CKA of what any two stages put out, averaged over the map, over all images."
+OF_STAGES = "Linear CKA between the outputs of any two stages, averaged over the map, over all images."
 
 
 @dataclass(frozen=True, kw_only=True)
 class PageFigure:
-    """One figure in the album: its file's name, heading, words, and how it is drawn."""
+    """One figure of the page: file name, heading, explanation, and the function that draws it."""
 
     name: str
     heading: str
@@ -65,7 +64,7 @@ class PageFigure:
 
 @dataclass(frozen=True, kw_only=True)
 class Captions:
-    """What the figures call the images and classes that they show."""
+    """Names of images and classes in the figures."""
 
     names: list[str]
     of_class: list[str]
@@ -74,7 +73,7 @@ class Captions:
 
 
 def page_figures(analysis: Analysis, *, model: Model, captions: Captions) -> list[PageFigure]:
-    """List the figures that there is something to draw for, in the order of the page."""
+    """List the figures for which there are results, in the order of the page."""
     plates = _model_figures(analysis, model)
     if analysis.distance is not None:
         draw = partial(
@@ -134,10 +133,10 @@ def described(model: Model, *, variant: str | None) -> str:
 
 
 def facts_of(analysis: Analysis, *, image_size: tuple[int, int]) -> list[tuple[str, str]]:
-    """Return the headline figures, each with what it is."""
+    """Return the headline figures, each with its words."""
     facts = [(" x ".join(map(str, image_size)), "pixels, height x width")]
     if analysis.num_images:
-        facts.append((f"{analysis.num_images:,}", "images averaged over"))
+        facts.append((f"{analysis.num_images:,}", "images in the averages"))
     if analysis.filters is not None:
         count = len(analysis.filters.explained)
         share = f"{100 * analysis.filters.explained.sum():.0f} %"
@@ -167,9 +166,9 @@ def render_inspection(drawn: Sequence[tuple[PageFigure, str]], **values: Any) ->
 
 
 def is_wide(svg: str) -> bool:
-    """Whether a drawing is a strip, of which nothing would be seen on a phone if it were shrunk to its width."""
-    found = re.search(r'viewBox="0 0 ([\d.]+) ([\d.]+)"', svg)
-    return found is not None and float(found[1]) >= LEAST_WIDE * float(found[2])
+    """Whether a drawing is so wide that it would be unreadable at the width of a phone."""
+    box = re.search(r'viewBox="0 0 ([\d.]+) ([\d.]+)"', svg)
+    return box is not None and float(box[1]) >= LEAST_WIDE * float(box[2])
 
 
 def _model_figures(analysis: Analysis, model: Model) -> list[PageFigure]:
@@ -180,9 +179,9 @@ def _model_figures(analysis: Analysis, model: Model) -> list[PageFigure]:
     if analysis.positions is None or not isinstance(model, ViT):
         return plates
     words = (
-        "Tile (row, column) shows how much the key of the offset to each patch is like the key of offset 0."
+        "Tile (row, column) shows the similarity of the key of the offset to each patch with the key of offset 0."
         if model.config.positions == "relative"
-        else "Tile (row, column) shows the cosine of that patch's position embedding with all the others'."
+        else "Tile (row, column) shows the cosine similarity of that patch's position embedding with all others."
     )
     kind = POSITION_KINDS[model.config.positions]
     is_one = analysis.positions.ndim == 3
@@ -200,7 +199,7 @@ def _filter_words(model: Model) -> str:
     if not isinstance(model, ViT):
         before, whose = "A ResNet has no patches. ", "the first convolution's kernel"
     elif model.config.stem is not None:
-        before = "The hybrid's patch projection reads a feature map, no pixels. "
+        before = "The hybrid's patch projection reads a feature map, not pixels. "
         whose = "the first convolution's kernel"
     return f"{before}Principal components of {whose}, with their share of its variance. Grey is zero."
 

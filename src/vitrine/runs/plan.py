@@ -179,8 +179,8 @@ def require_disk_space(
     trained = sum(parameter.numel() for parameter in module.parameters() if parameter.requires_grad)
     averages = weights if training.average_decay is not None else 0
     checkpoint = FP32_BYTES * (weights + averages + num_states(training) * trained)
-    # The last one, the best if there are evaluations, and the one that is about to replace either.
-    count = 3 if has_best else 2
+    # The last one, the one before it, the best if there are evaluations, and the one that is being written.
+    count = 4 if has_best else 3
     needed = count * checkpoint + FP32_BYTES * weights
     free = shutil.disk_usage(folder.path).free
     if free < needed:

@@ -38,7 +38,7 @@ def may_download() -> bool:
 
 
 def is_offline() -> bool:
-    """Whether nothing may be downloaded from the hub: the user sets HF_HUB_OFFLINE, or has not allowed it here."""
+    """Whether nothing may be downloaded: the user sets HF_HUB_OFFLINE, or has not allowed it here."""
     return _is_offline_by_wish() or not may_download()
 
 

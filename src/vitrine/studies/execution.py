@@ -152,6 +152,15 @@ def _result_line(run: Run, plan: Plan, values: Mapping[str, Any], *, scale: str)
 
 
 def _clear(plan: Plan, run: Run) -> None:
-    """Remove a finished run's checkpoints, and its whole folder unless another run starts from its weights."""
-    folder = plan.run_folder(run)
-    shutil.rmtree(RunFolder(folder).checkpoints if run.role == "preparation" else folder, ignore_errors=True)
+    """Remove a finished run's folder, but keep the weights if another run starts from them."""
+    folder = RunFolder(plan.run_folder(run))
+    if run.role != "preparation":
+        shutil.rmtree(folder.path, ignore_errors=True)
+        return
+    for path in folder.path.iterdir():
+        if path == folder.model:
+            continue
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink(missing_ok=True)

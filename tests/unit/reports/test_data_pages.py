@@ -33,7 +33,7 @@ def splits(tmp_path):
 
 def test_the_page_shows_bad_files_pairs_classes_and_samples(splits):
     page = render_scan(scan(splits), splits)
-    for words in ("Files that cannot be read", "Leaks between splits", "Classes to look at", "Samples"):
+    for words in ("Files that cannot be read", "Leaks between splits", "Problems with classes", "Samples"):
         assert words in page
     assert "train/dog/cut.jpg" in page and "val/dog/leak.jpg" in page
     assert page.count("<img") >= 2 + 1 + 12  # the pair, what is left of the cut file, samples
@@ -94,7 +94,7 @@ def test_the_page_of_pairs_shows_the_doubtful_ones_first(tmp_path):
     (train / "dog" / "same.png").write_bytes((test / "dog" / "3.png").read_bytes())
     sources = open_source(train), {"test": open_source(test)}
     page = render_overlap(find_overlap(*sources), *sources)
-    assert "2 of 14 training images to leave out" in page
+    assert "2 of 14 training images to exclude" in page
     assert page.index("cat/near.jpg") < page.index("dog/same.png")
 
 

@@ -2,10 +2,12 @@
 
 import dataclasses
 import hashlib
+import json
 from pathlib import Path
 
 import pytest
 import torch
+import yaml
 from pictures import class_folders
 from unit.runs.simple import simple_run
 
@@ -155,3 +157,24 @@ def test_several_labels_per_image_are_evaluated_against_all_of_them() -> None:
     assert targets.sum(dim=1).tolist() == [2] * len(source)
     found = evaluate_classes(model, validation, loss="sigmoid")
     assert set(found) == {"loss", "accuracy"}
+
+
+def test_a_run_of_version_0_1_resumes_with_the_settings_of_its_objective(tmp_path: Path) -> None:
+    """Then the objective was a name, its settings were sections of their own, and run.json said less."""
+    small = [f"model_options.{name}={value}" for name, value in TINY.items()]
+    vitrine.pretrain(
+        "generated:shapes?size=32&count=16", objective="autoencoder", model="ViT", steps=2, batch_size=4, size=32,
+        out=tmp_path, device="cpu", workers=0, set=[*small, "autoencoder.hidden=0.5", "autoencoder.decoder_width=16",
+        "autoencoder.decoder_depth=1", "autoencoder.decoder_heads=2"],
+    )  # fmt: skip
+    run = RunFolder(tmp_path)
+    values = yaml.safe_load(run.read_recipe())
+    section = values.pop("objective")
+    earlier = {"objective": section.pop("kind"), "loss": "softmax", "autoencoder": section, "multi_crop": {}}
+    run.recipe_file.write_text(yaml.safe_dump({**values, **earlier}))
+    record = json.loads(run.record_file.read_text())
+    del record["weights_prefix"]
+    run.record_file.write_text(json.dumps(record))
+    result = vitrine.resume(tmp_path, set="training.total_steps=3")
+    assert (result.steps, result.objective) == (3, "autoencoder")
+    assert yaml.safe_load(run.read_recipe())["objective"] == {"kind": "autoencoder", **section}

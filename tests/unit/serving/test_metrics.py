@@ -1,5 +1,8 @@
 """The names that users scrape, and a registry per server."""
 
+import subprocess
+import sys
+
 import pytest
 
 from vitrine.serving.metrics import CONTENT_TYPE, Metrics
@@ -28,3 +31,14 @@ def test_two_servers_in_one_process_count_by_themselves(metrics):
     metrics.count_batch(task="logits", size=2, seconds=0.1)
     assert (metrics.value("vitrine_pictures_total", task="logits"), metrics.num_pictures) == (2, 2)
     assert (other.value("vitrine_pictures_total", task="logits"), other.num_pictures) == (0, 0)
+
+
+def test_serving_without_its_extra_names_the_command_that_installs_it():
+    code = (
+        "import sys; sys.modules['prometheus_client'] = None\n"
+        "import vitrine\n"
+        "try:\n    vitrine.serve('box', port=0)\n"
+        "except ImportError as error:\n    print(type(error).__name__, error.package, error.extra)"
+    )
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=100)
+    assert found.stdout.split() == ["MissingExtraError", "prometheus-client", "serve"], found.stderr

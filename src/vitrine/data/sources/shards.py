@@ -19,7 +19,7 @@ from vitrine.data.sources.labels import class_number, pack_labels, sorted_classe
 from vitrine.data.sources.source import ALL, NO_LABEL, SPLIT_NAMES, Example, Labels, Source
 from vitrine.data.sources.tar_index import Member, read_index, walk_tar
 from vitrine.errors import DataError, MissingExtraError
-from vitrine.runtime.cache import may_download, why_offline
+from vitrine.runtime.cache import is_offline, may_download, why_offline
 from vitrine.runtime.files import parse_json
 from vitrine.spelling import printable
 
@@ -147,7 +147,8 @@ def read_remote(address: str, *, start: int | None = None, end: int | None = Non
 
 
 def _remote(address: str) -> tuple[Any, str]:
-    if not may_download():
+    is_local = address.startswith(("file://", "local://", "memory://"))
+    if not may_download() or (is_offline() and not is_local):
         reason, advice = why_offline()
         raise DataError(f"{printable(address)} cannot be read: {reason}", advice=advice)
     try:

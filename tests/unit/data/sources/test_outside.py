@@ -69,3 +69,11 @@ def test_a_split_file_cannot_add_files_to_a_data_set(tmp_path: Path) -> None:
     split.write_text(split.read_text() + "../../secret.png,cat,train\n")
     with pytest.raises(DataError, match="secret"):
         open_splits(tmp_path / "photos", val_fraction=0.5, split_file=split)
+
+
+def test_shards_on_the_web_are_not_read_where_the_user_forbids_the_network(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    with pytest.raises(DataError, match="HF_HUB_OFFLINE"):
+        open_source("http://127.0.0.1:9/shards")
