@@ -270,7 +270,9 @@ def on_cuda(root: Path, options: argparse.Namespace) -> dict[str, Any]:
 def inputs(batches: Iterable[Batch], how: Augment) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
     """Augment batches and turn them into the model's input."""
     for batch in batches:
-        pixels, targets = augment(batch.images, batch.labels, batch.rows, how=how, num_classes=1000, seed=0)
+        pixels, targets = augment(
+            batch.images, batch.labels, batch.rows, config=how, num_classes=1000, seed=0
+        )
         yield Preprocess(size=pixels.shape[-2:]).normalise(pixels, dtype=torch.bfloat16), targets
 
 

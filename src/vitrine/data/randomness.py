@@ -6,7 +6,7 @@ Philox 4x32-10 (Salmon et al., 2011, "Parallel random numbers: as easy as 1, 2, 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-# One stream for each use, so that two uses of the same image never share numbers.
+# One stream per use, so that two uses of the same image never share numbers.
 STREAMS = {
     name: number for number, name in enumerate(("order", "view", "augment", "mix", "generated", "crops"))
 }
@@ -70,7 +70,7 @@ def beta_from_uniforms(numbers: NDArray[np.float64], alpha: float) -> NDArray[np
     return draws
 
 
-# Two gamma draws, each of eight attempts with three uniforms and one uniform more.
+# Two gamma draws, each with eight attempts of three uniforms, and one more uniform.
 _ATTEMPTS = 8
 BETA_UNIFORMS = 2 * (3 * _ATTEMPTS + 1)
 
@@ -86,7 +86,7 @@ def _gamma(numbers: NDArray[np.float64], alpha: float) -> NDArray[np.float64]:
         is_good = (cube > 0) & (np.log(1 - u3) < 0.5 * normal**2 + d - d * cube + d * np.log(cube))
     chosen = np.argmax(is_good, axis=1)
     draw = d * cube[np.arange(len(cube)), chosen]
-    draw[~is_good.any(axis=1)] = d  # once in 10^10 draws: its mean will do
+    draw[~is_good.any(axis=1)] = d  # once in 10^10 draws: the mean is close enough
     if alpha < 1:
         draw *= (1 - numbers[:, -1]) ** (1 / alpha)
     return np.asarray(draw)

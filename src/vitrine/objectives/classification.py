@@ -73,7 +73,7 @@ class LabelsObjective(Objective):
 
         def prepare(batch: Batch) -> Parts:
             pixels, targets = augment(
-                batch.images, batch.labels, batch.rows, how=context.augment, num_classes=len(context.classes),
+                batch.images, batch.labels, batch.rows, config=context.augment, num_classes=len(context.classes),
                 seed=context.seed, progress=batch.rows.step / context.total_steps,
             )  # fmt: skip
             return context.preprocess.normalise(pixels), targets

@@ -97,7 +97,7 @@ class DinoObjective(SelfDistillationConfig, Objective):
 
         def parts_of(pixels: Tensor, rows: Rows, seed: int) -> Parts:
             views = multi_crop(
-                pixels, rows, how=self.multi_crop, size=preprocess.size, local_size=small, seed=seed
+                pixels, rows, config=self.multi_crop, size=preprocess.size, local_size=small, seed=seed
             )
             return tuple(preprocess.normalise(view) for view in views)
 

@@ -229,7 +229,7 @@ def augmented(
 ) -> tuple[Tensor, Tensor]:
     """Augment a batch as the recipe says: pixels from 0 to 255 and soft labels (B, K)."""
     return augment(
-        batch.images, labels, batch.rows, how=context.augment, num_classes=num_classes, seed=context.seed,
+        batch.images, labels, batch.rows, config=context.augment, num_classes=num_classes, seed=context.seed,
         progress=batch.rows.step / context.total_steps,
     )  # fmt: skip
 

@@ -124,7 +124,7 @@ def test_an_unfinished_root_is_refused_before_anything_is_trained(tmp_path):
     make_root(tmp_path / "root")
     (tmp_path / "root" / "clevr_count" / "val200.txt").unlink()
     trainer = Trainer()
-    with pytest.raises(DataError, match=r"clevr_count is unfinished: val200\.txt is missing"):
+    with pytest.raises(DataError, match=r"clevr_count is incomplete: val200\.txt is missing"):
         run(tmp_path / "root", tmp_path / "out", trainer)
     assert not trainer.trained
     (tmp_path / "empty").mkdir()

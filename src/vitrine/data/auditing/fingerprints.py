@@ -1,9 +1,9 @@
-"""What stays of an image when it is copied: a hash of its bytes, and a small grey picture of its content.
+"""Fingerprints of an image: a hash of its bytes, and a small grey thumbnail of its content.
 
-A copy that was re-compressed, brightened or moved by a little has other bytes. Its grey thumbnail still
-correlates with the original's once both are aligned; the search for such pairs is in `neighbours`.
+A copy that was re-compressed, brightened or slightly shifted has other bytes. Its thumbnail still correlates with
+that of the original once both are aligned; `near_duplicates` searches for such pairs.
 
-Shapes: N images, S = 32 the thumbnail's side, V shifted views of an image, K = 63 numbers a descriptor.
+Shapes: N images, S = 32 the thumbnail's side, V shifted views of an image, K = 63 numbers per descriptor.
 """
 
 import hashlib
@@ -20,8 +20,8 @@ from vitrine.data.decoding.pixels import Pixels
 Numbers: TypeAlias = NDArray[np.float32]
 
 THUMBNAIL_SIDE = 32
-# How far a copy may have been moved, in pixels of the thumbnail (6 % of the side each way). All comparisons
-# leave out this border, so that what was moved in (black, repeated or new pixels) does not count.
+# Largest shift of a copy, in pixels of the thumbnail (6 % of the side each way). All comparisons exclude this border,
+# so that pixels which a shift brought in (black, repeated or new) do not count.
 REACH = 2
 WINDOW = THUMBNAIL_SIDE - 2 * REACH
 HASH_BYTES = 16
@@ -29,7 +29,7 @@ HASH_BYTES = 16
 _FREQUENCIES = 8
 # ITU-R 601, as Pillow's own conversion to grey.
 _LUMA = np.array([0.299, 0.587, 0.114], dtype=np.float32)
-# A window whose deviation (of 255) is below this shows nothing that could be recognised.
+# A window whose standard deviation (of 255) is below this has nothing to recognise.
 _LEAST_CONTRAST = 2.0
 
 
@@ -42,20 +42,20 @@ def content_hash(data: bytes | Pixels) -> bytes:
 
 
 def grey_thumbnail(pixels: Pixels) -> Pixels:
-    """Shrink (H, W, C) to (32, 32) grey by averaging; the proportions of the sides are not kept."""
+    """Shrink (H, W, C) to (32, 32) grey by averaging; the aspect ratio is not kept."""
     if pixels.shape[:2] == (THUMBNAIL_SIDE, THUMBNAIL_SIDE):
         grey = pixels.astype(np.float32) @ _LUMA if pixels.shape[2] == 3 else pixels[:, :, 0]
         return np.rint(grey).astype(np.uint8)
     image = Image.fromarray(pixels if pixels.shape[2] == 3 else pixels[:, :, 0])
-    # Averaging over the exact area keeps the thumbnail of a slightly moved copy a slightly moved thumbnail.
+    # Averaging over the exact area turns a slightly shifted copy into a slightly shifted thumbnail.
     return np.asarray(image.convert("L").resize((THUMBNAIL_SIDE, THUMBNAIL_SIDE), Image.Resampling.BOX))
 
 
 def descriptors(thumbnails: NDArray[np.uint8], *, top: int = REACH, left: int = REACH) -> Numbers:
     """Describe the window at (top, left) of thumbnails (N, 32, 32) by low frequencies: (N, 63), length 1.
 
-    The mean is left out and the length is made 1, so that brightness and contrast do not count. Windows
-    without contrast become 0 and are similar to nothing.
+    Without the mean and with length 1, so that brightness and contrast do not count. Windows without contrast become
+    0 and match nothing.
     """
     windows = thumbnails[:, top : top + WINDOW, left : left + WINDOW].astype(np.float32)
     waves = _cosines(WINDOW, _FREQUENCIES)
@@ -66,7 +66,7 @@ def descriptors(thumbnails: NDArray[np.uint8], *, top: int = REACH, left: int = 
 
 
 def shifted_descriptors(thumbnails: NDArray[np.uint8], *, step: int = REACH) -> list[Numbers]:
-    """Describe thumbnails as if moved by -REACH to REACH, every `step` pixels: V arrays (N, 63)."""
+    """Describe thumbnails shifted by -REACH to REACH, every `step` pixels: V arrays (N, 63)."""
     offsets = range(0, 2 * REACH + 1, step)
     return [descriptors(thumbnails, top=top, left=left) for top, left in product(offsets, offsets)]
 
@@ -74,7 +74,7 @@ def shifted_descriptors(thumbnails: NDArray[np.uint8], *, step: int = REACH) -> 
 def aligned_similarity(
     queries: NDArray[np.uint8] | Numbers, others: NDArray[np.uint8] | Numbers
 ) -> tuple[Numbers, Numbers]:
-    """Correlate pairs of thumbnails (N, 32, 32), at the shift where they agree best: grey and detail, (N,).
+    """Correlate pairs of thumbnails (N, 32, 32), at the best shift: grey and detail, (N,).
 
     `grey` is the correlation of the windows. `detail` is the same once the mean of every row and column has
     been taken away: a horizon or a bright sky makes two different photos agree in grey, not in detail.

@@ -1,10 +1,10 @@
-"""Find which images of one set are copies of images of another, in blocks, so that memory stays bounded.
+"""Find images of one set that are copies of images of another, in blocks, so that memory stays bounded.
 
-Two stages: descriptors of 63 numbers are compared all against all by matrix products, with the query moved
-by -2, 0 and 2 pixels each way; what passes is compared pixel by pixel at every shift. Arrays of features
-from a model are compared by the first stage alone.
+There are two stages: descriptors of 63 numbers are compared all against all by matrix products, with the query
+shifted by -2, 0 and 2 pixels each way; candidates are then compared pixel by pixel at every shift. Features of a
+model need the first stage only.
 
-Shapes: Q queries, N images of the base, D numbers a descriptor or feature.
+Shapes: Q queries, N images of the base, D numbers per descriptor or feature.
 """
 
 from collections.abc import Sequence
@@ -25,18 +25,18 @@ from vitrine.data.auditing.fingerprints import (
 from vitrine.errors import ConfigError
 from vitrine.runtime.progress import track
 
-# Measured on CIFAR-10 (docs/experiments.md): copies that were moved, brightened and re-compressed have
-# grey 0.95 or more and detail 0.92 or more in 999 cases of 1,000; pairs of different photos of like scenes
-# reach 0.98 in grey, but hardly ever 0.88 in detail.
+# Measured on CIFAR-10 (docs/experiments.md): copies that were shifted, brightened and re-compressed have grey 0.95
+# or more and detail 0.92 or more in 999 of 1,000 cases; different photos of similar scenes reach 0.98 in grey, but
+# rarely 0.88 in detail.
 LEAST_GREY = 0.93
 LEAST_DETAIL = 0.88
-# Pairs that agree this much at whole pixels are compared at half pixels too. Those lie between pixels and are
-# therefore blurred, which makes like scenes more alike: more agreement is asked for.
+# Pairs that agree this much at whole pixels are compared at half pixels too. Interpolation blurs those, which makes
+# similar scenes more similar, so the threshold is higher.
 _DOUBTFUL = 0.6
 LEAST_BLURRED_DETAIL = 0.93
-# The first stage only has to let all copies through.
+# The first stage only has to keep all copies.
 LEAST_COARSE = 0.85
-# Best candidates of one query that are looked at closely.
+# Candidates per query that are compared closely.
 MOST_CANDIDATES = 32
 # Pairs of feature vectors (of length 1) above this cosine are near duplicates; depends on the model.
 LEAST_FEATURE = 0.95
@@ -45,7 +45,7 @@ _QUERY_BLOCK, _BASE_BLOCK, _PAIR_BLOCK = 512, 16_384, 128
 
 @dataclass(frozen=True, kw_only=True)
 class Pairs:
-    """Pairs that were found: query `queries[i]` is like `others[i]` by `similarity[i]`, best first."""
+    """Pairs: query `queries[i]` resembles `others[i]` by `similarity[i]`, best first."""
 
     queries: NDArray[np.int64]
     others: NDArray[np.int64]
@@ -67,18 +67,18 @@ def near_pairs(
 ) -> Pairs:
     """Find copies of the thumbnails `queries` (Q, 32, 32) in `base` (N, 32, 32), or among themselves.
 
-    Among themselves each pair comes once, the earlier image as the query. `is_shifted=False` does without
-    moved queries in the first stage: nine times as fast, for copies that keep their place. `is_mirrored`
-    also finds copies that were flipped left to right.
+    Among themselves each pair occurs once, with the earlier image as the query. `is_shifted=False` skips the shifted
+    queries of the first stage: nine times as fast, for copies that were not shifted. `is_mirrored` also finds
+    horizontally flipped copies.
     """
     is_within = base is None
     targets = queries if base is None else base
     with torch.inference_mode():
         described = _in_blocks(targets)
-        found = []
+        blocks_of_pairs = []
         for mirrored in (False, True) if is_mirrored else (False,):
             asked = _Mirror(queries) if mirrored else queries
-            for start in track(range(0, len(queries), _QUERY_BLOCK), "Looking for copies"):
+            for start in track(range(0, len(queries), _QUERY_BLOCK), "Searching for copies"):
                 block = np.ascontiguousarray(asked[start : start + _QUERY_BLOCK])
                 views = shifted_descriptors(block) if is_shifted else [descriptors(block)]
                 rows, columns, _ = _candidates(
@@ -87,8 +87,8 @@ def near_pairs(
                     least=LEAST_COARSE,
                     first=start if is_within else None,
                 )
-                found.append(_verified(block, targets, rows, columns, start=start))
-    return _sorted_pairs(found)
+                blocks_of_pairs.append(_verified(block, targets, rows, columns, start=start))
+    return _sorted_pairs(blocks_of_pairs)
 
 
 def feature_pairs(
@@ -102,7 +102,7 @@ def feature_pairs(
         )
     with torch.inference_mode():
         described = torch.nn.functional.normalize(torch.from_numpy(targets).float(), dim=1)
-        found = []
+        blocks_of_pairs = []
         for start in track(range(0, len(queries), _QUERY_BLOCK), "Comparing features"):
             block = torch.from_numpy(queries[start : start + _QUERY_BLOCK]).float()
             rows, columns, cosine = _candidates(
@@ -111,12 +111,12 @@ def feature_pairs(
                 least=least,
                 first=start if base is None else None,
             )
-            found.append((rows.numpy() + start, columns.numpy(), cosine.numpy()))
-    return _sorted_pairs(found)
+            blocks_of_pairs.append((rows.numpy() + start, columns.numpy(), cosine.numpy()))
+    return _sorted_pairs(blocks_of_pairs)
 
 
 class _Mirror:
-    """Thumbnails seen in a mirror, flipped block by block as they are asked for."""
+    """Thumbnails flipped horizontally, block by block on access."""
 
     def __init__(self, thumbnails: NDArray[np.uint8]) -> None:
         self._thumbnails = thumbnails
@@ -126,7 +126,7 @@ class _Mirror:
 
 
 def _in_blocks(thumbnails: NDArray[np.uint8]) -> Tensor:
-    """Describe thumbnails that may be a file on disk, without holding them all: (N, 63)."""
+    """Describe thumbnails that may be on disk, without loading them all: (N, 63)."""
     blocks = [
         torch.from_numpy(descriptors(thumbnails[start : start + _BASE_BLOCK]))
         for start in range(0, len(thumbnails), _BASE_BLOCK)
@@ -139,7 +139,7 @@ def _candidates(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Pick, for each query, the most similar of the base (best of its views): rows, columns, similarity.
 
-    With `first` (the place of the first query in the base) only later images are looked at.
+    With `first` (the index of the first query in the base) only later images are compared.
     """
     num_queries = len(views[0])
     kept: list[tuple[Tensor, Tensor, Tensor]] = []
@@ -150,12 +150,12 @@ def _candidates(
         for view in views[1:]:
             torch.maximum(scores, view @ block, out=scores)
         if first is not None and start < first + num_queries:
-            # An image is not its own copy, and a pair of two queries comes once.
+            # An image is not its own copy, and a pair of two queries occurs once.
             own = torch.arange(first, first + num_queries)[:, None]
             scores.masked_fill_(torch.arange(start, start + scores.shape[1])[None] <= own, -1.0)
         passed = scores >= least
         crowded = (passed.sum(1) > MOST_CANDIDATES).nonzero()  # (C, 1)
-        if len(crowded):  # memory stays bounded even when all images look alike
+        if len(crowded):  # memory stays bounded even if all images are similar
             best = scores[crowded[:, 0]].topk(MOST_CANDIDATES, dim=1).indices
             passed[crowded[:, 0]] = False
             passed[crowded, best] = True
@@ -168,7 +168,7 @@ def _candidates(
 
 
 def _best_of_each(rows: Tensor, columns: Tensor, similarity: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Keep at most MOST_CANDIDATES a row, the most similar ones."""
+    """Keep at most MOST_CANDIDATES per row, the most similar ones."""
     order = similarity.argsort(descending=True, stable=True)
     order = order[rows[order].argsort(stable=True)]  # by row, the best of each row first
     rows = rows[order]
@@ -194,13 +194,13 @@ def _verified(
     return places[is_kept] + start, others[is_kept], detail[is_kept]
 
 
-def _sorted_pairs(found: list[tuple[NDArray[Any], NDArray[Any], NDArray[Any]]]) -> Pairs:
-    if not found:
+def _sorted_pairs(blocks_of_pairs: list[tuple[NDArray[Any], NDArray[Any], NDArray[Any]]]) -> Pairs:
+    if not blocks_of_pairs:
         nothing = np.zeros(0, dtype=np.int64)
         return Pairs(queries=nothing, others=nothing, similarity=np.zeros(0, dtype=np.float32))
-    queries, others, similarity = (np.concatenate(parts) for parts in zip(*found, strict=True))
+    queries, others, similarity = (np.concatenate(parts) for parts in zip(*blocks_of_pairs, strict=True))
     order = np.argsort(-similarity, kind="stable")
-    # A pair that was found twice (as it is and mirrored) counts once, at its best.
+    # A pair that matches both as it is and mirrored counts once, with the higher similarity.
     key = queries[order] * (int(others.max(initial=0)) + 1) + others[order]
     _, first = np.unique(key, return_index=True)
     order = order[np.sort(first)]

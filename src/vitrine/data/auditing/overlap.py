@@ -1,6 +1,6 @@
-"""Training images that are copies of test images: found as in the paper (section 4.1), to be left out.
+"""Training images that are copies of test images, to be excluded as in the paper (section 4.1).
 
-Pre-training data is cleaned of the test sets of all downstream tasks before anything is measured.
+Pre-training data must not contain the test images of downstream tasks.
 """
 
 import csv
@@ -26,7 +26,7 @@ Features = NDArray[np.float32]
 
 @dataclass(frozen=True, kw_only=True)
 class OverlapPair:
-    """A training image (`pair.first`), the test image it is a copy of, and which method found it first."""
+    """A training image (`pair.first`), the test image that it copies, and the first method that found the pair."""
 
     pair: Duplicate
     method: str
@@ -43,16 +43,16 @@ class Overlap:
 
     @property
     def excluded(self) -> tuple[str, ...]:
-        """Paths of the training images to leave out, sorted, each once."""
-        return tuple(sorted({found.pair.first.path for found in self.pairs}))
+        """Paths of the training images to exclude, sorted, each once."""
+        return tuple(sorted({one.pair.first.path for one in self.pairs}))
 
     @property
     def by_method(self) -> dict[str, int]:
-        """How many pairs each method found that those before it had not."""
+        """Number of pairs that each method found and those before it did not."""
         return {
-            method: sum(found.method == method for found in self.pairs)
+            method: sum(one.method == method for one in self.pairs)
             for method in METHODS
-            if any(found.method == method for found in self.pairs)
+            if any(one.method == method for one in self.pairs)
         }
 
 
@@ -69,13 +69,13 @@ def find_overlap(
 ) -> Overlap:
     """Find the training images that are copies of an image of any test set.
 
-    `features` holds (N, D) by the name of each test set and under "train", and is needed for "features".
-    A pair that several methods find is listed once, by the first of `METHODS`.
+    `features` contains (N, D) by the name of each test set and under "train"; the method "features" needs it. A pair
+    that several methods find is listed once, under the first of `METHODS`.
     """
     check_methods(by, has_features=features is not None)
     own = survey_images(train, num_workers=num_workers, is_cached=is_cached, what="Reading the training set")
     num_unreadable = len(own.unreadable)
-    found: list[OverlapPair] = []
+    found_pairs: list[OverlapPair] = []
     for name, test in tests.items():
         theirs = survey_images(test, num_workers=num_workers, is_cached=is_cached, what=f"Reading {name}")
         num_unreadable += len(theirs.unreadable)
@@ -88,17 +88,17 @@ def find_overlap(
             else:
                 assert features is not None
                 pairs = feature_pairs(features[name], features[TRAIN], least=least_cosine)
-            found += _new_pairs(pairs, seen, train=train, test=test, test_name=name, method=method)
+            found_pairs += _new_pairs(pairs, seen, train=train, test=test, test_name=name, method=method)
     return Overlap(
         num_train=len(train),
         num_test={name: len(test) for name, test in tests.items()},
         num_unreadable=num_unreadable,
-        pairs=tuple(found),
+        pairs=tuple(found_pairs),
     )
 
 
 def equal_pairs(queries: ImageSurvey, base: ImageSurvey) -> Pairs:
-    """Find all pairs of files with equal bytes."""
+    """Find all pairs of identical files."""
     places: dict[bytes, list[int]] = {}
     for index, digest in enumerate(map(bytes, base.hashes)):
         if index not in base.unreadable:
@@ -114,33 +114,33 @@ def equal_pairs(queries: ImageSurvey, base: ImageSurvey) -> Pairs:
 
 
 def write_pairs(overlap: Overlap, path: Path) -> None:
-    """Write `train,test,test_set,method,similarity`, one row a pair."""
+    """Write `train,test,test_set,method,similarity`, one row per pair."""
     with write_atomically(path, mode="w") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(["train", "test", "test_set", "method", "similarity"])
-        for found in overlap.pairs:
-            first, second = found.pair.first, found.pair.second
-            row = [printable(first.path), printable(second.path), second.split, found.method]
-            writer.writerow([*row, f"{found.pair.similarity:.4f}"])
+        for one in overlap.pairs:
+            first, second = one.pair.first, one.pair.second
+            row = [printable(first.path), printable(second.path), second.split, one.method]
+            writer.writerow([*row, f"{one.pair.similarity:.4f}"])
 
 
 def check_methods(by: Collection[str], *, has_features: bool) -> None:
-    """Refuse methods that do not exist, or that lack what they need."""
+    """Refuse methods that do not exist, and features without a model."""
     for method in by:
         if method not in METHODS:
             close = near_match(method, METHODS)
             hint = f"; did you mean {close}?" if close else ""
             raise ConfigError(f"there is no method {method!r}, only {', '.join(METHODS)}{hint}")
     if not by:
-        raise ConfigError(f"no method to search by was given; give some of {', '.join(METHODS)}")
+        raise ConfigError(f"no search method given; pass one or more of {', '.join(METHODS)}")
     if "features" in by and not has_features:
-        raise ConfigError("the method features needs a model to make them; give one, or leave features out")
+        raise ConfigError("the method features needs a model; pass one, or remove features")
 
 
 def _new_pairs(
     pairs: Pairs, seen: set[tuple[int, int]], *, train: Source, test: Source, test_name: str, method: str
 ) -> list[OverlapPair]:
-    found = []
+    found_pairs = []
     for query, other, similarity in zip(pairs.queries, pairs.others, pairs.similarity, strict=True):
         place = (int(query), int(other))
         if place in seen:
@@ -152,5 +152,5 @@ def _new_pairs(
             is_exact=method == "hash",
             similarity=float(similarity),
         )
-        found.append(OverlapPair(pair=pair, method=method))
-    return found
+        found_pairs.append(OverlapPair(pair=pair, method=method))
+    return found_pairs

@@ -24,23 +24,23 @@ from vitrine.runtime.devices import copy_to_device
 
 Numbers = NDArray[np.float64]
 _MOST_OPERATIONS = 4
-_PER_OPERATION = 4  # which one, its sign, two to place it
+_PER_OPERATION = 4  # which one, its sign, two for its position
 _JITTER, _ERASE = 3, 6
-# In larger images a GPU does each operation on the few that drew it: sixteen on all move bytes for about a tenth of
-# a ViT-B/16's training step at 224 pixels (counted, not measured).
+# For larger images a GPU applies each operation only to the images that drew it: all sixteen on all images would cost
+# about 10 % of a ViT-B/16 training step at 224 pixels (counted, not measured).
 _SMALL_PIXELS = 96 * 96
 _NUM_UNIFORMS = _MOST_OPERATIONS * _PER_OPERATION + _JITTER + _ERASE
 
 
 @dataclass(frozen=True, kw_only=True)
 class Augment:
-    """What is done to a batch; everything is off by default.
+    """Augmentation of a batch; everything is off by default.
 
     `num_operations` and `magnitude` (0 to 10 is usual, 30 the most) are RandAugment's; `jitter` is the
     largest relative change of brightness, contrast and saturation; `erase` is a probability; `mixup` and
-    `cutmix` are the alphas of their Beta. With both, each pair takes one or the other with equal chance.
-    `until` is the share of a run after which all of it ends but smoothing: the last steps see images as tests do, but
-    for crop and flip (arXiv:1909.09148).
+    `cutmix` are the alphas of their Beta. With both, each pair gets one or the other with equal probability.
+    `until` is the fraction of a run after which everything but label smoothing ends: the last steps see images as in
+    evaluation, except for crop and flip (arXiv:1909.09148).
     """
 
     num_operations: int = 0
@@ -66,7 +66,7 @@ class Augment:
         if self.mixup < 0 or self.cutmix < 0:
             raise ConfigError(f"mixup and cutmix must not be negative, got {self.mixup} and {self.cutmix}")
         if not 0 <= self.until <= 1:
-            raise ConfigError(f"until must be a share of the run, from 0 to 1, got {self.until}")
+            raise ConfigError(f"until must be a fraction of the run, from 0 to 1, got {self.until}")
 
     @property
     def mixes(self) -> bool:
@@ -74,7 +74,7 @@ class Augment:
         return self.mixup > 0 or self.cutmix > 0
 
     def at(self, progress: float) -> "Augment":
-        """Return what is done after a share of the run."""
+        """Return the augmentation after a fraction of the run."""
         if progress < self.until:
             return self
         return replace(self, num_operations=0, jitter=0.0, erase=0.0, mixup=0.0, cutmix=0.0)
@@ -85,31 +85,33 @@ def augment(
     labels: torch.Tensor,
     rows: Rows,
     *,
-    how: Augment,
+    config: Augment,
     num_classes: int,
     seed: int,
     progress: float = 0.0,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Augment uint8 images (B, C, H, W) after a share of the run: floats from 0 to 255, and soft labels (B, K)."""
-    pixels, how = images.float(), how.at(progress)
-    if how.num_operations or how.jitter or how.erase:
+    """Augment uint8 images (B, C, H, W) after a fraction of the run: floats from 0 to 255, and soft labels (B, K)."""
+    pixels, config = images.float(), config.at(progress)
+    if config.num_operations or config.jitter or config.erase:
         numbers = uniforms(
             seed, stream="augment", epochs=rows.epochs, positions=rows.positions, count=_NUM_UNIFORMS
         )
-        pixels = rand_augment(pixels, numbers, num_operations=how.num_operations, magnitude=how.magnitude)
+        pixels = rand_augment(
+            pixels, numbers, num_operations=config.num_operations, magnitude=config.magnitude
+        )
         end = _MOST_OPERATIONS * _PER_OPERATION
-        if how.jitter:
-            pixels = colour_jitter(pixels, numbers[:, end : end + _JITTER], strength=how.jitter)
-        if how.erase:
-            pixels = erase(pixels, numbers[:, end + _JITTER :], probability=how.erase)
-    targets = soft_labels(labels, num_classes=num_classes, smoothing=how.label_smoothing)
-    if how.mixes:
-        pixels, targets = mix(pixels, targets, rows, how=how, seed=seed)
+        if config.jitter:
+            pixels = colour_jitter(pixels, numbers[:, end : end + _JITTER], strength=config.jitter)
+        if config.erase:
+            pixels = erase(pixels, numbers[:, end + _JITTER :], probability=config.erase)
+    targets = soft_labels(labels, num_classes=num_classes, smoothing=config.label_smoothing)
+    if config.mixes:
+        pixels, targets = mix(pixels, targets, rows, config=config, seed=seed)
     return pixels, targets
 
 
 def soft_labels(labels: torch.Tensor, *, num_classes: int, smoothing: float = 0.0) -> torch.Tensor:
-    """Turn class numbers (B,) into rows (B, K) that sum to 1; multi-label rows stay as they are."""
+    """Turn class indices (B,) into rows (B, K) that sum to 1; multi-label rows are unchanged."""
     if labels.ndim == 2:
         return labels.float()
     return F.one_hot(labels, num_classes).float() * (1 - smoothing) + smoothing / num_classes
@@ -131,11 +133,11 @@ def rand_augment(
 def apply_to_chosen(
     images: torch.Tensor, choice: NDArray[np.int64], own: Numbers, *, level: float
 ) -> torch.Tensor:
-    """Apply each operation to the images that drew it: the least arithmetic."""
+    """Apply each operation to the images that drew it: the least computation."""
     names = list(OPERATIONS)
     order = np.argsort(choice, kind="stable")
     starts = np.searchsorted(choice[order], np.arange(len(names) + 1))
-    # All that the device has to know in one message, so that the host need not wait for it.
+    # One copy to the device, so that the host does not wait.
     columns = np.stack([order, np.where(own[order, 1] < 0.5, -1.0, 1.0), own[order, 2], own[order, 3]])
     drawn = copy_to_device(columns.astype(np.float32), images.device)
     index, signs, places = drawn[0].long(), drawn[1], drawn[2:4].T
@@ -214,29 +216,29 @@ def erase(images: torch.Tensor, numbers: Numbers, *, probability: float) -> torc
 
 
 def mix(
-    images: torch.Tensor, targets: torch.Tensor, rows: Rows, *, how: Augment, seed: int
+    images: torch.Tensor, targets: torch.Tensor, rows: Rows, *, config: Augment, seed: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Mix each image and its target with its neighbour's: mixup (arXiv:1710.09412), cutmix (1905.04899)."""
     if len(images) % 2:
-        raise ConfigError(f"mixup and cutmix need an even number of images a process, got {len(images)}")
-    # One draw a pair, keyed by its first image.
+        raise ConfigError(f"mixup and cutmix need an even number of images per process, got {len(images)}")
+    # One draw per pair, keyed by its first image.
     numbers = uniforms(
         seed, stream="mix", epochs=rows.epochs[::2], positions=rows.positions[::2], count=BETA_UNIFORMS + 3
     )
-    chance = how.cutmix / (how.mixup + how.cutmix) if not (how.mixup and how.cutmix) else 0.5
+    chance = config.cutmix / (config.mixup + config.cutmix) if not (config.mixup and config.cutmix) else 0.5
     is_cut = numbers[:, -3] < chance
     share = np.where(
         is_cut,
-        beta_from_uniforms(numbers, how.cutmix) if how.cutmix else 0,
-        beta_from_uniforms(numbers, how.mixup) if how.mixup else 0,
+        beta_from_uniforms(numbers, config.cutmix) if config.cutmix else 0,
+        beta_from_uniforms(numbers, config.mixup) if config.mixup else 0,
     )
-    share = np.maximum(share, 1 - share)  # the larger part is the image's own, as the order is random anyway
+    share = np.maximum(share, 1 - share)  # the larger part is the image's own; the order is random anyway
     _, _, height, width = images.shape
     side = np.sqrt(1 - share)
     size = np.stack([np.rint(side * height), np.rint(side * width)], axis=1)
     corner = np.floor(numbers[:, -2:] * (np.array([height, width]) - size + 1))
     boxes = np.concatenate([corner, size], axis=1)
-    # As many pixels as are really cut.
+    # The exact fraction of replaced pixels.
     share = np.where(is_cut, 1 - size.prod(axis=1) / (height * width), share)
 
     def for_rows(values: NDArray[np.generic]) -> torch.Tensor:
@@ -245,7 +247,7 @@ def mix(
     own = for_rows(share.astype(np.float32))
     partner = _swapped(images)
     mixed_targets = own[:, None] * targets + (1 - own)[:, None] * _swapped(targets)
-    if not how.cutmix:
+    if not config.cutmix:
         return torch.lerp(partner, images, own.view(-1, 1, 1, 1)), mixed_targets
     inside = box_mask(for_rows(boxes.astype(np.float32)), height, width)
     cut = torch.where(inside, partner, images)

@@ -1,8 +1,8 @@
-"""Several random views of every image, cut on its device (multi-crop, arXiv:2006.09882; augmentation as in DINO).
+"""Several random views per image, cropped on its device (multi-crop, arXiv:2006.09882; augmentation as in DINO).
 
-A view is a crop, resized with antialias, flipped and blurred: all of it one matrix for the rows and one for the
-columns of the image, so that a whole batch takes two matrix products and no word to the host. Colours change after
-that. What a view looks like depends only on seed, epoch and position of its image, whatever batch it comes in.
+A view is a crop, resized with antialias, flipped and blurred: one matrix for the rows and one for the columns of the
+image, so that a whole batch takes two matrix products without synchronising with the host. Colours change afterwards.
+A view depends only on seed, epoch and position of its image, not on the batch.
 
 Shapes: B images of C channels, H x W pixels, V views of h x w pixels.
 """
@@ -21,11 +21,11 @@ from vitrine.data.randomness import random_words
 from vitrine.errors import ConfigError
 from vitrine.runtime.devices import copy_to_device, device_constant
 
-# DINO (arXiv:2104.14294), appendix: chances and strengths of its augmentation.
+# DINO (arXiv:2104.14294), appendix: probabilities and strengths of its augmentation.
 JITTER_CHANCE, BRIGHTNESS, CONTRAST, SATURATION, HUE = 0.8, 0.4, 0.4, 0.2, 0.1
 GREY_CHANCE, SOLARISE_CHANCE = 0.2, 0.2
 BLUR_CHANCES = (1.0, 0.1, 0.5)  # of the first global view, the second, and local ones
-# Deviations in pixels of an image of 224; in smaller ones they are smaller, so that 32 pixels are not washed out.
+# Standard deviations in pixels of a 224-pixel image; scaled down for smaller ones, so that 32 pixels stay sharp.
 BLUR_DEVIATIONS, BLUR_SIDE = (0.1, 2.0), 224
 ASPECT = (3 / 4, 4 / 3)
 _NO_BLUR = 1e-3
@@ -41,7 +41,7 @@ _TO_YIQ, _TO_RGB = (tuple(matrix.flatten().tolist()) for matrix in (_YIQ, np.lin
 
 @dataclass(frozen=True, kw_only=True)
 class MultiCrop:
-    """How many views, how large, and how strongly they differ; the defaults are DINO's."""
+    """How many views, config large, and config strongly they differ; the defaults are DINO's."""
 
     num_local: int = 8
     """Small views beside the two global ones, which have the model's size."""
@@ -75,17 +75,25 @@ def multi_crop(
     pixels: Tensor,
     rows: Rows,
     *,
-    how: MultiCrop,
+    config: MultiCrop,
     size: tuple[int, int],
     local_size: tuple[int, int],
     seed: int,
 ) -> tuple[Tensor, Tensor]:
-    """Cut images (B, C, H, W) from 0 to 255 into views: (B, 2, C, *size) and (B, V, C, *local_size)."""
-    numbers = draw(rows, num_views=2 + how.num_local, seed=seed, device=pixels.device)
-    large = views_of(pixels, numbers[:, :2], how=how, size=size, area=how.global_area, blur_side=size[0])
+    """Crop images (B, C, H, W) from 0 to 255 into views: (B, 2, C, *size) and (B, V, C, *local_size)."""
+    numbers = draw(rows, num_views=2 + config.num_local, seed=seed, device=pixels.device)
+    large = views_of(
+        pixels, numbers[:, :2], config=config, size=size, area=config.global_area, blur_side=size[0]
+    )
     small = views_of(
-        pixels, numbers[:, 2:], how=how, size=local_size, area=how.local_area, blur_side=size[0], is_local=True
-    )  # fmt: skip
+        pixels,
+        numbers[:, 2:],
+        config=config,
+        size=local_size,
+        area=config.local_area,
+        blur_side=size[0],
+        is_local=True,
+    )
     return large, small
 
 
@@ -107,7 +115,7 @@ def small_view_size(grid: tuple[int, int], stride: tuple[int, int], *, wanted: i
 def draw(rows: Rows, *, num_views: int, seed: int, device: torch.device) -> Tensor:
     """Draw numbers in [0, 1) for every view: (B, V, `_NUM_NUMBERS`), the same on any device.
 
-    The host draws one word of 64 bits an image; the device makes the others from it, by arithmetic on integers.
+    The host draws one word of 64 bits per image; the device derives the others by integer arithmetic.
     """
     words = random_words(seed, stream="crops", epochs=rows.epochs, positions=rows.positions, count=2)
     keys = copy_to_device(np.ascontiguousarray(words).view(np.int64)[:, 0], device)
@@ -128,13 +136,13 @@ def views_of(
     pixels: Tensor,
     numbers: Tensor,
     *,
-    how: MultiCrop,
+    config: MultiCrop,
     size: tuple[int, int],
     area: tuple[float, float],
     blur_side: int,
     is_local: bool = False,
 ) -> Tensor:
-    """Cut one view for each row of numbers (B, V, ...): (B, V, C, *size)."""
+    """Crop one view per row of numbers (B, V, ...): (B, V, C, *size)."""
     B, V = numbers.shape[:2]
     if not V:
         return pixels.new_zeros(B, 0, pixels.shape[1], *size)
@@ -143,10 +151,10 @@ def views_of(
     is_blurred = torch.stack([numbers[:, view, 5] < chance for view, chance in enumerate(chances)], dim=1)
     low, high = (deviation * blur_side / BLUR_SIDE for deviation in BLUR_DEVIATIONS)
     deviation = torch.where(is_blurred, low + (high - low) * numbers[..., 6], _NO_BLUR)
-    is_flipped = (numbers[..., 0] < 0.5) & how.flips
+    is_flipped = (numbers[..., 0] < 0.5) & config.flips
     views = cut(pixels, boxes, is_flipped, deviation, size=size)
-    if how.colours:
-        views = recoloured(views.flatten(0, 1), numbers[..., 7:13].flatten(0, 1), strength=how.colours)
+    if config.colours:
+        views = recoloured(views.flatten(0, 1), numbers[..., 7:13].flatten(0, 1), strength=config.colours)
         views = views.view(B, V, -1, *size)
         if not is_local:
             is_solar = (numbers[:, 1, 13] < SOLARISE_CHANCE)[:, None, None, None] & (views[:, 1] >= 128)
@@ -175,10 +183,10 @@ def cut(
     across = resampling(boxes[..., 1], boxes[..., 3], length=W, count=w)
     across = torch.where(is_flipped[..., None, None], across.flip(-2), across)
     across = blurred(across, deviation)  # (B, V, w, W)
-    # All views of an image in one product: no copy of the image for each.
-    found = down.reshape(B, V * h, H) @ pixels.permute(0, 2, 1, 3).reshape(B, H, C * W)
-    found = found.view(B, V, h, C, W).transpose(2, 3).reshape(B * V, C * h, W)
-    return (found @ across.flatten(0, 1).transpose(1, 2)).view(B, V, C, h, w)
+    # All views of an image in one product, without a copy of the image per view.
+    product = down.reshape(B, V * h, H) @ pixels.permute(0, 2, 1, 3).reshape(B, H, C * W)
+    product = product.view(B, V, h, C, W).transpose(2, 3).reshape(B * V, C * h, W)
+    return (product @ across.flatten(0, 1).transpose(1, 2)).view(B, V, C, h, w)
 
 
 def blurred(weights: Tensor, deviation: Tensor) -> Tensor:

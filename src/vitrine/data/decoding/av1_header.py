@@ -11,7 +11,7 @@ _CONTAINERS = (b"moov", b"trak", b"mdia", b"minf", b"stbl")
 _SEQUENCE_HEADER, _TEMPORAL_DELIMITER, _PADDING, _METADATA = 1, 2, 15, 5
 # Units that may come before the sequence header.
 _SKIPPED = (_TEMPORAL_DELIMITER, _PADDING, _METADATA)
-# Pictures, grid cells and frames that are looked at; more than this in one file is not an image.
+# Pictures, grid cells and frames to read at most; a file with more is not an image.
 _MOST_EXTENTS = 4096
 
 

@@ -1,9 +1,9 @@
-"""From an encoded image to pixels: (H, W, C) uint8, upright, whatever the file holds.
+"""From an encoded image of any format to pixels: (H, W, C) uint8, upright.
 
-Rotation by EXIF is applied, alpha is laid over white, 16-bit samples are scaled (not clipped), CMYK, palette
-and grey images are converted, and of an animation the first frame is taken. JPEG is decoded by simplejpeg
-where that is installed, everything else by Pillow. Both use libjpeg-turbo: full-size pixels are equal within
-`DECODER_TOLERANCE`. The header is read first, so that a bomb is refused before it is unpacked.
+EXIF rotation is applied, alpha is composited on white, 16-bit samples are scaled (not clipped), CMYK, palette and
+grey images are converted, and an animation gives its first frame. simplejpeg decodes JPEG if it is installed,
+Pillow everything else. Both use libjpeg-turbo: full-size pixels are equal within `DECODER_TOLERANCE`. The header is
+read first, so that a bomb is refused before it is unpacked.
 """
 
 import threading
@@ -39,7 +39,7 @@ ORIENTATION_TAG = 0x0112
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImageFacts:
-    """What an image's header says: its size once upright, and how it is stored."""
+    """Facts from the header of an image: its upright size, and how it is stored."""
 
     height: int
     width: int
@@ -86,8 +86,8 @@ def decode_upper_rows(
 ) -> Pixels:
     """Decode at least the first `rows` rows of a JPEG whose layout `can_stop`; the rest may be missing.
 
-    `min_size` is of the whole image, as in `decode`. The result is grey (H, W, 1) or colour (H, W, 3), and
-    may lie in memory that the next call in the same thread uses again: copy what is to be kept.
+    `min_size` refers to the whole image, as in `decode`. The result is grey (H, W, 1) or colour (H, W, 3), and may
+    be in memory that the next call in the same thread overwrites: copy it to keep it.
     """
     check_size(layout.height, layout.width, name=name, max_pixels=max_pixels)
     factor = scale_factor(layout.height, layout.width, min_size=min_size)
@@ -110,7 +110,7 @@ def decode_upper_rows(
 
 
 def pixels_of(picture: Image.Image, *, name: str = "image") -> Pixels:
-    """Turn a picture that Pillow has opened or made into (H, W, 1) or (H, W, 3) uint8, as `decode` would."""
+    """Turn a Pillow image into (H, W, 1) or (H, W, 3) uint8, as `decode` does."""
     check_size(picture.height, picture.width, name=name)
     check_parts(picture, name=name)
     return _load(picture, name=name, min_size=None)
@@ -147,7 +147,7 @@ def to_channels(pixels: Pixels, channels: int) -> Pixels:
         return np.repeat(pixels, channels, axis=2)
     if channels == 1 and pixels.shape[2] == 3:
         return np.asarray(Image.fromarray(pixels).convert("L"))[:, :, None]
-    raise DataError(f"an image of {pixels.shape[2]} channels cannot be made one of {channels}")
+    raise DataError(f"an image of {pixels.shape[2]} channels cannot be converted to {channels}")
 
 
 def _decode_jpeg(
@@ -162,10 +162,10 @@ def _decode_jpeg(
     try:
         height, width, space, _ = simplejpeg.decode_jpeg_header(data)
     except ValueError:
-        return None  # Pillow knows more kinds of JPEG, and names what is wrong with the rest
+        return None  # Pillow reads more kinds of JPEG, and explains what is wrong with the rest
     check_size(height, width, name=name, max_pixels=max_pixels)
     if space not in ("YCbCr", "RGB", "Gray"):
-        return None  # CMYK in Adobe's ways: Pillow's conversion is the one that is tested
+        return None  # CMYK in Adobe's variants: Pillow's conversion is the tested one
     orientation = read_layout(data).orientation
     options: dict[str, Any] = {"colorspace": "GRAY" if space == "Gray" else "RGB"}
     factor = scale_factor(height, width, min_size=min_size, orientation=orientation)
@@ -178,7 +178,7 @@ def _decode_jpeg(
     try:
         pixels: Pixels = simplejpeg.decode_jpeg(data, strict=is_strict, buffer=scratch, **options)
     except ValueError as error:
-        if "extraneous" in str(error):  # stray bytes between segments cost no pixel; Pillow passes over them
+        if "extraneous" in str(error):  # stray bytes between segments cost no pixel; Pillow skips them
             return None
         raise ImageError(
             f"{printable(name)} is a damaged JPEG: {str(error).strip().rstrip('.')}", kind="damaged"
@@ -190,7 +190,7 @@ _threads = threading.local()
 
 
 def _scratch(size: int) -> Pixels | None:
-    """Memory of this thread for `size` bytes: new pages for every image would cost a tenth of its decoding."""
+    """Return memory of this thread for `size` bytes: new pages per image would cost 10 % of the decoding time."""
     if size > _MOST_SCRATCH_BYTES:
         return None
     memory: Pixels | None = getattr(_threads, "memory", None)
@@ -211,7 +211,7 @@ def _load(image: Image.Image, *, name: str, min_size: tuple[int, int] | None) ->
     quiet_pillow()
     try:
         pixels = first_frame(image)
-    except Exception as error:  # as above, MemoryError included
+    except Exception as error:  # Pillow raises exceptions of any kind on damage, MemoryError included
         reason = str(error).strip().rstrip(".") or type(error).__name__
         raise ImageError(
             f"{printable(name)} is a damaged {image.format}: {reason}", kind="damaged"
@@ -222,7 +222,7 @@ def _load(image: Image.Image, *, name: str, min_size: tuple[int, int] | None) ->
 def _orientation(image: Image.Image) -> int:
     try:
         value = image.getexif().get(ORIENTATION_TAG, 1)
-    except Exception:  # Pillow raises anything at all on damaged EXIF; the picture itself may be fine
+    except Exception:  # damaged EXIF raises exceptions of any kind; the picture itself may be fine
         return 1
     return value if value in range(1, 9) else 1
 
@@ -231,6 +231,6 @@ def _as_pixels(array: np.ndarray, name: str) -> Pixels:
     if array.dtype != np.uint8 or array.ndim not in (2, 3):
         raise DataError(
             f"{printable(name)} is an array of {array.dtype} with shape {array.shape}; "
-            "uint8 of (H, W, C) is needed"
+            "pass uint8 of (H, W, C)"
         )
     return array[:, :, None] if array.ndim == 2 else array

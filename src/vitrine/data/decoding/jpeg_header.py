@@ -1,9 +1,9 @@
-"""What a JPEG's header tells without decoding: its turn, its frame, and how to decode less of it.
+"""Facts from a JPEG's header, without decoding: orientation, frame, and how to decode less of it.
 
-Two ways to decode less, both exact in what they keep. Scaled: the inverse transform makes 4x4, 2x2 or 1x1
-pixels of a block of 8x8. Upper rows only: a baseline file with one scan stores its rows from top to bottom,
-so that lowering the height in its header makes every decoder stop there; for a crop that ends at 60 % of the
-height this saves 40 % of the time.
+There are two ways to decode less; both are exact in what they keep. Scaled: the inverse transform turns a block of
+8x8 into 4x4, 2x2 or 1x1 pixels. Upper rows only: a baseline file with one scan stores its rows from top to bottom,
+so a lower height in its header makes every decoder stop there; a crop that ends at 60 % of the height saves 40 % of
+the time.
 """
 
 import struct
@@ -14,14 +14,14 @@ _EXIF, _SCAN, _FILL = 0xE1, 0xDA, 0xFF
 _BASELINE = (0xC0, 0xC1)
 _FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
 _ORIENTATION_TAG, _LONG = 0x0112, 4
-# Smooth upsampling of chroma looks at one row of chroma below, which is at most four rows of pixels; twice that
-# for safety. Rows are stored in blocks of 16 mostly, so that the rest of the last block costs nothing.
+# Smooth chroma upsampling reads one more row of chroma, at most four rows of pixels; doubled for safety. Rows are
+# mostly stored in blocks of 16, so that the rest of the last block costs nothing.
 _MARGIN_ROWS, _BLOCK_ROWS = 8, 16
 
 
 @dataclass(frozen=True, slots=True)
 class JpegLayout:
-    """Where the frame header stands and what it says; `can_stop` if rows follow each other in one scan."""
+    """Position and contents of the frame header; `can_stop` if the rows are stored in order in one scan."""
 
     orientation: int = 1
     height: int = 0
@@ -32,7 +32,7 @@ class JpegLayout:
 
 
 def read_layout(data: bytes) -> JpegLayout:
-    """Walk the header segments up to the first scan; a header that makes no sense gives an empty layout."""
+    """Read the header segments up to the first scan; an invalid header gives an empty layout."""
     orientation, height, width, height_at, components = 1, 0, 0, 0, 0
     is_baseline = False
     position, end = 2, len(data) - 10
@@ -42,7 +42,7 @@ def read_layout(data: bytes) -> JpegLayout:
             position += 1
             continue
         if marker == _SCAN:
-            # One scan with all components, and a proper end, so that a cut file is not taken for whole.
+            # One scan with all components and a proper end, so that a truncated file does not pass as complete.
             can_stop = is_baseline and data[position + 4] == components and data[-2:] == b"\xff\xd9"
             return JpegLayout(orientation, height, width, height_at, can_stop, components)
         if marker == _EXIF and data[position + 4 : position + 10] == b"Exif\0\0":
@@ -57,7 +57,7 @@ def read_layout(data: bytes) -> JpegLayout:
 
 
 def upper_rows(data: bytes, layout: JpegLayout, *, rows: int) -> tuple[bytes, int] | None:
-    """Lower the file's height so that it holds `rows` exactly as they are; None if that gains nothing.
+    """Lower the file's height so that it still contains `rows` unchanged; None if that saves nothing.
 
     Returns the file and its new height.
     """
@@ -69,7 +69,7 @@ def upper_rows(data: bytes, layout: JpegLayout, *, rows: int) -> tuple[bytes, in
 
 
 def scale_factor(height: int, width: int, *, min_size: tuple[int, int] | None, orientation: int = 1) -> int:
-    """Largest of 8, 4, 2, 1 by which a stored height x width may shrink and still hold `min_size` upright."""
+    """Return the largest of 8, 4, 2, 1 by which height x width may shrink and still cover `min_size` upright."""
     if min_size is None:
         return 1
     rows, columns = min_size if orientation < 5 else min_size[::-1]
@@ -87,7 +87,7 @@ def _orientation_in_tiff(data: bytes, base: int) -> int:
             entry = base + offset + 2 + 12 * number
             tag, kind = struct.unpack_from(order + "HH", data, entry)
             if tag == _ORIENTATION_TAG:
-                # A short by the standard; some cameras write a long.
+                # The standard says short; some cameras write long.
                 (value,) = struct.unpack_from(order + ("I" if kind == _LONG else "H"), data, entry + 8)
                 return value if value in range(1, 9) else 1
     except struct.error:  # damaged EXIF; the picture itself may be fine

@@ -1,6 +1,6 @@
-"""From what an opened image holds to upright uint8 pixels: palettes, alpha, CMYK, 16 bits, rotation.
+"""From an opened image of any mode to upright uint8 pixels: palettes, alpha, CMYK, 16 bits, rotation.
 
-Large images are converted strip by strip: on the way from RGBA to RGB over white Pillow would hold five of them.
+Large images are converted strip by strip: from RGBA to RGB on white, Pillow would hold five copies.
 """
 
 from collections.abc import Callable
@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 from PIL import Image, ImageMode
 
 Pixels: TypeAlias = NDArray[np.uint8]
-# Pixels of one strip: a photograph of a phone is a few of them, one of a data set is one.
+# Pixels per strip: a phone's photo has a few strips, an image of a data set one.
 STRIP_PIXELS = 2**21
-# How an EXIF orientation is undone on an (H, W, C) array: transposed first, then flipped up-down, left-right.
+# How to undo an EXIF orientation on an (H, W, C) array: transpose, flip vertically, flip horizontally.
 _TURNS = {
     2: (False, False, True),
     3: (False, True, True),
@@ -26,7 +26,7 @@ _TURNS = {
 
 
 def first_frame(image: Image.Image) -> Pixels:
-    """Load the first frame as (H, W, 1) or (H, W, 3); alpha is laid over white, 16 bits are scaled."""
+    """Load the first frame as (H, W, 1) or (H, W, 3); alpha is composited on white, 16 bits are scaled."""
     if image.mode.startswith("I") or image.mode == "F":
         return _scaled(np.asarray(image), is_float=image.mode == "F")
     if image.has_transparency_data:
@@ -54,14 +54,14 @@ def _in_strips(image: Image.Image, convert: Callable[[Image.Image], Pixels]) -> 
     rows = max(1, STRIP_PIXELS // image.width)
     if rows >= image.height:
         return convert(image)
-    found: Pixels | None = None
+    pixels: Pixels | None = None
     for top in range(0, image.height, rows):
         strip = convert(image.crop((0, top, image.width, min(top + rows, image.height))))
-        if found is None:
-            found = np.empty((image.height, *strip.shape[1:]), dtype=np.uint8)
-        found[top : top + rows] = strip
-    assert found is not None
-    return found
+        if pixels is None:
+            pixels = np.empty((image.height, *strip.shape[1:]), dtype=np.uint8)
+        pixels[top : top + rows] = strip
+    assert pixels is not None
+    return pixels
 
 
 def _over_white(image: Image.Image) -> Pixels:
@@ -75,13 +75,13 @@ def _scaled(samples: np.ndarray, *, is_float: bool) -> Pixels:
     low, high = float(samples.min()), float(samples.max())
     if is_float and low >= 0 and high <= 1:
         low, high = 0.0, 1.0
-    elif not is_float and low >= 0 and high <= 65_535:  # true 32-bit samples have no agreed white
+    elif not is_float and low >= 0 and high <= 65_535:  # true 32-bit samples have no defined white
         low, high = 0.0, 65_535.0
     level = max(high - low, float(np.finfo(np.float64).tiny) if is_float else 1.0) / 255
-    found = np.empty((*samples.shape, 1), dtype=np.uint8)
+    pixels = np.empty((*samples.shape, 1), dtype=np.uint8)
     rows = max(1, STRIP_PIXELS // samples.shape[1])
     for top in range(0, len(samples), rows):
         values = samples[top : top + rows].astype(np.float64)
-        with np.errstate(all="ignore"):  # samples that are no numbers become black
-            found[top : top + rows, :, 0] = np.rint((values - low) / level)
-    return found
+        with np.errstate(all="ignore"):  # NaN becomes black
+            pixels[top : top + rows, :, 0] = np.rint((values - low) / level)
+    return pixels

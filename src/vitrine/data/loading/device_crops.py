@@ -1,8 +1,8 @@
-"""Crops of many images of different sizes, resized at once: two matrix products for a whole group of them.
+"""Crops of many images of different sizes, resized together: two matrix products per group.
 
-One call a picture and step would keep Python's lock from the thread that trains; here a batch takes a few dozen calls
-whatever its length. Crops are laid into one tensor with room to spare, and each has its own weights for rows and
-columns: bilinear with antialias as `resampling.resize` does it, the flip in the order of the columns.
+One call per image and step would block the training thread with Python's lock; here a batch takes a few dozen calls,
+whatever its length. Crops are stored in one padded tensor, each with its own weights for rows and columns: bilinear
+with antialias like `resampling.resize`, flipped by the order of the columns.
 
 Shapes: B crops of C channels, at most H x W pixels, views of h x w pixels.
 """
@@ -19,9 +19,9 @@ from vitrine.runtime.devices import copy_to_device
 
 # Largest difference, in levels of 255, from the CPU's view of the same pixels, which is rounded between both passes.
 CUT_TOLERANCE = 1
-# Pixels of one group with its room to spare: 96 MiB of half floats in three channels.
+# Pixels per group with padding: 96 MiB of half floats in three channels.
 _MOST_PIXELS = 2**24
-# Tensor cores take lines of a multiple of eight numbers.
+# Tensor cores need lines of a multiple of eight numbers.
 _ALIGNED = 8
 
 
@@ -32,7 +32,7 @@ def cut_all(
     *,
     size: tuple[int, int],
 ) -> Tensor:
-    """Cut uint8 images (C, ., .) to boxes (top, left, height, width), resize and flip: (B, C, *size) uint8."""
+    """Crop uint8 images (C, ., .) to boxes (top, left, height, width), resize and flip: (B, C, *size) uint8."""
     first = images[0]
     views = torch.empty(len(images), first.shape[0], *size, dtype=torch.uint8, device=first.device)
     for group in groups_of(boxes[:, 2:]):
@@ -42,7 +42,7 @@ def cut_all(
 
 
 def groups_of(sizes: NDArray[np.int64], *, most_pixels: int = _MOST_PIXELS) -> Iterator[NDArray[np.int64]]:
-    """Part crops of sizes (B, 2) into groups of much the same size that hold at most `most_pixels`, or one crop."""
+    """Divide crops of sizes (B, 2) into groups of similar size with at most `most_pixels`, or of one crop."""
     group: list[int] = []
     tallest = widest = 0
     for number in np.argsort(sizes.prod(axis=1), kind="stable"):
@@ -63,7 +63,7 @@ def cut_group(
     *,
     size: tuple[int, int],
 ) -> Tensor:
-    """Cut a group of images that fit into memory together: (B, C, *size) uint8."""
+    """Crop a group of images that fit into memory together: (B, C, *size) uint8."""
     device, B, C, (h, w) = images[0].device, len(images), images[0].shape[0], size
     H, W = (-(-int(side) // _ALIGNED) * _ALIGNED for side in boxes[:, 2:].max(axis=0))
     # Half floats hold 0 to 255 to an eighth of a level, and the products are summed in single precision.
@@ -82,5 +82,5 @@ def cut_group(
     across = resampling(start, extents[1], length=W, count=w).to(dtype)  # (B, w, W)
     across = torch.where(copy_to_device(is_flipped, device)[:, None, None], across.flip(1), across)
     rows = (down @ crops.view(B, H, C * W)).view(B, h * C, W)
-    found = (rows @ across.transpose(1, 2)).view(B, h, C, w).transpose(1, 2)
-    return found.float().round_().clamp_(0, 255).to(torch.uint8)
+    views = (rows @ across.transpose(1, 2)).view(B, h, C, w).transpose(1, 2)
+    return views.float().round_().clamp_(0, 255).to(torch.uint8)

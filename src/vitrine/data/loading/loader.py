@@ -1,9 +1,9 @@
-"""Batches of uint8 images, in an order that depends on nothing but seed and step.
+"""Batches of uint8 images, in an order that depends only on seed and step.
 
-Threads by default: decoding and resizing release Python's lock, a thread writes straight into the batch (in
-pinned memory where the device is CUDA), and nothing is copied or pickled. Processes do the same through
-shared memory, for machines with many cores where Python's lock would bind. The numbers are the same. Beside either,
-a share of the rows may be decoded on the CUDA device itself (`vitrine.data.loading.device_workers`).
+Workers are threads by default: decoding and resizing release Python's lock, a thread writes straight into the batch
+(in pinned memory for CUDA), and nothing is copied or pickled. Processes do the same through shared memory, for
+machines with many cores where Python's lock would limit. The results are the same. In addition, a fraction of the
+rows may be decoded on the CUDA device itself (`vitrine.data.loading.device_workers`).
 """
 
 import itertools
@@ -38,7 +38,7 @@ from vitrine.runtime.devices import copy_to_device
 from vitrine.runtime.progress import notice
 
 WorkerKind = Literal["threads", "processes"]
-# Images that a worker takes at a time: few enough to share a batch evenly, enough to be worth a message.
+# Images per task of a worker: few enough to divide a batch evenly, enough to be worth a message.
 _CHUNK = 8
 
 
@@ -46,8 +46,8 @@ _CHUNK = 8
 class Batch:
     """One batch: images (B, C, H, W) uint8 and labels on the device, and which examples they are.
 
-    Labels are (B,) int64, or (B, K) float of 0 and 1 for multi-label sets. `failures` says by row which
-    images could not be read, where the loader was asked to go on; those rows are black.
+    Labels are (B,) int64, or (B, K) float of 0 and 1 for multi-label sets. `failures` gives by row
+    the images that could not be read, if the loader was asked to continue; those rows are black.
     """
 
     images: torch.Tensor
@@ -60,10 +60,10 @@ class Batch:
 
 
 class Loader:
-    """Reads batches of one source through one view with workers that live as long as the loader.
+    """Reads batches of one source through one view; its workers live as long as the loader.
 
-    `batch_size` is that of all processes together. `device_share` is the share of rows, from 0 to 1, that a CUDA
-    device decodes by nvJPEG; their pixels differ from the workers' by a few levels.
+    `batch_size` counts all processes together. `device_share` is the fraction of rows, from 0 to 1, that a CUDA
+    device decodes by nvJPEG; their pixels differ from those of the workers by a few levels.
     """
 
     def __init__(
@@ -93,15 +93,15 @@ class Loader:
             raise ConfigError(f"device_share must be from 0 to 1, got {device_share}")
         check_batch(batch_size, rank=rank, world_size=world_size)
         if len(source) == 0:
-            raise DataError(f"{source.address} holds no images")
+            raise DataError(f"{source.address} contains no images")
         self.source, self.view = source, view
         self.batch_size, self.seed, self.rank, self.world_size = batch_size, seed, rank, world_size
         self.device = torch.device(device)
         self.keep_going = keep_going
         self.prefetch_batches = prefetch_batches
         self.device_share = device_share
-        self._has_told = False
-        # First, as it may refuse: processes would have been started for nothing.
+        self._has_warned = False
+        # First, as it may refuse: otherwise processes would be started for nothing.
         self._device_workers = DeviceWorkers(source, view, device=self.device) if device_share else None
         self._workers: ThreadWorkers | ProcessWorkers | None = None
         if num_workers and worker_kind == "threads":
@@ -120,7 +120,7 @@ class Loader:
         return self._batches(self._training_rows(start_step, stop_step))
 
     def evaluation_batches(self) -> Iterator[Batch]:
-        """Yield every image of this process's share exactly once, in order; the last batch may be smaller."""
+        """Yield every image of this process exactly once, in order; the last batch may be smaller."""
         return self._batches(
             evaluation_rows(
                 length=len(self.source),
@@ -164,7 +164,7 @@ class Loader:
             step += 1
 
     def _batches(self, batches: Iterable[Rows]) -> Iterator[Batch]:
-        """Keep `prefetch_batches` under way, and where the device is CUDA one more on its way there."""
+        """Keep `prefetch_batches` in progress, and on CUDA one more being copied there."""
         waiting: deque[tuple[Rows, _Pending]] = deque()
         ready: deque[Batch] = deque()
         stream = torch.cuda.Stream(self.device) if self.device.type == "cuda" else None  # type: ignore[no-untyped-call]
@@ -199,7 +199,7 @@ class Loader:
         images, rendered, failures = pending.result()
         if failures and not self.keep_going:
             raise DataError(failures[min(failures)])
-        self._tell(rendered)
+        self._warn(rendered)
         labels = self._labels(rows)
         if stream is not None:
             labels = labels.pin_memory()
@@ -216,13 +216,13 @@ class Loader:
                 images = pending.in_order(images, rendered.images)
         return Batch(images=images, labels=labels, rows=rows, failures=failures)
 
-    def _tell(self, rendered: Rendered | None) -> None:
-        """Say once that most files are not for the device: they would be slow without a word."""
-        if rendered is not None and not self._has_told and 2 * rendered.num_by_cpu > len(rendered.images):
-            self._has_told = True
+    def _warn(self, rendered: Rendered | None) -> None:
+        """Warn once if nvJPEG cannot decode most files: they would be slow for no visible reason."""
+        if rendered is not None and not self._has_warned and 2 * rendered.num_by_cpu > len(rendered.images):
+            self._has_warned = True
             notice(
-                "nvJPEG cannot take most of these files (other formats, progressive, grey or turned JPEGs), so that "
-                "two threads decode them: a device_share of 0 leaves them to the workers"
+                "nvJPEG cannot decode most of these files (other formats; progressive, grey or rotated JPEGs), so "
+                "two threads decode them on the CPU; with device_share 0 the workers do"
             )
 
     def _labels(self, rows: Rows) -> torch.Tensor:
@@ -230,7 +230,7 @@ class Loader:
 
 
 class _Pending:
-    """A batch that is being filled: some rows on the device, the others by the workers, packed together."""
+    """A batch in progress: some rows on the device, the others by the workers, stored together."""
 
     def __init__(self, loader: Loader, rows: Rows, numbers: Numbers | None) -> None:
         self._ticket: Ticket | None = None
@@ -255,7 +255,7 @@ class _Pending:
                 self._failures |= fill(self._images, task, source=loader.source, view=loader.view)
 
     def result(self) -> tuple[torch.Tensor, Rendered | None, Failures]:
-        """Wait for the workers' rows, those of the device, and which of all could not be read."""
+        """Wait for the rows of the workers and of the device; return both and the rows that could not be read."""
         images, failures = self._ticket.result() if self._ticket else (self._images, self._failures)
         failures = {int(self._rows[row]): reason for row, reason in failures.items()}
         if self._future is None:
@@ -265,7 +265,7 @@ class _Pending:
         return images, rendered, failures
 
     def in_order(self, images: torch.Tensor, rendered: torch.Tensor) -> torch.Tensor:
-        """Put the rows of both where they belong."""
+        """Merge the rows of both in the order of the batch."""
         place = np.argsort(np.concatenate([self._rows, self._device_rows]))
         return torch.cat([images, rendered]).index_select(0, copy_to_device(place, rendered.device))
 
@@ -277,7 +277,7 @@ class _Pending:
 
 
 def tasks_of(indices: NDArray[np.int64], numbers: Numbers | None) -> list[Task]:
-    """Cut a batch into what one worker takes at a time."""
+    """Divide a batch into tasks for the workers."""
     return [
         Task(
             start=start,
@@ -289,7 +289,7 @@ def tasks_of(indices: NDArray[np.int64], numbers: Numbers | None) -> list[Task]:
 
 
 def _arrived(batch: Batch, stream: torch.cuda.Stream | None) -> Batch:
-    """Let the training stream wait for the copy, and keep the memory until it has been used."""
+    """Let the training stream wait for the copy, and keep the memory until it is used."""
     if stream is not None:
         current = torch.cuda.current_stream(batch.images.device)
         current.wait_stream(stream)

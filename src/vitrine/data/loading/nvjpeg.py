@@ -1,8 +1,8 @@
-"""JPEGs decoded and cut on a CUDA device: nvJPEG through torchvision, many at a time.
+"""JPEGs decoded and cropped on a CUDA device: nvJPEG through torchvision, many at a time.
 
-What nvJPEG cannot take (other formats, progressive or turned files, grey and CMYK, giants) is rendered by the CPU as
-ever, and counted. nvJPEG's inverse transform and upsampling are its own: its pixels differ from the CPU's by a few
-levels, `CUDA_TOLERANCE` on average. Which way a file goes depends on the file alone.
+The CPU renders files that nvJPEG cannot decode (other formats, progressive or rotated files, grey and CMYK, very
+large ones), and counts them. nvJPEG has its own inverse transform and upsampling: its pixels differ from the CPU's
+by a few levels, `CUDA_TOLERANCE` on average. The choice depends on the file alone.
 """
 
 import io
@@ -26,15 +26,15 @@ from vitrine.runtime.devices import copy_to_device
 
 # Mean difference, in levels of 255, from the CPU's pixels of the same file.
 CUDA_TOLERANCE = 2.0
-# Pixels of one image, and of all that are decoded in one call: 200 and 100 MB of the device's memory.
+# Pixels per image, and per call: 200 and 100 MB of device memory.
 _MOST_PIXELS, _MOST_AT_ONCE = 2**26, 2**25
-# Where Adobe's marker says how colours are stored, counted from its name; 1 is YCbCr.
+# Position of the colour transform in Adobe's marker, counted from its name; 1 is YCbCr.
 _ADOBE, _ADOBE_TRANSFORM_AT, _YCBCR = b"Adobe\0", 11, 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rendered:
-    """Views (B, C, H, W) uint8 on the device, why rows could not be read, and how many the CPU rendered."""
+    """Views (B, C, H, W) uint8 on the device, why rows could not be read, and how many rows the CPU rendered."""
 
     images: Tensor
     failures: Failures
@@ -42,7 +42,7 @@ class Rendered:
 
 
 def can_render(view: View) -> bool:
-    """Whether the device makes views of this kind, too: the inception crop of colour images, bilinear."""
+    """Whether the device can render this view: the inception crop of colour images, bilinear."""
     return (
         isinstance(view, TrainView)
         and view.crop == "inception"
@@ -55,7 +55,7 @@ def require_nvjpeg(device: torch.device) -> None:
     """Refuse a device that has no nvJPEG, before the first batch."""
     if device.type != "cuda":
         raise ConfigError(
-            f"device_share decodes on a CUDA device, got {device.type}; 0 leaves all to the workers"
+            f"device_share needs a CUDA device, got {device.type}; with 0 the workers decode everything"
         )
     picture = io.BytesIO()
     Image.new("RGB", (64, 64)).save(picture, "JPEG")
@@ -64,14 +64,14 @@ def require_nvjpeg(device: torch.device) -> None:
     except RuntimeError as error:
         reason = str(error).splitlines()[0].rstrip(".")
         raise ConfigError(
-            f"this torchvision has no working nvJPEG ({reason}); device_share 0 leaves all to the workers"
+            f"this torchvision has no working nvJPEG ({reason}); with device_share 0 the workers decode everything"
         ) from error
 
 
 def render_rows(
     examples: Sequence[Example | VitrineError], *, numbers: Numbers, view: TrainView, device: torch.device
 ) -> Rendered:
-    """Decode, cut and flip one example a row on the device; rows that could not be read are black and named."""
+    """Decode, crop and flip one example per row on the device; rows that could not be read are black and listed."""
     images = torch.zeros(len(examples), view.channels, *view.size, dtype=torch.uint8, device=device)
     failures = {
         row: str(example) for row, example in enumerate(examples) if isinstance(example, VitrineError)
@@ -80,9 +80,9 @@ def render_rows(
     layouts = {row: layout for row, example in read.items() if (layout := fitting_layout(example.data))}
     for_cpu = sorted(read.keys() - layouts.keys())
     for group in _groups(layouts):
-        found = nvjpeg([read[row].data for row in group], device=device)
-        for_cpu += [row for row, image in zip(group, found, strict=True) if image is None]
-        decoded = {row: image for row, image in zip(group, found, strict=True) if image is not None}
+        images_or_none = nvjpeg([read[row].data for row in group], device=device)
+        for_cpu += [row for row, image in zip(group, images_or_none, strict=True) if image is None]
+        decoded = {row: image for row, image in zip(group, images_or_none, strict=True) if image is not None}
         if decoded:
             rows = np.array(list(decoded))
             views = _cut(list(decoded.values()), numbers[rows], view=view)
@@ -95,25 +95,25 @@ def render_rows(
 
 
 def nvjpeg(files: Sequence[bytes | Pixels], *, device: torch.device) -> list[Tensor | None]:
-    """Decode by nvJPEG to (3, H, W) uint8 on the device; None stands for a file that it refuses."""
+    """Decode by nvJPEG to (3, H, W) uint8 on the device; None for a file that it refuses."""
     try:
         return list(_decode(files, device=device))
     except RuntimeError:
         if len(files) == 1:
             return [None]
-    # One file that it refuses fails the whole call.
+    # One refused file fails the whole call.
     return [image for data in files for image in nvjpeg([data], device=device)]
 
 
 def fitting_layout(data: bytes | Pixels) -> JpegLayout | None:
-    """Return the layout of a file that nvJPEG takes and understands as the CPU does, else None."""
+    """Return the layout of a file that nvJPEG decodes as the CPU does, else None."""
     if not isinstance(data, bytes) or data[:3] != MAGIC:
         return None
     layout = read_layout(data)
     if not layout.can_stop or layout.orientation != 1 or layout.components != 3:
         return None
     if not 0 < layout.height * layout.width <= _MOST_PIXELS:
-        return None  # the CPU decodes giants at a part of their size, or refuses them
+        return None  # the CPU decodes very large files at reduced size, or refuses them
     names = bytes(data[layout.height_at + at] for at in (5, 8, 11))
     adobe = data.find(_ADOBE, 0, layout.height_at)
     is_rgb = names == b"RGB" or (adobe >= 0 and data[adobe + _ADOBE_TRANSFORM_AT] != _YCBCR)
@@ -123,15 +123,15 @@ def fitting_layout(data: bytes | Pixels) -> JpegLayout | None:
 def _decode(files: Sequence[bytes | Pixels], *, device: torch.device) -> list[Tensor]:
     decode_jpeg = _torchvision_io().decode_jpeg
     if device.type == "cuda":
-        # It decodes by a stream of its own, and so must not be given memory that this one is still reading from.
+        # It decodes on its own stream, so it must not get memory that this stream still reads.
         torch.cuda.current_stream(device).synchronize()
     packed = [torch.frombuffer(bytearray(data), dtype=torch.uint8) for data in files]
-    found: list[Tensor] = decode_jpeg(packed, mode="RGB", device=device)
-    return found
+    images_or_none: list[Tensor] = decode_jpeg(packed, mode="RGB", device=device)
+    return images_or_none
 
 
 def _groups(layouts: Mapping[int, JpegLayout]) -> Iterator[list[int]]:
-    """Part the rows so that what is decoded in one call has bounded size."""
+    """Divide the rows so that each call decodes a bounded number of pixels."""
     group: list[int] = []
     pixels = 0
     for row, layout in layouts.items():
@@ -172,6 +172,6 @@ def _render_on_cpu(
 def _torchvision_io() -> Any:
     try:
         import torchvision.io  # noqa: PLC0415 (an extra)
-    except (ImportError, RuntimeError) as error:  # the second where it was built for another torch
+    except (ImportError, RuntimeError) as error:  # RuntimeError if it was built for another torch
         raise MissingExtraError("torchvision", extra="cuda-data", purpose="decoding JPEGs on CUDA") from error
     return torchvision.io

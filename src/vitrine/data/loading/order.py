@@ -1,8 +1,8 @@
-"""Which image comes when: a pure function of seed, epoch and position, the same on any number of processes.
+"""The order of images: a pure function of seed, epoch and position, the same on any number of processes.
 
 Training reads one endless stream: number c of the stream is position c mod N of epoch c div N. A step takes
-the next `batch_size` numbers, so that no image is dropped at an epoch's end, and resuming at any step costs
-nothing. Each process takes its own run of rows of each global batch.
+the next `batch_size` numbers, so that no image is dropped at the end of an epoch, and resuming at any
+step costs nothing. Each process takes its own rows of each global batch.
 """
 
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from vitrine.data.randomness import random_words
 from vitrine.errors import ConfigError
 
 Indices = NDArray[np.int64]
-# Rounds of the Feistel network; four make a pseudo-random permutation in theory, two more for good measure.
+# Rounds of the Feistel network; four suffice in theory for a pseudo-random permutation, two more are a margin.
 _ROUNDS = 6
 
 
@@ -31,8 +31,8 @@ class Rows:
 def index_at(positions: Indices, *, epoch: int, seed: int, length: int) -> Indices:
     """Source index at each position of an epoch: a permutation of range(length), computed without storing it.
 
-    A Feistel network permutes the next power of four; numbers that fall outside are sent through again until
-    they fall inside, at most four times on average.
+    A Feistel network permutes the next power of four; numbers outside the range are permuted again
+    until they are inside, at most four times on average.
     """
     half = max(1, ((length - 1).bit_length() + 1) // 2)
     keys = random_words(
@@ -67,7 +67,9 @@ def evaluation_rows(*, length: int, batch_size: int, rank: int = 0, world_size: 
     Processes may have different numbers of batches; the last one of each may be smaller.
     """
     if batch_size < 1 or not 0 <= rank < world_size:
-        raise ConfigError(f"batch_size {batch_size}, rank {rank} of {world_size} processes makes no sense")
+        raise ConfigError(
+            f"batch_size must be at least 1 and rank from 0 to {world_size - 1}, got {batch_size} and {rank}"
+        )
     first, last = rank * length // world_size, (rank + 1) * length // world_size
     batches = []
     for step, start in enumerate(range(first, last, batch_size)):
@@ -77,7 +79,7 @@ def evaluation_rows(*, length: int, batch_size: int, rank: int = 0, world_size: 
 
 
 def check_batch(batch_size: int, *, rank: int, world_size: int) -> None:
-    """Refuse a global batch that cannot be shared equally."""
+    """Refuse a global batch that cannot be divided equally."""
     if batch_size < 1 or batch_size % world_size:
         below = max(world_size, batch_size // world_size * world_size)
         raise ConfigError(

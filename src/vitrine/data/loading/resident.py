@@ -1,6 +1,6 @@
-"""Small sets served from the device's own memory: no worker can feed a GPU that eats 80,000 tiny images a second.
+"""Small sets in the memory of the device: workers cannot feed a GPU that trains on 80,000 tiny images per second.
 
-The pictures are those that `Loader` makes with the same seed, pixel for pixel.
+The images equal those of `Loader` with the same seed, pixel for pixel.
 """
 
 from collections.abc import Iterator
@@ -18,13 +18,13 @@ from vitrine.data.sources.in_memory import ArraySource
 from vitrine.data.sources.source import Source, Subset
 from vitrine.runtime.threads import in_order
 
-# Sets that take more than this are read through workers.
+# Larger sets are read by workers.
 LARGEST_BYTES = 4 << 30
 _NUM_UNIFORMS = 3  # flip, top, left: the first numbers of `TrainView`
 
 
 def can_reside(source: Source, view: TrainView) -> bool:
-    """Whether a set is small, in memory already, and as large as the view, which only shifts and flips."""
+    """Whether a set is small and in memory, with images of the view's size, and the view only shifts and flips."""
     array = pixels_of(source)
     return (
         array is not None
@@ -36,13 +36,13 @@ def can_reside(source: Source, view: TrainView) -> bool:
 
 
 def pixels_of(source: Source) -> np.ndarray[tuple[int, ...], np.dtype[np.uint8]] | None:
-    """Return the array (N, H, W, C) of a set that is held as one, or of the whole that it is a part of."""
+    """Return the array (N, H, W, C) of a set that is stored as one, or of the set that it is a subset of."""
     whole = source.source if isinstance(source, Subset) else source
     return whole.images if isinstance(whole, ArraySource) else None
 
 
 class ResidentLoader:
-    """Make training batches on the device; a thread draws the random numbers ahead."""
+    """Creates training batches on the device; a thread draws the random numbers ahead."""
 
     def __init__(
         self,
@@ -75,7 +75,7 @@ class ResidentLoader:
                 yield self._make(rows, choices)
 
     def close(self) -> None:
-        """Give the device's memory back."""
+        """Free the memory of the device."""
         self.images = self.labels = torch.empty(0)
 
     def _draw(self, step: int) -> tuple[Rows, torch.Tensor]:

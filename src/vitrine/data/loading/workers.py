@@ -18,15 +18,15 @@ from vitrine.data.preparing.training_view import View
 from vitrine.data.sources.source import Source
 from vitrine.errors import DataError, VitrineError
 
-# Row of the batch to the sentence that says why its image could not be read.
+# Row of the batch -> why its image could not be read.
 Failures = dict[int, str]
-# How long a process may be silent before we look whether it is still alive.
+# Seconds without an answer before checking that the processes are alive.
 _PATIENCE_SECONDS = 5.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
-    """A run of rows of one batch: the first row, the examples, and their random numbers."""
+    """Consecutive rows of one batch: the first row, the examples, and their random numbers."""
 
     start: int
     indices: NDArray[np.int64]
@@ -34,7 +34,7 @@ class Task:
 
 
 def fill(images: torch.Tensor, task: Task, *, source: Source, view: View) -> Failures:
-    """Read, decode and write the rows of one task into `images`; rows that fail are black and named."""
+    """Read, decode and write the rows of one task into `images`; rows that fail are black and listed."""
     failures: Failures = {}
     for offset, index in enumerate(task.indices):
         out = images[task.start + offset]
@@ -50,7 +50,7 @@ def fill(images: torch.Tensor, task: Task, *, source: Source, view: View) -> Fai
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Keep torch from sharing one small image among cores inside the block."""
+    """Keep torch from using several cores for one small image inside the block."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -60,12 +60,12 @@ def one_thread() -> Iterator[None]:
 
 
 class ThreadWorkers:
-    """Threads of this process; each batch is its own memory, pinned where it goes to CUDA."""
+    """Threads of this process; each batch has its own memory, pinned for CUDA."""
 
     def __init__(self, source: Source, view: View, *, num_workers: int) -> None:
         self._source, self._view = source, view
-        # One image is too small to share among cores: torch must not start its own threads in ours. The
-        # setting is the calling thread's, but becomes that of threads not yet started, so put it back here.
+        # One image is too small for several cores: torch must not start threads inside ours. The setting belongs to
+        # the calling thread, but threads started later inherit it, so it is restored here.
         before = torch.get_num_threads()
         started = threading.Barrier(num_workers + 1)
 
@@ -79,14 +79,14 @@ class ThreadWorkers:
                 self._pool.submit(bool)
             started.wait()
         except BaseException:
-            # The system gives no more threads: those that wait for the rest would wait for ever.
+            # The system refuses more threads: those that wait for the rest would wait forever.
             started.abort()
             raise
         finally:
             torch.set_num_threads(before)
 
     def start(self, shape: tuple[int, ...], tasks: list[Task], *, pin_memory: bool) -> "_ThreadTicket":
-        """Begin to fill a batch of `shape`."""
+        """Start filling a batch of `shape`."""
         images = torch.empty(shape, dtype=torch.uint8, pin_memory=pin_memory)
         futures = [
             self._pool.submit(fill, images, task, source=self._source, view=self._view) for task in tasks
@@ -94,7 +94,7 @@ class ThreadWorkers:
         return _ThreadTicket(images, futures)
 
     def close(self) -> None:
-        """Stop the threads once what they are doing is done."""
+        """Stop the threads after their current tasks."""
         self._pool.shutdown(wait=True, cancel_futures=True)
 
 
@@ -115,7 +115,7 @@ class _ThreadTicket:
 
 
 class ProcessWorkers:
-    """Processes that write into a ring of shared batches; what is taken out is a copy."""
+    """Processes that write into a ring of shared batches; results are copies."""
 
     def __init__(self, source: Source, view: View, *, num_workers: int, num_slots: int, rows: int) -> None:
         # Not fork: threads and CUDA do not survive it.
@@ -123,7 +123,7 @@ class ProcessWorkers:
         shape = (num_slots, rows, view.channels, *view.size)
         self._slots = torch.empty(shape, dtype=torch.uint8).share_memory_()  # type: ignore[no-untyped-call]
         self._free = list(range(num_slots))
-        # Not a SimpleQueue: that holds up whoever puts more than a pipe takes, for ever where no reader is left.
+        # Not a SimpleQueue: it blocks a writer when the pipe is full, forever if no reader is left.
         self._tasks: Any = context.Queue()
         self._done: Any = context.Queue()
         self._tickets: dict[int, _ProcessTicket] = {}
@@ -142,7 +142,7 @@ class ProcessWorkers:
         self._closer = weakref.finalize(self, _stop, self._processes, self._tasks)
 
     def start(self, shape: tuple[int, ...], tasks: list[Task], *, pin_memory: bool) -> "_ProcessTicket":
-        """Begin to fill a batch of `shape` in a free slot."""
+        """Start filling a batch of `shape` in a free slot."""
         while not self._free:
             self._receive()
         ticket = _ProcessTicket(
@@ -164,7 +164,7 @@ class ProcessWorkers:
         self._closer()
 
     def _receive(self) -> None:
-        """Take one answer, or find out that a process died."""
+        """Receive one answer, or detect that a process has died."""
         while True:
             try:
                 number, failures = self._done.get(timeout=_PATIENCE_SECONDS)
@@ -173,7 +173,7 @@ class ProcessWorkers:
                 dead = [process for process in self._processes if not process.is_alive()]
                 if dead:
                     raise DataError(
-                        f"a data worker process ended with code {dead[0].exitcode}, most likely for lack of "
+                        f"a data worker process ended with code {dead[0].exitcode}, most likely out of "
                         "memory; use fewer workers or worker_kind='threads'"
                     ) from None
         ticket = self._tickets[number]
@@ -199,7 +199,7 @@ class _ProcessTicket:
             self.workers._receive()
         filled = self.workers._slots[self.slot, : self.rows]
         images = torch.empty(filled.shape, dtype=torch.uint8, pin_memory=self.pin_memory)
-        # The other cores are the workers', who would be kept waiting and keep this waiting.
+        # The other cores belong to the workers; a parallel copy would wait for them.
         with one_thread():
             images.copy_(filled)
         self.workers._free.append(self.slot)
@@ -215,14 +215,14 @@ Ticket: TypeAlias = _ThreadTicket | _ProcessTicket
 
 
 def _serve(source: Source, view: View, slots: torch.Tensor, tasks: Any, done: Any) -> None:
-    """Fill rows until told to stop, in a process of its own."""
+    """Fill rows in a separate process until it is stopped."""
     torch.set_num_threads(1)
     try:
         while (message := tasks.get()) is not None:
             number, slot, task = message
             done.put((number, fill(slots[slot], task, source=source, view=view)))
     except KeyboardInterrupt:
-        pass  # the parent hears it too, and says so
+        pass  # the parent receives it too, and reports it
 
 
 def _stop(processes: list[Any], tasks: Any) -> None:
@@ -233,5 +233,5 @@ def _stop(processes: list[Any], tasks: Any) -> None:
         if process.is_alive():
             process.terminate()
             process.join()
-    tasks.cancel_join_thread()  # what nobody takes any more holds nobody up
+    tasks.cancel_join_thread()  # do not wait for tasks that nobody reads
     tasks.close()

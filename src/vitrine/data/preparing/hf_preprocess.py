@@ -1,4 +1,4 @@
-"""The preprocess record in Hugging Face's words, both ways."""
+"""Convert the preprocess record to Hugging Face's preprocessor_config.json, and back."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -6,13 +6,13 @@ from typing import Any
 from vitrine.data.preparing.preprocess import Preprocess
 from vitrine.errors import ConfigError
 
-# Pillow's numbers of the filters, which Hugging Face writes as `resample`.
+# Pillow's filter numbers, which Hugging Face writes as `resample`.
 _NUMBERS = {"nearest": 0, "lanczos": 1, "bilinear": 2, "bicubic": 3}
 _NAMES = {number: name for name, number in _NUMBERS.items()}
 
 
 def to_hf(preprocess: Preprocess) -> dict[str, Any]:
-    """Write preprocessor_config.json: ViT's processor only resizes, so a centre crop takes BiT's."""
+    """Write preprocessor_config.json; ViT's processor only resizes, so a centre crop needs BiT's."""
     height, width = preprocess.size
     config: dict[str, Any] = {
         "do_convert_rgb": True,
@@ -34,8 +34,8 @@ def to_hf(preprocess: Preprocess) -> dict[str, Any]:
         size = {"shortest_edge": rows}
     else:
         raise ConfigError(
-            f"Hugging Face has no rule that resizes the shorter side for a size that is not square, "
-            f"got {preprocess.size}; the rule squash can be written"
+            f"Hugging Face cannot resize the shorter side for a size that is not square, "
+            f"got {preprocess.size}; use the rule squash"
         )
     return config | {
         "image_processor_type": "BitImageProcessor",

@@ -1,7 +1,7 @@
-"""The one record of how a picture becomes the model's input; it goes with the weights everywhere.
+"""The record of how a picture becomes the model's input; it is stored with the weights everywhere.
 
 Test-time rules: `squash` resizes straight to the size (the official fine-tuning rule), `shorter` resizes the
-shorter side and cuts out the centre (big_vision's pre-training, timm).
+shorter side and crops the centre (big_vision's pre-training, timm).
 """
 
 import dataclasses
@@ -32,7 +32,7 @@ SCALED_DECODE_GAP = 2
 class Preprocess:
     """Size (height, width), resize rule, crop, interpolation and normalisation of a model's input.
 
-    The image is first resized to `size / crop_fraction` by the rule, then its centre is cut out.
+    The image is first resized to `size / crop_fraction` by the rule, then its centre is cropped.
     """
 
     size: tuple[int, int] = (224, 224)
@@ -57,7 +57,7 @@ class Preprocess:
             raise ConfigError(f"interpolation must be one of {names}, got {self.interpolation!r}")
         if len(self.mean) != len(self.std) or not self.mean or min(self.std) <= 0:
             raise ConfigError(
-                f"mean and std need one value a channel and std above 0, got {self.mean} and {self.std}"
+                f"mean and std need one value per channel and std above 0, got {self.mean} and {self.std}"
             )
 
     @property
@@ -67,7 +67,7 @@ class Preprocess:
 
     @property
     def resize_size(self) -> tuple[int, int]:
-        """Height and width that the image has, or covers, before the centre is cut out."""
+        """Height and width that the image has, or covers, before the centre is cropped."""
         height, width = (math.floor(side / self.crop_fraction + 1e-6) for side in self.size)
         return height, width
 
@@ -75,7 +75,7 @@ class Preprocess:
         """Return the same rules at another size."""
         return dataclasses.replace(self, size=(size, size) if isinstance(size, int) else size)
 
-    # A view, as the loader wants it: nothing about a test image is random.
+    # The loader treats this record as a view: nothing about a test image is random.
     num_uniforms = 0
 
     def render(
@@ -85,7 +85,7 @@ class Preprocess:
         out.copy_(self.pixels(self.decode(data, name=name)))
 
     def decode(self, data: bytes | Pixels, *, name: str = "image", max_pixels: int = MAX_PIXELS) -> Pixels:
-        """Decode one image, large JPEGs by their scaled transform."""
+        """Decode one image; large JPEGs by their scaled transform."""
         height, width = self.resize_size
         enough = (SCALED_DECODE_GAP * height, SCALED_DECODE_GAP * width)
         return decode(data, name=name, channels=self.channels, min_size=enough, max_pixels=max_pixels)
@@ -125,7 +125,7 @@ class Preprocess:
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Self:
-        """Make the record from plain values; refuse names it does not have."""
+        """Build the record from plain values; refuse unknown names."""
         known = {field.name for field in dataclasses.fields(cls)}
         unknown = sorted(set(values) - known)
         if unknown:
@@ -134,7 +134,7 @@ class Preprocess:
 
 
 def target_size(height: int, width: int, *, size: tuple[int, int], rule: Rule) -> tuple[int, int]:
-    """Size to which an image is resized: exactly `size`, or covering it in its own shape."""
+    """Return the size to resize an image to: exactly `size`, or covering it with the same aspect ratio."""
     if rule == "squash":
         return size
     rows, columns = size

@@ -1,6 +1,6 @@
-"""How a training image is cut and resized in the workers: crop, resize, flip, to (C, H, W) uint8.
+"""Random crop, resize and flip of a training image, in the workers: to (C, H, W) uint8.
 
-A JPEG is decoded only as far down as the crop reaches and only as large as the crop needs.
+A JPEG is decoded only down to the last row of the crop, and only as large as the crop needs.
 """
 
 import math
@@ -28,15 +28,15 @@ class View(Protocol):
 
     @property
     def size(self) -> tuple[int, int]:
-        """Height and width of what is written."""
+        """Height and width of the result."""
 
     @property
     def channels(self) -> int:
-        """Channels of what is written."""
+        """Channels of the result."""
 
     @property
     def num_uniforms(self) -> int:
-        """How many random numbers one image takes."""
+        """Number of random numbers per image."""
 
     def render(self, data: bytes | Pixels, *, name: str, numbers: Numbers | None, out: torch.Tensor) -> None:
         """Decode `data` and write it into `out`, (C, H, W) uint8."""
@@ -44,10 +44,10 @@ class View(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class TrainView:
-    """What is cut out of a training image: the paper's inception crop and flip by default.
+    """Crop and flip of a training image; the paper's inception crop by default.
 
-    `random` squashes the image to `resize_size` and cuts `size` out of it (BiT's rule); `padded` resizes to
-    `size`, pads by an eighth and cuts; `none` only squashes (VTAB's tasks whose labels a crop would destroy).
+    `random` squashes the image to `resize_size` and crops `size` (BiT's rule); `padded` resizes to `size`, pads by an
+    eighth and crops; `none` only squashes (for VTAB tasks whose labels a crop would change).
     """
 
     size: tuple[int, int] = (224, 224)
@@ -67,17 +67,17 @@ class TrainView:
             raise ConfigError(f"interpolation must be bilinear or bicubic, got {self.interpolation!r}")
         if not 0 < self.area[0] <= self.area[1] <= 1 or not 0 < self.aspect[0] <= self.aspect[1]:
             raise ConfigError(
-                f"area must lie within 0 and 1 and aspect above 0, got {self.area}, {self.aspect}"
+                f"area must be between 0 and 1 and aspect above 0, got {self.area}, {self.aspect}"
             )
         if self.crop == "random" and (
             self.resize_size is None or any(a < b for a, b in zip(self.resize_size, self.size, strict=True))
         ):
             raise ConfigError(
-                f"a random crop of {self.size} needs a resize_size as large, got {self.resize_size}"
+                f"a random crop of {self.size} needs a resize_size at least as large, got {self.resize_size}"
             )
 
     def render(self, data: bytes | Pixels, *, name: str, numbers: Numbers | None, out: torch.Tensor) -> None:
-        """Decode, cut, resize and flip one image into `out`, (C, H, W) uint8."""
+        """Decode, crop, resize and flip one image into `out`, (C, H, W) uint8."""
         assert numbers is not None
         if self.crop == "inception":
             view = self._inception(data, name, numbers)
@@ -103,9 +103,9 @@ class TrainView:
         return resize(planes(cut, self.channels), self.size, self.interpolation)
 
     def _needed(self, height: int, width: int, box: tuple[int, int, int, int]) -> tuple[int, int]:
-        """Size of the whole image at which the box still has twice the pixels of the view on each side.
+        """Return the size of the whole image at which the box has twice the pixels of the view per side.
 
-        With fewer, the box on the coarser grid would lie too far from where it was drawn.
+        With fewer, rounding to the coarser grid would move the box too far.
         """
         return (
             math.ceil(2 * height * self.size[0] / box[2]),
@@ -131,7 +131,7 @@ class TrainView:
 def inception_box(
     numbers: Numbers, height: int, width: int, *, area: tuple[float, float], aspect: tuple[float, float]
 ) -> tuple[int, int, int, int]:
-    """Draw top, left, height, width of a crop: area and log aspect uniform, ten attempts, else the centre."""
+    """Draw top, left, height, width of a crop: uniform area and log aspect, ten attempts, else the centre."""
     low, high = math.log(aspect[0]), math.log(aspect[1])
     for attempt in range(_ATTEMPTS):
         target = height * width * (area[0] + (area[1] - area[0]) * numbers[3 + 2 * attempt])
@@ -150,7 +150,7 @@ def inception_box(
 
 
 def _scaled_box(box: tuple[int, int, int, int], scale: int) -> tuple[int, int, int, int]:
-    """Find the box in an image smaller by `scale`, each edge at the nearest pixel."""
+    """Return the box in an image smaller by `scale`, each edge rounded to a pixel."""
     if scale == 1:
         return box
     top, left = round(box[0] / scale), round(box[1] / scale)

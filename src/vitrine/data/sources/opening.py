@@ -77,8 +77,10 @@ def open_source(
     if not is_labelled:
         return open_loose(address)
     if split == ALL:
-        found = open_kind(address)
-        whole = _joined([found[name] for name in found if name in (ALL, "train", "val", "test")])
+        splits_on_disk = open_kind(address)
+        whole = _joined(
+            [splits_on_disk[name] for name in splits_on_disk if name in (ALL, "train", "val", "test")]
+        )
         if classes is not None:
             return match_classes(whole, classes)
         return check_classes({ALL: whole}, allow_empty_class=allow_empty_class)[ALL]

@@ -94,13 +94,13 @@ HOW = Augment(
 
 def test_what_happens_to_an_image_does_not_depend_on_the_number_of_processes():
     images, labels = batch(8), torch.arange(8) % 3
-    whole = augment(images, labels, rows_of(), how=HOW, num_classes=3, seed=5)
+    whole = augment(images, labels, rows_of(), config=HOW, num_classes=3, seed=5)
     parts = [
         augment(
             images[2 * r : 2 * r + 2],
             labels[2 * r : 2 * r + 2],
             rows_of(rank=r, world_size=4),
-            how=HOW,
+            config=HOW,
             num_classes=3,
             seed=5,
         )
@@ -109,13 +109,13 @@ def test_what_happens_to_an_image_does_not_depend_on_the_number_of_processes():
     # Sums over different batch shapes may differ in the last bit.
     torch.testing.assert_close(torch.cat([part[0] for part in parts]), whole[0])
     torch.testing.assert_close(torch.cat([part[1] for part in parts]), whole[1])
-    other = augment(images, labels, rows_of(1), how=HOW, num_classes=3, seed=5)
+    other = augment(images, labels, rows_of(1), config=HOW, num_classes=3, seed=5)
     assert not torch.allclose(other[0], whole[0])
 
 
 def test_nothing_asked_is_nothing_done():
     images, labels = batch(4), torch.tensor([0, 1, 2, 1])
-    pixels, targets = augment(images, labels, rows_of(batch_size=4), how=Augment(), num_classes=3, seed=0)
+    pixels, targets = augment(images, labels, rows_of(batch_size=4), config=Augment(), num_classes=3, seed=0)
     assert torch.equal(pixels, images.float()) and torch.equal(targets, torch.eye(3)[labels])
 
 
@@ -123,9 +123,11 @@ def test_after_its_share_of_the_run_nothing_is_left_but_smoothing():
     images, labels = batch(4), torch.tensor([0, 1, 2, 0])
     how = replace(HOW, label_smoothing=0.1, until=0.9)
     rows = rows_of(batch_size=4)
-    before = augment(images, labels, rows, how=how, num_classes=3, seed=0, progress=0.89)
-    after = augment(images, labels, rows, how=how, num_classes=3, seed=0, progress=0.9)
-    always = augment(images, labels, rows, how=replace(how, until=1.0), num_classes=3, seed=0, progress=0.89)
+    before = augment(images, labels, rows, config=how, num_classes=3, seed=0, progress=0.89)
+    after = augment(images, labels, rows, config=how, num_classes=3, seed=0, progress=0.9)
+    always = augment(
+        images, labels, rows, config=replace(how, until=1.0), num_classes=3, seed=0, progress=0.89
+    )
     assert torch.equal(after[0], images.float())
     assert torch.equal(after[1], soft_labels(labels, num_classes=3, smoothing=0.1))
     assert all(torch.equal(one, other) for one, other in zip(before, always, strict=True))
@@ -136,7 +138,7 @@ def test_mixup_mixes_neighbours_by_the_share_that_the_labels_say():
     images = torch.zeros(8, 3, 4, 4, dtype=torch.uint8)
     images[1::2] = 200
     labels = torch.tensor([0, 1] * 4)
-    pixels, targets = augment(images, labels, rows_of(), how=Augment(mixup=1.0), num_classes=2, seed=1)
+    pixels, targets = augment(images, labels, rows_of(), config=Augment(mixup=1.0), num_classes=2, seed=1)
     torch.testing.assert_close(pixels[:, 0, 0, 0], 200 * targets[:, 1])
     torch.testing.assert_close(targets.sum(1), torch.ones(8))
     assert len(torch.unique(targets[:, 0])) == 8
@@ -147,19 +149,19 @@ def test_cutmix_labels_are_the_share_of_pixels():
     images[1::2] = 100
     labels = torch.tensor([0, 1] * 8)
     pixels, targets = augment(
-        images, labels, rows_of(batch_size=16), how=Augment(cutmix=1.0), num_classes=2, seed=1
+        images, labels, rows_of(batch_size=16), config=Augment(cutmix=1.0), num_classes=2, seed=1
     )
     assert set(pixels.unique().tolist()) == {0.0, 100.0}
     torch.testing.assert_close(pixels.mean(dim=(1, 2, 3)) / 100, targets[:, 1])
 
 
 def test_mixing_an_odd_number_of_images_is_refused():
-    with pytest.raises(ConfigError, match="need an even number of images a process, got 3"):
+    with pytest.raises(ConfigError, match="need an even number of images per process, got 3"):
         augment(
             batch(3),
             torch.zeros(3, dtype=torch.long),
             rows_of(batch_size=3),
-            how=Augment(mixup=1),
+            config=Augment(mixup=1),
             num_classes=2,
             seed=0,
         )

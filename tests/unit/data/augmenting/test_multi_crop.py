@@ -96,8 +96,8 @@ def test_numbers_are_uniform_and_depend_on_seed_epoch_position_and_view_alone() 
 
 
 def test_views_do_not_depend_on_the_batch_that_an_image_comes_in() -> None:
-    images, how = pictures(4, (32, 32)), MultiCrop(num_local=3)
-    options = {"how": how, "size": (32, 32), "local_size": (16, 16), "seed": 0}
+    images, config = pictures(4, (32, 32)), MultiCrop(num_local=3)
+    options = {"config": config, "size": (32, 32), "local_size": (16, 16), "seed": 0}
     large, small = multi_crop(images, rows([0, 1, 2, 3]), **options)
     assert large.shape == (4, 2, 3, 32, 32) and small.shape == (4, 3, 3, 16, 16)
     assert large.min() >= 0 and large.max() <= 255.01
@@ -107,7 +107,7 @@ def test_views_do_not_depend_on_the_batch_that_an_image_comes_in() -> None:
     ]
     for whole, halves in zip((large, small), zip(*parts, strict=True), strict=True):
         assert torch.allclose(whole, torch.cat(halves), atol=1e-3)  # another batch, other sums of float32
-    none, _ = multi_crop(images, rows([0, 1, 2, 3]), **{**options, "how": MultiCrop(num_local=0)})
+    none, _ = multi_crop(images, rows([0, 1, 2, 3]), **{**options, "config": MultiCrop(num_local=0)})
     assert torch.allclose(none, large, atol=1e-3)
 
 
@@ -155,8 +155,8 @@ def test_nonsense_is_refused(option: dict[str, object], message: str) -> None:
 @pytest.mark.gpu
 def test_views_are_cut_without_waiting_for_the_device() -> None:
     device = torch.device("cuda")
-    images, how = pictures(8, (32, 32)).to(device), MultiCrop(num_local=2)
-    options = {"how": how, "size": (32, 32), "local_size": (16, 16), "seed": 0}
+    images, config = pictures(8, (32, 32)).to(device), MultiCrop(num_local=2)
+    options = {"config": config, "size": (32, 32), "local_size": (16, 16), "seed": 0}
     multi_crop(images, rows(list(range(8))), **options)  # constants and libraries come with the first call
     torch.cuda.set_sync_debug_mode("error")
     try:

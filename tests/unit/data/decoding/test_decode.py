@@ -170,7 +170,7 @@ def test_the_first_frame_of_an_animation_is_taken():
 def test_raw_pixels_pass_through_and_other_arrays_are_refused():
     pixels = smooth(6, 7)
     assert decode(pixels) is pixels
-    with pytest.raises(DataError, match=r"x is an array of float64 with shape \(2, 2\); uint8"):
+    with pytest.raises(DataError, match=r"x is an array of float64 with shape \(2, 2\); pass uint8"):
         decode(np.zeros((2, 2)), name="x")  # type: ignore[arg-type]
 
 

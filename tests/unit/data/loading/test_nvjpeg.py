@@ -109,7 +109,7 @@ def test_a_file_that_nvjpeg_refuses_does_not_take_its_company_along(monkeypatch)
 
 
 def test_a_machine_without_cuda_is_refused():
-    with pytest.raises(ConfigError, match="device_share decodes on a CUDA device, got cpu"):
+    with pytest.raises(ConfigError, match="device_share needs a CUDA device, got cpu"):
         require_nvjpeg(CPU)
 
 
@@ -122,7 +122,7 @@ def test_a_torchvision_without_nvjpeg_is_refused_with_its_reason(monkeypatch):
         torch.cuda, "current_stream", lambda device: SimpleNamespace(synchronize=lambda: None)
     )
     with pytest.raises(
-        ConfigError, match=r"no working nvJPEG \(decode_jpegs_cuda: .* support\); device_share 0"
+        ConfigError, match=r"no working nvJPEG \(decode_jpegs_cuda: .* support\); with device_share 0"
     ):
         require_nvjpeg(torch.device("cuda"))
 

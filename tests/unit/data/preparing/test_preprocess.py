@@ -145,7 +145,7 @@ def test_one_channel_is_resized_as_grey():
         ({"rule": "crop"}, "rule must be squash or shorter, got 'crop'"),
         ({"crop_fraction": 1.2}, "crop_fraction must be above 0 and at most 1"),
         ({"interpolation": "cubic"}, "interpolation must be one of nearest, bilinear"),
-        ({"std": (0.0, 1.0, 1.0)}, "mean and std need one value a channel"),
+        ({"std": (0.0, 1.0, 1.0)}, "mean and std need one value per channel"),
     ],
 )
 def test_nonsense_is_refused_at_birth(values, message):

@@ -94,9 +94,9 @@ def test_no_crop_and_no_flip_is_a_plain_resize():
     ("values", "message"),
     [
         ({"crop": "centre"}, "crop must be one of inception, random, padded, none"),
-        ({"crop": "random"}, "needs a resize_size as large"),
+        ({"crop": "random"}, "needs a resize_size at least as large"),
         ({"interpolation": "lanczos"}, "interpolation must be bilinear or bicubic"),
-        ({"area": (0.5, 1.5)}, "area must lie within 0 and 1"),
+        ({"area": (0.5, 1.5)}, "area must be between 0 and 1"),
     ],
 )
 def test_nonsense_is_refused_at_birth(values, message):

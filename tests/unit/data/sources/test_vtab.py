@@ -274,9 +274,9 @@ def test_what_is_unfinished_is_refused_in_one_sentence(tmp_path):
 
     files.make_lists(tmp_path / "lists", 47)
     (tmp_path / "lists" / "images" / "test" / "000003.jpg").unlink()
-    refuse(tmp_path / "lists", "DTD", "DTD is unfinished: .*000003.jpg is listed for test and is not there")
+    refuse(tmp_path / "lists", "DTD", "DTD is incomplete: .*000003.jpg is listed for test and missing")
     (tmp_path / "lists" / "test.txt").unlink()
-    refuse(tmp_path / "lists", "DTD", "lists is unfinished: test.txt is missing")
+    refuse(tmp_path / "lists", "DTD", "lists is incomplete: test.txt is missing")
     files.make_lists(tmp_path / "other", 60, counts={"train800": 60, "val200": 4, "test": 4})
     refuse(tmp_path / "other", "DTD", "labels from 0 to 59 for train, but DTD has 0 to 46")
     files.make_class_folders(tmp_path / "few", 10, 2)

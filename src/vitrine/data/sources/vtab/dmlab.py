@@ -16,7 +16,7 @@ from vitrine.errors import DataError
 from vitrine.runtime.progress import track
 
 _PARTS = {"train": "train", "val": "validation", "test": "test"}
-_BYTES = 2  # wire type of a field that holds its own length
+_BYTES = 2  # wire type of a length-delimited field
 _LARGEST = 2**26  # no frame of DMLab comes near 64 MiB
 
 
@@ -36,7 +36,7 @@ def open_dmlab(folder: Path, task: Task) -> dict[str, Source] | None:
 
 
 class RecordSource(Source):
-    """JPEGs inside TFRecord files: where each one starts and ends, and its label."""
+    """JPEGs inside TFRecord files: start and end of each, and its label."""
 
     def __init__(self, files: list[Path], *, num_classes: int) -> None:
         self.files = files
@@ -51,7 +51,7 @@ class RecordSource(Source):
         self.labels = np.array(labels, dtype=np.int32)
 
     def name(self, index: int) -> str:
-        """Name a record by its file and its place there."""
+        """Return the name of a record: its file and position."""
         file, start, _ = self.places[index]
         return f"{self.files[file].name}@{start}"
 
@@ -111,11 +111,11 @@ def _first_number(data: bytes, position: int) -> int:
 
 
 def _fields(data: bytes, position: int, end: int) -> Iterator[tuple[int, int, int]]:
-    """Yield number, start and end of each field that holds its own length; others do not occur at this level."""
+    """Yield number, start and end of each length-delimited field; other fields do not occur at this level."""
     while position < end:
         tag, position = _varint(data, position)
         if tag & 7 != _BYTES:
-            raise ValueError(f"a field of wire type {tag & 7} is where none should be")
+            raise ValueError(f"unexpected field of wire type {tag & 7}")
         length, position = _varint(data, position)
         if position + length > end:
             raise ValueError("a field reaches beyond its record")

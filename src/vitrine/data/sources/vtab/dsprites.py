@@ -14,17 +14,17 @@ from vitrine.data.sources.vtab.labels import dsprites_location, dsprites_orienta
 from vitrine.data.sources.vtab.tasks import Task
 from vitrine.errors import DataError
 
-# Columns of `latents_classes`: colour, shape, scale, orientation, place across, place down.
+# Columns of `latents_classes`: colour, shape, scale, orientation, x position, y position.
 _ORIENTATION, _ACROSS = 3, 4
 _ROWS = 4096
 
 
 def open_dsprites(folder: Path, task: Task) -> dict[str, Source] | None:
     """Read the archive; it is not split."""
-    found = sorted(path for path in folder.glob("*dsprites*") if path.suffix in (".npz", ".hdf5", ".h5"))
-    if not found:
+    archives = sorted(path for path in folder.glob("*dsprites*") if path.suffix in (".npz", ".hdf5", ".h5"))
+    if not archives:
         return None
-    file = found[0]
+    file = archives[0]
     packed, factors = _from_npz(file) if file.suffix == ".npz" else _from_hdf5(file)
     if task.name == "dSprites-Location":
         labels = dsprites_location(factors[:, _ACROSS])
@@ -34,7 +34,7 @@ def open_dsprites(folder: Path, task: Task) -> dict[str, Source] | None:
 
 
 class Sprites(Source):
-    """Black and white pictures, eight pixels a byte: all 737,280 of them take 377 MB instead of 3 GB."""
+    """Black and white pictures, eight pixels per byte: all 737,280 of them take 377 MB instead of 3 GB."""
 
     def __init__(
         self, packed: NDArray[np.uint8], *, labels: Labels, num_classes: int, root: Path | None

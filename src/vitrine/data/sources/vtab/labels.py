@@ -1,4 +1,4 @@
-"""What the labels of the structured tasks mean, as functions of what the original files say.
+"""Labels of the structured tasks, computed from the values in the original files.
 
 Thresholds are those of VTAB's definition: a value on a threshold belongs to the class below it.
 """
@@ -29,7 +29,7 @@ def clevr_distance(objects: Iterable[Mapping[str, Any]]) -> int:
 
 
 def kitti_distance(lines: Iterable[str]) -> int:
-    """Distance ahead of the nearest car, van or truck in metres as class 0 to 2; 3 where there is none."""
+    """Distance ahead of the nearest car, van or truck in metres as class 0 to 2; 3 if there is none."""
     rows = [line.split() for line in lines if line.strip()]
     # Columns: type, truncated, occluded, alpha, 4 of the box, 3 of the size, x, y, z of the place, rotation.
     ahead = [float(row[13]) for row in rows if row[0] in KITTI_VEHICLES]

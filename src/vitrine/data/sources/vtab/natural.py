@@ -67,7 +67,7 @@ def open_flowers(folder: Path, task: Task) -> dict[str, Source] | None:
     missing = [name for name in ("labels", *_FLOWER_SPLITS.values()) if name not in arrays]
     if missing:
         raise DataError(
-            f"{folder} has no {missing[0]!r} in its .mat files; they are not those of {task.name}"
+            f"{folder} has no {missing[0]!r} in its .mat files; they do not belong to {task.name}"
         )
     whole = FileList(
         folder,
@@ -85,22 +85,22 @@ _SUN_LISTS = {"train": "sun397_tfds_tr.txt", "val": "sun397_tfds_va.txt", "test"
 
 
 def open_sun397(folder: Path, task: Task) -> dict[str, Source] | None:
-    """Read the classes, and the lists where they are there."""
+    """Read the classes, and the lists if there are any."""
     root = next((path for path in (folder, folder / "SUN397") if (path / "ClassName.txt").is_file()), None)
     if root is None:
         return None
     classes = [line.strip().strip("/") for line in _lines(root / "ClassName.txt")]
     number = {name: index for index, name in enumerate(classes)}
-    found = {split: root / name for split, name in _SUN_LISTS.items() if (root / name).is_file()}
-    if not found:
+    split_lists = {split: root / name for split, name in _SUN_LISTS.items() if (root / name).is_file()}
+    if not split_lists:
         paths = [f"{name}/{image}" for name in classes for image in _image_names(root / name)]
         return {"all": _sun_source(root, paths, number, root / "ClassName.txt")}
     for name in _SUN_LISTS.values():
-        if root / name not in found.values():
+        if root / name not in split_lists.values():
             raise DataError(f"{root / name} is missing; {task.name} needs all three lists or none")
     return {
         split: _sun_source(root, [line.strip().strip("/") for line in _lines(file)], number, file)
-        for split, file in found.items()
+        for split, file in split_lists.items()
     }
 
 
@@ -138,7 +138,7 @@ def open_svhn(folder: Path, task: Task) -> dict[str, Source] | None:
             raise DataError(f"{file} is missing; {task.name} needs both train_32x32.mat and test_32x32.mat")
         arrays = read_matlab(file, most_bytes=_MOST_SVHN_BYTES)
         if not {"X", "y"} <= set(arrays) or arrays["X"].ndim != 4 or arrays["X"].shape[3] != arrays["y"].size:
-            raise DataError(f"{file} does not hold X (32, 32, 3, N) and y (N, 1), as SVHN's files do")
+            raise DataError(f"{file} does not contain X (32, 32, 3, N) and y (N, 1), as SVHN's files do")
         splits[split] = ArraySource(
             np.ascontiguousarray(arrays["X"].transpose(3, 0, 1, 2)),  # (N, 32, 32, 3)
             labels=svhn_digit(arrays["y"]),

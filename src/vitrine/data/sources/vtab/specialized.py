@@ -2,7 +2,7 @@
 
 PatchCamelyon: `camelyonpatch_level_2_split_{train,valid,test}_{x,y}.h5`.
 
-Diabetic Retinopathy as Kaggle has it: `trainLabels.csv`, `retinopathy_solution.csv`, `train/`, `test/`.
+Diabetic Retinopathy, as on Kaggle: `trainLabels.csv`, `retinopathy_solution.csv`, `train/`, `test/`.
 
 VTAB's val is the part of the test images that Kaggle marks Public, its test the part marked Private.
 """
@@ -79,4 +79,4 @@ def _suffix(folder: Path) -> str:
         for path in folder.iterdir():
             if path.suffix.lower() in _IMAGE_SUFFIXES:
                 return path.suffix
-    raise DataError(f"{folder} holds no images; unpack Kaggle's archive there")
+    raise DataError(f"{folder} contains no images; unpack Kaggle's archive there")

@@ -86,7 +86,7 @@ def open_kitti(folder: Path, task: Task) -> dict[str, Source] | None:
         return None
     files = sorted((folder / "training" / "label_2").glob("*.txt"))
     if not files:
-        raise DataError(f"{folder / 'training' / 'label_2'} holds no label files; {task.name} needs them")
+        raise DataError(f"{folder / 'training' / 'label_2'} contains no label files; {task.name} needs them")
     labels = [kitti_distance(file.read_text(encoding="utf-8").splitlines()) for file in files]
     whole = FileList(
         folder,
@@ -129,11 +129,11 @@ _ELEVATION, _AZIMUTH = 1, 2
 
 def open_smallnorb(folder: Path, task: Task, *, seed: int = 0) -> dict[str, Source] | None:
     """Map the images and read the labels."""
-    found = {part: sorted(folder.glob(f"smallnorb-*-{part}-dat.mat")) for part in ("training", "testing")}
-    if not any(found.values()):
+    files_of = {part: sorted(folder.glob(f"smallnorb-*-{part}-dat.mat")) for part in ("training", "testing")}
+    if not any(files_of.values()):
         return None
     sources = {}
-    for part, files in found.items():
+    for part, files in files_of.items():
         if not files:
             raise DataError(f"{folder} has no smallnorb-*-{part}-dat.mat; unpack all the .gz files there")
         sources[part] = _open_norb(files[0], task)
@@ -171,7 +171,7 @@ def _open_norb(file: Path, task: Task) -> Source:
     is_azimuth = task.name == "sNORB-Azimuth"
     labels = norb_azimuth(info[:, _AZIMUTH]) if is_azimuth else norb_elevation(info[:, _ELEVATION])
     return ArraySource(
-        images[:, 0, :, :, None],  # (N, 96, 96, 1): of each stereo pair the first
+        images[:, 0, :, :, None],  # (N, 96, 96, 1): the first of each stereo pair
         labels=labels,
         classes=[str(number) for number in range(task.num_classes)],
         address=str(file),

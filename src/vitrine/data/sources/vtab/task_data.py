@@ -1,8 +1,8 @@
-"""From a folder to a task's 800, 200, 1,000 and test images, in whichever usual layout it lies there.
+"""From a folder to a task's 800, 200, 1,000 and test images, in any of the usual layouts.
 
-The community's lists are taken as they are. From an original archive or class folders, 800 and 200 images are
-drawn with a seed of ours, since VTAB's own draw follows the order inside TensorFlow's files: the labels and the
-sizes are VTAB's, the images drawn are not, and `layout` says so.
+The community's lists are used as they are. From an original archive or class folders, 800 and 200 images are drawn
+with our own seed, since VTAB's draw follows the order inside TensorFlow's files: labels and sizes are VTAB's, the
+choice of images is not, and `layout` records that.
 """
 
 from collections.abc import Callable, Iterable
@@ -34,7 +34,7 @@ READERS: list[Reader] = [
 
 @dataclass(frozen=True, kw_only=True)
 class TaskData:
-    """A task's images: 800 to train and 200 to choose on, both together, and all that it is tested on."""
+    """The images of a task: 800 to train on, 200 to validate on, both together, and the test images."""
 
     task: Task
     layout: str
@@ -47,7 +47,7 @@ class TaskData:
 def find_folders(root: Path, tasks: Iterable[Task] = TASKS) -> dict[str, Path | None]:
     """Find each task's folder below `root`; None for a task that is missing."""
     if not root.is_dir():
-        raise DataError(f"no such folder {root}; give the one that holds a folder for each task of VTAB")
+        raise DataError(f"no such folder {root}; pass the folder that contains one folder per VTAB task")
     return {
         task.name: next((root / name for name in task.folders if (root / name).is_dir()), None)
         for task in tasks
@@ -57,7 +57,7 @@ def find_folders(root: Path, tasks: Iterable[Task] = TASKS) -> dict[str, Path | 
 def open_task(
     folder: Path, task: Task, *, num_train: int = TRAIN_IMAGES, num_val: int = VAL_IMAGES, seed: int = 0
 ) -> TaskData:
-    """Open a task's folder, or say in one sentence what is unfinished about it."""
+    """Open the folder of a task; the error says what is missing."""
     if any((folder / name).is_file() for name in LISTS.values()):
         return _checked(_from_lists(folder, task))
     splits = _from_archive(folder, task)
@@ -67,9 +67,7 @@ def open_task(
             name: source for name, source in open_kind(_class_root(folder, task)).items() if name in _KNOWN
         }
     if not splits:
-        raise DataError(
-            f"{folder} has no layout of {task.name} that is known: lists, class folders or its archive"
-        )
+        raise DataError(f"{folder} has no known layout of {task.name}: lists, class folders or its archive")
     splits = complete_splits(splits, task, seed=seed)
     for name, wanted in (("train", num_train), ("val", num_val)):
         if len(splits[name]) < wanted:
@@ -95,7 +93,7 @@ _KNOWN = ("all", "train", "val", "test")
 
 
 def complete_splits(splits: dict[str, Source], task: Task, *, seed: int) -> dict[str, Source]:
-    """Make train, val and test, in VTAB's proportions, of the splits that there are."""
+    """Complete the splits to train, val and test, in VTAB's proportions."""
     generator = np.random.default_rng(seed)
     if set(splits) == {"all"}:
         source = splits["all"]
@@ -110,7 +108,7 @@ def complete_splits(splits: dict[str, Source], task: Task, *, seed: int) -> dict
         have = ", ".join(splits)
         raise DataError(f"{task.name} has only {have}; it needs train and test, and may have val")
     if "test" not in splits:
-        # Two parts, and the second called val: it is what there is to test on.
+        # Two splits, the second called val: it serves as the test set.
         splits = {"train": splits["train"], "test": splits["val"]}
     if "val" not in splits:
         source = splits["train"]
@@ -124,7 +122,7 @@ def _from_lists(folder: Path, task: Task) -> TaskData:
     missing = [name for name in LISTS.values() if not (folder / name).is_file()]
     if missing:
         raise DataError(
-            f"{folder} is unfinished: {missing[0]} is missing; {task.name} needs {', '.join(LISTS.values())}"
+            f"{folder} is incomplete: {missing[0]} is missing; {task.name} needs {', '.join(LISTS.values())}"
         )
     classes = [str(number) for number in range(task.num_classes)]
     parts = {}
@@ -143,7 +141,7 @@ def _from_archive(folder: Path, task: Task) -> dict[str, Source] | None:
 
 
 def _class_root(folder: Path, task: Task) -> Path:
-    """Go down to where the class folders are: archives put them into one more (`101_ObjectCategories`, `2750`)."""
+    """Return the folder of the class folders: archives add one level (`101_ObjectCategories`, `2750`)."""
     for path in (folder, *(folder / name for name in subfolders(folder))):
         if len(subfolders(path)) == task.num_classes:
             return path
@@ -151,7 +149,7 @@ def _class_root(folder: Path, task: Task) -> Path:
 
 
 def _checked(data: TaskData) -> TaskData:
-    """Refuse other classes, labels outside them, and lists of files that are not there."""
+    """Refuse other classes, labels outside them, and lists of missing files."""
     task = data.task
     for name in ("train", "val", "trainval", "test"):
         source: Source = getattr(data, name)
@@ -160,7 +158,7 @@ def _checked(data: TaskData) -> TaskData:
         if len(source.classes) != task.num_classes:
             raise DataError(
                 f"{source.address} has {len(source.classes)} classes, but {task.name} has {task.num_classes}; "
-                "it is another set, or unfinished"
+                "it is another data set, or incomplete"
             )
         labels = source.labels
         if source.is_multi_label or labels.min() < 0 or labels.max() >= task.num_classes:
@@ -177,7 +175,7 @@ def _require_files(source: Source, task: Task, split: str) -> None:
         path = source.path(index)
         if path is not None and not path.is_file():
             raise DataError(
-                f"{task.name} is unfinished: {path} is listed for {split} and is not there; finish unpacking it"
+                f"{task.name} is incomplete: {path} is listed for {split} and missing; finish unpacking it"
             )
 
 

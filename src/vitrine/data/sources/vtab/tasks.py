@@ -1,4 +1,4 @@
-"""The 19 tasks: groups, classes, sizes, the folders they are found in, and what may be done to their images."""
+"""The 19 tasks: groups, classes, sizes, folder names, and which augmentations keep their labels."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -20,13 +20,13 @@ class Task:
     num_classes: int
     sizes: tuple[int, int, int]
     folders: tuple[str, ...]
-    """Folders below the root that may hold it, the community's name first."""
+    """Names of its folder below the root, the community's name first."""
     may_crop: bool = True
-    """False where a part of the image, or another scale, would bear another label."""
+    """False if a part of the image, or another scale, would have another label."""
     may_flip: bool = True
-    """False where the mirror image would bear another label."""
+    """False if the mirror image would have another label."""
     train_per_class: int | None = None
-    """Images a class that train and val have together, where the set is not split and VTAB says so."""
+    """Images per class of train and val together, if the set is not split and VTAB defines it."""
 
 
 def _structured(
@@ -49,7 +49,7 @@ TASKS: tuple[Task, ...] = (
     Task(name="Pets", group="Natural", num_classes=37, sizes=(2_944, 736, 3_669),
          folders=("oxford_iiit_pet", "pets")),
     Task(name="Sun397", group="Natural", num_classes=397, sizes=(76_128, 10_875, 21_750), folders=("sun397",)),
-    # Digits: a mirrored 2 is no 2, and a crop may cut to the neighbour's digit.
+    # Digits: a mirrored 2 is not a 2, and a crop may show a neighbouring digit.
     Task(name="SVHN", group="Natural", num_classes=10, sizes=(65_931, 7_326, 26_032), folders=("svhn",),
          may_crop=False, may_flip=False),
     Task(name="Camelyon", group="Specialized", num_classes=2, sizes=(262_144, 32_768, 32_768),
