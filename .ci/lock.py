@@ -78,7 +78,10 @@ def closure(group: str) -> set[str]:
 def entry(name: str) -> str:
     """Return the lines of one package: its version, and the hash of every file that may be installed."""
     version = version_of(name)
-    hashes = sorted(set(indexed(name, version)) | set(local(name, version)))
+    builds = local(name, version)
+    # pip prefers a file whose hash the index names to a better one in a folder: only one of them can be in the lock.
+    others = indexed(name, version, without={PLATFORMS.search(file)[0] for file in builds})  # type: ignore[index]
+    hashes = sorted({*others, *builds.values()})
     if not hashes:
         raise SystemExit(f"the index has no file of {name} {version}")
     return " \\\n".join([f"{name}=={version}", *(f"    --hash=sha256:{digest}" for digest in hashes)])
@@ -89,8 +92,11 @@ def version_of(name: str) -> str:
     return metadata.version(name).partition("+")[0]
 
 
-def indexed(name: str, version: str) -> list[str]:
-    """Return the hashes of an index's files: wheels for the usual platforms, or else the source."""
+def indexed(name: str, version: str, *, without: set[str]) -> list[str]:
+    """Return the hashes of an index's files: wheels for the usual platforms, or else the source.
+
+    Files of the platforms in `without` are left to the local wheels.
+    """
     with urllib.request.urlopen(f"{INDEX}/{name}/", timeout=60) as answer:
         page = answer.read().decode()
     files = {}
@@ -100,7 +106,11 @@ def indexed(name: str, version: str) -> list[str]:
         if address.fragment.startswith("sha256=") and is_of(file, name, version):
             files[file] = address.fragment.removeprefix("sha256=")
     wheels = {file: digest for file, digest in files.items() if file.endswith(".whl")}
-    usual = [digest for file, digest in wheels.items() if is_usual(file)]
+    usual = [
+        digest
+        for file, digest in wheels.items()
+        if is_usual(file) and PLATFORMS.search(file)[0] not in without  # type: ignore[index]
+    ]
     return usual or list(wheels.values()) or list(files.values())
 
 
@@ -118,15 +128,17 @@ def is_usual(file: str) -> bool:
     return wheel is not None and any(PLATFORMS.fullmatch(tag) for tag in wheel[3].split("."))
 
 
-def local(name: str, version: str) -> list[str]:
-    """Return the hashes of wheels in the folders that pip is told to look in (find-links)."""
+def local(name: str, version: str) -> dict[str, str]:
+    """Return the hashes of wheels in the folders that pip is told to look in (find-links), by file name."""
     command = [sys.executable, "-m", "pip", "config", "list"]
     listed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     folders = {Path(place) for line in re.findall(r"find-links='([^']*)'", listed) for place in line.split()}
     files = [file for folder in folders if folder.is_dir() for file in folder.glob("*.whl")]
-    return [
-        hashlib.sha256(file.read_bytes()).hexdigest() for file in files if is_of(file.name, name, version)
-    ]
+    return {
+        file.name: hashlib.sha256(file.read_bytes()).hexdigest()
+        for file in files
+        if is_of(file.name, name, version)
+    }
 
 
 def check() -> int:
