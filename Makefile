@@ -60,13 +60,13 @@ browser:
 # The stamp is newer than the lock once everything is in place, so that nothing is installed twice.
 $(READY): requirements.lock pyproject.toml
 	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet -r requirements.lock
+	$(BIN)/python -m pip install --quiet --no-deps --require-hashes -r requirements.lock
 	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation -e .
 	touch $@
 
-# Write the lock anew from what is installed (after changing a dependency and installing it).
+# Write both locks anew from the installed versions, with hashes (after installing a new or changed dependency).
 lock: $(READY)
-	$(BIN)/python -m pip freeze --exclude-editable | sed 's/+cpu$$//' > requirements.lock
+	$(BIN)/python .ci/lock.py write
 
 # Needs no network: dependencies are consistent, and what is installed is what the lock says (see SECURITY.md).
 audit: $(READY)

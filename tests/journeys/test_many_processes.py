@@ -235,9 +235,9 @@ def test_a_lost_worker_is_replaced_and_the_run_goes_on_from_its_last_checkpoint(
         env={**os.environ, "PYTHONPATH": f"{hook}:{SOURCE}", "OMP_NUM_THREADS": "1"},
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[:6000]
-    assert "Going on with" in done.stderr
+    assert "Resuming" in done.stderr
     assert losses(tmp_path / "run") == pytest.approx(losses(runs / "one"), rel=1e-5)
-    assert "is finished" in inside("resume", tmp_path / "run").stderr
+    assert "has finished" in inside("resume", tmp_path / "run").stderr
 
 
 def records(run: Path) -> list[dict]:
