@@ -197,7 +197,7 @@ def test_photos_of_phones_are_said_to_be_passed_over_and_what_would_do(vitrine, 
     (photos / "cat" / "notes.txt").write_text("mine")
     code, out, _ = vitrine("check", photos, "--out", tmp_path / "out")
     assert code == 0 and "1 .heic, 1 .txt; save these photos as JPEG: 1 .heic" in out
-    assert "Save the photos among them as JPEG" in (tmp_path / "out" / "report.html").read_text()
+    assert "Convert the photos among them to JPEG" in (tmp_path / "out" / "report.html").read_text()
     phone = tmp_path / "phone" / "dog"
     phone.mkdir(parents=True)
     (phone / "IMG_1.HEIC").write_bytes(b"....ftypheic")
