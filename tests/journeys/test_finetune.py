@@ -101,7 +101,7 @@ def test_frozen_blocks_keep_their_weights_and_the_plan_says_so(
     both = finetune(photos, pretrained, tmp_path / "many", "--freeze", "1", "--probe")
     assert_refused(both, "--freeze: does not go with probe")
     below = finetune(photos, pretrained, tmp_path / "many", "--freeze", "-1")
-    assert_refused(below, "--freeze is a number of blocks, 0 or more, got -1")
+    assert_refused(below, "--freeze: must be at least 0, got -1")
     assert not (tmp_path / "many").exists()
 
 
