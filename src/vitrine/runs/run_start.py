@@ -19,7 +19,8 @@ from vitrine.runtime.find_run import runs_in
 from vitrine.runtime.launch import launched
 from vitrine.runtime.output_folder import new_output_folder
 from vitrine.runtime.processes import Processes, on_first_process
-from vitrine.runtime.run_folder import RESULTS, RunFolder, RunRecord
+from vitrine.runtime.run_folder import RESULTS, RunFolder
+from vitrine.runtime.run_record import RunRecord
 from vitrine.training.saving import newest_state
 from vitrine.version import __version__
 

@@ -15,7 +15,7 @@ from vitrine.objectives.teacher import Teacher, TeacherRequest
 from vitrine.recipes.recipe import Recipe
 from vitrine.runs.records import StartingModel
 from vitrine.runtime.devices import seeded
-from vitrine.runtime.run_folder import RunRecord
+from vitrine.runtime.run_record import RunRecord
 
 # The model of a recipe that names none.
 DEFAULT_MODEL = "ViT-Ti/16"

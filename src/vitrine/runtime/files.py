@@ -15,7 +15,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
-from vitrine.errors import CheckpointError
+from vitrine.errors import CheckpointError, ConfigError
 
 # Names here stand for what a process has open, whatever they resolve to: /dev/stdout is /proc/self/fd/1.
 _OPEN_FILES = (Path("/proc"), Path("/dev/fd"))
@@ -172,3 +172,15 @@ def sha256_of(path: Path) -> str:
 def size_in_words(num_bytes: float) -> str:
     """Write what a file takes, or a disk has free, for people: 5.6 MB, 1.3 GB."""
     return f"{num_bytes / 1e9:,.1f} GB" if num_bytes >= 1e9 else f"{num_bytes / 1e6:.1f} MB"
+
+
+def require_own_file(path: Path, *, root: Path) -> None:
+    """Refuse a path that leaves the folder `root`, which has no links itself, or that is no file or folder."""
+    target = Path(os.path.realpath(path))
+    if not target.is_relative_to(root):
+        raise ConfigError(
+            f"{path} is a symbolic link to {target}, outside the run folder; replace it by a file or folder of its "
+            "own"
+        )
+    if path.exists() and not (path.is_file() or path.is_dir()):
+        raise ConfigError(f"{path} is a pipe or a device; remove it from the run folder")

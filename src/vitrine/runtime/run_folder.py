@@ -27,8 +27,9 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from vitrine.errors import CheckpointError, ConfigError, VitrineError
-from vitrine.runtime.files import json_text, parse_json, write_atomically
+from vitrine.runtime.files import json_text, parse_json, require_own_file, write_atomically
 from vitrine.runtime.locks import require_lock
+from vitrine.runtime.run_record import RunRecord
 
 RECORD, RECIPE, METRICS, CHECKPOINTS, MODEL = (
     "run.json",
@@ -45,37 +46,6 @@ WRITTEN = (
     "pictures", "sweep", "tensorboard", "wandb", "report.html",
 )  # fmt: skip
 LAST, BEST, STOPPED = "last.safetensors", "best.safetensors", "stopped.safetensors"
-
-
-@dataclass(frozen=True, kw_only=True)
-class RunRecord:
-    """`run.json`: how a run was started."""
-
-    verb: str
-    data: str
-    """Address of the data set, absolute where it is a path."""
-    device: str
-    workers: int
-    model: Mapping[str, Any]
-    """Config of the model, as `checkpoints.record` writes it."""
-    preprocess: Mapping[str, Any]
-    objective: str = "labels"
-    weights_prefix: str | None = None
-    """Where the model's weights are in a checkpoint of the trained module; version 0.1 did not record it."""
-    hold_out: float | None = None
-    exclude: str | None = None
-    shard: bool = False
-    trains_on_all: bool = False
-    """Whether the held-out images are trained on too, as after a sweep."""
-    is_sweeping: bool = False
-    """Whether learning rates are still being tried."""
-    tensorboard: bool = False
-    wandb: str | None = None
-    launch: str | None = None
-    """Identity of the torchrun that started it."""
-    threads: int | None = None
-    teacher: str | None = None
-    """Hash of the teacher's weights, for distillation."""
 
 
 @dataclass(frozen=True)
@@ -311,18 +281,6 @@ class RunFolder:
         self.path.mkdir(parents=True, exist_ok=True)
         require_own_file(self.path / name, root=Path(os.path.realpath(self.path)))
         return (self.path / name).open("a", encoding="utf-8")
-
-
-def require_own_file(path: Path, *, root: Path) -> None:
-    """Refuse a path that leaves the folder `root`, which has no links itself, or that is no file or folder."""
-    target = Path(os.path.realpath(path))
-    if not target.is_relative_to(root):
-        raise ConfigError(
-            f"{path} is a symbolic link to {target}, outside the run folder; replace it by a file or folder of its "
-            "own"
-        )
-    if path.exists() and not (path.is_file() or path.is_dir()):
-        raise ConfigError(f"{path} is a pipe or a device; remove it from the run folder")
 
 
 def _parsed(line: str) -> dict[str, Any] | None:

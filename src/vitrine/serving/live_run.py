@@ -15,7 +15,8 @@ from vitrine.data.preparing.preprocess import Preprocess
 from vitrine.errors import CheckpointError, VitrineError
 from vitrine.models import build
 from vitrine.runtime.files import parse_json
-from vitrine.runtime.run_folder import RunFolder, RunRecord
+from vitrine.runtime.run_folder import RunFolder
+from vitrine.runtime.run_record import RunRecord
 
 CHUNK_BYTES = 2**18
 # A folder that was named by its date: 2026-11-18-031500-finetune.

@@ -6,7 +6,8 @@ import sys
 import pytest
 
 from vitrine.errors import CheckpointError, ConfigError
-from vitrine.runtime.run_folder import WRITTEN, RunFolder, RunRecord
+from vitrine.runtime.run_folder import WRITTEN, RunFolder
+from vitrine.runtime.run_record import RunRecord
 
 RECORD = RunRecord(verb="finetune", data="photos", device="cpu", workers=2, model={}, preprocess={})
 
