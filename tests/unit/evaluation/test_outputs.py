@@ -102,7 +102,7 @@ def test_an_unreadable_image_is_set_aside_with_its_reason(tmp_path):
     assert "bad.png" in outputs.failures[1]
     assert outputs.readable.tolist() == [True, False]
     (tmp_path / "good.png").write_text("no image either")
-    with pytest.raises(DataError, match=r"no image of .* can be read; the first: "):
+    with pytest.raises(DataError, match=r"cannot read any image of .*; the first: "):
         run_model(tiny(), data, preprocess=PREPROCESS)
 
 
