@@ -100,13 +100,10 @@ def photo_file(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(path)
 
 
-def test_predicting_one_photo_takes_under_two_and_a_half_seconds_most_of_them_importing_torch(
-    photo_file: str,
-) -> None:
+def test_predicting_one_photo_adds_less_than_a_second_to_importing_torch(photo_file: str) -> None:
+    # Relative to torch, whose own import takes 1.5 to 2.6 s of processor time on different machines.
     whole = seconds(["-m", "vitrine", "predict", photo_file], repeats=3)
-    torch = seconds(["-c", "import torch"], repeats=3)
-    assert whole < 2.5
-    assert torch > whole / 2
+    assert whole - seconds(["-c", "import torch"], repeats=3) < 1
 
 
 def test_predicting_one_photo_imports_nothing_that_it_does_not_use(photo_file: str) -> None:
