@@ -9,6 +9,7 @@ it prints the other probes, and ridge regression at other l2, to show the effect
 
 import argparse
 import json
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,9 @@ from typing import Any
 import torch
 
 import vitrine
-from vitrine.cli.app import plain
+from vitrine.cli.json_output import plain
+from vitrine.cli.lines import show
+from vitrine.cli.views import result_lines
 
 OTHER_L2 = "1,16,128,1024,8192"
 
@@ -68,7 +71,7 @@ def measured(weights: str, data: str, **options: Any) -> dict[str, object]:
         print(
             f"\n{options['size']} px, {name}, {time.perf_counter() - began:.1f} s (features only the first time)"
         )
-        print(report, flush=True)
+        show(result_lines("fewshot", report), sys.stdout)
         reports[name] = plain(report)
     return reports
 
