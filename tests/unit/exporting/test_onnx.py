@@ -110,7 +110,7 @@ def test_the_words_of_a_file_are_read_without_the_onnx_package(exported: tuple[P
 
 def test_a_graph_is_no_model_again_and_says_so(exported: tuple[Path, object]) -> None:
     for place in (exported[0], exported[0] / "model.int8.onnx"):
-        with pytest.raises(CheckpointError, match="is an export, whose weights were worked into its graph"):
+        with pytest.raises(CheckpointError, match="is an ONNX export, from which no model can be built"):
             load(place)
 
 
@@ -160,7 +160,7 @@ def test_pixels_of_another_size_are_refused_in_words(exported: tuple[Path, objec
 
 
 def test_what_is_no_export_is_refused_in_words(exported: tuple[Path, object], tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError, match=r"holds no model\.onnx; it is no export"):
+    with pytest.raises(CheckpointError, match=r"holds no model\.onnx; it is not an ONNX export"):
         open_runner(tmp_path)
     with pytest.raises(CheckpointError, match="no such file or folder"):
         open_runner(tmp_path / "none")
@@ -190,7 +190,7 @@ def test_what_cannot_be_written_is_refused_before_anything_is(monkeypatch: pytes
     with pytest.raises(CheckpointError, match="average pooling"):
         plan_export(loaded("average pooling"), to="hf")
     monkeypatch.setattr(onnx_graph, "MOST_BYTES", 1000)
-    with pytest.raises(ConfigError, match="one ONNX file holds up to 2 GiB"):
+    with pytest.raises(ConfigError, match="one ONNX file holds at most 2 GiB"):
         plan_export(loaded("class token"), to="onnx")
 
 

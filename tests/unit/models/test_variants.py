@@ -143,12 +143,10 @@ def test_any_patch_size_can_be_named() -> None:
 
 @pytest.mark.parametrize("misspelt", ["ViT-B16", "vit_bse_patch16_224", "BiT-R51x1", "R50+ViT-X/16", ""])
 def test_an_unknown_name_gets_the_three_nearest(misspelt: str) -> None:
-    with pytest.raises(
-        ConfigError, match=r"no model is called .*; nearest: [^,]+, [^,]+, [^,]+ \(see"
-    ) as caught:
+    with pytest.raises(ConfigError, match="no model is called ") as caught:
         resolve(misspelt)
-    named = str(caught.value).split("nearest: ")[1].split(" (")[0].split(", ")
-    assert set(named) <= set(VARIANTS)
+    named = caught.value.problem.split("nearest: ")[1].split(", ")
+    assert len(named) == 3 and set(named) <= set(VARIANTS)
 
 
 def test_the_nearest_name_is_the_one_meant() -> None:
@@ -161,9 +159,9 @@ def test_the_nearest_name_is_the_one_meant() -> None:
     [
         ({"image_size": 230}, "must be a multiple of the patch stride 16, got 230; nearest that fit: 224 and 240"),
         ({"image_size": (224, 230)}, "got 224x230; nearest that fit: 224 and 224x240"),
-        ({"image_size": 0}, "got 0; nearest that fit: 16"),
+        ({"image_size": 0}, "image_size must be at least 1, got 0"),
         ({"width": 770}, "width must be a multiple of num_heads, got 770 and 12; nearest num_heads that fit: 11 and"),
-        ({"num_classes": 0}, "num_classes must be at least 1, got 0; None leaves the head away"),
+        ({"num_classes": 0}, "num_classes must be at least 1, got 0; None builds no head"),
         ({"num_heads": 0}, "num_heads must be at least 1, got 0"),
         ({"channels": 0}, "channels must be at least 1, got 0"),
         ({"pooling": "averag"}, "must be one of class_token, average, attention, got 'averag'; nearest: average"),

@@ -45,8 +45,10 @@ def test_dropout_and_normalised_queries_keep_their_eager_layers() -> None:
 
 
 def test_fp8_on_a_cpu_is_refused_in_one_sentence() -> None:
-    with pytest.raises(ConfigError, match=r"fp8 needs a CUDA device .* use --precision bf16"):
+    with pytest.raises(ConfigError, match="fp8 needs a CUDA device") as refusal:
         use_kernels(small(), device=torch.device("cpu"), precision="fp8")
+    assert refusal.value.option == "precision"
+    assert [advice.value for advice in refusal.value.advice] == ["bf16"]
 
 
 def gradients(model: nn.Module, images: torch.Tensor, labels: torch.Tensor) -> dict[str, torch.Tensor]:
