@@ -100,6 +100,10 @@ class ConfigError(VitrineError, ValueError):
     """A setting does not make sense, alone or with another."""
 
 
+class MissingConfigError(ConfigError, FileNotFoundError):
+    """A recipe file does not exist."""
+
+
 class DataError(VitrineError, ValueError):
     """A data set or an image cannot be read as asked."""
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from vitrine.checkpoints import hub
 from vitrine.checkpoints.tensors import SUFFIXES, WEIGHT_FILES
-from vitrine.errors import CheckpointError, ConfigError, DownloadError, TryVerb
+from vitrine.errors import CheckpointError, ConfigError, DownloadError, MissingCheckpointError, TryVerb
 from vitrine.models import ModelConfig, configure
 from vitrine.runtime.download import download_to_cache
 from vitrine.runtime.find_run import LATEST, find_run, runs_in
@@ -49,7 +49,7 @@ def find(source: str | Path, *, revision: str | None = None) -> Place | str:
             # A patch size at the end makes it a misspelt variant, not one of the hub's: refused by name.
             configure(text)
         return from_hub(text, revision=revision)
-    raise CheckpointError(f"no such file or folder: {text}{suggestion(path)}")
+    raise MissingCheckpointError(f"no such file or folder: {text}{suggestion(path)}")
 
 
 def by_scheme(text: str, *, revision: str | None) -> Place | None:

@@ -10,7 +10,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from vitrine.errors import CheckpointError
+from vitrine.errors import CheckpointError, MissingCheckpointError
 
 WEIGHT_FILES = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin")
 """Names under which folders and hub repositories keep their weights, in order of preference."""
@@ -71,7 +71,7 @@ def require_readable(path: Path) -> None:
         with path.open("rb") as file:
             first = file.read(1)
     except FileNotFoundError:
-        raise CheckpointError(f"no such file: {path}") from None
+        raise MissingCheckpointError(f"no such file: {path}") from None
     except PermissionError:
         raise CheckpointError(f"no permission to read {path}; check its owner and mode") from None
     except OSError as error:

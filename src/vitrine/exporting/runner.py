@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from vitrine.checkpoints.reading.onnx_file import read_metadata
 from vitrine.data.preparing.preprocess import Preprocess
-from vitrine.errors import CheckpointError, ConfigError, MissingExtraError
+from vitrine.errors import CheckpointError, ConfigError, MissingCheckpointError, MissingExtraError
 from vitrine.runtime.files import parse_json
 from vitrine.runtime.threads import available_cores
 
@@ -115,7 +115,7 @@ def open_runner(
             hint = f"there is {', '.join(there)}" if there else "it is not an ONNX export"
             raise CheckpointError(f"{path.parent} holds no {path.name}; {hint}")
     elif not path.exists():
-        raise CheckpointError(f"no such file or folder: {path}")
+        raise MissingCheckpointError(f"no such file or folder: {path}")
     return OnnxRunner(path, engine=engine, is_bf16=precision == "bf16", threads=threads)
 
 

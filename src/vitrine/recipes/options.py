@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any, TypedDict, Unpack
 
-from vitrine.errors import ConfigError
+from vitrine.errors import ConfigError, MissingConfigError
 from vitrine.objectives import LabelsObjective, Objective, find_objective
 from vitrine.recipes.recipe import Recipe, from_yaml, with_settings
 from vitrine.recipes.registry import RECIPES, find_recipe
@@ -129,7 +129,7 @@ def read_recipe(name: str, *, base: str = FROM_SCRATCH) -> Recipe:
     if path.suffix in ENDINGS:
         others = [str(other) for ending in ENDINGS for other in path.parent.glob(f"*{ending}")]
         near = f"; did you mean {nearest(name, others)[0]}?" if others else ""
-        raise ConfigError(f"no such file: {name}{near}")
+        raise MissingConfigError(f"no such file: {name}{near}")
     return find_recipe(name)
 
 

@@ -163,7 +163,7 @@ def test_bare_files_get_the_preprocessing_and_numerics_of_their_layout(
     loaded = load(path, num_heads=4)
     assert loaded.model.config.gelu == gelu
     assert (loaded.preprocess.rule, loaded.preprocess.mean[0]) == (rule, mean)
-    assert any("no preprocessing stands beside the weights" in note for note in loaded.notes)
+    assert any("no preprocessing beside the weights" in note for note in loaded.notes)
 
 
 def test_a_pooler_counts_only_where_no_classifier_ignores_it(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 
 from vitrine.data.decoding.picture_input import read_file
 from vitrine.data.sources.source import Example, Labels, Source
-from vitrine.errors import DataError
+from vitrine.errors import DataError, MissingDataError
 from vitrine.runtime.progress import notice
 from vitrine.spelling import near_match, printable
 
@@ -130,10 +130,10 @@ def scan(folder: str) -> list[os.DirEntry[str]]:
 def require_path(path: Path) -> Path:
     """Return `path` if it exists; the error suggests one with a similar name."""
     if os.path.lexists(path) and not path.exists():
-        raise DataError(f"{printable(str(path))} is a broken link to {os.readlink(path)}")  # noqa: PTH115
+        raise MissingDataError(f"{printable(str(path))} is a broken link to {os.readlink(path)}")  # noqa: PTH115
     if path.exists():
         return path
-    raise DataError(no_such(path, kind="file" if path.suffix else "folder"))
+    raise MissingDataError(no_such(path, kind="file" if path.suffix else "folder"))
 
 
 def require_inside(name: str, folder: str | Path, *, listing: str) -> None:

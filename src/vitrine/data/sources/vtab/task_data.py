@@ -22,7 +22,7 @@ from vitrine.data.sources.vtab.natural import open_dtd, open_flowers, open_sun39
 from vitrine.data.sources.vtab.specialized import open_camelyon, open_retinopathy
 from vitrine.data.sources.vtab.structured import open_clevr, open_kitti, open_smallnorb
 from vitrine.data.sources.vtab.tasks import TASKS, TRAIN_IMAGES, VAL_IMAGES, Task
-from vitrine.errors import DataError
+from vitrine.errors import DataError, MissingDataError
 
 Reader = Callable[[Path, Task], dict[str, Source] | None]
 """Opens the splits that an archive has (`train`, `val`, `test`, or `all`); None for another layout."""
@@ -47,7 +47,9 @@ class TaskData:
 def find_folders(root: Path, tasks: Iterable[Task] = TASKS) -> dict[str, Path | None]:
     """Find each task's folder below `root`; None for a task that is missing."""
     if not root.is_dir():
-        raise DataError(f"no such folder {root}; pass the folder that contains one folder per VTAB task")
+        raise MissingDataError(
+            f"no such folder {root}; pass the folder that contains one folder per VTAB task"
+        )
     return {
         task.name: next((root / name for name in task.folders if (root / name).is_dir()), None)
         for task in tasks

@@ -1,0 +1,60 @@
+"""Errors are also the built-in exceptions that Python code expects, and survive the way between processes."""
+
+import pickle
+
+import pytest
+
+import vitrine
+from vitrine.errors import (
+    ConfigError,
+    DataError,
+    MissingExtraError,
+    RepeatedError,
+    TrainingError,
+    TryOption,
+    VitrineError,
+)
+from vitrine.recipes.options import read_recipe
+
+
+def test_a_missing_data_set_is_a_file_that_is_not_found(tmp_path) -> None:
+    with pytest.raises(FileNotFoundError, match="no such folder"):
+        vitrine.check(tmp_path / "photoz")
+
+
+def test_missing_weights_are_a_file_that_is_not_found(tmp_path) -> None:
+    with pytest.raises(FileNotFoundError, match="no such file"):
+        vitrine.load(tmp_path / "weights.safetensors")
+
+
+def test_a_missing_recipe_is_a_file_that_is_not_found(tmp_path) -> None:
+    with pytest.raises(FileNotFoundError, match="no such file"):
+        read_recipe(str(tmp_path / "mine.yaml"))
+
+
+def test_a_bad_value_is_a_value_error_that_names_its_parameter() -> None:
+    with pytest.raises(ValueError, match="top") as refusal:
+        vitrine.predict("box", "photo.jpg", top=0)
+    assert isinstance(refusal.value, VitrineError)
+    assert refusal.value.option == "top"
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        ConfigError("must be at least 1, got 0", option="top", advice=[TryOption("top", "to name one", 1)]),
+        DataError("no images"),
+        MissingExtraError("onnx", extra="export", purpose="Export"),
+        RepeatedError("the first process failed", 3),
+        TrainingError("the loss is NaN"),
+    ],
+)
+def test_an_error_from_another_process_keeps_its_fields(error: VitrineError) -> None:
+    back = pickle.loads(pickle.dumps(error))
+    assert type(back) is type(error)
+    assert (str(back), back.option, back.advice, back.exit_code) == (
+        str(error),
+        error.option,
+        error.advice,
+        error.exit_code,
+    )
