@@ -13,7 +13,7 @@ def lines(result: RecipeList) -> Iterator[Line]:
     if result.settings is not None:
         (only,) = result.recipes
         yield f"# {command(only.verb, 'DATA', recipe=only.name)}"
-        yield result.settings.rstrip()
+        yield from result.settings.rstrip().splitlines()
         return
     for verb in ("finetune", "pretrain"):
         yield command(verb, "DATA", recipe="...")
