@@ -170,7 +170,7 @@ def test_what_is_no_export_is_refused_in_words(exported: tuple[Path, object], tm
     proto = onnx.load(exported[0] / "model.onnx")
     del proto.metadata_props[:]
     onnx.save(proto, tmp_path / "model.onnx")
-    with pytest.raises(CheckpointError, match="was not written by vitrine export"):
+    with pytest.raises(CheckpointError, match="was not exported by Vitrine"):
         open_runner(tmp_path)
     with pytest.raises(CheckpointError, match="there is fp32, bf16"):
         open_runner(tmp_path, precision="int8")
