@@ -6,8 +6,7 @@ import io
 from PIL import Image
 
 from vitrine.data.decoding.decode import decode
-from vitrine.data.decoding.image_file import JPEG_MAGIC
-from vitrine.data.decoding.pixels import Pixels
+from vitrine.data.decoding.image_file import JPEG_MAGIC, Pixels
 from vitrine.data.sources.source import Source
 from vitrine.errors import DataError
 

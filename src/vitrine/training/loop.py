@@ -25,9 +25,8 @@ from vitrine.training.config import TrainingConfig
 from vitrine.training.distribution import distributed
 from vitrine.training.graphs import ReplayedStep, Taken, can_record, on_own_stream, put_rates_in_tensors
 from vitrine.training.messages import evaluation_in_words, live_line
-from vitrine.training.metrics_log import Sink
+from vitrine.training.metrics_log import RunningSums, Sink
 from vitrine.training.optimizer import freeze, make_optimizer, set_rates
-from vitrine.training.running_sums import RunningSums
 from vitrine.training.saving import load_state, newest_state, numbers_of, remove_leftovers
 from vitrine.training.schedule import learning_rate
 from vitrine.training.state import TrainingState
