@@ -54,7 +54,9 @@ def watched(seen: Seen) -> Iterator[None]:
         if event not in ("call", "return") or not code.co_filename.startswith(str(SOURCE)):
             return
         if event == "call":
-            count = code.co_argcount + code.co_kwonlyargcount + bool(code.co_flags & 4) + bool(code.co_flags & 8)
+            count = (
+                code.co_argcount + code.co_kwonlyargcount + bool(code.co_flags & 4) + bool(code.co_flags & 8)
+            )
             argument = [frame.f_locals.get(name) for name in code.co_varnames[:count] if name != "self"]
         name = str(Path(code.co_filename).relative_to(SOURCE))
         seen.setdefault(name, Counter()).update(values_in(argument))
@@ -67,7 +69,7 @@ def watched(seen: Seen) -> Iterator[None]:
 
 
 def one_step(folder: Path, *, seed: int, suffix: str, settings: list[str]) -> Seen:
-    """Take one training step on a folder of random pictures; return what passed each file until the metric is logged."""
+    """Take one training step on a folder of random pictures; return what passed each file."""
     random = np.random.default_rng(seed)
     for number in range(8):
         place = folder / "data" / f"class {number % 2}" / f"{number}{suffix}"
@@ -105,7 +107,9 @@ STRONG = ["views.crop=inception", "model_options.dropout=0.1", "augment.mixup=0.
 
 
 def test_an_image_passes_the_files_that_the_architecture_lists(tmp_path: Path) -> None:
-    listed = re.findall(r"^\| `([a-z_]+/[a-z_/]+\.py)` \|", (ROOT / "ARCHITECTURE.md").read_text(), re.MULTILINE)
+    listed = re.findall(
+        r"^\| `([a-z_]+/[a-z_/]+\.py)` \|", (ROOT / "ARCHITECTURE.md").read_text(), re.MULTILINE
+    )
     measured = files_of_the_image(tmp_path, settings=STRONG)
     assert measured == set(listed)
     assert len(listed) <= MOST_FILES

@@ -8,6 +8,7 @@ import importlib.util
 import json
 import secrets
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -202,3 +203,27 @@ class WeightsAndBiases:
     def close(self) -> None:
         """Finish the run there."""
         self._run.finish()
+
+
+def live_line(record: Mapping[str, float]) -> str:
+    """Write the last record for the live line."""
+    shown = [f"loss {record['loss']:.4f}"]
+    if "accuracy" in record:
+        shown.append(f"accuracy {100 * record['accuracy']:.1f} %")
+    shown.append(f"lr {record['lr']:.2e}")
+    shown.append(f"{record['images_per_second']:,.0f} images/s")
+    shown.append(f"data {record['waiting_for_data']:.0%}")
+    if "memory_gib" in record:
+        shown.append(f"{record['memory_gib']:.1f} GiB")
+    return ", ".join(shown)
+
+
+def evaluation_in_words(scores: Mapping[str, float]) -> str:
+    """Write the scores of an evaluation for people."""
+    return ", ".join(
+        f"{name.replace('_', ' ')} {100 * value:.1f} %"
+        if name.endswith("accuracy")
+        else f"{name.replace('_', ' ')} {value:.4g}"
+        for name, value in scores.items()
+        if name != "collapsed"
+    )
