@@ -1,4 +1,4 @@
-"""The records of a run folder: how the run was started (`run.json`), and what it logged (`metrics.jsonl`). No torch."""
+"""Records of a run folder: how the run was started (`run.json`), what it logged (`metrics.jsonl`). No torch."""
 
 import dataclasses
 import math
