@@ -96,8 +96,9 @@ def fit_closed_form(
 ) -> ClosedForm:
     """Fit features (N, R), labels (N,) or flags (N, K), and weights (N,); choose by log loss on left-out rows.
 
-    With `l2` it is ridge regression, with the best of several. `is_balanced` counts every class alike, however many
-    examples it has. `seed` divides the examples into folds.
+    With `l2` it is ridge regression, with the best of several; then a weight counts an example exactly as often.
+    Otherwise it does so in the fits, while copies of an example would fall into different folds. `is_balanced`
+    counts every class alike, however many examples it has. `seed` divides the examples into folds.
     """
     if len(features) < 2 or len(features) != len(labels):
         raise DataError(
@@ -231,9 +232,9 @@ class Examples:
         """Return the log loss of left-out examples at the best temperature; balanced, every class counts alike."""
         weights = self.weights
         if self.is_balanced:
-            weights = weights / self.shares(torch.arange(len(weights)))[self.targets]
+            weights = weights / self.shares(torch.arange(len(weights)))[self.targets] / self.num_classes
         temperature = fit_temperature(candidate.left_out, self.targets, weights=weights)
-        soft = smoothed(self.targets, num_classes=self.num_classes, num_images=len(weights))
+        soft = smoothed(self.targets, num_classes=self.num_classes, num_images=float(weights.sum()))
         losses = log_losses(candidate.left_out / temperature, soft, is_multi_label=self.is_multi_label)
         return float(weights @ losses / weights.sum())
 

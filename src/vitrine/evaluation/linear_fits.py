@@ -103,8 +103,8 @@ def logistic_line(
         else:
             each = F.cross_entropy(logits, targets, reduction="none")
         loss = shares @ each + penalty * line.square().sum()
-        loss.backward()
+        torch.autograd.backward(loss)
         return float(loss.detach())
 
-    optimizer.step(closure)
+    optimizer.step(closure)  # type: ignore[no-untyped-call]
     return line.detach().double(), bias.detach().double()

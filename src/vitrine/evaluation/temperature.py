@@ -27,8 +27,8 @@ def fit_temperature(logits: Tensor, targets: Tensor, *, weights: Tensor | None =
     Targets are smoothed as Platt's, (N + 1) / (N + 2): twenty correct answers do not prove that all will be correct.
     """
     logits = logits.double()
-    soft = smoothed(targets, num_classes=logits.shape[1], num_images=len(logits))
     w = torch.ones(len(logits)).double() if weights is None else weights.double()
+    soft = smoothed(targets, num_classes=logits.shape[1], num_images=float(w.sum()))
 
     def loss_at(log_temperature: float) -> float:
         scaled = logits / math.exp(log_temperature)
@@ -49,7 +49,7 @@ def fit_temperature(logits: Tensor, targets: Tensor, *, weights: Tensor | None =
     return math.exp((low + high) / 2)
 
 
-def smoothed(targets: Tensor, *, num_classes: int, num_images: int) -> Tensor:
+def smoothed(targets: Tensor, *, num_classes: int, num_images: float) -> Tensor:
     """Turn labels (N,) or flags (N, K) into probabilities (N, K) that are never quite 0 or 1."""
     epsilon = 1 / (num_images + 2)
     if targets.ndim == 2:
