@@ -18,7 +18,7 @@ from vitrine.models.standardised_conv import NUM_GROUPS, StandardisedConv2d
 
 
 class BiT(Model):
-    """Map images (B, C, height, width) to logits (B, K), or to the representation where there is no head."""
+    """Map images (B, C, height, width) to logits (B, K), or to the representation if there is no head."""
 
     config: BiTConfig
 
@@ -65,7 +65,7 @@ class BiT(Model):
         return self.pool(hidden)
 
     def root(self, images: Tensor) -> Tensor:
-        """Convolve 7x7 and pool to a quarter of the size a side; a 3x3 root keeps the size."""
+        """Convolve 7x7 and pool to a quarter of the height and width; a 3x3 root keeps the size."""
         self.require_images(images)
         if self.config.root == "3x3":
             return self.root_conv(images)
@@ -73,7 +73,7 @@ class BiT(Model):
         return F.max_pool2d(F.pad(self.root_conv(images), (1, 1, 1, 1)), kernel_size=3, stride=2)
 
     def run_stage(self, hidden: Tensor, *, stage: int) -> Tensor:
-        """Run the units of one stage (the first keeps the size, each other halves it)."""
+        """Run the units of one stage (stage 1 keeps the size, each later stage halves it)."""
         units = self.stages[stage]
         assert isinstance(units, nn.ModuleList)
         for unit in units:
@@ -112,7 +112,7 @@ class BiT(Model):
     def attention(
         self, images: Tensor, *, layers: Iterable[int] | None = None
     ) -> Iterator[tuple[int, Tensor]]:
-        """Refuse: a ResNet has no attention to show."""
+        """Raise an error: a ResNet has no attention."""
         raise ConfigError("a BiT ResNet has no attention; use a ViT or a hybrid")
 
 
@@ -152,7 +152,7 @@ def conv(
     stride: int = 1,
     padding: int = 0,
 ) -> StandardisedConv2d:
-    """Make a convolution with BiT's standardisation."""
+    """Build a convolution with BiT's weight standardisation."""
     return StandardisedConv2d(
         in_channels,
         out_channels,
