@@ -40,6 +40,8 @@ class Record:
     preprocess: Preprocess
     classes: tuple[str, ...] | None = None
     recipe: Mapping[str, Any] | None = None
+    calibration: Mapping[str, Any] | None = None
+    """Temperature that the head was divided by, and the calibration error before and after on held-out images."""
     layout: str = "Vitrine"
     """Where the weights came from first."""
     version: str = __version__
@@ -62,6 +64,7 @@ class Record:
             "preprocess": self.preprocess.to_json(),
             "classes": list(self.classes) if self.classes else None,
             "recipe": dict(self.recipe) if self.recipe else None,
+            **({"calibration": dict(self.calibration)} if self.calibration else {}),
             "checksums": {name: dict(sums) for name, sums in self.checksums.items()},
         }
 
@@ -83,6 +86,7 @@ class Record:
                 preprocess=Preprocess.from_json(values["preprocess"]),
                 classes=tuple(values["classes"]) if values.get("classes") else None,
                 recipe=values.get("recipe"),
+                calibration=values.get("calibration"),
                 layout=str(values.get("layout", "Vitrine")),
                 version=str(values.get("version", "")),
                 checksums=values.get("checksums") or {},

@@ -57,6 +57,7 @@ def save(
     preprocess: Preprocess | None = None,
     classes: tuple[str, ...] | list[str] | None = None,
     recipe: Mapping[str, Any] | None = None,
+    calibration: Mapping[str, Any] | None = None,
     to: Target = "vitrine",
     generation: Generation = "A",
     overwrite: bool = False,
@@ -80,6 +81,8 @@ def save(
         changes["classes"] = tuple(classes)
     if recipe is not None:
         changes["recipe"] = recipe
+    if calibration is not None:
+        changes["calibration"] = calibration
     record = dataclasses.replace(record, **changes)
     require_classes(record)
     prepared = prepare(ModelWeights(module), record, target=to, generation=generation)

@@ -1,10 +1,16 @@
 """Whether a model is correct as often as its confidence claims: reliability bins, ECE, log loss, Brier score."""
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import Tensor
+
+from vitrine.data.sources.source import Source
+from vitrine.evaluation.outputs import Outputs
+from vitrine.evaluation.temperature import fit_temperature
 
 BINS = 15  # as Guo et al., arXiv:1706.04599
 
@@ -60,6 +66,49 @@ def measure_calibration(
         brier=float((squares - 2 * own + 1).mean()),
         bins=tuple(bins),
     )
+
+
+@dataclass(frozen=True, kw_only=True)
+class CalibrationFit:
+    """The temperature of a model, the number of held-out images that it was fitted on, and what it changed there.
+
+    Expected calibration errors are None with several labels per image.
+    """
+
+    temperature: float
+    num_images: int
+    ece_before: float | None
+    ece_after: float | None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain values."""
+        return asdict(self)
+
+
+def calibrated(outputs: Outputs, source: Source) -> tuple[Outputs, CalibrationFit]:
+    """Fit a temperature to logits of held-out images; return the calibrated logits and the fit."""
+    keep = np.flatnonzero(outputs.readable)
+    return calibrated_rows(outputs, torch.from_numpy(source.targets(keep)))
+
+
+def calibrated_rows(outputs: Outputs, targets: Tensor) -> tuple[Outputs, CalibrationFit]:
+    """Fit a temperature to the readable rows of logits and their targets: labels (N,) or flags (N, K)."""
+    rows = outputs.rows[torch.from_numpy(outputs.readable)]
+    temperature = fit_temperature(rows, targets)
+    fit = CalibrationFit(
+        temperature=temperature,
+        num_images=len(rows),
+        ece_before=calibration_error(rows, targets),
+        ece_after=calibration_error(rows / temperature, targets),
+    )
+    return Outputs(rows=outputs.rows / temperature, failures=outputs.failures), fit
+
+
+def calibration_error(logits: Tensor, targets: Tensor) -> float | None:
+    """Return the expected calibration error of logits (N, K); None with several labels per image."""
+    if targets.ndim == 2:
+        return None
+    return measure_calibration(softmax(logits.numpy()), targets.numpy()).ece
 
 
 def softmax(logits: NDArray[Any]) -> NDArray[np.float32]:

@@ -49,6 +49,13 @@ def fit_temperature(logits: Tensor, targets: Tensor, *, weights: Tensor | None =
     return math.exp((low + high) / 2)
 
 
+def calibrated_loss(logits: Tensor, targets: Tensor) -> float:
+    """Return the mean log loss of logits (N, K) at their best temperature."""
+    temperature = fit_temperature(logits, targets)
+    soft = smoothed(targets, num_classes=logits.shape[1], num_images=len(logits))
+    return float(log_losses(logits.double() / temperature, soft, is_multi_label=targets.ndim == 2).mean())
+
+
 def smoothed(targets: Tensor, *, num_classes: int, num_images: float) -> Tensor:
     """Turn labels (N,) or flags (N, K) into probabilities (N, K) that are never quite 0 or 1."""
     epsilon = 1 / (num_images + 2)

@@ -3,9 +3,13 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
+
+import torch
 
 from vitrine.checkpoints import Loaded, load
 from vitrine.data.sources.source import Source
+from vitrine.evaluation.calibration import calibration_error
 from vitrine.evaluation.classification import MultiLabel, SingleLabel
 from vitrine.evaluation.evaluators import run_evaluators
 from vitrine.evaluation.metrics import Interval
@@ -60,6 +64,8 @@ class EvaluateResult(Result):
     real: Interval | None
     num_real_images: int | None
     ece: float | None
+    ece_uncalibrated: float | None = None
+    """Without the temperature that the model was calibrated with; None for a model that was not."""
     macro_f1: float | None
     mean_average_precision: Interval | None
     class_measure: ClassMeasure
@@ -135,7 +141,10 @@ def evaluate_model(
     score = score_split(outputs, matched, split=name, real=lists, seed=seed)
     extra = run_evaluators(score)
     wrote = _write(folder, score, extra, model=model) if processes.is_first else ()
-    return _result(score, extra, model=model, wrote=wrote, is_strict=is_strict)
+    return _result(
+        score, extra, model=model, wrote=wrote, is_strict=is_strict,
+        ece_uncalibrated=uncalibrated_error(score, loaded.record.calibration),
+    )  # fmt: skip
 
 
 def _matched(loaded: Loaded, source: Source, *, by_order: bool) -> Source:
@@ -166,8 +175,23 @@ def _write(folder: Path, score: SplitScore, extra: Mapping[str, float], *, model
     return tuple(wrote)
 
 
+def uncalibrated_error(score: SplitScore, calibration: Mapping[str, Any] | None) -> float | None:
+    """Return the expected calibration error of the logits before they were calibrated."""
+    if calibration is None or score.source.is_multi_label:
+        return None
+    keep = score.outputs.readable
+    logits = calibration["temperature"] * score.outputs.rows[torch.from_numpy(keep)]
+    return calibration_error(logits, torch.from_numpy(score.source.labels[keep]).long())
+
+
 def _result(
-    score: SplitScore, extra: Mapping[str, float], *, model: str, wrote: tuple[Path, ...], is_strict: bool
+    score: SplitScore,
+    extra: Mapping[str, float],
+    *,
+    model: str,
+    wrote: tuple[Path, ...],
+    is_strict: bool,
+    ece_uncalibrated: float | None,
 ) -> EvaluateResult:
     figures = score.figures
     single = figures if isinstance(figures, SingleLabel) else None
@@ -183,6 +207,7 @@ def _result(
         real=single.real if single else None,
         num_real_images=single.num_real_images if single else None,
         ece=single.calibration.ece if single else None,
+        ece_uncalibrated=ece_uncalibrated,
         macro_f1=single.macro_f1 if single else None,
         mean_average_precision=figures.mean_average_precision if isinstance(figures, MultiLabel) else None,
         class_measure=score.class_measure,

@@ -11,6 +11,7 @@ from vitrine.recipes.options import RecipeOptions, chosen_recipe, is_file
 from vitrine.runs.records import Execution, RunOutput, TrainingResult
 from vitrine.runs.run_data import DataOptions, for_labels_of, open_data
 from vitrine.runs.run_start import create_run_folder, removed_on_failure, restarted_run
+from vitrine.runs.solved_head import with_solved_head
 from vitrine.runs.starting_model import pretrained_model, require_free_options
 from vitrine.runs.sweep import require_sweep, sweep_run
 from vitrine.runs.train_run import train_run
@@ -62,6 +63,11 @@ def finetune_model(
             else:  # a sweep compares the ends of its runs, as the run on all images has no evaluation
                 chosen = with_evaluations(chosen, opened)
             start = pretrained_model(model, chosen, num_classes=len(opened.train.classes))
+            if chosen.solves_head:
+                start, _ = with_solved_head(
+                    start, opened.train, is_balanced=False, workers=execution.workers, processes=processes,
+                    seed=chosen.training.seed,
+                )  # fmt: skip
             freeze_weights(start.model, chosen.training)
         output = RunOutput(folder=folder, verb="finetune", tensorboard=tensorboard, wandb=wandb)
         chosen = dataclasses.replace(chosen, model=model)

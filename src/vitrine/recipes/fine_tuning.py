@@ -94,6 +94,7 @@ def photos() -> Recipe:
         augment=Augment(label_smoothing=0.1, jitter=0.2),
         epochs=20,
         least_steps=300,
+        solves_head=True,
         sweep=(3e-5, 1e-4, 3e-4, 1e-3),
         training=TrainingConfig(
             optimizer="adamw", lr=3e-4, batch_size=128, warmup_steps=100, decay="cosine", weight_decay=0.05,

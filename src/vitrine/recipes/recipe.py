@@ -83,6 +83,8 @@ class Recipe:
     """Passes over the data; decides `training.total_steps` once the data is known."""
     least_steps: int = 0
     """If `epochs` would be fewer steps than this, the batch is halved until they are not, down to 16 images."""
+    solves_head: bool = False
+    """Whether fine-tuning starts from a head that is solved in closed form; the paper starts from zeros."""
     sweep: tuple[float, ...] = ()
     """Learning rates that a sweep tries (Table 4)."""
     asked_for: tuple[str, ...] = ()

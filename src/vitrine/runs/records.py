@@ -1,8 +1,10 @@
 """The parts of a run beside its data and recipe: the model, the execution, the output; and its result."""
 
+import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any, Self
 
 from vitrine.data.preparing.preprocess import Preprocess
 from vitrine.evaluation.metrics import Interval
@@ -14,6 +16,28 @@ from vitrine.runtime.run_folder import RunFolder
 
 
 @dataclass(frozen=True, kw_only=True)
+class ClosedFormScore:
+    """The closed form of a run, scored on its training images, each by a fit without it."""
+
+    method: str
+    accuracy: float
+    """With several labels per image, the share of images whose most likely class is one of their labels."""
+    interval: tuple[float, float]
+    num_images: int
+    seconds: float
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the score as plain values."""
+        return {**dataclasses.asdict(self), "interval": list(self.interval)}
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> Self:
+        """Build the score from plain values."""
+        low, high = values["interval"]
+        return cls(**{**values, "interval": (float(low), float(high))})
+
+
+@dataclass(frozen=True, kw_only=True)
 class StartingModel:
     """The model that a run trains, with its first weights."""
 
@@ -21,6 +45,10 @@ class StartingModel:
     preprocess: Preprocess
     teacher: Teacher | None = None
     """For objectives that learn from one."""
+    is_fresh: bool = False
+    """Whether no weight was trained before."""
+    closed_form: ClosedFormScore | None = None
+    """Set where the head was solved before training."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,6 +95,16 @@ class TrainingResult(Result):
     likely class is one of their labels."""
     num_validation: int
     images_per_second: float
+    closed_form: ClosedFormScore | None = None
+    """The head that was solved before training, scored on the training images."""
+    start: Mapping[str, float] = field(default_factory=dict)
+    """Numbers of the evaluation before the first step, where there was one."""
+    seconds: float | None = None
+    """Of training, evaluations included."""
+    calibration: Mapping[str, float] | None = None
+    """Temperature, number of images it was fitted on, expected calibration error before and after."""
+    macro_accuracy: float | None = None
+    """Mean over the classes, where they are uneven."""
     evaluation: Mapping[str, float] = field(default_factory=dict)
     """All numbers of the last evaluation."""
     objective: str = "labels"

@@ -2,14 +2,17 @@
 
 from vitrine.checkpoints import save
 from vitrine.errors import VitrineError
+from vitrine.evaluation.calibration import CalibrationFit, calibrated
 from vitrine.evaluation.metrics import wilson_interval
+from vitrine.evaluation.outputs import Outputs, run_model
+from vitrine.evaluation.temperature import divide_head
 from vitrine.models import Model, ModelConfig, build
 from vitrine.recipes.recipe import Recipe, as_values
 from vitrine.runs.records import Execution, StartingModel, TrainingResult
 from vitrine.runs.run_data import RunData
 from vitrine.runs.run_report import RunReport, write_report
 from vitrine.runs.validation import SplitValidation, classes_without_validation
-from vitrine.runtime.processes import Processes
+from vitrine.runtime.processes import Processes, on_first_process
 from vitrine.runtime.progress import notice
 from vitrine.runtime.run_folder import RunFolder
 from vitrine.spelling import printable
@@ -17,15 +20,56 @@ from vitrine.training.saving import newest_state, weights_of
 from vitrine.training.task import Outcome
 
 
-def save_model(start: StartingModel, data: RunData, recipe: Recipe, folder: RunFolder) -> None:
-    """Save the best weights, or the last if nothing was evaluated, with their record."""
+def finish_model(
+    start: StartingModel,
+    data: RunData,
+    recipe: Recipe,
+    validation: SplitValidation | None,
+    *,
+    folder: RunFolder,
+    execution: Execution,
+    processes: Processes,
+) -> tuple[Outputs | None, CalibrationFit | None]:
+    """Save the best weights, calibrated on the validation images; return their outputs there and the calibration.
+
+    The outputs of the best evaluation are used as they are; only a run that was resumed after it evaluates again.
+    """
     model = trained_model(start.model.config, recipe, folder)
+    if validation is None or model.config.num_classes is None:
+        on_first_process(lambda: save_model(model, start, data, recipe, folder=folder), processes)
+        return None, None
+    outputs = validation.best
+    if outputs is None:
+        outputs = run_model(
+            model.to(processes.device), validation.source, preprocess=start.preprocess,
+            num_workers=execution.workers, device=processes.device, what="Evaluating the model",
+        )  # fmt: skip
+        model = model.cpu()
+    outputs, calibration = calibrated(outputs, validation.source)
+    divide_head(model, calibration.temperature)
+    on_first_process(
+        lambda: save_model(model, start, data, recipe, folder=folder, calibration=calibration), processes
+    )
+    return outputs, calibration
+
+
+def save_model(
+    model: Model,
+    start: StartingModel,
+    data: RunData,
+    recipe: Recipe,
+    *,
+    folder: RunFolder,
+    calibration: CalibrationFit | None = None,
+) -> None:
+    """Save a model with its record."""
     save(
         model,
         folder.model,
         preprocess=start.preprocess,
         classes=list(data.train.classes) if model.config.num_classes else None,
         recipe=as_values(recipe),
+        calibration=None if calibration is None else calibration.to_json(),
         overwrite=True,
     )
 
@@ -48,20 +92,17 @@ def trained_model(config: ModelConfig, recipe: Recipe, folder: RunFolder) -> Mod
 def report_run(
     folder: RunFolder,
     data: RunData | None,
-    validation: SplitValidation | None,
+    outputs: Outputs | None,
     *,
     execution: Execution,
     processes: Processes,
 ) -> RunReport | None:
-    """Write the page of a run; if that fails, report why and lose nothing else.
-
-    The outputs of the best evaluation are scored as they are; only a run that was resumed after it evaluates again.
-    """
+    """Write the page of a run, with the model's outputs on the validation images; if that fails, report why."""
     try:
         return write_report(
             folder,
             splits=None if data is None else data.splits,
-            outputs=None if validation is None else validation.best,
+            outputs=outputs,
             device=processes.device,
             workers=execution.workers,
         )
@@ -78,6 +119,7 @@ def result_of(
     *,
     folder: RunFolder,
     report: RunReport | None,
+    calibration: CalibrationFit | None = None,
 ) -> TrainingResult:
     """Describe the finished run; the accuracy is that of the weights that were saved."""
     accuracy = outcome.best
@@ -92,6 +134,10 @@ def result_of(
         num_validation=num_validation,
         images_per_second=outcome.images_per_second,
         evaluation=outcome.last_evaluation,
+        closed_form=start.closed_form,
+        start=start_evaluation(folder),
+        seconds=outcome.seconds,
+        calibration=None if calibration is None else calibration.to_json(),
         objective=recipe.objective.kind,
         has_head=start.model.config.num_classes is not None,
         trains_on_all=data.trains_on_all,
@@ -104,3 +150,13 @@ def result_of(
         report=None if report is None else report.file,
         data=printable(data.address),
     )
+
+
+def start_evaluation(folder: RunFolder) -> dict[str, float]:
+    """Return the numbers of the evaluation before the first step; empty where there was none."""
+    for record in folder.read_metrics():
+        if record["step"] == 0 and "val_accuracy" in record:
+            return {
+                name.removeprefix("val_"): value for name, value in record.items() if name.startswith("val_")
+            }
+    return {}

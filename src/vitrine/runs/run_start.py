@@ -118,6 +118,7 @@ def write_records(
             launch=launched().identity,
             threads=torch.get_num_threads(),
             teacher=None if start.teacher is None else start.teacher.weights,
+            closed_form=None if start.closed_form is None else start.closed_form.to_json(),
         )
     )
     folder.write_recipe(to_yaml(recipe))

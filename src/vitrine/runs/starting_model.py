@@ -13,7 +13,7 @@ from vitrine.models import Model, ModelConfig, ViTConfig, build, configure, crea
 from vitrine.models.config import as_size
 from vitrine.objectives.teacher import Teacher, TeacherRequest
 from vitrine.recipes.recipe import Recipe
-from vitrine.runs.records import StartingModel
+from vitrine.runs.records import ClosedFormScore, StartingModel
 from vitrine.runtime.devices import seeded
 from vitrine.runtime.run_record import RunRecord
 
@@ -79,7 +79,10 @@ def pretrained_model(model: str, recipe: Recipe, *, num_classes: int) -> Startin
     preprocess = loaded.preprocess
     if recipe.views.crop == "random":  # BiT-HyperRule squashes images to a square, in validation too
         preprocess = dataclasses.replace(preprocess, rule="squash", crop_fraction=1.0)
-    return StartingModel(model=with_free_options(loaded.model, recipe), preprocess=preprocess)
+    is_fresh = loaded.record.layout == "fresh"
+    return StartingModel(
+        model=with_free_options(loaded.model, recipe), preprocess=preprocess, is_fresh=is_fresh
+    )
 
 
 def with_free_options(model: Model, recipe: Recipe) -> Model:
@@ -109,7 +112,8 @@ def described_model(record: RunRecord, recipe: Recipe) -> StartingModel:
     with seeded(recipe.training.seed):
         model = build(config)
     preprocess = Preprocess.from_json(dict(record.preprocess))
-    return StartingModel(model=model, preprocess=preprocess, teacher=teacher)
+    score = None if record.closed_form is None else ClosedFormScore.from_json(record.closed_form)
+    return StartingModel(model=model, preprocess=preprocess, teacher=teacher, closed_form=score)
 
 
 def load_teacher(recipe: Recipe, student: ModelConfig) -> Teacher | None:

@@ -20,7 +20,7 @@ from vitrine.recipes.recipe import Recipe
 from vitrine.runs.pictures import make_drawing
 from vitrine.runs.records import StartingModel
 from vitrine.runs.run_data import RunData
-from vitrine.runs.validation import SplitValidation
+from vitrine.runs.validation import CALIBRATED_LOSS, SplitValidation, with_calibrated_loss
 from vitrine.runtime.devices import is_bf16
 from vitrine.runtime.processes import Processes
 from vitrine.runtime.run_folder import RunFolder
@@ -61,9 +61,10 @@ def build_task(
     validation: SplitValidation | None,
     evaluate: Evaluate | None = None,
     is_sharded: bool = False,
+    evaluates_start: bool = False,
 ) -> Task:
     """Build what the loop trains; `evaluate` replaces the objective's own evaluation."""
-    objective = recipe.objective
+    objective, criterion = recipe.objective, None
     require_pairs(recipe, context.processes)
     draw = None
     if validation is not None:
@@ -71,12 +72,16 @@ def build_task(
         # A sharded model runs on all processes only; pictures are drawn by one.
         if objective.has_pictures and not is_sharded:
             draw = make_drawing(objective, context, validation.source, folder)
+        if evaluate is not None and objective.metric == "accuracy":
+            evaluate, criterion = with_calibrated_loss(evaluate, validation), CALIBRATED_LOSS
     return Task(
         batches=lambda start, stop: loader.training_batches(start_step=start, stop_step=stop),
         prepare=objective.prepare(context),
         loss_of=objective.losses,
         evaluate=evaluate,
         metric=objective.metric,
+        criterion=criterion,
+        evaluates_start=evaluates_start,
         on_best=None if validation is None else validation.keep_as_best,
         after_step=objective.after_step(context),
         draw=draw,

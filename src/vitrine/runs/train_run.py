@@ -14,7 +14,7 @@ from vitrine.runs.expected_time import expected_seconds
 from vitrine.runs.plan import choose_micro_batch, plan_of, require_disk_space
 from vitrine.runs.records import Execution, RunOutput, StartingModel, TrainingResult
 from vitrine.runs.run_data import RunData
-from vitrine.runs.run_end import report_run, result_of, save_model
+from vitrine.runs.run_end import finish_model, report_run, result_of
 from vitrine.runs.run_start import check_data, exclusive, write_records
 from vitrine.runs.task import build_task, context_of, make_loader
 from vitrine.runs.validation import SplitValidation
@@ -63,6 +63,7 @@ def train_run(
         make_task = functools.partial(
             build_task, context, loader, data.train, recipe, folder=folder, validation=validation,
             evaluate=evaluate, is_sharded=execution.shard and processes.world_size > 1,
+            evaluates_start=start.closed_form is not None,
         )  # fmt: skip
         # Asking a teacher about every image takes time: not before the plan.
         task = None if recipe.objective.asks_in_advance else make_task()
@@ -84,11 +85,13 @@ def train_run(
             module, task, planned, execution=execution, output=output, processes=processes,
             resume_from=resume_from,
         )  # fmt: skip
-        on_first_process(lambda: save_model(start, data, recipe, folder), processes)
+        outputs, calibration = finish_model(
+            start, data, recipe, validation, folder=folder, execution=execution, processes=processes
+        )
         report = None
         if output.reports:
-            report = report_run(folder, data, validation, execution=execution, processes=processes)
-    return result_of(start, data, recipe, outcome, folder=folder, report=report)
+            report = report_run(folder, data, outputs, execution=execution, processes=processes)
+    return result_of(start, data, recipe, outcome, folder=folder, report=report, calibration=calibration)
 
 
 def wrapped(

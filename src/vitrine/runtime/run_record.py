@@ -40,6 +40,8 @@ class RunRecord:
     threads: int | None = None
     teacher: str | None = None
     """Hash of the teacher's weights, for distillation."""
+    closed_form: Mapping[str, Any] | None = None
+    """Score of the head that was solved before training."""
 
     @classmethod
     def from_values(cls, values: Mapping[str, Any], *, path: Path) -> Self:

@@ -90,10 +90,12 @@ class Run:
         self.checkpoints = Checkpoints(
             state=self.state, task=task, config=config, folder=folder, processes=processes, shard=shard
         )
+        self.began = 0.0
         self.last_evaluation: dict[str, float] = {}
 
     def go(self) -> Outcome:
         """Take every step that is left; where data or memory fails, save and stop."""
+        self.began = time.monotonic()
         sums, first = RunningSums(self.processes, sums=self.state.sums), self.state.step
         with on_own_stream(self.processes.device) if self.uses_graphs else nullcontext():
             try:
@@ -117,9 +119,12 @@ class Run:
         take_step: Callable[[Parts], Taken] = functools.partial(self.take_step, step_state=step_state)
         if self.uses_graphs:
             take_step = ReplayedStep(take_step, state=step_state)
-        began, first, waited = time.monotonic(), state.step, 0.0
+        first, waited = state.step, 0.0
         if first == 0:
             self.checkpoints.save(LAST)  # so that there always is one to resume from
+            if task.evaluates_start:
+                self.evaluate()
+        began = time.monotonic()
         batches = iter(task.batches(state.step, config.total_steps))
         self.model.train()
         with announced("Training", total=config.total_steps, done=state.step) as advance:
@@ -246,14 +251,15 @@ class Run:
         if self.task.metric is None:
             return
         state, value = self.state, scores.get(self.task.metric)
-        is_better = value is not None and (state.best is None or value > state.best)
+        loss = None if self.task.criterion is None else scores.get(self.task.criterion)
+        is_better, is_as_good = state.compared(value, loss)
         state.evaluations_since_best = 0 if is_better else state.evaluations_since_best + 1
         # The later of two equals: it was trained for longer, to a lower learning rate.
-        if is_better or (value is not None and value == state.best):
-            before = state.best, state.best_step
-            state.best, state.best_step = value, state.step
+        if is_better or is_as_good:
+            before = state.best, state.best_step, state.best_loss
+            state.best, state.best_step, state.best_loss = value, state.step, loss
             if not self.checkpoints.save(BEST):  # the reported best is what is kept
-                state.best, state.best_step = before
+                state.best, state.best_step, state.best_loss = before
             elif self.task.on_best is not None:
                 self.task.on_best()
 
@@ -291,4 +297,5 @@ class Run:
             best_step=numbers["best_step"],
             last_evaluation=self.last_evaluation,
             images_per_second=sums.overall_rate,
+            seconds=time.monotonic() - self.began,
         )

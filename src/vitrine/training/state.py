@@ -57,6 +57,7 @@ NUMBERS: dict[str, Any] = {
     "step": int,
     "best": float | int | None,
     "best_step": int | None,
+    "best_loss": float | int | None,
     "evaluations_since_best": int,
     "evaluated_step": int | None,
     "micro_batch": int | None,
@@ -75,6 +76,8 @@ class TrainingState:
     """Steps done."""
     best: float | None = None
     best_step: int | None = None
+    best_loss: float | None = None
+    """Set where the least loss decides what is best; `best` is then the metric of the same evaluation."""
     evaluations_since_best: int = 0
     evaluated_step: int | None = None
     """The step of the last evaluation, so that a run that stopped right after it does not repeat it."""
@@ -85,7 +88,23 @@ class TrainingState:
 
     def numbers(self) -> dict[str, Any]:
         """Return the values that are not tensors."""
-        return {name: getattr(self, name) for name in NUMBERS}
+        numbers = {name: getattr(self, name) for name in NUMBERS}
+        if numbers["best_loss"] is None:  # versions before 0.2 do not know it
+            del numbers["best_loss"]
+        return numbers
+
+    def compared(self, value: float | None, loss: float | None) -> tuple[bool, bool]:
+        """Return whether an evaluation is better than the best so far, and whether it is as good.
+
+        The loss decides where both have one, a higher metric otherwise.
+        """
+        if value is None:
+            return False, False
+        if self.best is None:
+            return True, False
+        if loss is not None and self.best_loss is not None:
+            return loss < self.best_loss, loss == self.best_loss
+        return value > self.best, value == self.best
 
     def tensors(self) -> dict[str, Tensor]:
         """Return every tensor under a name that says whose it is."""

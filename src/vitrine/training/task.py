@@ -24,6 +24,10 @@ class Task:
     evaluate: Evaluate | None = None
     metric: str | None = "accuracy"
     """Which number of the evaluation decides what is best; higher is better. None keeps the last weights."""
+    criterion: str | None = None
+    """A loss of the evaluation that decides instead of the metric; lower is better."""
+    evaluates_start: bool = False
+    """Whether the model is evaluated before the first step, as it may be good already."""
     on_best: Callable[[], None] | None = None
     """Called after the weights of the best evaluation so far were saved."""
     after_step: Callable[[nn.Module, dict[str, torch.Tensor], int, torch.Tensor], None] | None = None
@@ -44,3 +48,5 @@ class Outcome:
     best_step: int | None
     last_evaluation: dict[str, float]
     images_per_second: float
+    seconds: float | None = None
+    """Of this session, evaluations included."""

@@ -24,7 +24,9 @@ def lines(result: EvaluateResult) -> Iterator[Line]:
     if result.mean_average_precision is not None:
         yield f"Mean average precision {result.mean_average_precision}"
     if result.ece is not None and result.macro_f1 is not None:
-        yield f"Mean F1 {100 * result.macro_f1:.2f} %, calibration error {100 * result.ece:.2f} %"
+        before = result.ece_uncalibrated
+        was = "" if before is None else f" ({100 * before:.2f} % before calibration)"
+        yield f"Mean F1 {100 * result.macro_f1:.2f} %, calibration error {100 * result.ece:.2f} %{was}"
     for name, value in result.extra.items():
         yield extra_line(name, value)
     if named := [f"{name} {100 * value:.1f} %" for name, value in result.worst if value < 1]:

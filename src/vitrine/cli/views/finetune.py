@@ -3,13 +3,15 @@
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from vitrine.cli.lines import Line, Next, Wrote
-from vitrine.evaluation.metrics import Interval
+from vitrine.cli.lines import Line, Next, Table, Wrote
+from vitrine.evaluation.metrics import Interval, wilson_interval
 from vitrine.evaluation.scoring import ClassMeasure, Mistake
 from vitrine.runs.plan import RunPlan
-from vitrine.runs.records import TrainingResult
+from vitrine.runs.records import ClosedFormScore, TrainingResult
 from vitrine.spelling import counted, duration, some_of
 
+# With fewer images, the expected calibration error measures their number.
+LEAST_FOR_ERROR = 100
 MEASURES: dict[ClassMeasure, str] = {"f1": "F1", "average_precision": "average precision"}
 
 
@@ -23,6 +25,8 @@ def lines(result: TrainingResult) -> Iterator[Line]:
     if result.classes_without_validation:
         yield f"Not evaluated, as no image is held out: {some_of(result.classes_without_validation)}"
     yield score_sentence(result)
+    yield from comparison(result)
+    yield from calibration_lines(result)
     yield from worst_lines(result.worst, result.worst_by, result.mistakes)
     yield Wrote(result.model, "weights, preprocessing, classes")
     if result.report is not None:
@@ -58,6 +62,58 @@ def score_sentence(result: TrainingResult) -> str:
         f"Accuracy {100 * result.accuracy:.1f} % (95 % interval {100 * low:.1f} to {100 * high:.1f}) on "
         f"{counted(result.num_validation, 'validation image')}, {when}"
     )
+
+
+def comparison(result: TrainingResult) -> Iterator[Line]:
+    """Show the closed form beside what training made of it, on the same validation images."""
+    before, form, after = result.start.get("accuracy"), result.closed_form, result.accuracy
+    if before is None or form is None or after is None or result.interval is None:
+        return
+    rows = [
+        (
+            "closed form",
+            share_text(before, wilson_interval(before, result.num_validation)),
+            duration(form.seconds),
+        ),
+    ]
+    trained = result.evaluation.get("accuracy") if result.best_step == 0 else after
+    if trained is not None:
+        time = "" if result.seconds is None else duration(result.seconds)
+        rows.append(
+            ("fine-tuned", share_text(trained, wilson_interval(trained, result.num_validation)), time)
+        )
+    kept = "the closed form" if result.best_step == 0 else "the fine-tuned model"
+    yield Table(rows, indent=2)
+    yield f"  saved: {kept}, which has the lower validation loss"
+
+
+def calibration_lines(result: TrainingResult) -> Iterator[Line]:
+    """Show what calibration changed, if there are enough images to measure it."""
+    fit = result.calibration
+    if fit is None:
+        return
+    images = counted(int(fit["num_images"]), "validation image")
+    if fit["ece_after"] is None or fit["num_images"] < LEAST_FOR_ERROR:
+        yield f"Probabilities calibrated on {images}"
+        return
+    yield (
+        f"Probabilities calibrated on {images}: expected calibration error {100 * fit['ece_before']:.1f} % before, "
+        f"{100 * fit['ece_after']:.1f} % after"
+    )
+
+
+def share_text(value: float, interval: tuple[float, float]) -> str:
+    """Write an accuracy with its interval, short: `81.6 % (78.0 to 84.9)`."""
+    return f"{100 * value:.1f} % ({100 * interval[0]:.1f} to {100 * interval[1]:.1f})"
+
+
+def closed_form_lines(score: ClosedFormScore) -> Iterator[Line]:
+    """Show what the closed form reaches before training begins."""
+    yield (
+        f"Closed form: {share_text(score.accuracy, score.interval)} of {score.num_images:,} training images, each scored "
+        f"by a {score.method} classifier without it, after {duration(score.seconds)}"
+    )
+    yield "  training starts from it and is kept only if it is better on the validation images"
 
 
 def interval_text(interval: Interval) -> str:
