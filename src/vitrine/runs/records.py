@@ -101,7 +101,7 @@ class TrainingResult(Result):
     """Numbers of the evaluation before the first step, where there was one."""
     seconds: float | None = None
     """Of training, evaluations included."""
-    calibration: Mapping[str, float] | None = None
+    calibration: Mapping[str, Any] | None = None
     """Temperature, number of images it was fitted on, expected calibration error before and after."""
     macro_accuracy: float | None = None
     """Mean over the classes, where they are uneven."""

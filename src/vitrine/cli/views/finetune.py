@@ -110,8 +110,8 @@ def share_text(value: float, interval: tuple[float, float]) -> str:
 def closed_form_lines(score: ClosedFormScore) -> Iterator[Line]:
     """Show what the closed form reaches before training begins."""
     yield (
-        f"Closed form: {share_text(score.accuracy, score.interval)} of {score.num_images:,} training images, each scored "
-        f"by a {score.method} classifier without it, after {duration(score.seconds)}"
+        f"Closed form: {share_text(score.accuracy, score.interval)} of {score.num_images:,} training images, each "
+        f"scored by a {score.method} classifier without it, after {duration(score.seconds)}"
     )
     yield "  training starts from it and is kept only if it is better on the validation images"
 
