@@ -37,6 +37,10 @@ def finetune(
     sweep: Annotated[
         bool, Doc("Try the recipe's learning rates on held-out images, then train on all images")
     ] = False,
+    fast: Annotated[
+        bool,
+        Doc("Train nothing: solve the head on all images in closed form, in seconds, and save it as a run"),
+    ] = False,
     probe: Annotated[bool, Doc("Train only the head")] = False,
     freeze: Annotated[int | None, Doc("Freeze the patch embedding and the first N blocks")] = None,
     seed: Annotated[
@@ -75,6 +79,7 @@ def finetune(
         },
         out=as_path(out),
         sweep=sweep,
+        fast=fast,
         probe=probe,
         freeze=freeze,
         data_options=job.DataOptions(

@@ -8,6 +8,7 @@ from vitrine.errors import ConfigError, TryVerb
 from vitrine.jobs.resume import resume_run
 from vitrine.recipes import Recipe
 from vitrine.recipes.options import RecipeOptions, chosen_recipe, is_file
+from vitrine.runs.fast_run import fast_run
 from vitrine.runs.records import Execution, RunOutput, TrainingResult
 from vitrine.runs.run_data import DataOptions, for_labels_of, open_data
 from vitrine.runs.run_start import create_run_folder, removed_on_failure, restarted_run
@@ -18,6 +19,7 @@ from vitrine.runs.train_run import train_run
 from vitrine.runs.validation import with_evaluations
 from vitrine.runtime.find_run import resolve_latest
 from vitrine.runtime.processes import joined_processes
+from vitrine.runtime.progress import present
 from vitrine.training.metrics_log import require_sinks
 from vitrine.training.optimizer import freeze as freeze_weights
 
@@ -34,6 +36,7 @@ def finetune_model(
     data_options: DataOptions,
     execution: Execution,
     sweep: bool = False,
+    fast: bool = False,
     probe: bool = False,
     freeze: int | None = None,
     overwrite: bool = False,
@@ -42,6 +45,11 @@ def finetune_model(
 ) -> TrainingResult:
     """Fine-tune a model on `data`, at one learning rate or at the best of a sweep."""
     chosen = frozen(labels_recipe(recipe, options), probe=probe, freeze=freeze)
+    if fast:
+        if sweep or probe or freeze is not None:
+            raise ConfigError("does not go with sweep, probe or freeze: nothing is trained", option="fast")
+        if data_options.hold_out is None:  # images left out in turn are scored, so none must be held out
+            data_options = dataclasses.replace(data_options, hold_out=0.0)
     if model is None:
         model = chosen.model if chosen.model is not None and is_file(recipe) else BOX
     model = resolve_latest(model)
@@ -63,15 +71,17 @@ def finetune_model(
             else:  # a sweep compares the ends of its runs, as the run on all images has no evaluation
                 chosen = with_evaluations(chosen, opened)
             start = pretrained_model(model, chosen, num_classes=len(opened.train.classes))
-            if chosen.solves_head:
+            if chosen.solves_head and not fast:
                 start, _ = with_solved_head(
-                    start, opened.train, is_balanced=False, workers=execution.workers, processes=processes,
-                    seed=chosen.training.seed,
+                    start, opened.train, is_balanced=chosen.is_balanced, workers=execution.workers,
+                    processes=processes, seed=chosen.training.seed,
                 )  # fmt: skip
+                if start.closed_form is not None and processes.is_first:
+                    present(start.closed_form)
             freeze_weights(start.model, chosen.training)
         output = RunOutput(folder=folder, verb="finetune", tensorboard=tensorboard, wandb=wandb)
         chosen = dataclasses.replace(chosen, model=model)
-        train = sweep_run if sweep else train_run
+        train = fast_run if fast else sweep_run if sweep else train_run
         return train(start, opened, chosen, execution=execution, output=output)
 
 

@@ -3,10 +3,11 @@
 Shapes: B images, K classes. Targets are class numbers (B,) or rows (B, K): soft labels, or several labels.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal, Self, get_args
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -39,6 +40,9 @@ class LabelsObjective(Objective):
 
     loss: LossKind = "softmax"
     """`sigmoid` for several labels per image, and for the paper's pre-training on ImageNet-21k and JFT."""
+    logit_adjustment: float | None = None
+    """Factor of the classes' log shares that training adds to the logits (arXiv:2007.07314): 1 counts every class
+    alike, 0 every image; None is 0, or 1 where fine-tuning meets uneven classes."""
 
     def __post_init__(self) -> None:
         if self.loss not in get_args(LossKind):
@@ -46,6 +50,10 @@ class LabelsObjective(Objective):
                 f"loss must be one of {', '.join(get_args(LossKind))}, got {self.loss!r}; "
                 f"nearest: {nearest(str(self.loss), get_args(LossKind))[0]}"
             )
+        if self.logit_adjustment is not None and not self.logit_adjustment >= 0:
+            raise ConfigError(f"logit_adjustment must be at least 0, got {self.logit_adjustment}")
+        if self.logit_adjustment and self.loss != "softmax":
+            raise ConfigError("logit_adjustment goes with the softmax, where classes compete")
 
     @property
     def needs_labels(self) -> bool:
@@ -59,7 +67,7 @@ class LabelsObjective(Objective):
 
     def for_labels(self, *, is_multi_label: bool) -> Self:
         """Choose the sigmoid for several labels per image: a softmax has room for one."""
-        return replace(self, loss="sigmoid") if is_multi_label else self
+        return replace(self, loss="sigmoid", logit_adjustment=None) if is_multi_label else self
 
     def check_model(self, config: ModelConfig) -> None:
         """Accept every model."""
@@ -69,24 +77,39 @@ class LabelsObjective(Objective):
         return model
 
     def prepare(self, context: RunContext) -> Callable[[Batch], Parts]:
-        """Return the function to normalised images and soft labels, augmented and mixed."""
+        """Return the function to normalised images and soft labels, augmented and mixed, and the shift of the logits.
+
+        The shift (B, K) is the same for all images, and is omitted where there is none.
+        """
+        shift = self.logit_shift(context.class_counts)
 
         def prepare(batch: Batch) -> Parts:
             pixels, targets = augment(
                 batch.images, batch.labels, batch.rows, config=context.augment, num_classes=len(context.classes),
                 seed=context.seed, progress=batch.rows.step / context.total_steps,
             )  # fmt: skip
-            return context.preprocess.normalise(pixels), targets
+            images = context.preprocess.normalise(pixels)
+            if shift is None:
+                return images, targets
+            return images, targets, shift.to(images.device).expand(len(images), -1)
 
         return prepare
 
     def losses(self, module: nn.Module, parts: Parts) -> Losses:
         """Return the loss of each image and how many are classified correctly."""
-        images, targets = parts
+        images, targets, *shifts = parts
         logits = module(images)
-        return classification_loss(logits, targets, kind=self.loss), {
+        shifted = logits + shifts[0] if shifts else logits
+        return classification_loss(shifted, targets, kind=self.loss), {
             "accuracy": num_correct(logits, targets)
         }
+
+    def logit_shift(self, counts: Sequence[int]) -> Tensor | None:
+        """Return what training adds to the logits (K,) of classes with so many images; None without adjustment."""
+        if not self.logit_adjustment:
+            return None
+        numbers = torch.tensor(counts, dtype=torch.float64).clamp_min(1)
+        return (self.logit_adjustment * (numbers / numbers.sum()).log()).float()
 
     def evaluation(
         self, context: RunContext, validation: Validation

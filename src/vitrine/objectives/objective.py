@@ -66,6 +66,8 @@ class RunContext:
     total_steps: int
     batch_size: int
     num_training_images: int
+    class_counts: tuple[int, ...] = ()
+    """Training images per class."""
     processes: Processes = field(default_factory=Processes)
     teacher: Teacher | None = None
     answers: Callable[[Callable[[Tensor], Tensor], str], Tensor] | None = None

@@ -117,6 +117,11 @@ class Recipe:
         return self.objective.needs_labels
 
     @property
+    def is_balanced(self) -> bool:
+        """Whether every class counts alike, however many images it has."""
+        return isinstance(self.objective, LabelsObjective) and bool(self.objective.logit_adjustment)
+
+    @property
     def has_fixed_views(self) -> bool:
         """Whether an image looks the same at every epoch."""
         augment = self.augment

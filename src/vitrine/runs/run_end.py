@@ -1,8 +1,13 @@
 """The end of a run: its trained model, its report and its result."""
 
+import numpy as np
+import torch
+
 from vitrine.checkpoints import save
 from vitrine.errors import VitrineError
 from vitrine.evaluation.calibration import CalibrationFit, calibrated
+from vitrine.evaluation.class_statistics import FILE, ClassStatistics
+from vitrine.evaluation.features import extract_features
 from vitrine.evaluation.metrics import wilson_interval
 from vitrine.evaluation.outputs import Outputs, run_model
 from vitrine.evaluation.temperature import divide_head
@@ -37,6 +42,8 @@ def finish_model(
     model = trained_model(start.model.config, recipe, folder)
     if validation is None or model.config.num_classes is None:
         on_first_process(lambda: save_model(model, start, data, recipe, folder=folder), processes)
+        if recipe.solves_head:
+            save_statistics(model, start, data, folder=folder, workers=execution.workers, processes=processes)
         return None, None
     outputs = validation.best
     if outputs is None:
@@ -50,6 +57,8 @@ def finish_model(
     on_first_process(
         lambda: save_model(model, start, data, recipe, folder=folder, calibration=calibration), processes
     )
+    if recipe.solves_head:
+        save_statistics(model, start, data, folder=folder, workers=execution.workers, processes=processes)
     return outputs, calibration
 
 
@@ -72,6 +81,27 @@ def save_model(
         calibration=None if calibration is None else calibration.to_json(),
         overwrite=True,
     )
+
+
+def save_statistics(
+    model: Model,
+    start: StartingModel,
+    data: RunData,
+    *,
+    folder: RunFolder,
+    workers: int,
+    processes: Processes,
+) -> None:
+    """Save means and spread of the classes' features beside the model, so that classes can be added later."""
+    if model.head is None or data.train.is_multi_label:
+        return
+    features = extract_features(
+        model.to(processes.device), data.train, preprocess=start.preprocess, num_workers=workers,
+        device=processes.device, what="Measuring the classes",
+    )  # fmt: skip
+    labels = torch.from_numpy(features.labels.astype(np.int64))
+    statistics = ClassStatistics.of(features.rows, labels, num_classes=len(data.train.classes))
+    on_first_process(lambda: statistics.write(folder.model / FILE), processes)
 
 
 def trained_model(config: ModelConfig, recipe: Recipe, folder: RunFolder) -> Model:

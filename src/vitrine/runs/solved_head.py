@@ -5,20 +5,18 @@ Shapes: N images, R features, K classes.
 
 import dataclasses
 import time
-from collections.abc import Mapping
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from vitrine.data.sources.source import Source
+from vitrine.errors import DataError
 from vitrine.evaluation.closed_form import ClosedForm, fit_closed_form
 from vitrine.evaluation.features import extract_features
 from vitrine.evaluation.metrics import wilson_interval
 from vitrine.models import Model
 from vitrine.runs.records import ClosedFormScore, StartingModel
 from vitrine.runtime.processes import Processes, on_first_process
-from vitrine.runtime.progress import notice, present
 
 
 def with_solved_head(
@@ -49,8 +47,6 @@ def with_solved_head(
         num_images=len(train),
         seconds=time.monotonic() - began,
     )
-    if processes.is_first:
-        present(score)
     return dataclasses.replace(start, closed_form=score), solved
 
 
@@ -69,20 +65,14 @@ def solve(
         model.to(processes.device), train, preprocess=start.preprocess, num_workers=workers, device=processes.device,
     )  # fmt: skip
     if features.failures:
-        notice(f"Cannot read {len(features.failures)} training images; the closed form does without them")
-    targets = readable_targets(train, features.failures)
+        raise DataError(f"cannot read a training image: {next(iter(features.failures.values()))}")
+    targets = torch.from_numpy(train.targets(np.arange(len(train)))).long()
     return on_first_process(
         lambda: fit_closed_form(
             features.rows, targets, num_classes=len(train.classes), is_balanced=is_balanced, seed=seed
         ),
         processes,
     )
-
-
-def readable_targets(source: Source, failures: Mapping[int, str]) -> Tensor:
-    """Return labels (N,), or flags (N, K) with several per image, of the images that can be read."""
-    rows = np.array([row for row in range(len(source)) if row not in failures])
-    return torch.from_numpy(source.targets(rows)).long()
 
 
 @torch.no_grad()

@@ -45,6 +45,7 @@ def context_of(
         total_steps=training.total_steps,
         batch_size=training.batch_size,
         num_training_images=len(data.train),
+        class_counts=tuple(map(int, data.train.counts())) if data.train.is_labelled else (),
         processes=processes,
         teacher=teacher,
         answers=answers,

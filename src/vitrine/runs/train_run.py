@@ -30,6 +30,8 @@ from vitrine.training.task import Evaluate, Outcome, Task
 
 # Added to the seed for the weights that an objective adds: the model has drawn its own from the seed itself.
 OBJECTIVE_STREAM = 1 << 32
+# From this time on, a plan offers the closed form alone.
+LONG_SECONDS = 300
 
 
 def train_run(
@@ -143,6 +145,11 @@ def present_plan(
         done=done,
     )
     present(plan)
+    if output.verb == "finetune" and recipe.solves_head and seconds > LONG_SECONDS and resume_from is None:
+        notice(
+            "Training takes more than five minutes",
+            advice=[TryOption("fast", "for the closed-form classifier without training", True)],
+        )
     if resume_from is None and recipe.training.precision == "auto" and has_fast_bf16(processes.device):
         notice("This CPU supports bf16", advice=[TryOption("precision", "to halve the time", "bf16")])
 

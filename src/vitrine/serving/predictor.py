@@ -5,7 +5,7 @@ Pictures are prepared as in evaluation: the same decoder, the same `Preprocess` 
 Shapes: N pictures, B per batch, K classes, R features.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Self
@@ -110,8 +110,10 @@ class Predictor:
     @property
     def is_multi_label(self) -> bool:
         """Whether a picture may have several classes, so that probabilities need not sum to 1."""
-        recipe = self.loaded.record.recipe
-        return recipe is not None and recipe.get("loss") == "sigmoid"
+        recipe = self.loaded.record.recipe or {}
+        # Recipes of version 0.1 have the loss of their objective at the top.
+        settings = recipe.get("objective")
+        return (settings if isinstance(settings, Mapping) else recipe).get("loss") == "sigmoid"
 
     def predict(self, images: Iterable[Picture], *, top: int = TOP) -> list[Prediction]:
         """Return the `top` most likely classes of each picture, or an error if it cannot be read."""

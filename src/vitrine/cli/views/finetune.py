@@ -47,6 +47,11 @@ def score_sentence(result: TrainingResult) -> str:
             return f"Trained for {steps} on all images, those held out for the sweep included"
         return f"Trained for {steps} on all images; nothing was held out, so there is no validation score"
     low, high = result.interval
+    if result.is_left_out:
+        return (
+            f"Accuracy {share_text(result.accuracy, result.interval)} on {counted(result.num_validation, 'image')}, "
+            "each scored by a classifier that was fitted without it; the saved one is fitted to all of them"
+        )
     when = f"after {steps}"
     if result.best_step is not None and result.best_step != result.steps:
         last = result.evaluation.get("accuracy")
@@ -92,7 +97,7 @@ def calibration_lines(result: TrainingResult) -> Iterator[Line]:
     fit = result.calibration
     if fit is None:
         return
-    images = counted(int(fit["num_images"]), "validation image")
+    images = counted(int(fit["num_images"]), "image" if result.is_left_out else "validation image")
     if fit["ece_after"] is None or fit["num_images"] < LEAST_FOR_ERROR:
         yield f"Probabilities calibrated on {images}"
         return
@@ -113,7 +118,7 @@ def closed_form_lines(score: ClosedFormScore) -> Iterator[Line]:
         f"Closed form: {share_text(score.accuracy, score.interval)} of {score.num_images:,} training images, each "
         f"scored by a {score.method} classifier without it, after {duration(score.seconds)}"
     )
-    yield "  training starts from it and is kept only if it is better on the validation images"
+    yield "  training starts from it; the weights with the lowest validation loss are saved"
 
 
 def interval_text(interval: Interval) -> str:

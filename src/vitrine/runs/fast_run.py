@@ -1,0 +1,117 @@
+"""A run without training: the head is solved in closed form, on all images, and saved like that of any other run."""
+
+import numpy as np
+import torch
+
+from vitrine.data.sources.source import Source
+from vitrine.errors import ConfigError
+from vitrine.evaluation.calibration import CalibrationFit, calibration_error
+from vitrine.evaluation.closed_form import ClosedForm
+from vitrine.evaluation.metrics import wilson_interval
+from vitrine.evaluation.outputs import Outputs, run_model
+from vitrine.objectives.classification import LossKind, classification_loss, num_correct
+from vitrine.recipes.recipe import Recipe
+from vitrine.runs.records import Execution, RunOutput, StartingModel, TrainingResult
+from vitrine.runs.run_data import RunData
+from vitrine.runs.run_end import save_model, save_statistics
+from vitrine.runs.run_report import write_report
+from vitrine.runs.run_start import exclusive, write_records
+from vitrine.runs.solved_head import with_solved_head
+from vitrine.runtime.log_file import logged_to
+from vitrine.runtime.processes import joined_processes, on_first_process
+from vitrine.spelling import printable
+from vitrine.training.metrics_log import MetricsFile
+
+LEFT_OUT_NOTE = "Every image was scored by a classifier that was fitted without it."
+
+
+def fast_run(
+    start: StartingModel, data: RunData, recipe: Recipe, *, execution: Execution, output: RunOutput
+) -> TrainingResult:
+    """Solve the head on the training images, and save the model; the images left out in turn are its evidence.
+
+    Where there is a validation split of its own, the model is scored on it.
+    """
+    folder = output.folder
+    with (
+        joined_processes(execution.device) as processes,
+        exclusive(folder, processes),
+        logged_to(folder, is_first=processes.is_first),
+    ):
+        start, solved = with_solved_head(
+            start, data.train, is_balanced=recipe.is_balanced, workers=execution.workers, processes=processes,
+            seed=recipe.training.seed,
+        )  # fmt: skip
+        if solved is None:
+            raise ConfigError(
+                "the closed form needs a model with trained weights and a single head", option="fast"
+            )
+        source, notes = data.train, [LEFT_OUT_NOTE]
+        outputs = Outputs(rows=solved.left_out_logits.float(), failures={})
+        if data.validation is not None:
+            source, notes = data.validation, []
+            outputs = run_model(
+                start.model, source, preprocess=start.preprocess, num_workers=execution.workers,
+                device=processes.device,
+            )  # fmt: skip
+        scores, calibration = scored(outputs, source), calibration_of(solved, data.train)
+
+        def write() -> None:
+            write_records(start, data, recipe, execution=execution, output=output)
+            sink = MetricsFile(folder, done_steps=0)
+            sink.write({"step": 0, **{f"val_{name}": value for name, value in scores.items()}})
+            sink.close()
+            save_model(start.model.cpu(), start, data, recipe, folder=folder, calibration=calibration)
+
+        on_first_process(write, processes)
+        save_statistics(
+            start.model, start, data, folder=folder, workers=execution.workers, processes=processes
+        )
+        report = write_report(
+            folder, splits={"val": source}, outputs=outputs, device=processes.device, workers=execution.workers,
+            notes=notes,
+        )  # fmt: skip
+    return TrainingResult(
+        folder=folder.path,
+        model=folder.model,
+        steps=0,
+        accuracy=scores["accuracy"],
+        best_step=0,
+        interval=wilson_interval(scores["accuracy"], len(source)),
+        num_validation=len(source),
+        is_left_out=data.validation is None,
+        images_per_second=0.0,
+        evaluation=scores,
+        closed_form=start.closed_form,
+        calibration=calibration.to_json(),
+        skipped=data.skipped,
+        mean_average_precision=report.mean_average_precision,
+        worst=report.worst,
+        worst_by=report.worst_by,
+        mistakes=report.mistakes,
+        report=report.file,
+        data=printable(data.address),
+    )
+
+
+def scored(outputs: Outputs, source: Source) -> dict[str, float]:
+    """Return loss and accuracy of logits on a labelled split."""
+    rows = np.flatnonzero(outputs.readable)
+    logits, targets = outputs.rows[torch.from_numpy(rows)], torch.from_numpy(source.targets(rows)).long()
+    kind: LossKind = "sigmoid" if targets.ndim == 2 else "softmax"
+    return {
+        "loss": float(classification_loss(logits, targets, kind=kind).double().mean()),
+        "accuracy": float(num_correct(logits, targets)) / len(targets),
+    }
+
+
+def calibration_of(solved: ClosedForm, train: Source) -> CalibrationFit:
+    """Describe the calibration of a closed form, which left-out images have fitted."""
+    targets = torch.from_numpy(train.targets(np.arange(len(train)))).long()
+    logits = solved.left_out_logits.float()
+    return CalibrationFit(
+        temperature=1 / solved.sharpness,
+        num_images=len(targets),
+        ece_before=calibration_error(logits / solved.sharpness, targets),
+        ece_after=calibration_error(logits, targets),
+    )
