@@ -20,6 +20,7 @@ from vitrine.checkpoints.weights import MappedWeights, Weights, as_written, fill
 from vitrine.errors import CheckpointError
 from vitrine.models import BiTConfig, ModelConfig, ViTConfig
 from vitrine.models.config import as_size
+from vitrine.models.stem_configs import ResNetStemConfig
 from vitrine.runtime.result import Result
 
 NUM_RANDOM_IMAGES = 2
@@ -172,11 +173,12 @@ def other_numerics(to: Target, config: ModelConfig) -> str:
     if isinstance(config, ViTConfig):
         if to in LIBRARY_EPS and config.norm_eps != LIBRARY_EPS[to]:
             differs.append(f"a layer norm epsilon of {LIBRARY_EPS[to]:g} instead of {config.norm_eps:g}")
-        if (config.gelu == "tanh" and to in ONLY_ERF) or (config.gelu == "erf" and to == "npz"):
+        is_other = (config.gelu == "tanh" and to in ONLY_ERF) or (config.gelu == "erf" and to == "npz")
+        if is_other and config.activation == "gelu":
             differs.append(f"a GELU of another form than {config.gelu}")
     is_bit = isinstance(config, BiTConfig)
     convolutions = config if isinstance(config, BiTConfig) else config.stem
-    if to in STEM_EPS and convolutions is not None:
+    if to in STEM_EPS and isinstance(convolutions, (BiTConfig, ResNetStemConfig)):
         ours = (
             convolutions.norm_eps,
             convolutions.standardisation_std_eps,

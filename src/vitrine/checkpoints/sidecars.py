@@ -14,6 +14,7 @@ from vitrine.data.preparing.preprocess import Preprocess
 from vitrine.errors import CheckpointError, ConfigError
 from vitrine.models import BiTConfig, ModelConfig, ViTConfig
 from vitrine.models.config import as_size
+from vitrine.models.stem_configs import ResNetStemConfig
 from vitrine.runtime.files import parse_json
 
 # timm's models by the units of their stem; any other shape can be given to them as arguments.
@@ -223,7 +224,7 @@ def timm_model(config: ModelConfig) -> tuple[str | None, dict[str, Any]]:
     name: str | None = "vit_base_patch16_224"
     if config.has_distillation_token:
         name = "deit_base_distilled_patch16_224"
-    elif config.stem:
+    elif isinstance(config.stem, ResNetStemConfig):
         name = TIMM_HYBRIDS.get(config.stem.units) if config.stem.width == STEM_WIDTH else None
     is_odd = {
         "class_token": (config.reads_class_token, True),

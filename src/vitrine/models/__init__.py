@@ -3,8 +3,10 @@
 from typing import Any
 
 from vitrine.models.bit import BiT
+from vitrine.models.cnn_stem import register_cnn
 from vitrine.models.config import BiTConfig, ModelConfig, ViTConfig
 from vitrine.models.cost import bit_cost, vit_cost
+from vitrine.models.encoder import Block
 from vitrine.models.families import Family, family_of, register_family
 from vitrine.models.variants import configure
 from vitrine.models.vit import ViT
@@ -14,6 +16,7 @@ Model = ViT | BiT
 __all__ = [
     "BiT",
     "BiTConfig",
+    "Block",
     "Family",
     "Model",
     "ModelConfig",
@@ -22,6 +25,7 @@ __all__ = [
     "build",
     "configure",
     "create_model",
+    "register_cnn",
     "register_family",
 ]
 

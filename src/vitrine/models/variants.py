@@ -7,8 +7,10 @@ import re
 from typing import Any
 
 from vitrine.errors import ConfigError, TryVerb
-from vitrine.models.config import BiTConfig, ModelConfig, ResNetStemConfig, ViTConfig, as_size, with_options
+from vitrine.models.config import BiTConfig, ModelConfig, ViTConfig, as_size, shown, with_options
 from vitrine.models.families import named_variant
+from vitrine.models.stem_configs import ResNetStemConfig
+from vitrine.models.stems import stem_named
 from vitrine.spelling import nearest
 
 # Table 1, and the two smaller ones of the authors' later work: width, depth, heads, MLP width.
@@ -72,10 +74,24 @@ def configure(
     config, named_size = resolve(name)
     if "patch_size" in options:
         options["patch_size"] = as_size(options["patch_size"])
+    if isinstance(config, ViTConfig) and isinstance(options.get("stem"), str):
+        options |= with_stem(config, options)
     size = as_size(image_size if image_size is not None else named_size or 224)
     return with_options(
         config, {"num_classes": num_classes, "image_size": size, "channels": channels, **options}
     )
+
+
+def with_stem(config: ViTConfig, options: dict[str, Any]) -> dict[str, Any]:
+    """Return the options that put a stem, given by its name, before a ViT whose patches stay as large in pixels."""
+    stem = stem_named(options["stem"], width=options.get("width", config.width))
+    height, width = options.get("patch_size", config.patch_size)
+    if height % stem.stride or width % stem.stride:
+        raise ConfigError(
+            f"patches must be a multiple of {stem.stride} pixels, the stride of the stem {options['stem']!r}, "
+            f"got {shown((height, width))}"
+        )
+    return {"stem": stem, "patch_size": (height // stem.stride, width // stem.stride)}
 
 
 def resolve(name: str) -> tuple[ModelConfig, int | None]:

@@ -15,16 +15,13 @@ from vitrine.errors import ConfigError
 from vitrine.models.attention import AttentionPooling
 from vitrine.models.config import ViTConfig, checked_layer, require_tiling
 from vitrine.models.dropout import Dropout
-from vitrine.models.encoder import Block, Mlp
-from vitrine.models.initialisation import (
-    POSITION_STD,
-    REGISTER_STD,
-    initialise_head,
-    initialise_layer,
-    lecun_normal_,
-)
+from vitrine.models.encoder import Block, Mlp, ParallelBlock, encoder_layer
+from vitrine.models.hmlp_stem import PatchNorm
+from vitrine.models.initialisation import initialise_vit
+from vitrine.models.norms import make_norm
 from vitrine.models.positions import Grid, position_tables
-from vitrine.models.resnet_stem import ResNetStem
+from vitrine.models.stem_configs import HMlpStemConfig
+from vitrine.models.stems import build_stem
 from vitrine.models.touched import has_global_hooks, is_as_built, is_plain
 
 
@@ -35,13 +32,15 @@ class ViT(nn.Module):
         super().__init__()
         self.config = config
         D = config.width
-        self.stem = ResNetStem(config.stem, channels=config.channels) if config.stem else nn.Identity()
+        self.stem = build_stem(config.stem, channels=config.channels)
         self.patch_projection = nn.Conv2d(  # holds E of eq. 1, in the shape of a convolution kernel
             config.stem.out_channels if config.stem else config.channels,
             D,
             kernel_size=config.patch_size,
             stride=config.patch_size,
         )
+        # The third batch norm of the hMLP stem; elsewhere patches are not normalised.
+        self.patch_norm = PatchNorm(D) if isinstance(config.stem, HMlpStemConfig) else nn.Identity()
         self.class_token = nn.Parameter(torch.empty(1, 1, D)) if config.reads_class_token else None
         self.distillation_token = (
             nn.Parameter(torch.empty(1, 1, D)) if config.has_distillation_token else None
@@ -50,24 +49,13 @@ class ViT(nn.Module):
             nn.Parameter(torch.empty(1, config.num_registers, D)) if config.num_registers else None
         )
         self.positions = nn.ModuleList(position_tables(config))
-        self.dropout = Dropout(config.dropout)
-        steps = max(config.depth - 1, 1)
-        self.blocks = nn.ModuleList(
-            Block(config, drop_rate=config.stochastic_depth * i / steps) for i in range(config.depth)
-        )
-        self.norm = nn.LayerNorm(D, eps=config.norm_eps)
-        self.attention_pooling = (
-            AttentionPooling(
-                D,
-                num_heads=config.num_heads,
-                mlp=Mlp(D, hidden_width=config.mlp_width, gelu=config.gelu),
-                norm_eps=config.norm_eps,
-            )
-            if config.pooling == "attention"
-            else None
-        )
+        self.dropout = Dropout(config.position_drop_rate)
+        self.blocks = nn.ModuleList(encoder_layer(config, layer=layer) for layer in range(config.depth))
+        self.norm = make_norm(config.norm, D, eps=config.norm_eps)
+        self.attention_pooling = attention_pooling(config) if config.pooling == "attention" else None
         R = config.representation_width
         self.representation = nn.Linear(D, R) if R else None
+        self.head_dropout = Dropout(config.head_dropout) if config.head_dropout else nn.Identity()
         K = config.num_classes
         self.head = nn.Linear(R or D, K) if K else None
         self.distillation_head = nn.Linear(D, K) if K and config.has_distillation_token else None
@@ -78,23 +66,7 @@ class ViT(nn.Module):
         """Fill every parameter as the authors do; a model on the meta device has nothing to fill."""
         if self.norm.weight.is_meta:
             return
-        for module in self.modules():
-            initialise_layer(module)
-        for table in self.positions:
-            for parameter in table.parameters():  # fixed sines and cosines have none
-                nn.init.normal_(parameter, std=POSITION_STD)
-        for token in (self.class_token, self.distillation_token):
-            if token is not None:
-                nn.init.zeros_(token)
-        if self.registers is not None:
-            nn.init.normal_(self.registers, std=REGISTER_STD)
-        if self.representation is not None:
-            lecun_normal_(self.representation.weight)
-            nn.init.zeros_(self.representation.bias)
-        for head in (self.head, self.distillation_head):
-            initialise_head(head, bias=self.config.head_bias)
-        if isinstance(self.stem, ResNetStem):
-            self.stem.zero_branches()
+        initialise_vit(self)
 
     def forward(self, images: Tensor) -> Tensor:
         """Map normalised images (B, C, height, width) to logits (B, K)."""
@@ -126,11 +98,12 @@ class ViT(nn.Module):
         """Cut images or feature maps into patches and project each: (B, N, D), and their grid."""
         if not is_plain(self.patch_projection, nn.Conv2d):
             projected: Tensor = self.patch_projection(maps)  # (B, D, GH, GW)
-            return projected.flatten(2).transpose(1, 2), (projected.shape[2], projected.shape[3])
-        patches, grid = cut_patches(maps, self.config.patch_size)
+            patches = projected.flatten(2).transpose(1, 2)
+            return self.patch_norm(patches), (projected.shape[2], projected.shape[3])
+        pieces, grid = cut_patches(maps, self.config.patch_size)
         # One matrix product, as eq. 1 writes it; the convolution that it equals is several times as slow on a GPU.
         kernel = self.patch_projection.weight.flatten(1)
-        return F.linear(patches, kernel, self.patch_projection.bias), grid
+        return self.patch_norm(F.linear(pieces, kernel, self.patch_projection.bias)), grid
 
     def assemble(self, patches: Tensor, grid: Grid) -> Tensor:
         """Put class token and its like before the patches and add positions: z_0 of eq. 1, (B, T, D)."""
@@ -214,8 +187,9 @@ class ViT(nn.Module):
         if self.head is None:
             return representation, None
         if self.distillation_head is None:
-            return self.head(representation), None
-        return self.head(representation), self.distillation_head(tokens[:, 1])
+            return self.head(self.head_dropout(representation)), None
+        of_distillation = self.distillation_head(self.head_dropout(tokens[:, 1]))
+        return self.head(self.head_dropout(representation)), of_distillation
 
     @property
     def num_tokens_read(self) -> int | None:
@@ -281,11 +255,19 @@ class ViT(nn.Module):
             if layer in wanted:
                 with torch.no_grad():
                     block = self.blocks[layer]
-                    assert isinstance(block, Block)
+                    assert isinstance(block, (Block, ParallelBlock))
                     weights = block.attention_weights(*self.block_input(tokens, grid, layer=layer))
                 yield layer, weights
             with torch.no_grad():
                 tokens = self.run_block(tokens, grid, layer=layer)
+
+
+def attention_pooling(config: ViTConfig) -> AttentionPooling:
+    """Create the pooling that attends from one learned query."""
+    mlp = Mlp(config.width, hidden_width=config.mlp_width, activation=config.activation, gelu=config.gelu)
+    return AttentionPooling(
+        config.width, num_heads=config.num_heads, mlp=mlp, norm=config.norm, norm_eps=config.norm_eps
+    )
 
 
 def cut_patches(images: Tensor, patch_size: tuple[int, int]) -> tuple[Tensor, Grid]:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from vitrine.models.config import BiTConfig, ModelConfig
 from vitrine.models.cost import TRAINING_FLOPS_PER_MAC, cost_of
+from vitrine.models.stem_configs import ResNetStemConfig
 from vitrine.studies.record import Run
 
 FORWARD_FLOPS_PER_MAC = 2
@@ -90,7 +91,7 @@ def num_layers(config: ModelConfig) -> int:
     """Count blocks, or a ResNet's units, and one for everything else."""
     if isinstance(config, BiTConfig):
         return sum(config.units) + 1
-    return config.depth + 1 + (sum(config.stem.units) if config.stem else 0)
+    return config.depth + 1 + (sum(config.stem.units) if isinstance(config.stem, ResNetStemConfig) else 0)
 
 
 def exaflops_of(run: Run, steps: int) -> float:

@@ -19,7 +19,7 @@ from vitrine.checkpoints.tensors import Index
 from vitrine.data.preparing.preprocess import Preprocess
 from vitrine.errors import CheckpointError
 from vitrine.models import ModelConfig, ViTConfig
-from vitrine.models.config import ResNetStemConfig
+from vitrine.models.stem_configs import ResNetStemConfig
 from vitrine.spelling import counted
 
 STEM = "patch_embed.backbone."
@@ -239,7 +239,7 @@ def block_rules(config: ViTConfig, *, theirs: str, ours: str) -> list[Rule]:
 
 def stem_rules(config: ViTConfig) -> list[Rule]:
     """Declare a hybrid's ResNet; a root alone is the backbone itself."""
-    if config.stem is None:
+    if not isinstance(config.stem, ResNetStemConfig):
         return []
     root = f"{STEM}stem." if config.stem.units else STEM
     declared = [rule(f"{root}conv.weight", "stem.root_conv.weight"), *layer(f"{root}norm", "stem.root_norm")]
