@@ -1,4 +1,4 @@
-"""Everything that must go with weights: the model's config, preprocessing, classes, recipe and version."""
+"""The record saved with weights: the model's config, preprocessing, classes, recipe and version."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -9,6 +9,7 @@ from typing import Any
 from vitrine.data.preparing.preprocess import Preprocess
 from vitrine.errors import CheckpointError, ConfigError
 from vitrine.models import BiTConfig, ModelConfig, ViTConfig
+from vitrine.models.deit3 import is_deit3
 from vitrine.models.families import FAMILIES, family_of
 from vitrine.models.stem_configs import ResNetStemConfig, StemConfig, stem_from_json, stem_to_json
 from vitrine.models.variants import VARIANTS, configure
@@ -21,7 +22,7 @@ FORMAT = 1
 
 @dataclass(frozen=True, kw_only=True)
 class Record:
-    """What a file of weights cannot tell by itself."""
+    """Everything that a weights file does not contain."""
 
     config: ModelConfig
     preprocess: Preprocess
@@ -35,7 +36,7 @@ class Record:
 
     @property
     def variant(self) -> str | None:
-        """The paper's name of the model, where it has one."""
+        """The paper's name of the model, if it has one."""
         return variant_of(self.config)
 
     def to_json(self) -> dict[str, Any]:
@@ -54,7 +55,7 @@ class Record:
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any], *, path: Path) -> "Record":
-        """Read a record; one of a later format is refused."""
+        """Read a record; refuse a later format."""
         if not isinstance(values, Mapping):
             raise CheckpointError(
                 f"{path} holds a record that cannot be read: expected a JSON object, got {values!r}"
@@ -87,7 +88,7 @@ def config_to_json(config: ModelConfig) -> dict[str, Any]:
 
 
 def config_from_json(values: Mapping[str, Any]) -> ModelConfig:
-    """Make a config from plain values."""
+    """Build a config from plain values."""
     options: dict[str, Any] = {
         key: tuple(value) if isinstance(value, list) else value for key, value in values.items()
     }
@@ -107,7 +108,7 @@ def config_from_json(values: Mapping[str, Any]) -> ModelConfig:
 
 
 def variant_of(config: ModelConfig) -> str | None:
-    """Return the paper's name for a model of this shape, whatever its numerics, size, head and channels."""
+    """Return the paper's name for a model of this shape, ignoring numerics, image size, head and channels."""
     for name, registered in family_of(config).variants.items():
         if (
             dataclasses.replace(config, image_size=registered.image_size, num_classes=registered.num_classes)
@@ -123,7 +124,7 @@ def variant_of(config: ModelConfig) -> str | None:
 
 
 def shape_of(config: ModelConfig) -> tuple[Any, ...]:
-    """Return what a name stands for."""
+    """Return the config of a name."""
     if isinstance(config, BiTConfig):
         return ("BiT", config.units, config.width_factor, config.width, config.root)
     shape = (
@@ -134,7 +135,7 @@ def shape_of(config: ModelConfig) -> tuple[Any, ...]:
         config.num_heads,
         config.mlp_width,
     )
-    return (stem_shape(config.stem), *shape)
+    return (stem_shape(config.stem), is_deit3(config), *shape)
 
 
 def stem_shape(stem: StemConfig | None) -> Any:

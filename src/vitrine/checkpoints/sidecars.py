@@ -17,7 +17,7 @@ from vitrine.models.config import as_size
 from vitrine.models.stem_configs import ResNetStemConfig
 from vitrine.runtime.files import parse_json
 
-# timm's models by the units of their stem; any other shape can be given to them as arguments.
+# timm's models by the units of their stem; any other shape can be passed as arguments.
 TIMM_HYBRIDS = {
     (): "vit_tiny_r_s16_p8_224",
     (2, 2, 2, 2): "vit_small_r26_s32_224",
@@ -38,7 +38,7 @@ STEM_WIDTH = 64
 
 @dataclass(frozen=True, kw_only=True)
 class Sidecars:
-    """What stands beside the weights."""
+    """The contents of the files beside the weights."""
 
     settings: Mapping[str, Any] = field(default_factory=dict)
     record: Record | None = None
@@ -48,7 +48,7 @@ class Sidecars:
 
 
 def read_sidecars(folder: Path | None, metadata: Mapping[str, str]) -> Sidecars:
-    """Read our own record, from config.json or from the file itself, and what the other files say."""
+    """Read our own record, from config.json or from the weights file itself, and the other files."""
     settings = read_json(folder / "config.json") if folder else {}
     said = settings.get(KEY)
     where = folder / "config.json" if folder else Path("metadata")
@@ -72,7 +72,7 @@ def read_sidecars(folder: Path | None, metadata: Mapping[str, str]) -> Sidecars:
 
 
 def parsed_record(text: str) -> Any:
-    """Read our record from the words inside a file of weights."""
+    """Read our record from the metadata of a weights file."""
     try:
         return parse_json(text)
     except ValueError as error:
@@ -94,7 +94,7 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def classes_in(settings: Mapping[str, Any]) -> tuple[str, ...] | None:
-    """Return the class names of a config.json, unless they are mere placeholders."""
+    """Return the class names of a config.json, unless they are placeholders."""
     names = settings.get("label_names")
     if not names and isinstance(settings.get("id2label"), Mapping):
         by_number = {int(number): str(name) for number, name in settings["id2label"].items()}
@@ -208,7 +208,7 @@ def timm_settings(
 
 
 def timm_model(config: ModelConfig) -> tuple[str | None, dict[str, Any]]:
-    """Return the name and arguments with which timm builds such a model; no name where it has none."""
+    """Return the name and arguments with which timm builds such a model; no name if timm has none."""
     if isinstance(config, BiTConfig):
         known = TIMM_BITS.get((config.units, config.width_factor)) if config.is_published else None
         return known, {"in_chans": config.channels}
@@ -221,7 +221,7 @@ def timm_model(config: ModelConfig) -> tuple[str | None, dict[str, Any]]:
         "num_heads": config.num_heads,
         "mlp_ratio": exact_ratio(config),
     }
-    name: str | None = "vit_base_patch16_224"
+    name: str | None = "vit_base_patch16_224" if config.num_branches == 1 else "vit_small_patch16_18x2_224"
     if config.has_distillation_token:
         name = "deit_base_distilled_patch16_224"
     elif isinstance(config.stem, ResNetStemConfig):
@@ -234,7 +234,8 @@ def timm_model(config: ModelConfig) -> tuple[str | None, dict[str, Any]]:
         "init_values": (config.layer_scale, None),
         "qkv_bias": (config.qkv_bias, True),
         "qk_norm": (config.qk_norm, False),
-        "act_layer": ("gelu_tanh" if config.gelu == "tanh" else "gelu", "gelu"),
+        "act_layer": (timm_activation(config), "gelu"),
+        "norm_layer": ("rmsnorm" if config.norm == "rms_norm" else None, None),
     }
     arguments |= {key: value for key, (value, usual) in is_odd.items() if value != usual}
     if config.pooling == "average":
@@ -242,10 +243,17 @@ def timm_model(config: ModelConfig) -> tuple[str | None, dict[str, Any]]:
     return name, arguments
 
 
+def timm_activation(config: ViTConfig) -> str:
+    """Return timm's word for the activation."""
+    if config.activation == "gelu":
+        return "gelu_tanh" if config.gelu == "tanh" else "gelu"
+    return config.activation
+
+
 def exact_ratio(config: ViTConfig) -> float:
-    """Return the MLP's width over the model's such that the product, cut to a whole number, is exact."""
+    """Return the ratio of MLP width to model width whose product, truncated to an integer, is exact."""
     if config.mlp_width % config.width == 0:
-        return config.mlp_width // config.width  # transformers 5 takes only whole numbers for DINOv2
+        return config.mlp_width // config.width  # transformers 5 accepts only integers for DINOv2
     ratio = config.mlp_width / config.width
     return ratio if int(config.width * ratio) == config.mlp_width else (config.mlp_width + 0.5) / config.width
 

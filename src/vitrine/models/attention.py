@@ -13,12 +13,12 @@ from vitrine.models.dropout import Dropout
 from vitrine.models.norms import make_norm
 from vitrine.models.touched import is_plain
 
-# 64 MiB in bf16: written out, a layer keeps so much for its backward pass.
+# 64 MiB in bf16: what a written-out layer keeps for its backward pass.
 MOST_WRITTEN_OUT = 2**25
 
 
 class SelfAttention(nn.Module):
-    """Mix tokens by attention; fused, or written out where the weights themselves are wanted."""
+    """Mix tokens by attention: fused, or written out when the weights themselves are needed."""
 
     def __init__(
         self,
@@ -95,7 +95,7 @@ class SelfAttention(nn.Module):
     def relative_logits(self, q: Tensor, relative_keys: Tensor) -> Tensor:
         """Return content queries times the keys of their offsets, scaled like content logits: (B, H, N, N).
 
-        Where q has the first tokens' queries only, so has the answer.
+        If q has only the first tokens' queries, so has the result.
         """
         R, K = q.shape[-2:]
         N = (relative_keys.shape[0] + 1) // 2

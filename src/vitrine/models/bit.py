@@ -14,10 +14,11 @@ from vitrine.errors import ConfigError
 from vitrine.models.config import BiTConfig
 from vitrine.models.initialisation import initialise_head, initialise_layer
 from vitrine.models.standardised_conv import NUM_GROUPS, StandardisedConv2d
+from vitrine.models.timm_surface import Level, TimmSurface
 
 
-class BiT(nn.Module):
-    """Map images (B, C, height, width) to logits (B, K), or to the representation where there is no head."""
+class BiT(TimmSurface):
+    """Map images (B, C, height, width) to logits (B, K), or to the representation if there is no head."""
 
     def __init__(self, config: BiTConfig) -> None:
         super().__init__()
@@ -58,7 +59,7 @@ class BiT(nn.Module):
         return self.classify(self.pool(hidden))
 
     def root(self, images: Tensor) -> Tensor:
-        """Convolve 7x7 and pool to a quarter of the size a side; a 3x3 root keeps the size."""
+        """Convolve 7x7 and pool to a quarter of the height and width; a 3x3 root keeps the size."""
         if images.ndim != 4 or images.shape[1] != self.config.channels:
             raise ConfigError(
                 f"images must be (batch, {self.config.channels}, height, width), got {tuple(images.shape)}"
@@ -69,7 +70,7 @@ class BiT(nn.Module):
         return F.max_pool2d(F.pad(self.root_conv(images), (1, 1, 1, 1)), kernel_size=3, stride=2)
 
     def run_stage(self, hidden: Tensor, *, stage: int) -> Tensor:
-        """Run the units of one stage (the first keeps the size, each other halves it)."""
+        """Run the units of one stage (stage 1 keeps the size, each later stage halves it)."""
         units = self.stages[stage]
         assert isinstance(units, nn.ModuleList)
         for unit in units:
@@ -86,6 +87,28 @@ class BiT(nn.Module):
     def classify(self, pooled: Tensor) -> Tensor:
         """Map the representation (B, representation_width) to logits (B, K)."""
         return pooled if self.head is None else self.head(pooled)
+
+    def levels(self, images: Tensor) -> Iterator[Level]:
+        """Yield the root's map before its pooling, as timm does, and the map after each stage."""
+        yield Level(self.root_conv(images))
+        hidden = self.root(images)
+        for stage in range(len(self.stages)):
+            hidden = self.run_stage(hidden, stage=stage)
+            yield Level(hidden)
+
+    @property
+    def num_levels(self) -> int:
+        """The root and the stages."""
+        return 1 + len(self.stages)
+
+    def finish(self, level: Level, *, index: int) -> Level:
+        """Normalise the last stage's map; the others have norms of their own."""
+        return Level(F.relu(self.norm(level.values))) if index == self.num_levels - 1 else level
+
+    def forward_head(self, features: Tensor, pre_logits: bool = False) -> Tensor:
+        """Average a normalised map (B, C, rows, columns) and map it to logits (B, K)."""
+        pooled = features.mean(dim=(2, 3))
+        return pooled if pre_logits else self.classify(pooled)
 
     def features(self, images: Tensor) -> dict[str, Tensor]:
         """Return every intermediate by name.
@@ -104,7 +127,7 @@ class BiT(nn.Module):
     def attention(
         self, images: Tensor, *, layers: Iterable[int] | None = None
     ) -> Iterator[tuple[int, Tensor]]:
-        """Refuse: a ResNet has no attention to show."""
+        """Raise an error: a ResNet has no attention."""
         raise ConfigError("a BiT ResNet has no attention; use a ViT or a hybrid")
 
 
@@ -144,7 +167,7 @@ def conv(
     stride: int = 1,
     padding: int = 0,
 ) -> StandardisedConv2d:
-    """Make a convolution with BiT's standardisation."""
+    """Build a convolution with BiT's weight standardisation."""
     return StandardisedConv2d(
         in_channels,
         out_channels,

@@ -11,9 +11,9 @@ from vitrine.models.config import BiTConfig, ModelConfig, ViTConfig
 from vitrine.models.families import family_of
 from vitrine.models.stem_configs import CnnStemConfig, HMlpStemConfig, ResNetStemConfig, StemConfig
 
-# A training step costs a forward pass and twice that backwards; a multiply-add is two operations.
+# A backward pass costs twice a forward pass; a multiply-add is two operations.
 TRAINING_FLOPS_PER_MAC = 6
-# A convolution's output, which its norm reads again backwards, and the ReLU's.
+# Kept for the backward pass: the convolution's output (the norm reads it) and the ReLU's output.
 KEPT_MAPS = 2
 # Numbers of the MLP's width that the backward pass reads: both sides of the activation; a ReLU's output alone tells.
 KEPT_BY_ACTIVATION = {"gelu": 2, "relu": 1, "silu": 2, "quick_gelu": 3}
@@ -143,7 +143,7 @@ def position_params(config: ViTConfig) -> int:
 
 @dataclass(frozen=True)
 class Conv:
-    """One convolution of a ResNet: its shape, where it works, and the norm that goes with it."""
+    """One convolution of a ResNet: its shape, its output size and its norm."""
 
     in_channels: int
     out_channels: int
@@ -154,12 +154,12 @@ class Conv:
 
     @property
     def params(self) -> int:
-        """Kernel, and scale and bias of the norm."""
+        """Number of parameters: the kernel, and scale and bias of the norm."""
         return self.kernel_size**2 * self.in_channels * self.out_channels + 2 * self.normed_channels
 
     @property
     def macs(self) -> int:
-        """One kernel for every output cell."""
+        """Multiply-adds: one kernel per output cell."""
         return self.kernel_size**2 * self.in_channels * self.out_channels * self.rows * self.columns
 
     @property
@@ -253,5 +253,5 @@ def bit_cost(config: BiTConfig) -> Cost:
 
 
 def halved(size: tuple[int, int]) -> tuple[int, int]:
-    """Return the size after a stride of two, rounded up as padding makes it."""
+    """Return the size after a stride of two with padding: half, rounded up."""
     return (size[0] + 1) // 2, (size[1] + 1) // 2

@@ -6,7 +6,7 @@ Shapes: B images, N tokens, D width.
 import torch
 from torch import Tensor, nn
 
-from vitrine.models.attention import SelfAttention
+from vitrine.models.attention import AttentionPooling, SelfAttention
 from vitrine.models.config import Activation, Gelu, Norm, ViTConfig
 from vitrine.models.dropout import Dropout, StochasticDepth
 from vitrine.models.norms import activation_of, make_norm
@@ -163,3 +163,11 @@ def encoder_layer(config: ViTConfig, *, layer: int) -> Block | ParallelBlock:
         for _ in range(config.num_branches)
     ]  # fmt: skip
     return blocks[0] if config.num_branches == 1 else ParallelBlock(blocks)
+
+
+def attention_pooling(config: ViTConfig) -> AttentionPooling:
+    """Create the pooling that attends from one learned query."""
+    mlp = Mlp(config.width, hidden_width=config.mlp_width, activation=config.activation, gelu=config.gelu)
+    return AttentionPooling(
+        config.width, num_heads=config.num_heads, mlp=mlp, norm=config.norm, norm_eps=config.norm_eps
+    )

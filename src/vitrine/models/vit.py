@@ -4,6 +4,7 @@ Shapes: B images of C channels, N patches on a grid of GH x GW, T tokens (class,
 patches, in this order), D width, L layers, K classes.
 """
 
+import dataclasses
 from collections.abc import Iterable, Iterator
 
 import torch
@@ -12,21 +13,23 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from vitrine.errors import ConfigError
-from vitrine.models.attention import AttentionPooling
 from vitrine.models.config import ViTConfig, checked_layer, require_tiling
 from vitrine.models.dropout import Dropout
-from vitrine.models.encoder import Block, Mlp, ParallelBlock, encoder_layer
+from vitrine.models.encoder import Block, ParallelBlock, attention_pooling, encoder_layer
 from vitrine.models.hmlp_stem import PatchNorm
 from vitrine.models.initialisation import initialise_vit
 from vitrine.models.norms import make_norm
+from vitrine.models.patches import cut_patches
 from vitrine.models.positions import Grid, position_tables
 from vitrine.models.stem_configs import HMlpStemConfig
 from vitrine.models.stems import build_stem
+from vitrine.models.timm_keywords import POOLINGS
+from vitrine.models.timm_surface import Level, TimmSurface
 from vitrine.models.touched import has_global_hooks, is_as_built, is_plain
 
 
-class ViT(nn.Module):
-    """Map images (B, C, height, width) to logits (B, K), or to the representation where there is no head."""
+class ViT(TimmSurface):
+    """Map images (B, C, height, width) to logits (B, K), or to the representation if there is no head."""
 
     def __init__(self, config: ViTConfig) -> None:
         super().__init__()
@@ -75,7 +78,7 @@ class ViT(nn.Module):
         return self.classify(tokens)
 
     def embed(self, images: Tensor) -> Tensor:
-        """Map normalised images (B, C, height, width) to what the head reads (B, R); nothing else is kept."""
+        """Map normalised images (B, C, height, width) to the head's input (B, R); nothing else is kept."""
         patches, grid = self.embed_patches(images)
         tokens = self.encode(self.assemble(patches, grid), grid, num_read=self.num_tokens_read)
         return self.represent(self.pool(tokens))
@@ -85,7 +88,7 @@ class ViT(nn.Module):
         return self.project_patches(self.run_stem(images))
 
     def run_stem(self, images: Tensor) -> Tensor:
-        """Return what patches are cut from: a hybrid's feature map, or the images as they are."""
+        """Return the input of the patch embedding: a hybrid's feature map, or the images unchanged."""
         if images.ndim != 4 or images.shape[1] != self.config.channels:
             raise ConfigError(
                 f"images must be (batch, {self.config.channels}, height, width), got {tuple(images.shape)}"
@@ -101,12 +104,12 @@ class ViT(nn.Module):
             patches = projected.flatten(2).transpose(1, 2)
             return self.patch_norm(patches), (projected.shape[2], projected.shape[3])
         pieces, grid = cut_patches(maps, self.config.patch_size)
-        # One matrix product, as eq. 1 writes it; the convolution that it equals is several times as slow on a GPU.
+        # One matrix product, as in eq. 1; the equivalent convolution is several times slower on a GPU.
         kernel = self.patch_projection.weight.flatten(1)
         return self.patch_norm(F.linear(pieces, kernel, self.patch_projection.bias)), grid
 
     def assemble(self, patches: Tensor, grid: Grid) -> Tensor:
-        """Put class token and its like before the patches and add positions: z_0 of eq. 1, (B, T, D)."""
+        """Prepend the class, distillation and register tokens and add positions: z_0 of eq. 1, (B, T, D)."""
         B = patches.shape[0]
         prefix = [self.class_token, self.distillation_token, self.registers]
         # The residual stream has the precision of the patches: under bf16 autocast, half the bytes of fp32.
@@ -119,8 +122,8 @@ class ViT(nn.Module):
     def encode(self, tokens: Tensor, grid: Grid, *, num_read: int | None = None) -> Tensor:
         """Run the encoder on z_0 (B, T, D) and normalise: LN(z_L), (B, T, D).
 
-        With `num_read`, the last block computes only that many tokens, (B, num_read, D), unless someone else's code
-        is in it or in the norm: that code gets all tokens.
+        With `num_read`, the last block computes only that many tokens, (B, num_read, D), unless it or the norm
+        contains foreign code: that code gets all tokens.
         """
         last = self.config.depth - 1
         if has_global_hooks() or not (is_as_built(self.blocks[last]) and is_as_built(self.norm)):
@@ -138,7 +141,7 @@ class ViT(nn.Module):
         return self.blocks[layer](tokens, keys, num_read)
 
     def block_input(self, tokens: Tensor, grid: Grid, *, layer: int) -> tuple[Tensor, Tensor | None]:
-        """Return what block `layer` reads: tokens with this layer's positions, and its relative keys."""
+        """Return the input of block `layer`: tokens with this layer's positions, and its relative keys."""
         if self.config.positions == "relative":
             table = self.positions[layer if self.config.position_placement == "every_layer" else 0]
             return tokens, table(tokens.shape[1])
@@ -147,7 +150,7 @@ class ViT(nn.Module):
         return tokens, None
 
     def add_positions(self, tokens: Tensor, grid: Grid, *, layer: int) -> Tensor:
-        """Add the absolute positions of `layer`; registers, and tokens without a slot, get none."""
+        """Add the absolute positions of `layer`; registers and tokens without a slot get none."""
         if self.config.positions in ("none", "relative"):
             return tokens
         table = self.positions[layer if self.config.position_placement == "every_layer" else 0](grid)
@@ -170,7 +173,7 @@ class ViT(nn.Module):
         return self.norm(pooled) if self.config.norm_after_pooling else pooled
 
     def represent(self, pooled: Tensor) -> Tensor:
-        """Apply the hidden layer of the pre-training head, where there is one: (B, D) to (B, R)."""
+        """Apply the hidden layer of the pre-training head, if there is one: (B, D) to (B, R)."""
         return pooled if self.representation is None else torch.tanh(self.representation(pooled))
 
     def classify(self, tokens: Tensor) -> Tensor:
@@ -191,11 +194,45 @@ class ViT(nn.Module):
         of_distillation = self.distillation_head(self.head_dropout(tokens[:, 1]))
         return self.head(self.head_dropout(representation)), of_distillation
 
+    def levels(self, images: Tensor) -> Iterator[Level]:
+        """Yield the tokens (B, T, D) after each block."""
+        patches, grid = self.embed_patches(images)
+        tokens = self.assemble(patches, grid)
+        for layer in range(self.config.depth):
+            tokens = self.run_block(tokens, grid, layer=layer)
+            yield Level(tokens, grid, self.num_leading_tokens)
+
+    @property
+    def num_levels(self) -> int:
+        """Levels are blocks."""
+        return self.config.depth
+
+    def finish(self, level: Level, *, index: int) -> Level:
+        """Normalise the tokens, as after the last block, unless the pooled vector is."""
+        values = level.values if self.config.norm_after_pooling else self.norm(level.values)
+        return Level(values, level.grid, level.num_prefix)
+
+    def forward_head(self, features: Tensor, pre_logits: bool = False) -> Tensor:
+        """Map encoded tokens (B, T, D) to logits (B, K), or to the head's input; of two heads, to their mean."""
+        if not pre_logits:
+            return self.classify(features)
+        if self.config.has_distillation_token:
+            return (features[:, 0] + features[:, 1]) / 2
+        return self.head_dropout(self.represent(self.pool(features)))
+
+    def set_pooling(self, global_pool: str) -> None:
+        """Pool by `avg` or `token`; the class token stays in the sequence."""
+        pooling = POOLINGS.get(global_pool)
+        if pooling is None or (pooling == "attention") != (self.attention_pooling is not None):
+            raise ConfigError(f"cannot change the pooling to {global_pool!r}", option="global_pool")
+        has_token = self.config.reads_class_token
+        self.config = dataclasses.replace(self.config, pooling=pooling, has_class_token=has_token)
+
     @property
     def num_tokens_read(self) -> int | None:
-        """How many of the first tokens `classify` reads; None where it reads the patches.
+        """Number of leading tokens that `classify` reads; None if it reads the patches.
 
-        What the last block would work out for any other token is never used (eq. 4 reads z_L^0 alone).
+        The last block's output for any other token is never used (eq. 4 reads only z_L^0).
         """
         if self.config.pooling != "class_token":
             return None
@@ -203,7 +240,7 @@ class ViT(nn.Module):
 
     @property
     def num_leading_tokens(self) -> int:
-        """Tokens before the first patch."""
+        """Number of tokens before the first patch."""
         return self.config.num_prefix_tokens + self.config.num_registers
 
     def features(self, images: Tensor) -> dict[str, Tensor]:
@@ -260,20 +297,3 @@ class ViT(nn.Module):
                 yield layer, weights
             with torch.no_grad():
                 tokens = self.run_block(tokens, grid, layer=layer)
-
-
-def attention_pooling(config: ViTConfig) -> AttentionPooling:
-    """Create the pooling that attends from one learned query."""
-    mlp = Mlp(config.width, hidden_width=config.mlp_width, activation=config.activation, gelu=config.gelu)
-    return AttentionPooling(
-        config.width, num_heads=config.num_heads, mlp=mlp, norm=config.norm, norm_eps=config.norm_eps
-    )
-
-
-def cut_patches(images: Tensor, patch_size: tuple[int, int]) -> tuple[Tensor, Grid]:
-    """Cut (B, C, height, width) into flat patches (B, N, C x P x P) in raster order, and return their grid."""
-    B, C, height, width = images.shape
-    P, Q = patch_size
-    grid = (height // P, width // Q)
-    pieces = images.reshape(B, C, grid[0], P, grid[1], Q).permute(0, 2, 4, 1, 3, 5)  # (B, GH, GW, C, P, P)
-    return pieces.reshape(B, grid[0] * grid[1], C * P * Q), grid

@@ -1,4 +1,4 @@
-"""What every layout can do, and the arithmetic that they share when they read a config from shapes."""
+"""The interface of every layout, and the shared arithmetic that reads a config from shapes."""
 
 import math
 import re
@@ -12,7 +12,7 @@ from vitrine.checkpoints.tensors import Index
 from vitrine.data.preparing.preprocess import Preprocess
 from vitrine.errors import CheckpointError, TryOption
 from vitrine.models import ModelConfig, ViTConfig
-from vitrine.models.stem_configs import ResNetStemConfig
+from vitrine.models.stem_configs import HMlpStemConfig, ResNetStemConfig
 
 IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 HEAD_WIDTH = 64
@@ -23,7 +23,7 @@ DEFAULT_IMAGE_SIZE = 224
 
 @dataclass(frozen=True, kw_only=True)
 class Hints:
-    """What is known besides names and shapes: the user's word first, then the files beside the weights."""
+    """Information besides names and shapes: the user's values first, then the files beside the weights."""
 
     path: Path
     image_size: tuple[int, int] | None = None
@@ -39,7 +39,7 @@ class Hints:
 
 @dataclass(frozen=True)
 class Configured:
-    """A config read from a file, and what had to be assumed."""
+    """A config read from a file, and the assumptions made."""
 
     config: ModelConfig
     notes: tuple[str, ...] = ()
@@ -50,10 +50,10 @@ class Layout(Protocol):
 
     @property
     def name(self) -> str:
-        """What people call it."""
+        """The layout's name in reports."""
 
     def wants_slots(self, config: ModelConfig) -> bool | None:
-        """Whether class and distillation token have positions of their own; None for both ways."""
+        """Whether class and distillation token have their own positions; None if both are possible."""
 
     def configure(self, index: Index, hints: Hints) -> Configured:
         """Read the model's config from names and shapes."""
@@ -62,13 +62,13 @@ class Layout(Protocol):
         """Declare every tensor of a model's file."""
 
     def refusal(self, config: ModelConfig) -> str | None:
-        """Return why the layout cannot hold a model, and which target can; None if it can."""
+        """Return why the layout cannot hold a model, and a target that can; None if it can."""
 
     def left_out(self, name: str) -> str | None:
         """Return why a tensor of the file is not part of the model; None if it should be."""
 
     def preprocess(self, config: ModelConfig) -> Preprocess:
-        """Return the preprocessing that goes with such files where nothing else tells."""
+        """Return the default preprocessing of such files."""
 
 
 def vit_config(
@@ -82,7 +82,7 @@ def vit_config(
     num_heads: int | None,
     **options: Any,
 ) -> Configured:
-    """Make a config from what names and shapes reveal.
+    """Build a config from names and shapes.
 
     `patch_kernel` is (width, channels, rows, columns), `table` the name of the positions, `num_slots` how many
     rows it has before those of the patches. Without `num_heads` in file or hints they are assumed, and it is said.
@@ -109,7 +109,7 @@ def vit_config(
     if depth < 1:
         raise CheckpointError(f"{hints.path} holds no encoder block; its first tensor is {min(index)}")
     if options.get("has_class_token") == (options.get("pooling", "class_token") == "class_token"):
-        del options["has_class_token"]  # just when pooling reads it: what a config says by default
+        del options["has_class_token"]  # the config's default: a class token exactly if pooling reads it
     config = ViTConfig(
         image_size=image_size,
         patch_size=(rows, columns),
@@ -181,7 +181,7 @@ def refuse_odd_vit(
     poolings: Iterable[str] = ("class_token",),
     **allowed: bool,
 ) -> str | None:
-    """Return what of a ViT a layout cannot hold: everything but a classic ViT, except what `allowed` says."""
+    """Return the parts of a ViT that a layout cannot hold: all that a classic ViT lacks, except `allowed`."""
     if not isinstance(config, ViTConfig):
         return f"{where} cannot hold BiT ResNets; the layouts npz and timm can"
     kinds = ("learned_1d", "sincos_2d") if allowed.get("fixed_positions") else ("learned_1d",)
@@ -196,8 +196,9 @@ def refuse_odd_vit(
         and not allowed.get("norm_after_pooling"),
         "a ResNet stem": isinstance(config.stem, ResNetStemConfig) and not allowed.get("stem"),
         "a stem other than a ResNet": config.stem is not None
-        and not isinstance(config.stem, ResNetStemConfig),
-        "parallel branches in a block": config.num_branches > 1,
+        and not isinstance(config.stem, ResNetStemConfig)
+        and not (isinstance(config.stem, HMlpStemConfig) and allowed.get("hmlp")),
+        "parallel branches in a block": config.num_branches > 1 and not allowed.get("branches"),
         "an attention scale of its own": config.attention_scale is not None,
         f"the activation {config.activation}": config.activation != "gelu" and not allowed.get("activations"),
         "RMSNorm": config.norm != "layer_norm" and not allowed.get("rms_norm"),
