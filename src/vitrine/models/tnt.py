@@ -8,7 +8,6 @@ patch, K classes.
 """
 
 from collections.abc import Iterable, Iterator
-from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -19,17 +18,14 @@ from vitrine.models.attention import SelfAttention
 from vitrine.models.config import checked_layer, require_tiling
 from vitrine.models.dropout import Dropout, StochasticDepth
 from vitrine.models.encoder import Mlp
-from vitrine.models.fixed import HasFixedParameters
 from vitrine.models.initialisation import initialise_like_deit
 from vitrine.models.positions import Grid, Learned1D
 from vitrine.models.tnt_config import WORD_KERNEL, TNTConfig
 from vitrine.models.touched import has_global_hooks, is_as_built
 
 
-class TNT(HasFixedParameters, nn.Module):
+class TNT(nn.Module):
     """Map images (B, C, height, width) to logits (B, K), or to the representation where there is no head."""
-
-    fixed: ClassVar[tuple[str, ...]] = ("unused_tokens",)
 
     def __init__(self, config: TNTConfig) -> None:
         super().__init__()
@@ -45,9 +41,6 @@ class TNT(HasFixedParameters, nn.Module):
         self.positions = Learned1D(
             config.grid_size, width=D, num_slots=1, resampling=config.position_resampling
         )
-        # Zeros that nothing reads. The authors' files have them, and so has the published number of parameters.
-        num_patches = config.grid_size[0] * config.grid_size[1]
-        self.unused_tokens = nn.Parameter(torch.empty(1, num_patches, D), requires_grad=False)
         self.dropout = Dropout(config.dropout)
         steps = max(config.depth - 1, 1)
         self.blocks = nn.ModuleList(
@@ -63,7 +56,6 @@ class TNT(HasFixedParameters, nn.Module):
         if self.norm.weight.is_meta:
             return
         initialise_like_deit(self, tables=(self.class_token, self.word_positions, self.positions.table))
-        nn.init.zeros_(self.unused_tokens)
 
     def forward(self, images: Tensor) -> Tensor:
         """Map normalised images (B, C, height, width) to logits (B, K)."""

@@ -110,7 +110,7 @@ def tnt_cost(config: TNTConfig) -> Cost:
     to_patch = 2 * all_words + all_words * D + 2 * D  # norm, projection without bias, norm
     inner = transformer_params(E, config.inner_mlp_width, qkv_bias=config.qkv_bias)
     outer = transformer_params(D, config.mlp_width, qkv_bias=config.qkv_bias)
-    tables = W * E + D + T * D + N * D  # positions of words, class token, positions of patches, unused tokens
+    tables = W * E + D + T * D  # positions of words, class token, positions of patches
     block_macs = (
         N * transformer_macs(E, config.inner_mlp_width, tokens=W)
         + N * all_words * D

@@ -4,6 +4,8 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
+import torch
+
 from vitrine.checkpoints.layouts.layout import Configured, Hints, assumed_heads, count, grid_of, shape_of
 from vitrine.checkpoints.layouts.rules import Rule, View, layer, rule
 from vitrine.checkpoints.tensors import Index
@@ -44,6 +46,9 @@ INSIDE = (
 )
 # We keep queries, keys and values in one layer; these files queries and keys in one, values in another.
 QUERIES_AND_KEYS = View("split", lambda tensor: tensor[: tensor.shape[0] // 3 * 2])
+# Zeros that nothing reads, one row per patch. They are in the authors' count of parameters, not in our model: reading
+# fills a tensor that is dropped, writing makes them anew.
+UNUSED = View("unused zeros", lambda positions: torch.zeros_like(positions[:, 1:]))
 VALUES = View("split", lambda tensor: tensor[tensor.shape[0] // 3 * 2 :])
 
 
@@ -122,7 +127,7 @@ class TNTLayout:
         positions = self.theirs(OUTSIDE[2]), OUTSIDE[2][0]
         declared.append(rule(*positions) if self.origin == "official" else rule(*positions, as_map))
         if self.origin == "official":
-            declared.append(rule("outer_tokens", "unused_tokens"))
+            declared.append(rule("outer_tokens", OUTSIDE[1][0], UNUSED))
         for names in OUTSIDE[3:]:
             declared += layer(self.theirs(names), names[0])
         for i in range(config.depth):
