@@ -13,12 +13,8 @@ from vitrine.models.encoder import LayerScale, Mlp
 
 POSITION_STD = 0.02
 MLP_BIAS_STD = 1e-6
-<<<<<<< HEAD
 DEIT_STD = 0.02
-# DINOv2's registers start as a class token does there: almost zero, but apart from each other.
-=======
 # DINOv2 initialises registers like its class token: almost zero, but different from each other.
->>>>>>> main
 REGISTER_STD = 1e-6
 # Standard deviation of a normal truncated at two deviations; dividing by it restores the intended one (as in JAX).
 TRUNCATED_NORMAL_STD = 0.87962566103423978

@@ -1,8 +1,8 @@
 """The position embeddings of appendix D.4 and of later work, each for any grid of patches.
 
 Shapes: N = GH x GW patches on a grid of GH rows and GW columns, P slots for class and distillation token,
-D width. Every absolute kind is a module that maps a grid to a table (1, P + N, D). A conditional encoding has none: it
-is computed from the tokens.
+D width. Every absolute kind is a module that maps a grid to a table (1, P + N, D). A conditional encoding has none:
+it is computed from the tokens.
 """
 
 import math
