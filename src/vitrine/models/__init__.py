@@ -6,10 +6,9 @@ from vitrine.models.bit import BiT
 from vitrine.models.config import BiTConfig, ModelConfig, ViTConfig
 from vitrine.models.cost import bit_cost, vit_cost
 from vitrine.models.families import Family, family_of, register_family
+from vitrine.models.model import Model
 from vitrine.models.variants import configure
 from vitrine.models.vit import ViT
-
-Model = ViT | BiT
 
 __all__ = [
     "BiT",
@@ -46,9 +45,12 @@ def create_model(
 
 def build(config: ModelConfig) -> Model:
     """Create a freshly initialised model from its config."""
-    model: Model = family_of(config).build(config)  # type: ignore[assignment]
-    return model
+    return family_of(config).build(config)
 
 
-register_family(Family(kind="ViT", config=ViTConfig, build=ViT, cost=vit_cost))
-register_family(Family(kind="BiT", config=BiTConfig, build=BiT, cost=bit_cost))
+register_family(
+    Family(kind="ViT", config=ViTConfig, build=ViT, cost=vit_cost, pixel_kernel="patch_projection.weight")
+)
+register_family(
+    Family(kind="BiT", config=BiTConfig, build=BiT, cost=bit_cost, pixel_kernel="root_conv.weight")
+)
