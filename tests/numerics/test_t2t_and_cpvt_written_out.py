@@ -93,7 +93,9 @@ def block(x: Tensor, weights: Weights, name: str, *, num_heads: int, eps: float)
     return x + dense(hidden, weights, f"{name}.mlp.fc2")
 
 
-@pytest.mark.parametrize(("name", "mix"), [("T2T-ViT-7", token_performer), ("T2T-ViT_t-14", token_transformer)])
+@pytest.mark.parametrize(
+    ("name", "mix"), [("T2T-ViT-7", token_performer), ("T2T-ViT_t-14", token_transformer)]
+)
 def test_t2t_vit_equals_its_written_out_form_on_the_authors_names(name: str, mix) -> None:  # type: ignore[no-untyped-def]
     model = stirred(create_model(name, image_size=48, num_classes=7, depth=2))  # type: ignore[arg-type]
     state = model.state_dict()

@@ -2,20 +2,25 @@
 
 from typing import Any
 
+from vitrine.models import tnt, tnt_config
 from vitrine.models.bit import BiT
 from vitrine.models.config import BiTConfig, ModelConfig, ViTConfig
 from vitrine.models.cost import bit_cost, vit_cost
 from vitrine.models.families import Family, family_of, register_family
 from vitrine.models.model import Model
+from vitrine.models.tnt import TNT
+from vitrine.models.tnt_config import TNTConfig, tnt_cost
 from vitrine.models.variants import configure
 from vitrine.models.vit import ViT
 
 __all__ = [
+    "TNT",
     "BiT",
     "BiTConfig",
     "Family",
     "Model",
     "ModelConfig",
+    "TNTConfig",
     "ViT",
     "ViTConfig",
     "build",
@@ -53,4 +58,16 @@ register_family(
 )
 register_family(
     Family(kind="BiT", config=BiTConfig, build=BiT, cost=bit_cost, pixel_kernel="root_conv.weight")
+)
+register_family(
+    Family(
+        kind="TNT",
+        config=TNTConfig,
+        build=TNT,
+        cost=tnt_cost,
+        variants=tnt_config.VARIANTS,
+        aliases=tnt_config.ALIASES,
+        pixel_kernel="word_projection.weight",
+        resample=tnt.resample,
+    )
 )

@@ -7,25 +7,27 @@ Shapes: B images of C channels, N patches on a grid of GH x GW, W words per patc
 patch, K classes.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from vitrine.errors import ConfigError
 from vitrine.models.attention import SelfAttention
-from vitrine.models.config import checked_layer, require_tiling
+from vitrine.models.config import require_tiling
 from vitrine.models.dropout import Dropout, StochasticDepth
 from vitrine.models.encoder import Mlp
 from vitrine.models.initialisation import initialise_like_deit
-from vitrine.models.positions import Grid, Learned1D
+from vitrine.models.model import Model, wanted_layers
+from vitrine.models.positions import Grid, Learned1D, resample_grid
 from vitrine.models.tnt_config import WORD_KERNEL, TNTConfig
 from vitrine.models.touched import has_global_hooks, is_as_built
 
 
-class TNT(nn.Module):
+class TNT(Model):
     """Map images (B, C, height, width) to logits (B, K), or to the representation where there is no head."""
+
+    config: TNTConfig
 
     def __init__(self, config: TNTConfig) -> None:
         super().__init__()
@@ -86,10 +88,7 @@ class TNT(nn.Module):
 
     def cut_patches(self, images: Tensor) -> tuple[Tensor, Grid]:
         """Cut images into patches in raster order, each an image of its own: (B x N, C, P, P)."""
-        if images.ndim != 4 or images.shape[1] != self.config.channels:
-            raise ConfigError(
-                f"images must be (batch, {self.config.channels}, height, width), got {tuple(images.shape)}"
-            )
+        self.require_images(images)
         B, C, height, width = images.shape
         P, Q = self.config.patch_size
         require_tiling((height, width), (P, Q))
@@ -101,7 +100,7 @@ class TNT(nn.Module):
         self, words: Tensor, tokens: Tensor, *, layer: int, num_read: int | None = None
     ) -> tuple[Tensor, Tensor]:
         """Run one block on words and tokens; with `num_read`, only that many tokens come back."""
-        if self.config.activation_checkpointing and self.training and torch.is_grad_enabled():
+        if self.is_recomputing():
             again: tuple[Tensor, Tensor] = checkpoint(
                 self.blocks[layer], words, tokens, num_read, use_reentrant=False
             )
@@ -137,6 +136,13 @@ class TNT(nn.Module):
             features["logits"] = self.classify(features["pooled"])
         return features
 
+    def last_map(self, images: Tensor) -> Tensor:
+        """Return the encoded patches as a map (B, D, GH, GW)."""
+        _, _, height, width = images.shape
+        P, Q = self.config.patch_size
+        patches = self.features(images)["patch_tokens"]
+        return patches.transpose(1, 2).unflatten(2, (height // P, width // Q))
+
     def attention(
         self, images: Tensor, *, layers: Iterable[int] | None = None
     ) -> Iterator[tuple[int, Tensor]]:
@@ -145,12 +151,7 @@ class TNT(nn.Module):
         Every block has two layers: layer 2 i is the inner attention of block i, (B, N x H', W, W) with all patches
         side by side, layer 2 i + 1 its outer attention, (B, H, 1 + N, 1 + N). Negative layers count from the end.
         """
-        num_layers = 2 * self.config.depth
-        wanted = (
-            set(range(num_layers))
-            if layers is None
-            else {checked_layer(layer, num_layers) for layer in layers}
-        )
+        wanted = wanted_layers(layers, depth=2 * self.config.depth)
         with torch.no_grad():
             words, tokens, _ = self.embed_patches(images)
         for layer in range(max(wanted, default=-1) + 1):
@@ -239,3 +240,16 @@ class Transformer(nn.Module):
         tokens = tokens if num_read is None else tokens[:, :num_read]
         tokens = tokens + self.stochastic_depth_1(mixed)
         return tokens + self.stochastic_depth_2(self.mlp(self.norm_2(tokens)))
+
+
+def resample(config: TNTConfig, image_size: tuple[int, int]) -> Mapping[str, Callable[[Tensor], Tensor]]:
+    """Return what another image size changes: the patches' positions. Words stay where they are in a patch."""
+    require_tiling(image_size, config.patch_size)
+    old = config.grid_size
+    new = image_size[0] // config.patch_size[0], image_size[1] // config.patch_size[1]
+
+    def resampled(table: Tensor) -> Tensor:
+        patches = resample_grid(table[:, 1:], old, new, how=config.position_resampling)
+        return torch.cat([table[:, :1], patches], dim=1)
+
+    return {"positions.table": resampled}

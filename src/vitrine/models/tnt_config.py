@@ -160,11 +160,6 @@ def tnt_variant(*, width: int, num_heads: int, inner_width: int, inner_num_heads
 TNT_TI = tnt_variant(width=192, num_heads=3, inner_width=12, inner_num_heads=2)
 TNT_S = tnt_variant(width=384, num_heads=6, inner_width=24, inner_num_heads=4)
 TNT_B = tnt_variant(width=640, num_heads=10, inner_width=40, inner_num_heads=4)
-# The paper's names, and those of the authors' code and timm, which have no TNT-Ti.
-TNT_VARIANTS = {
-    "TNT-Ti": TNT_TI,
-    "TNT-S": TNT_S,
-    "TNT-B": TNT_B,
-    "tnt_s_patch16_224": TNT_S,
-    "tnt_b_patch16_224": TNT_B,
-}
+VARIANTS = {"TNT-Ti": TNT_TI, "TNT-S": TNT_S, "TNT-B": TNT_B}
+# Names of the authors' code and of timm, which have no TNT-Ti.
+ALIASES = {"tnt_s_patch16_224": "TNT-S", "tnt_b_patch16_224": "TNT-B"}
