@@ -269,7 +269,7 @@ class ViT(Model):
         patches, grid = self.embed_patches(images)
         tokens = self.encode(self.assemble(patches, grid), grid)[:, self.num_leading_tokens :]
         tokens = self.norm(tokens) if self.config.norm_after_pooling else tokens
-        return tokens.transpose(1, 2).unflatten(2, grid)
+        return tokens.transpose(1, 2).reshape(len(tokens), -1, *grid)
 
     def attention(
         self, images: Tensor, *, layers: Iterable[int] | None = None
