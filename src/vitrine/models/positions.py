@@ -101,25 +101,6 @@ class SinCos2D(nn.Module):
         return F.pad(patches, (0, 0, self.num_slots, 0))[None]
 
 
-class ConditionalEncoding(nn.Module):
-    """CPVT's position encoding generator (PEG, arXiv:2102.10882, section 3.2): a depth-wise convolution over the map.
-
-    Its zero padding tells tokens where the border is. It has no size of its own, so that any grid will do.
-    """
-
-    def __init__(self, *, width: int, num_leading_tokens: int) -> None:
-        super().__init__()
-        self.num_leading_tokens = num_leading_tokens
-        self.mix = nn.Conv2d(width, width, kernel_size=3, padding=1, groups=width)
-
-    def forward(self, tokens: Tensor, grid: Grid) -> Tensor:
-        """Add to each patch of tokens (B, T, D) what its neighbours make of it; tokens before the patches pass by."""
-        leading, patches = tokens[:, : self.num_leading_tokens], tokens[:, self.num_leading_tokens :]
-        maps = patches.transpose(1, 2).unflatten(2, grid)  # (B, D, GH, GW)
-        encoded = (maps + self.mix(maps)).flatten(2).transpose(1, 2)
-        return torch.cat([leading, encoded], dim=1) if self.num_leading_tokens else encoded
-
-
 class Relative1D(nn.Module):
     """One learned vector for each offset p_q - p_k along the sequence, used as an extra key.
 
