@@ -81,7 +81,7 @@ class TNT(Model):
         patches, grid = self.cut_patches(images)
         words = self.word_projection(patches).flatten(2).transpose(1, 2)  # (B x N, W, E)
         words = words + self.word_positions.to(words.dtype)
-        tokens = self.to_patch(words.unflatten(0, (images.shape[0], -1)))  # (B, N, D)
+        tokens = self.to_patch(words.view(images.shape[0], -1, *words.shape[1:]))  # (B, N, D)
         first = self.class_token.to(tokens.dtype).expand(tokens.shape[0], -1, -1)
         tokens = torch.cat([first, tokens], dim=1)
         return words, self.dropout(tokens + self.positions(grid).to(tokens.dtype)), grid
@@ -123,11 +123,11 @@ class TNT(Model):
         (B, D), the same here, `logits` (B, K).
         """
         words, tokens, _ = self.embed_patches(images)
-        each = (images.shape[0], -1)
-        features = {"words": words.unflatten(0, each), "embedded": tokens}
+        by_patch = (images.shape[0], -1, *words.shape[1:])
+        features = {"words": words.view(by_patch), "embedded": tokens}
         for layer in range(self.config.depth):
             words, tokens = self.run_block(words, tokens, layer=layer)
-            features[f"inner_{layer:02d}"] = words.unflatten(0, each)
+            features[f"inner_{layer:02d}"] = words.view(by_patch)
             features[f"block_{layer:02d}"] = tokens
         features["encoded"] = tokens = self.norm(tokens)
         features["class_token"], features["patch_tokens"] = tokens[:, 0], tokens[:, 1:]
@@ -141,7 +141,7 @@ class TNT(Model):
         _, _, height, width = images.shape
         P, Q = self.config.patch_size
         patches = self.features(images)["patch_tokens"]
-        return patches.transpose(1, 2).unflatten(2, (height // P, width // Q))
+        return patches.transpose(1, 2).reshape(images.shape[0], -1, height // P, width // Q)
 
     def attention(
         self, images: Tensor, *, layers: Iterable[int] | None = None
@@ -206,7 +206,7 @@ class TNTBlock(nn.Module):
 
     def with_words(self, words: Tensor, tokens: Tensor) -> Tensor:
         """Add the words to their patches (eq. 6); the class token has none."""
-        added = self.to_patch(words.unflatten(0, (tokens.shape[0], -1)))  # (B, N, D)
+        added = self.to_patch(words.view(tokens.shape[0], -1, *words.shape[1:]))  # (B, N, D)
         return torch.cat([tokens[:, :1], tokens[:, 1:] + added], dim=1)
 
     def inner_weights(self, words: Tensor) -> Tensor:

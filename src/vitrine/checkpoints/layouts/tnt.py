@@ -7,7 +7,7 @@ from typing import Literal
 import torch
 
 from vitrine.checkpoints.layouts.layout import Configured, Hints, assumed_heads, count, grid_of, shape_of
-from vitrine.checkpoints.layouts.rules import Rule, View, layer, rule
+from vitrine.checkpoints.layouts.rules import Rule, View, layer, rule, split_axis
 from vitrine.checkpoints.tensors import Index
 from vitrine.data.preparing.preprocess import Preprocess
 from vitrine.errors import CheckpointError
@@ -123,7 +123,7 @@ class TNTLayout:
         declared = [rule(self.theirs(names), names[0]) for names in OUTSIDE[:2]]
         # timm keeps the words' positions as a map.
         side = config.patch_size[0] // config.word_stride
-        as_map = View("transposed", lambda table: table.transpose(1, 2).unflatten(2, (side, -1)))
+        as_map = View("transposed", lambda table: split_axis(table.transpose(1, 2), 2, side))
         positions = self.theirs(OUTSIDE[2]), OUTSIDE[2][0]
         declared.append(rule(*positions) if self.origin == "official" else rule(*positions, as_map))
         if self.origin == "official":
