@@ -177,7 +177,8 @@ def other_numerics(to: Target, config: ModelConfig) -> str:
         if is_other and config.activation == "gelu":
             differs.append(f"a GELU of another form than {config.gelu}")
     is_bit = isinstance(config, BiTConfig)
-    convolutions = config if isinstance(config, BiTConfig) else config.stem
+    stem = config.stem if isinstance(config, ViTConfig) else None
+    convolutions = config if isinstance(config, BiTConfig) else stem
     if to in STEM_EPS and isinstance(convolutions, (BiTConfig, ResNetStemConfig)):
         ours = (
             convolutions.norm_eps,

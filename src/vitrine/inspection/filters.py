@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from vitrine.errors import ConfigError
-from vitrine.models import Model, ViT
+from vitrine.models import BiT, Model, ViT
+from vitrine.models.families import family_of
 from vitrine.models.resnet_stem import ResNetStem
 
 PAPER_COUNT = 28
@@ -49,8 +50,13 @@ def pixel_kernel(model: Model) -> NDArray[Any]:
     """Return the kernel that reads pixels, (D, C, P, Q) in float64; in a hybrid and in BiT that of the root."""
     if isinstance(model, ViT):
         weight = stem_kernel(model.stem) if model.config.stem else model.patch_projection.weight
-    else:
+    elif isinstance(model, BiT):
         weight = model.root_conv.standardised_weight()
+    else:
+        name = family_of(model.config).pixel_kernel
+        if name is None:
+            raise ConfigError(f"a {family_of(model.config).kind} has no convolution that reads pixels")
+        weight = model.get_parameter(name)
     return weight.detach().double().cpu().numpy()
 
 

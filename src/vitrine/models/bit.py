@@ -13,12 +13,15 @@ from torch.utils.checkpoint import checkpoint
 from vitrine.errors import ConfigError
 from vitrine.models.config import BiTConfig
 from vitrine.models.initialisation import initialise_head, initialise_layer
+from vitrine.models.model import Model
 from vitrine.models.standardised_conv import NUM_GROUPS, StandardisedConv2d
-from vitrine.models.timm_surface import Level, TimmSurface
+from vitrine.models.timm_surface import Level
 
 
-class BiT(TimmSurface):
+class BiT(Model):
     """Map images (B, C, height, width) to logits (B, K), or to the representation if there is no head."""
+
+    config: BiTConfig
 
     def __init__(self, config: BiTConfig) -> None:
         super().__init__()
@@ -53,17 +56,18 @@ class BiT(TimmSurface):
 
     def forward(self, images: Tensor) -> Tensor:
         """Map normalised images (B, C, height, width) to logits (B, K)."""
+        return self.classify(self.embed(images))
+
+    def embed(self, images: Tensor) -> Tensor:
+        """Map normalised images (B, C, height, width) to what the head reads (B, representation_width)."""
         hidden = self.root(images)
         for stage in range(len(self.stages)):
             hidden = self.run_stage(hidden, stage=stage)
-        return self.classify(self.pool(hidden))
+        return self.pool(hidden)
 
     def root(self, images: Tensor) -> Tensor:
         """Convolve 7x7 and pool to a quarter of the height and width; a 3x3 root keeps the size."""
-        if images.ndim != 4 or images.shape[1] != self.config.channels:
-            raise ConfigError(
-                f"images must be (batch, {self.config.channels}, height, width), got {tuple(images.shape)}"
-            )
+        self.require_images(images)
         if self.config.root == "3x3":
             return self.root_conv(images)
         # BiT pads the maximum with zeros, not with -inf.
@@ -74,7 +78,7 @@ class BiT(TimmSurface):
         units = self.stages[stage]
         assert isinstance(units, nn.ModuleList)
         for unit in units:
-            if self.config.activation_checkpointing and self.training:
+            if self.is_recomputing():
                 hidden = checkpoint(unit, hidden, use_reentrant=False)
             else:
                 hidden = unit(hidden)
@@ -105,6 +109,10 @@ class BiT(TimmSurface):
         """Normalise the last stage's map; the others have norms of their own."""
         return Level(F.relu(self.norm(level.values))) if index == self.num_levels - 1 else level
 
+    def forward_features(self, images: Tensor) -> Tensor:
+        """Return the normalised map of the last stage, (B, C, rows, columns)."""
+        return self.last_map(images)
+
     def forward_head(self, features: Tensor, pre_logits: bool = False) -> Tensor:
         """Average a normalised map (B, C, rows, columns) and map it to logits (B, K)."""
         pooled = features.mean(dim=(2, 3))
@@ -123,6 +131,10 @@ class BiT(TimmSurface):
         if self.head is not None:
             found["logits"] = self.classify(found["pooled"])
         return found
+
+    def last_map(self, images: Tensor) -> Tensor:
+        """Return what is averaged: the last stage after norm and ReLU, (B, channels, rows, columns)."""
+        return F.relu(self.norm(self.features(images)["stage_4"]))
 
     def attention(
         self, images: Tensor, *, layers: Iterable[int] | None = None

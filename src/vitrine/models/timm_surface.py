@@ -1,7 +1,8 @@
 """timm's methods, for code that is written for it: the same meaning and the same shapes as there.
 
-A family of models inherits `TimmSurface` and defines its levels: `levels(images)` yields the tokens or the map after
-each block (ViT) or stage (pyramids, ResNets), `finish` is the norm after the last, `forward_head` the rest.
+Every model has them. Levels are the outputs of stages or, in a model without stages, of blocks, as `features` names
+them; a family can define them itself: `levels(images)` yields the tokens or the map after each block or stage, `finish`
+is the norm after the last, `forward_head` the rest.
 
 Shapes: B images, T tokens, N = rows x columns of patches, D channels of a level.
 """
@@ -47,27 +48,46 @@ class TimmSurface(nn.Module):
     config: Any
     head: nn.Linear | None
 
-    def levels(self, images: Tensor) -> Iterator[Level]:
-        """Yield what the model holds after each block or stage."""
+    def features(self, images: Tensor) -> dict[str, Tensor]:
+        """Return every intermediate by name."""
         raise NotImplementedError
+
+    def pool(self, tokens: Tensor) -> Tensor:
+        """Reduce encoded tokens to one vector per image."""
+        raise NotImplementedError
+
+    def levels(self, images: Tensor) -> Iterator[Level]:
+        """Yield what the model holds after each stage, or after each block."""
+        found = self.features(images)
+        stages = [Level(value) for name, value in found.items() if name.startswith("stage_")]
+        if stages:
+            yield from stages
+            return
+        step = getattr(self.config, "token_stride", None) or self.config.patch_size
+        grid = images.shape[2] // step[0], images.shape[3] // step[1]
+        for name, tokens in found.items():
+            if name.startswith("block_"):
+                yield Level(tokens, grid, tokens.shape[1] - grid[0] * grid[1])
 
     @property
     def num_levels(self) -> int:
         """How many levels there are."""
-        raise NotImplementedError
+        return len(getattr(self.config, "depths", ())) or int(self.config.depth)
 
     def finish(self, level: Level, *, index: int) -> Level:
-        """Apply the norm that follows level number `index`, if one does."""
-        raise NotImplementedError
-
-    def forward_head(self, features: Tensor, pre_logits: bool = False) -> Tensor:
-        """Map what `forward_features` returns to logits (B, K), or to the head's input."""
-        raise NotImplementedError
+        """Normalise tokens, unless the pooled vector is; stages end with norms of their own."""
+        if level.grid is None or getattr(self.config, "norm_after_pooling", False):
+            return level
+        return Level(self.get_submodule("norm")(level.values), level.grid, level.num_prefix)
 
     def forward_features(self, images: Tensor) -> Tensor:
         """Return the tokens (B, T, D) or the map (B, D, rows, columns) that pooling reads."""
-        *_, last = self.levels(images)
-        return self.finish(last, index=self.num_levels - 1).values
+        return self.features(images)["encoded"]
+
+    def forward_head(self, features: Tensor, pre_logits: bool = False) -> Tensor:
+        """Map what `forward_features` returns to logits (B, K), or to the head's input."""
+        representation = self.pool(features)
+        return representation if pre_logits or self.head is None else self.head(representation)
 
     def forward_intermediates(  # noqa: PLR0917 (timm's signature)
         self,

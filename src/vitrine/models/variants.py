@@ -11,7 +11,7 @@ from vitrine.errors import ConfigError, TryVerb
 from vitrine.models.config import BiTConfig, ModelConfig, ViTConfig, as_size, shown, with_options
 from vitrine.models.deit3 import VARIANTS as DEIT3_VARIANTS
 from vitrine.models.deit3 import read_deit3
-from vitrine.models.families import named_variant
+from vitrine.models.families import named_variant, variant_names
 from vitrine.models.stem_configs import ResNetStemConfig
 from vitrine.models.stems import stem_named
 from vitrine.models.timm_keywords import in_our_words
@@ -123,7 +123,7 @@ def resolve(name: str) -> tuple[ModelConfig, int | None]:
         if found is not None:
             return found
     raise ConfigError(
-        f"no model is called {name!r}; nearest: {', '.join(nearest(name, VARIANTS, 3))}",
+        f"no model is called {name!r}; nearest: {', '.join(nearest(name, [*VARIANTS, *variant_names()], 3))}",
         advice=[TryVerb("models", (), "to list all")],
     )
 

@@ -4,7 +4,6 @@ Shapes: B images of C channels, N patches on a grid of GH x GW, T tokens (class,
 patches, in this order), D width, L layers, K classes.
 """
 
-import dataclasses
 from collections.abc import Iterable, Iterator
 
 import torch
@@ -13,23 +12,26 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from vitrine.errors import ConfigError
-from vitrine.models.config import ViTConfig, checked_layer, require_tiling
+from vitrine.models.config import ViTConfig, require_tiling, with_options
 from vitrine.models.dropout import Dropout
 from vitrine.models.encoder import Block, ParallelBlock, attention_pooling, encoder_layer
 from vitrine.models.hmlp_stem import PatchNorm
 from vitrine.models.initialisation import initialise_vit
+from vitrine.models.model import Model, wanted_layers
 from vitrine.models.norms import make_norm
 from vitrine.models.patches import cut_patches
 from vitrine.models.positions import Grid, position_tables
 from vitrine.models.stem_configs import HMlpStemConfig
 from vitrine.models.stems import build_stem
 from vitrine.models.timm_keywords import POOLINGS
-from vitrine.models.timm_surface import Level, TimmSurface
+from vitrine.models.timm_surface import Level
 from vitrine.models.touched import has_global_hooks, is_as_built, is_plain
 
 
-class ViT(TimmSurface):
+class ViT(Model):
     """Map images (B, C, height, width) to logits (B, K), or to the representation if there is no head."""
+
+    config: ViTConfig
 
     def __init__(self, config: ViTConfig) -> None:
         super().__init__()
@@ -89,10 +91,7 @@ class ViT(TimmSurface):
 
     def run_stem(self, images: Tensor) -> Tensor:
         """Return the input of the patch embedding: a hybrid's feature map, or the images unchanged."""
-        if images.ndim != 4 or images.shape[1] != self.config.channels:
-            raise ConfigError(
-                f"images must be (batch, {self.config.channels}, height, width), got {tuple(images.shape)}"
-            )
+        self.require_images(images)
         require_tiling((images.shape[2], images.shape[3]), self.config.token_stride)
         maps: Tensor = self.stem(images)
         return maps
@@ -135,7 +134,7 @@ class ViT(TimmSurface):
     def run_block(self, tokens: Tensor, grid: Grid, *, layer: int, num_read: int | None = None) -> Tensor:
         """Run one block on z_(l-1), positions of this layer included: z_l of eqs. 2 and 3."""
         tokens, keys = self.block_input(tokens, grid, layer=layer)
-        if self.config.activation_checkpointing and self.training and torch.is_grad_enabled():
+        if self.is_recomputing():
             recomputed: Tensor = checkpoint(self.blocks[layer], tokens, keys, num_read, use_reentrant=False)
             return recomputed
         return self.blocks[layer](tokens, keys, num_read)
@@ -202,15 +201,10 @@ class ViT(TimmSurface):
             tokens = self.run_block(tokens, grid, layer=layer)
             yield Level(tokens, grid, self.num_leading_tokens)
 
-    @property
-    def num_levels(self) -> int:
-        """Levels are blocks."""
-        return self.config.depth
-
-    def finish(self, level: Level, *, index: int) -> Level:
-        """Normalise the tokens, as after the last block, unless the pooled vector is."""
-        values = level.values if self.config.norm_after_pooling else self.norm(level.values)
-        return Level(values, level.grid, level.num_prefix)
+    def forward_features(self, images: Tensor) -> Tensor:
+        """Return all tokens after the last block and the norm, (B, T, D)."""
+        patches, grid = self.embed_patches(images)
+        return self.encode(self.assemble(patches, grid), grid)
 
     def forward_head(self, features: Tensor, pre_logits: bool = False) -> Tensor:
         """Map encoded tokens (B, T, D) to logits (B, K), or to the head's input; of two heads, to their mean."""
@@ -225,8 +219,8 @@ class ViT(TimmSurface):
         pooling = POOLINGS.get(global_pool)
         if pooling is None or (pooling == "attention") != (self.attention_pooling is not None):
             raise ConfigError(f"cannot change the pooling to {global_pool!r}", option="global_pool")
-        has_token = self.config.reads_class_token
-        self.config = dataclasses.replace(self.config, pooling=pooling, has_class_token=has_token)
+        kept = {"pooling": pooling, "has_class_token": self.config.reads_class_token}
+        self.config = with_options(self.config, kept)
 
     @property
     def num_tokens_read(self) -> int | None:
@@ -276,6 +270,13 @@ class ViT(TimmSurface):
             found["logits"] = self.classify(tokens)
         return found
 
+    def last_map(self, images: Tensor) -> Tensor:
+        """Return the encoded patches on their grid, (B, D, GH, GW)."""
+        patches, grid = self.embed_patches(images)
+        tokens = self.encode(self.assemble(patches, grid), grid)[:, self.num_leading_tokens :]
+        tokens = self.norm(tokens) if self.config.norm_after_pooling else tokens
+        return tokens.transpose(1, 2).reshape(len(tokens), -1, *grid)
+
     def attention(
         self, images: Tensor, *, layers: Iterable[int] | None = None
     ) -> Iterator[tuple[int, Tensor]]:
@@ -283,8 +284,7 @@ class ViT(TimmSurface):
 
         The weights are those of the fused path, written out. `layers` counts from 0; negative from the end.
         """
-        depth = self.config.depth
-        wanted = set(range(depth)) if layers is None else {checked_layer(layer, depth) for layer in layers}
+        wanted = wanted_layers(layers, depth=self.config.depth)
         with torch.no_grad():
             patches, grid = self.embed_patches(images)
             tokens = self.assemble(patches, grid)
