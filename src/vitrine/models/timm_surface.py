@@ -1,8 +1,8 @@
 """timm's methods, for code that is written for it: the same meaning and the same shapes as there.
 
 Every model has them. Levels are the outputs of stages or, in a model without stages, of blocks, as `features` names
-them; a family can define them itself: `levels(images)` yields the tokens or the map after each block or stage, `finish`
-is the norm after the last, `forward_head` the rest.
+them; a family can define them itself: `levels(images)` yields the tokens or the map after each block or stage, and
+`finish` is the norm after the last, `forward_head` the rest.
 
 Shapes: B images, T tokens, N = rows x columns of patches, D channels of a level.
 """
