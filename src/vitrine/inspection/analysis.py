@@ -1,4 +1,4 @@
-"""All analysis at one model, as arrays by name; what does not apply is said and the rest is done."""
+"""All analyses of one model, as arrays by name; one that does not apply is reported and the others run."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -31,7 +31,7 @@ Found = TypeVar("Found")
 
 @dataclass(kw_only=True)
 class Analysis:
-    """What was computed; None, or absent, where it does not apply, and why."""
+    """The computed arrays; None or absent if an analysis does not apply, with the reason."""
 
     filters: FilterComponents | None = None
     positions: NDArray[Any] | None = None
@@ -53,7 +53,7 @@ class Analysis:
     """Reasons, and what they keep from being drawn."""
 
     def arrays(self) -> dict[str, NDArray[Any]]:
-        """Return all that was found by name, for a file."""
+        """Return all arrays by name, for a file."""
         filters = None if self.filters is None else {
             "filter_components": self.filters.components, "filter_explained_variance": self.filters.explained
         }  # fmt: skip
@@ -71,7 +71,7 @@ class Analysis:
 
 
 def analyse_model(model: Model, selection: Selection, *, image_size: tuple[int, int]) -> Analysis:
-    """Look at what needs no image: filters and positions."""
+    """Run the analyses that need no image: filters and positions."""
     analysis = Analysis(filters=filter_components(model, count=selection.num_components))
     grid = None
     if isinstance(model, ViT):
@@ -88,7 +88,7 @@ def analyse_model(model: Model, selection: Selection, *, image_size: tuple[int, 
 def analyse_images(
     analysis: Analysis, model: Model, batches: PictureBatches, selection: Selection, *, num_shown: int
 ) -> None:
-    """Look at what needs many images, then one by one at `num_shown` of those that can be read."""
+    """Run the analyses over all images, then those of `num_shown` single images that can be read."""
     analysis.distance = _tried(analysis, "attention distance", lambda: attention_distance(model, batches))
     analysis.similarity = _tried(analysis, "similarity of layers", lambda: layer_similarity(model, batches))
     readable = [index for index in range(len(batches.source)) if index not in batches.failures]
@@ -113,7 +113,7 @@ def analyse_images(
 
 
 def _look_at_attention(analysis: Analysis, model: Model, images: Tensor, selection: Selection) -> None:
-    """Find rollout, single heads and a patch's attention in one pass; each function alone would make its own."""
+    """Compute rollout, single heads and a patch's attention in one pass; separate calls need one pass each."""
     vit = require_attention(model)
     chosen = checked_layer(-1 if selection.layer is None else selection.layer, vit.config.depth)
     grid = grid_of(vit, images)

@@ -1,4 +1,4 @@
-"""What the user wants to look at beyond what is always looked at, from words to numbers."""
+"""The patch, layer and class that a user selects, from text to indices."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from vitrine.spelling import nearest
 
 @dataclass(frozen=True, kw_only=True)
 class Selection:
-    """A patch, a layer and a class, each by number; None where it is left to what was found."""
+    """A patch, a layer and a class, each by index; None to choose from the results."""
 
     patch: tuple[int, int] | None = None
     layer: int | None = None
@@ -22,7 +22,7 @@ class Selection:
 
 
 def check_selection(model: Model, selection: Selection, *, image_size: tuple[int, int]) -> None:
-    """Refuse a patch, layer or class that the model has not, before any work."""
+    """Refuse a patch, layer or class that the model does not have, before any work."""
     if not isinstance(model, ViT):
         if selection.patch is not None or selection.layer is not None or selection.target is not None:
             raise ConfigError(
@@ -46,7 +46,7 @@ def parse_patch(text: str) -> tuple[int, int]:
 
 
 def find_class(wanted: str, model: Model, *, classes: Sequence[str]) -> int:
-    """Return a class's number, by its name or by that number itself."""
+    """Return a class's index from its name or its index."""
     num_classes = model.config.num_classes
     if num_classes is None:
         raise ConfigError(f"the model has no head, so it has no class {wanted!r}", option="class_")
