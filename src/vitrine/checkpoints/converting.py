@@ -7,12 +7,12 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from vitrine.checkpoints.checksum import require_sha256
 from vitrine.checkpoints.layouts import Generation, Target
 from vitrine.checkpoints.libraries import LIBRARIES, NoAnswerError, outputs_of
 from vitrine.checkpoints.loading import Opened, adapt, load, open_weights
 from vitrine.checkpoints.locating import in_folder
 from vitrine.checkpoints.reading import open_tensors
+from vitrine.checkpoints.reading.safetensors_file import require_sha256
 from vitrine.checkpoints.report import Parity, TensorLine, describe_tensors, largest_difference
 from vitrine.checkpoints.saving import Prepared, prepare, write
 from vitrine.checkpoints.tensors import require_readable

@@ -1,5 +1,6 @@
-"""Optimizers, and the learning rate and weight decay of each parameter."""
+"""Optimizers, the learning rate and weight decay of each parameter, and the learning rate by step (appendix B.1)."""
 
+import math
 import re
 from typing import Any
 
@@ -7,7 +8,7 @@ import torch
 from torch import nn
 
 from vitrine.errors import ConfigError
-from vitrine.training.config import TrainingConfig
+from vitrine.training.config import Decay, TrainingConfig
 from vitrine.training.muon import Muon
 
 
@@ -126,3 +127,31 @@ def set_rates(optimizer: torch.optim.Optimizer, rate: float) -> None:
             group["lr"].fill_(rate * group["lr_scale"])
         else:
             group["lr"] = rate * group["lr_scale"]
+
+
+def learning_rate(
+    step: int,
+    *,
+    peak: float,
+    warmup_steps: int,
+    total_steps: int,
+    decay: Decay = "cosine",
+    end: float = 0.0,
+    boundaries: tuple[float, ...] = (),
+) -> float:
+    """Return the rate of `step` (from 0): LR = base x decay(progress) x min(1, step / warm-up).
+
+    `progress` runs from 0 at the end of the warm-up to 1 at `total_steps`. `steps` divides by ten at each of
+    `boundaries`, shares of the whole run (BiT-HyperRule).
+    """
+    warmup = min(warmup_steps, total_steps)
+    progress = min(max((step - warmup) / max(total_steps - warmup, 1), 0.0), 1.0)
+    if decay == "cosine":
+        rate = end + (peak - end) * (1 + math.cos(math.pi * progress)) / 2
+    elif decay == "linear":
+        rate = end + (peak - end) * (1 - progress)
+    elif decay == "steps":
+        rate = peak * 0.1 ** sum(step >= share * total_steps for share in boundaries)
+    else:
+        rate = peak
+    return rate * min(1.0, step / warmup) if warmup else rate
