@@ -29,7 +29,7 @@ from vitrine.spelling import nearest
 
 @dataclass(frozen=True, kw_only=True)
 class Selection:
-    """A patch, a layer and a class, each by number; None where it is left to what was found."""
+    """A patch, a layer and a class, each by index; None to choose from the results."""
 
     patch: tuple[int, int] | None = None
     layer: int | None = None
@@ -38,7 +38,7 @@ class Selection:
 
 
 def check_selection(model: Model, selection: Selection, *, image_size: tuple[int, int]) -> None:
-    """Refuse a patch, layer or class that the model has not, before any work."""
+    """Refuse a patch, layer or class that the model does not have, before any work."""
     if not isinstance(model, ViT):
         if selection.patch is not None or selection.layer is not None or selection.target is not None:
             raise ConfigError(
@@ -62,7 +62,7 @@ def parse_patch(text: str) -> tuple[int, int]:
 
 
 def find_class(wanted: str, model: Model, *, classes: Sequence[str]) -> int:
-    """Return a class's number, by its name or by that number itself."""
+    """Return a class's index from its name or its index."""
     num_classes = model.config.num_classes
     if num_classes is None:
         raise ConfigError(f"the model has no head, so it has no class {wanted!r}", option="class_")
