@@ -43,11 +43,10 @@ CALLS: dict[str, tuple[str, ...]] = {
     "convert": ("model", "converted.npz", "--to", "npz"),
     "dedup": ("photos", "--against", "others", "--out", "compared"),
     "shard": ("photos", "shards"),
-    "demo": ("--images", "12", "--steps", "1", *CPU),
     "vtab": ("model", "vtab", "--steps", "1", "--batch-size", "4", "--size", "16", "--out", "tasks", *CPU),
 }  # fmt: skip
-# A server ends by a signal: test_serve compares its words.
-ELSEWHERE = {"serve"}
+# A server ends by a signal, and a demonstration takes a while: test_serve and test_demo compare their words.
+ELSEWHERE = {"demo", "serve"}
 
 
 @pytest.fixture(scope="module")
