@@ -175,7 +175,8 @@ def other_numerics(to: Target, config: ModelConfig) -> str:
         if (config.gelu == "tanh" and to in ONLY_ERF) or (config.gelu == "erf" and to == "npz"):
             differs.append(f"a GELU of another form than {config.gelu}")
     is_bit = isinstance(config, BiTConfig)
-    convolutions = config if isinstance(config, BiTConfig) else config.stem
+    stem = config.stem if isinstance(config, ViTConfig) else None
+    convolutions = config if isinstance(config, BiTConfig) else stem
     if to in STEM_EPS and convolutions is not None:
         ours = (
             convolutions.norm_eps,

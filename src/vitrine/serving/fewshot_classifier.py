@@ -13,6 +13,7 @@ import torch
 from vitrine.checkpoints import Loaded
 from vitrine.errors import CheckpointError, MissingCheckpointError
 from vitrine.models import Model, ViT, build
+from vitrine.models.config import head_width
 from vitrine.runtime.files import parse_json
 
 FORMAT = "vitrine few-shot classifier"
@@ -23,15 +24,16 @@ MOST_BYTES = 2**27
 def read_classifier(path: Path) -> tuple[tuple[str, ...], torch.Tensor, torch.Tensor]:
     """Read class names, weight (K, R) and bias (K,) from a file that the page wrote."""
     try:
-        if path.stat().st_size > MOST_BYTES:
-            raise CheckpointError(
-                f"{path} is larger than {MOST_BYTES} bytes, so it is not a classifier from the page"
-            )
-        values = parse_json(path.read_text(encoding="utf-8"))
+        is_too_large = path.stat().st_size > MOST_BYTES
+        values = None if is_too_large else parse_json(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise MissingCheckpointError(f"no such file: {path}") from None
     except (OSError, ValueError) as error:
         raise CheckpointError(f"{path} cannot be read as JSON: {error}") from None
+    if is_too_large:
+        raise CheckpointError(
+            f"{path} is larger than {MOST_BYTES} bytes, so it is not a classifier from the page"
+        )
     if not isinstance(values, dict) or values.get("format") != FORMAT:
         raise CheckpointError(f"{path} is not a few-shot classifier; download one from the page")
     try:
@@ -76,6 +78,4 @@ def with_classifier(loaded: Loaded, path: Path) -> Loaded:
 
 def representation_width(model: Model) -> int:
     """Return the number of features below the head."""
-    if isinstance(model, ViT):
-        return model.config.representation_width or model.config.width
-    return model.norm.num_channels
+    return head_width(model.config)

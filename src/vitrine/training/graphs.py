@@ -62,7 +62,10 @@ class ReplayedStep:
             raise out_of_memory(self.state.micro_batch) from None
         except RuntimeError as error:
             # Ending a failed recording raises a second error; the first one has the reason.
-            reason = str(error.__context__ or error).splitlines()[0]
+            cause = error if error.__context__ is None else error.__context__
+            if isinstance(cause, TrainingError):
+                raise cause from None
+            reason = str(cause).splitlines()[0]
             raise TrainingError(
                 f"a step cannot be recorded as a CUDA graph ({reason})",
                 advice=[TryOption("set", "to launch its kernels one by one", "training.graphs=false")],

@@ -218,9 +218,10 @@ def _opened(path: Path) -> SafetensorsFile:
 
 
 def _numbers(file: SafetensorsFile) -> dict[str, Any]:
+    sums = _checksums(file)
     try:
         text = file.metadata[STATE]
-        if _checksums(file).get(STATE, _checksum(text.encode())) != _checksum(text.encode()):
+        if sums.get(STATE, _checksum(text.encode())) != _checksum(text.encode()):
             raise CheckpointError("its numbers are not those that were saved")
         return checked_numbers(parse_json(text))
     except (CheckpointError, KeyError, ValueError) as error:
