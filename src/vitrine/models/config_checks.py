@@ -6,6 +6,7 @@ from types import UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from vitrine.errors import ConfigError
+from vitrine.spelling import nearest
 
 # Far above every existing model: larger values are a mistake or an attack and would take hours to build.
 LARGEST_WIDTH, LARGEST_DEPTH, LARGEST_SIDE, MOST_CLASSES = 2**17, 1000, 2**16, 10**8
@@ -40,12 +41,35 @@ def _shown_kind(kind: Any) -> str:
     return " or ".join(words.get(one, str(getattr(one, "__name__", one))) for one in kinds)
 
 
+def require_choices(config: Any) -> None:
+    """Refuse a word that is not one of its field's choices, with the nearest one."""
+    for name, kind in get_type_hints(type(config)).items():
+        given, choices = getattr(config, name), get_args(kind)
+        if get_origin(kind) is Literal and given not in choices:
+            raise ConfigError(
+                f"{name} must be one of {', '.join(choices)}, got {given!r}; nearest: {nearest(given, choices)[0]}"
+            )
+
+
 def require_positive(name: str, value: int, *, most: int = LARGEST_WIDTH) -> None:
     """Refuse a count that is not from 1 to `most`."""
     if value < 1:
         raise ConfigError(f"{name} must be at least 1, got {value}")
     if value > most:
         raise ConfigError(f"{name} must be at most {most:,}, got {value:.3g}")
+
+
+def require_heads(width: int, num_heads: int) -> None:
+    """Refuse heads that do not divide the width, naming the nearest numbers that do."""
+    if width % num_heads == 0:
+        return
+    fits = [heads for heads in range(1, width + 1) if width % heads == 0]
+    below = max(heads for heads in fits if heads < num_heads)
+    above = min((heads for heads in fits if heads > num_heads), default=width)
+    raise ConfigError(
+        f"width must be a multiple of num_heads, got {width} and {num_heads}; "
+        f"nearest num_heads that fit: {below} and {above}"
+    )
 
 
 def require_sizes(name: str, size: tuple[int, int]) -> None:
