@@ -49,7 +49,8 @@ def records(run: Path) -> list[dict]:
 
 
 def test_the_old_head_goes_and_one_of_zeros_comes(photos: Path, pretrained: Path, tmp_path: Path) -> None:
-    done = finetune(photos, pretrained, tmp_path / "run", "--steps", "4")
+    zeros = ("--set", "solves_head=false")
+    done = finetune(photos, pretrained, tmp_path / "run", "--steps", "4", *zeros)
     assert done.returncode == 0, done.stderr
     assert "Accuracy" in done.stdout and "95 % interval" in done.stdout
     # Zero logits give every class the same chance, whatever the label smoothing.
@@ -58,7 +59,7 @@ def test_the_old_head_goes_and_one_of_zeros_comes(photos: Path, pretrained: Path
     assert tuned.classes == ("cat", "dog", "owl")
     assert tuned.model.config.num_classes == 3
     # As many classes are other classes all the same.
-    again = finetune(photos, tmp_path / "run", tmp_path / "again", "--steps", "1")
+    again = finetune(photos, tmp_path / "run", tmp_path / "again", "--steps", "1", *zeros)
     assert "head for 3 classes replaced by a new one of zeros for 3: it must be trained" in again.stderr
     assert losses(tmp_path / "again")[0] == pytest.approx(math.log(3), rel=1e-6)
 
@@ -148,7 +149,8 @@ def test_a_sweep_tries_every_rate_and_then_trains_on_all_images(
         ]
         attempt = records(tmp_path / "run" / "sweep" / f"lr-{rate}")
         assert [r["step"] for r in attempt if "val_accuracy" in r] == [
-            3
+            0,
+            3,
         ]  # rates are judged by where they end
     assert "Training on all images with learning rate " in done.stderr
     assert json.loads((tmp_path / "run" / "data.json").read_text())["images"] == {"train": 24}
@@ -245,13 +247,102 @@ def test_a_run_has_a_learning_curve_without_being_asked_and_keeps_its_best(
     curve = {r["step"]: r["val_accuracy"] for r in records(tmp_path / "run") if "val_accuracy" in r}
     assert len(curve) >= 5 and max(curve) == 60
     assert done.stderr.count(": validation loss ") == len(curve)
-    best = max(step for step, value in curve.items() if value == max(curve.values()))
+    losses_by_step = {
+        r["step"]: r["val_calibrated_loss"] for r in records(tmp_path / "run") if "val_loss" in r
+    }
+    best = max(step for step, value in losses_by_step.items() if value == min(losses_by_step.values()))
     assert f"Accuracy {100 * curve[best]:.1f} %" in done.stdout
     assert (f"after step {best} of 60, the best" if best < 60 else "after 60 steps") in done.stdout
-    saved = vitrine.load(tmp_path / "run").model.state_dict()
+    loaded = vitrine.load(tmp_path / "run")
+    saved, temperature = loaded.model.state_dict(), loaded.record.calibration["temperature"]
     kept = weights_of(tmp_path / "run" / "checkpoints" / "best.safetensors")
-    assert all(torch.equal(saved[name], value) for name, value in kept.items())
+    # The saved head is calibrated: its logits are those of the checkpoint, divided by the temperature.
+    for name, value in kept.items():
+        torch.testing.assert_close(saved[name], value / temperature if name.startswith("head.") else value)
     assert numbers_of(tmp_path / "run" / "checkpoints" / "best.safetensors")["step"] == best
+
+
+def test_training_starts_from_the_closed_form_and_the_verdict_compares_both(
+    photos: Path, pretrained: Path, tmp_path: Path
+) -> None:
+    done = finetune(photos, pretrained, tmp_path / "run", "--steps", "4")
+    assert done.returncode == 0, done.stderr
+    first = records(tmp_path / "run")[0]
+    assert first["step"] == 0 and "val_calibrated_loss" in first
+    assert "closed form" in done.stdout and "fine-tuned" in done.stdout
+    assert json.loads((tmp_path / "run" / "run.json").read_text())["closed_form"]["num_images"] == 21
+    begun = weights_of(tmp_path / "run" / "checkpoints" / "last.safetensors")
+    assert begun["head.weight"].abs().sum() > 0
+
+
+def test_a_fast_run_solves_the_head_on_all_images_without_training(
+    photos: Path, pretrained: Path, tmp_path: Path
+) -> None:
+    done = inside(
+        "finetune",
+        photos,
+        "--model",
+        pretrained,
+        "--fast",
+        "--device",
+        "cpu",
+        "--workers",
+        "0",
+        "--out",
+        tmp_path / "r",
+    )
+    assert done.returncode == 0, done.stderr
+    assert not (tmp_path / "r" / "checkpoints").exists()
+    assert json.loads((tmp_path / "r" / "data.json").read_text())["images"] == {"train": 24}
+    loaded, before = vitrine.load(tmp_path / "r"), vitrine.load(pretrained).model.state_dict()
+    assert loaded.record.calibration["num_images"] == 24
+    for name, value in loaded.model.state_dict().items():
+        assert name.startswith("head.") or torch.equal(value, before[name])
+    predicted = inside(
+        "predict", tmp_path / "r", photos, "--device", "cpu", "--workers", "0", "--out", tmp_path / "p.csv"
+    )
+    assert predicted.returncode == 0, predicted.stderr
+
+
+def test_new_classes_are_added_from_their_photos_alone(
+    photos: Path, pretrained: Path, tmp_path: Path
+) -> None:
+    machine = ("--device", "cpu", "--workers", "0")
+    first = inside("finetune", photos, "--model", pretrained, "--fast", *machine, "--out", tmp_path / "old")
+    assert first.returncode == 0, first.stderr
+    more = class_folders(tmp_path / "more", classes=("bee", "elk"), each=6)
+    grow = ("--keep-classes", *machine)
+    done = inside("finetune", more, "--model", tmp_path / "old", *grow, "--out", tmp_path / "new")
+    assert done.returncode == 0, done.stderr
+    grown = vitrine.load(tmp_path / "new")
+    assert grown.classes == ("cat", "dog", "owl", "bee", "elk")
+    assert grown.model.config.num_classes == 5
+    again = inside("finetune", photos, "--model", tmp_path / "new", *grow, "--out", tmp_path / "twice")
+    assert_refused(again, "has these classes already: cat")
+    without = inside("finetune", more, "--model", pretrained, *grow, "--out", tmp_path / "none")
+    assert_refused(without, "no statistics of its classes")
+
+
+def test_uneven_classes_count_alike_unless_asked(pretrained: Path, tmp_path: Path) -> None:
+    for name, count in (("cat", 24), ("dog", 4)):
+        for number in range(count):
+            save(tmp_path / "data" / name / f"{number}.png", photo(number + 100 * count))
+    done = finetune(tmp_path / "data", pretrained, tmp_path / "run", "--steps", "2")
+    assert done.returncode == 0, done.stderr
+    assert "Classes are uneven" in done.stderr
+    recipe = from_yaml((tmp_path / "run" / "config.yaml").read_text())
+    assert recipe.is_balanced
+    plain = finetune(
+        tmp_path / "data",
+        pretrained,
+        tmp_path / "plain",
+        "--steps",
+        "2",
+        "--set",
+        "objective.logit_adjustment=0",
+    )
+    assert plain.returncode == 0, plain.stderr
+    assert not from_yaml((tmp_path / "plain" / "config.yaml").read_text()).is_balanced
 
 
 def test_a_sweep_without_a_held_out_part_is_refused(photos: Path, pretrained: Path, tmp_path: Path) -> None:
@@ -277,7 +368,9 @@ def test_images_with_several_labels_are_trained_with_the_sigmoid_loss(
             writer.writerow([f"images/{number}.png", ";".join(labels or ["day"])])
     # Beside the list, as `runs` is for one in the working folder: a list of files is no folder of images.
     run = tmp_path / "data" / "run"
-    done = finetune(tmp_path / "data" / "labels.csv", pretrained, run, "--steps", "3")
+    done = finetune(
+        tmp_path / "data" / "labels.csv", pretrained, run, "--steps", "3", "--set", "solves_head=false"
+    )
     assert done.returncode == 0, done.stderr
     assert "Images have several labels: sigmoid loss instead of softmax, no label smoothing" in done.stderr
     assert from_yaml((run / "config.yaml").read_text()).augment.label_smoothing == 0

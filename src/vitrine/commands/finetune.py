@@ -41,6 +41,12 @@ def finetune(
         bool,
         Doc("Train nothing: solve the head on all images in closed form, in seconds, and save it as a run"),
     ] = False,
+    keep_classes: Annotated[
+        bool,
+        Doc(
+            "Keep the classes of the model and add those of the data, without training; needs a run of this version"
+        ),
+    ] = False,
     probe: Annotated[bool, Doc("Train only the head")] = False,
     freeze: Annotated[int | None, Doc("Freeze the patch embedding and the first N blocks")] = None,
     seed: Annotated[
@@ -80,6 +86,7 @@ def finetune(
         out=as_path(out),
         sweep=sweep,
         fast=fast,
+        keep_classes=keep_classes,
         probe=probe,
         freeze=freeze,
         data_options=job.DataOptions(

@@ -9,6 +9,7 @@ from vitrine.jobs.resume import resume_run
 from vitrine.recipes import Recipe
 from vitrine.recipes.options import RecipeOptions, chosen_recipe, is_file
 from vitrine.runs.fast_run import fast_run
+from vitrine.runs.growing import grow_run, open_growing
 from vitrine.runs.records import Execution, RunOutput, TrainingResult
 from vitrine.runs.run_data import DataOptions, for_labels_of, open_data
 from vitrine.runs.run_start import create_run_folder, removed_on_failure, restarted_run
@@ -37,6 +38,7 @@ def finetune_model(
     execution: Execution,
     sweep: bool = False,
     fast: bool = False,
+    keep_classes: bool = False,
     probe: bool = False,
     freeze: int | None = None,
     overwrite: bool = False,
@@ -45,6 +47,7 @@ def finetune_model(
 ) -> TrainingResult:
     """Fine-tune a model on `data`, at one learning rate or at the best of a sweep."""
     chosen = frozen(labels_recipe(recipe, options), probe=probe, freeze=freeze)
+    fast = fast or keep_classes
     if fast:
         if sweep or probe or freeze is not None:
             raise ConfigError("does not go with sweep, probe or freeze: nothing is trained", option="fast")
@@ -70,6 +73,10 @@ def finetune_model(
                 require_sweep(chosen, opened)
             else:  # a sweep compares the ends of its runs, as the run on all images has no evaluation
                 chosen = with_evaluations(chosen, opened)
+            if keep_classes:
+                output = RunOutput(folder=folder, verb="finetune")
+                chosen = dataclasses.replace(chosen, model=model)
+                return grow_run(*open_growing(model), opened, chosen, execution=execution, output=output)
             start = pretrained_model(model, chosen, num_classes=len(opened.train.classes))
             if chosen.solves_head and not fast:
                 start, _ = with_solved_head(

@@ -10,6 +10,7 @@ from vitrine.recipes.recipe import from_yaml, to_yaml
 from vitrine.runs.records import Execution, RunOutput, TrainingResult
 from vitrine.runs.run_data import DataOptions, open_data, require_same_classes, with_held_out
 from vitrine.runs.run_start import require_unlocked
+from vitrine.runs.solved_head import with_solved_head
 from vitrine.runs.starting_model import described_model, pretrained_model
 from vitrine.runs.sweep import sweep_run
 from vitrine.runs.train_run import train_run
@@ -69,6 +70,11 @@ def resume_run(
                 notice(f"Resuming the sweep in {folder}")
                 assert recipe.model is not None
                 start = pretrained_model(recipe.model, recipe, num_classes=len(data.train.classes))
+                if recipe.solves_head:
+                    start, _ = with_solved_head(
+                        start, data.train, is_balanced=recipe.is_balanced, workers=execution.workers,
+                        processes=processes, seed=recipe.training.seed,
+                    )  # fmt: skip
                 return sweep_run(
                     start, data, recipe, execution=execution, output=output,
                     allow_changed_data=allow_changed_data,

@@ -86,6 +86,8 @@ def chosen_recipe(name: str | None, **options: Unpack[RecipeOptions]) -> Recipe:
         recipe = dataclasses.replace(recipe, size=size)
     if epochs is not None or wanted_steps is not None:
         recipe = dataclasses.replace(recipe, epochs=epochs)
+    if wanted_epochs is not None:
+        recipe = dataclasses.replace(recipe, fewest_steps=0)
     chosen = with_settings(recipe, settings)
     return chosen if wanted_steps is None else chosen.with_steps(chosen.training.total_steps)
 
@@ -103,6 +105,7 @@ def with_training(recipe: Recipe, training: Mapping[str, Any], *, asked_for: Col
         training=dataclasses.replace(recipe.training, **training),
         asked_for=tuple(dict.fromkeys((*recipe.asked_for, *kept))),
         least_steps=0 if "batch_size" in asked_for else recipe.least_steps,
+        fewest_steps=0 if "batch_size" in asked_for else recipe.fewest_steps,
     )
 
 

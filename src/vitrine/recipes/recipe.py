@@ -87,6 +87,8 @@ class Recipe:
     """Passes over the data; decides `training.total_steps` once the data is known."""
     least_steps: int = 0
     """If `epochs` would be fewer steps than this, the batch is halved until they are not, down to 16 images."""
+    fewest_steps: int = 0
+    """Steps of a run by `epochs` at least, as small sets need more passes; 0 where epochs or a batch were asked for."""
     solves_head: bool = False
     """Whether fine-tuning starts from a head that is solved in closed form; the paper starts from zeros."""
     sweep: tuple[float, ...] = ()
@@ -158,7 +160,7 @@ class Recipe:
         batch_size = self.training.batch_size
         while batch_size >= 2 * LEAST_BATCH and self.epochs * num_images / batch_size < self.least_steps:
             batch_size //= 2
-        steps = max(round(self.epochs * num_images / batch_size), 1)
+        steps = max(round(self.epochs * num_images / batch_size), self.fewest_steps, 1)
         training = dataclasses.replace(self.training, batch_size=batch_size)
         return dataclasses.replace(self, training=training).with_steps(steps)
 
@@ -269,7 +271,9 @@ def merged(base: Recipe, values: Mapping[str, Any], *, name: str | None) -> dict
     given = set(training) if isinstance(training, dict) else set()
     result["asked_for"] = [*base.asked_for, *(key for key in ("warmup_steps", "log_every") if key in given)]
     if "batch_size" in given:
-        result["least_steps"] = 0
+        result["least_steps"] = result["fewest_steps"] = 0
+    if "epochs" in values:
+        result["fewest_steps"] = 0
     if "total_steps" in given and "epochs" not in values:
         result["epochs"] = None
     return result

@@ -94,6 +94,8 @@ class TrainingResult(Result):
     """On the validation split, if images have several labels; `accuracy` is then the share of images whose most
     likely class is one of their labels."""
     num_validation: int
+    num_kept_classes: int = 0
+    """Classes of the starting model that were kept beside the new ones."""
     is_left_out: bool = False
     """Whether the accuracy is that of the training images, each scored by a classifier that was fitted without it."""
     images_per_second: float

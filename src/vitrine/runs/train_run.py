@@ -18,7 +18,7 @@ from vitrine.runs.run_end import finish_model, report_run, result_of
 from vitrine.runs.run_start import check_data, exclusive, write_records
 from vitrine.runs.task import build_task, context_of, make_loader
 from vitrine.runs.validation import SplitValidation
-from vitrine.runtime.devices import has_fast_bf16, seeded
+from vitrine.runtime.devices import seeded
 from vitrine.runtime.log_file import logged_to
 from vitrine.runtime.processes import Processes, joined_processes, on_first_process
 from vitrine.runtime.progress import notice, present
@@ -150,8 +150,6 @@ def present_plan(
             "Training takes more than five minutes",
             advice=[TryOption("fast", "for the closed-form classifier without training", True)],
         )
-    if resume_from is None and recipe.training.precision == "auto" and has_fast_bf16(processes.device):
-        notice("This CPU supports bf16", advice=[TryOption("precision", "to halve the time", "bf16")])
 
 
 def train_and_log(

@@ -47,8 +47,13 @@ def _require_gpu(device: torch.device) -> None:
 
 
 def is_bf16(precision: str, *, device: str) -> bool:
-    """Whether a run on this kind of device computes in bf16 (beside fp8, too); `auto` does on CUDA."""
-    return precision in ("bf16", "fp8") or (precision == "auto" and device == "cuda")
+    """Whether a run on this kind of device computes in bf16 (beside fp8, too).
+
+    `auto` does on CUDA, and on a CPU with bf16 instructions.
+    """
+    if precision != "auto":
+        return precision in ("bf16", "fp8")
+    return device == "cuda" or has_fast_bf16(torch.device(device))
 
 
 def computing_in(precision: str, device: str) -> AbstractContextManager[None]:

@@ -1,4 +1,5 @@
 import pytest
+import torch
 
 from vitrine.runtime.devices import is_bf16
 from vitrine.training.config import TrainingConfig
@@ -11,10 +12,17 @@ from vitrine.training.config import TrainingConfig
         ("fp8", "cuda", True),
     ],
 )  # fmt: skip
-def test_auto_is_bf16_on_cuda_alone_and_fp8_computes_the_rest_in_it(
-    precision: str, device: str, expected: bool
+def test_auto_is_bf16_on_cuda_and_fp8_computes_the_rest_in_it(
+    precision: str, device: str, expected: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(torch.cpu, "get_capabilities", dict, raising=False)
     assert is_bf16(precision, device=device) is expected
+
+
+def test_auto_is_bf16_on_a_cpu_that_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"amx_bf16": True}, raising=False)
+    assert is_bf16("auto", device="cpu")
+    assert not is_bf16("fp32", device="cpu")
 
 
 @pytest.mark.parametrize(

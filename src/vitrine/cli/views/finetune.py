@@ -47,6 +47,12 @@ def score_sentence(result: TrainingResult) -> str:
             return f"Trained for {steps} on all images, those held out for the sweep included"
         return f"Trained for {steps} on all images; nothing was held out, so there is no validation score"
     low, high = result.interval
+    if result.num_kept_classes:
+        return (
+            f"Kept {result.num_kept_classes:,} classes and added the new ones; accuracy "
+            f"{share_text(result.accuracy, result.interval)} on {counted(result.num_validation, 'new image')}, each "
+            "scored among all classes by a classifier that was fitted without it"
+        )
     if result.is_left_out:
         return (
             f"Accuracy {share_text(result.accuracy, result.interval)} on {counted(result.num_validation, 'image')}, "
