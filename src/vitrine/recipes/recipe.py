@@ -88,7 +88,7 @@ class Recipe:
     least_steps: int = 0
     """If `epochs` would be fewer steps than this, the batch is halved until they are not, down to 16 images."""
     fewest_steps: int = 0
-    """Steps of a run by `epochs` at least, as small sets need more passes; 0 where epochs or a batch were asked for."""
+    """Steps of a run by `epochs` at least, as small sets need more passes; 0 where epochs or batch are asked for."""
     solves_head: bool = False
     """Whether fine-tuning starts from a head that is solved in closed form; the paper starts from zeros."""
     sweep: tuple[float, ...] = ()
