@@ -12,6 +12,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -25,6 +26,8 @@ from vitrine.evaluation.calibration import calibration_error
 from vitrine.evaluation.class_statistics import ClassStatistics
 from vitrine.evaluation.closed_form import fit_closed_form
 from vitrine.evaluation.features import extract_features
+
+STARTS = {"fine-tuned from closed form": (), "fine-tuned from zeros": ("solves_head=false",)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,18 +108,9 @@ def methods(
         *timed(lambda: scikit_learn(rows, labels, pool.test, num_classes=num_classes)),
     )
     if options.finetune and pool.source is not None:
-        for name, settings in (
-            ("fine-tuned from closed form", ()),
-            ("fine-tuned from zeros", ("solves_head=false",)),
-        ):
-            yield (
-                name,
-                *timed(
-                    lambda settings=settings: finetuned(
-                        pool, chosen, options, data=data, model=model, settings=settings
-                    )
-                ),
-            )
+        for name, settings in STARTS.items():
+            work = partial(finetuned, pool, chosen, options, data=data, model=model, settings=settings)
+            yield name, *timed(work)
 
 
 def timed(work: Callable[[], Tensor]) -> tuple[Tensor, float]:

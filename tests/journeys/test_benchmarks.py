@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 from boxes import untrained_box
-from pictures import photo, save
+from pictures import class_folders, photo, save
 from PIL import Image
 
 import vitrine
@@ -25,6 +25,8 @@ CHROMIUM = Path("/usr/bin/chromium")
 SIZE = 32
 # File, and the words after it; {names} are places of the `desk` below.
 TOY_RUNS = [
+    ("answers.py", "{folders} --models {model} --shots 3 --draws 1 --tail 2 --grow 0.5 --finetune --steps 2 "
+     "--workers 0"),
     ("box_transfer.py", "{pets} --arms box,features --shots 4 --epochs 1 --batch-size 4 --size 32 --test 4"),
     ("checkpoints.py", "load --model ViT-Ti/16 --repeat 1"),
     ("checkpoints.py", "convert --model ViT-Ti/16 --to vitrine"),
@@ -73,8 +75,15 @@ def desk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Path]]:
     save(demo / "inspect" / "rollout.png", photo(9, 60, 90))  # a figure that is only made smaller
     yield {
         "pets": small_pets(root / "pets"), "photos": photos, "model": model, "cifar": small_cifar(root / "cifar"),
-        "dinov2": small_dinov2(root / "dinov2.onnx"), "data": Path(data), "demo": demo,
+        "folders": split_folders(root / "folders"), "dinov2": small_dinov2(root / "dinov2.onnx"), "data": Path(data), "demo": demo,
     }  # fmt: skip
+
+
+def split_folders(folder: Path) -> Path:
+    """Two classes in folders, divided into training and test images."""
+    for split, count in (("train", 6), ("test", 3)):
+        class_folders(folder / split, classes=("cat", "dog"), each=count)
+    return folder
 
 
 def small_pets(folder: Path) -> Path:
