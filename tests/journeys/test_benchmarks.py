@@ -75,7 +75,8 @@ def desk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Path]]:
     save(demo / "inspect" / "rollout.png", photo(9, 60, 90))  # a figure that is only made smaller
     yield {
         "pets": small_pets(root / "pets"), "photos": photos, "model": model, "cifar": small_cifar(root / "cifar"),
-        "folders": split_folders(root / "folders"), "dinov2": small_dinov2(root / "dinov2.onnx"), "data": Path(data), "demo": demo,
+        "dinov2": small_dinov2(root / "dinov2.onnx"), "data": Path(data), "demo": demo,
+        "folders": split_folders(root / "folders"),
     }  # fmt: skip
 
 
