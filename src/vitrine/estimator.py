@@ -24,9 +24,11 @@ from vitrine.evaluation.closed_form import ClosedForm, fit_closed_form
 from vitrine.recipes.options import chosen_recipe
 from vitrine.runs.records import Execution, RunOutput
 from vitrine.runs.run_data import RunData
+from vitrine.runs.solved_head import with_solved_head
 from vitrine.runs.starting_model import pretrained_model
 from vitrine.runs.train_run import train_run
 from vitrine.runtime.output_folder import new_output_folder
+from vitrine.runtime.processes import joined_processes
 from vitrine.runtime.run_folder import RESULTS, RunFolder
 from vitrine.serving.predictor import Predictor
 from vitrine.spelling import nearest
@@ -218,6 +220,12 @@ class VitClassifier:
             size=self.image_size, seed=self.seed,
         ).with_steps_for(len(source))  # fmt: skip
         start = pretrained_model(str(self.model), chosen, num_classes=len(source.classes))
+        if chosen.solves_head:
+            with joined_processes(self.device) as processes:
+                start, _ = with_solved_head(
+                    start, source, is_balanced=chosen.is_balanced, workers=self.workers, processes=processes,
+                    seed=self.seed,
+                )  # fmt: skip
         with tempfile.TemporaryDirectory(prefix="vitrine-") as temporary:
             folder = Path(temporary if self.run_folder is None else self.run_folder)
             run = RunFolder(new_output_folder(folder, verb="fit", files=RESULTS))
