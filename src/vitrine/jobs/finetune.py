@@ -14,7 +14,7 @@ from vitrine.runs.records import Execution, RunOutput, TrainingResult
 from vitrine.runs.run_data import DataOptions, for_labels_of, open_data
 from vitrine.runs.run_start import create_run_folder, removed_on_failure, restarted_run
 from vitrine.runs.solved_head import with_solved_head
-from vitrine.runs.starting_model import pretrained_model, require_free_options
+from vitrine.runs.starting_model import pretrained_model, require_free_options, suggest_smaller_size
 from vitrine.runs.sweep import require_sweep, sweep_run
 from vitrine.runs.train_run import train_run
 from vitrine.runs.validation import with_evaluations
@@ -85,6 +85,8 @@ def finetune_model(
                 )  # fmt: skip
                 if start.closed_form is not None and processes.is_first:
                     present(start.closed_form)
+            if chosen.size is None and opened.median_size is not None and not fast:
+                suggest_smaller_size(opened.median_size, start.model.config)
             freeze_weights(start.model, chosen.training)
         output = RunOutput(folder=folder, verb="finetune", tensorboard=tensorboard, wandb=wandb)
         chosen = dataclasses.replace(chosen, model=model)

@@ -48,6 +48,8 @@ class RunData:
     """Hash of the bytes of all images, by split; generated images have none."""
     trains_on_all: bool = False
     """Whether the held-out images are trained on too, as after a sweep."""
+    median_size: tuple[int, int] | None = None
+    """Height and width of the image with the median area; None for generated images."""
 
     @property
     def train(self) -> Source:
@@ -153,6 +155,7 @@ def open_data(
         skipped=bad,
         issues=() if report is None else report.issues[:MOST_ISSUES],
         contents={} if report is None else report.contents,
+        median_size=None if report is None else report.median,
     )
 
 

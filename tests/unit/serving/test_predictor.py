@@ -145,10 +145,11 @@ def test_features_are_the_input_of_the_head(weights):
         torch.testing.assert_close(head(features), predictor.logits(pictures).rows, rtol=0, atol=1e-5)
 
 
-def test_probabilities_follow_the_loss_that_the_model_was_trained_with(tmp_path, weights):
-    vitrine.save(
-        small(), tmp_path / "many", preprocess=PREPROCESS, classes=CLASSES, recipe={"loss": "sigmoid"}
-    )
+@pytest.mark.parametrize(
+    "recipe", [{"loss": "sigmoid"}, {"objective": {"kind": "labels", "loss": "sigmoid"}}]
+)
+def test_probabilities_follow_the_loss_that_the_model_was_trained_with(tmp_path, weights, recipe):
+    vitrine.save(small(), tmp_path / "many", preprocess=PREPROCESS, classes=CLASSES, recipe=recipe)
     many, one = Predictor.open(tmp_path / "many", device="cpu"), Predictor.open(weights, device="cpu")
     logits = torch.tensor([[2.0, -1.0, 0.0]])
     assert many.is_multi_label
