@@ -10,8 +10,9 @@ from vitrine.recipes import Recipe
 from vitrine.recipes.options import RecipeOptions, chosen_recipe, is_file
 from vitrine.runs.fast_run import fast_run
 from vitrine.runs.growing import grow_run, open_growing
+from vitrine.runs.label_recipe import for_labels_of
 from vitrine.runs.records import Execution, RunOutput, TrainingResult
-from vitrine.runs.run_data import DataOptions, for_labels_of, open_data
+from vitrine.runs.run_data import DataOptions, open_data
 from vitrine.runs.run_start import create_run_folder, removed_on_failure, restarted_run
 from vitrine.runs.solved_head import with_solved_head
 from vitrine.runs.starting_model import pretrained_model, require_free_options, suggest_smaller_size

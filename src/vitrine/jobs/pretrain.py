@@ -4,8 +4,9 @@ from pathlib import Path
 
 from vitrine.jobs.resume import resume_run
 from vitrine.recipes.options import RecipeOptions, chosen_recipe
+from vitrine.runs.label_recipe import for_labels_of
 from vitrine.runs.records import Execution, RunOutput, TrainingResult
-from vitrine.runs.run_data import DataOptions, for_labels_of, open_data
+from vitrine.runs.run_data import DataOptions, open_data
 from vitrine.runs.run_start import create_run_folder, removed_on_failure, restarted_run
 from vitrine.runs.starting_model import fresh_model, require_trainable
 from vitrine.runs.train_run import train_run

@@ -16,8 +16,7 @@ from vitrine.data.sources.opening import check_classes, open_splits
 from vitrine.data.sources.source import ConcatSource, Source, Subset
 from vitrine.data.sources.splitting import write_split
 from vitrine.errors import DataError, TryOption, TryVerb, VitrineError
-from vitrine.objectives import LabelsObjective
-from vitrine.recipes.recipe import Recipe, from_yaml
+from vitrine.recipes.recipe import from_yaml
 from vitrine.runtime.find_run import run_of_model
 from vitrine.runtime.processes import Processes, on_first_process
 from vitrine.runtime.progress import notice, quiet
@@ -26,8 +25,6 @@ from vitrine.spelling import counted, printable
 
 # data.json lists at most this many problems; `check` writes all of them.
 MOST_ISSUES = 500
-# Images of the largest class per image of the smallest, from which on classes are uneven (docs/experiments.md).
-UNEVEN = 4
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -157,38 +154,6 @@ def open_data(
         contents={} if report is None else report.contents,
         median_size=None if report is None else report.median,
     )
-
-
-def for_labels_of(data: RunData, recipe: Recipe) -> Recipe:
-    """Adapt a recipe to its labels: a sigmoid loss and no label smoothing for several; uneven classes count alike."""
-    if not recipe.needs_labels:
-        return recipe
-    if not data.train.is_multi_label:
-        return for_uneven_classes(data.train, recipe)
-    objective = recipe.objective.for_labels(is_multi_label=True)
-    changes = ["sigmoid loss instead of softmax"] if objective != recipe.objective else []
-    changes += ["no label smoothing"] if recipe.augment.label_smoothing else []
-    if changes:
-        notice(f"Images have several labels: {', '.join(changes)}")
-    return replace(recipe, objective=objective, augment=replace(recipe.augment, label_smoothing=0.0))
-
-
-def for_uneven_classes(train: Source, recipe: Recipe) -> Recipe:
-    """Count every class alike where some have many more images than others, unless the recipe decides it."""
-    objective = recipe.objective
-    if not recipe.solves_head or not isinstance(objective, LabelsObjective) or objective.loss != "softmax":
-        return recipe
-    if objective.logit_adjustment is not None:
-        return recipe
-    counts = [int(count) for count in train.counts() if count]
-    if max(counts) < UNEVEN * min(counts):
-        return recipe
-    notice(
-        f"Classes are uneven, {min(counts):,} to {max(counts):,} images: the loss is logit-adjusted, so that every "
-        "class counts alike",
-        advice=[TryOption("set", "to count every image alike", "objective.logit_adjustment=0")],
-    )
-    return replace(recipe, objective=replace(objective, logit_adjustment=1.0))
 
 
 def require_two_classes(source: Source, address: str) -> None:

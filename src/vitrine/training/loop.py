@@ -90,13 +90,12 @@ class Run:
         self.checkpoints = Checkpoints(
             state=self.state, task=task, config=config, folder=folder, processes=processes, shard=shard
         )
-        self.began = 0.0
         self.last_evaluation: dict[str, float] = {}
 
     def go(self) -> Outcome:
         """Take every step that is left; where data or memory fails, save and stop."""
-        self.began = time.monotonic()
-        sums, first = RunningSums(self.processes, sums=self.state.sums), self.state.step
+        self.began, first = time.monotonic(), self.state.step
+        sums = RunningSums(self.processes, sums=self.state.sums)
         with on_own_stream(self.processes.device) if self.uses_graphs else nullcontext():
             try:
                 self.take_all_steps(sums)

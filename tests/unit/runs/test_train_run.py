@@ -19,8 +19,9 @@ from vitrine.evaluation.metrics import wilson_interval
 from vitrine.models import create_model
 from vitrine.objectives.classification import evaluate_classes
 from vitrine.recipes import find_recipe
+from vitrine.runs.label_recipe import for_labels_of
 from vitrine.runs.records import Execution, RunOutput, TrainingResult
-from vitrine.runs.run_data import RunData, for_labels_of, undivided, with_held_out
+from vitrine.runs.run_data import RunData, undivided, with_held_out
 from vitrine.runs.starting_model import fresh_model, pretrained_model
 from vitrine.runs.train_run import train_run
 from vitrine.runs.validation import classes_without_validation
