@@ -121,8 +121,9 @@ class Run:
         first, waited = state.step, 0.0
         if first == 0:
             self.checkpoints.save(LAST)  # so that there always is one to resume from
-            if task.evaluates_start:
-                self.evaluate()
+            if task.evaluates_start and state.evaluated_step is None:
+                self.evaluate_apart(sums)
+                self.checkpoints.save(LAST)  # a run that is resumed here does not evaluate again
         began = time.monotonic()
         batches = iter(task.batches(state.step, config.total_steps))
         self.model.train()
@@ -154,16 +155,12 @@ class Run:
                     began, waited = time.monotonic(), 0.0
                 advance(1, note)
                 if config.evaluate_every and state.step % config.evaluate_every == 0:
-                    evaluating = time.monotonic()
-                    self.evaluate()
-                    evaluating = time.monotonic() - evaluating
-                    began += evaluating
-                    sums.exclude_seconds(evaluating)
+                    began += self.evaluate_apart(sums)
                 self.checkpoint_if_due(sums)
         if self.is_patience_over and state.step < config.total_steps:
+            number = counted(state.evaluations_since_best, "evaluation")
             notice(
-                f"Stopped early, after step {state.step:,} of {config.total_steps:,}: no improvement in "
-                f"{counted(state.evaluations_since_best, 'evaluation')}"
+                f"Stopped early, after step {state.step:,} of {config.total_steps:,}: no improvement in {number}"
             )
 
     def take_step(self, parts: Parts, *, step_state: StepState) -> Taken:
@@ -231,6 +228,13 @@ class Run:
         if self.processes.is_first:
             for sink in self.sinks:
                 sink.write(record)
+
+    def evaluate_apart(self, sums: RunningSums) -> float:
+        """Evaluate; return the seconds, which do not count as training."""
+        began = time.monotonic()
+        self.evaluate()
+        sums.exclude_seconds(time.monotonic() - began)
+        return time.monotonic() - began
 
     def evaluate(self) -> None:
         """Evaluate the model, its averages if there are any, and keep it if it is the best so far."""
