@@ -198,14 +198,9 @@ class Run:
         """Set the learning rate of every group for the next step; return the schedule's."""
         c = self.config
         rate = learning_rate(
-            self.state.step,
-            peak=c.lr,
-            warmup_steps=c.warmup_steps,
-            total_steps=c.total_steps,
-            decay=c.decay,
-            end=c.end_lr,
-            boundaries=c.boundaries,
-        )
+            self.state.step, peak=c.lr, warmup_steps=c.warmup_steps, total_steps=c.total_steps, decay=c.decay,
+            end=c.end_lr, boundaries=c.boundaries,
+        )  # fmt: skip
         set_rates(self.state.optimizer, rate)
         return rate
 
