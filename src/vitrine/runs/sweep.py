@@ -10,6 +10,7 @@ from vitrine.recipes.recipe import Recipe
 from vitrine.runs.records import Execution, RunOutput, StartingModel, TrainingResult
 from vitrine.runs.run_data import RunData, with_held_out
 from vitrine.runs.run_start import check_data, write_records
+from vitrine.runs.solved_head import with_solved_head
 from vitrine.runs.train_run import train_run
 from vitrine.runtime.processes import joined_processes, on_first_process
 from vitrine.runtime.progress import notice
@@ -65,6 +66,12 @@ def sweep_run(
     whole = with_held_out(data)
     # Epochs are now passes over all images.
     final = with_rate(best, recipe).with_steps_for(len(whole.train))
+    if recipe.solves_head:
+        with joined_processes(execution.device) as processes:
+            start, _ = with_solved_head(
+                start, whole.train, is_balanced=recipe.is_balanced, workers=execution.workers, processes=processes,
+                seed=recipe.training.seed,
+            )  # fmt: skip
     return train_run(start, whole, final, execution=execution, output=output)
 
 
