@@ -9,6 +9,8 @@ from pictures import altered, class_folders, photo, save
 from PIL import Image
 from rich.cells import cell_len
 
+from vitrine.data.decoding import file_kind
+
 pytestmark = pytest.mark.usefixtures("elsewhere")
 
 
@@ -192,17 +194,21 @@ def test_a_folder_of_a_single_class_is_named_as_a_problem(vitrine, tmp_path):
     assert "single class: cat: all images are of cat" in out
 
 
-def test_photos_of_phones_are_said_to_be_passed_over_and_what_would_do(vitrine, photos, tmp_path):
+def test_photos_of_phones_are_skipped_with_advice_where_heic_cannot_be_read(
+    vitrine, photos, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(file_kind, "pillow_heif", None)
     (photos / "cat" / "IMG_1.HEIC").write_bytes(b"....ftypheic")
     (photos / "cat" / "notes.txt").write_text("mine")
     code, out, _ = vitrine("check", photos, "--out", tmp_path / "out")
-    assert code == 0 and "1 .heic, 1 .txt; save these photos as JPEG: 1 .heic" in out
-    assert "Convert the photos among them to JPEG" in (tmp_path / "out" / "report.html").read_text()
+    assert code == 0 and "1 .heic (cat/IMG_1.HEIC), 1 .txt (cat/notes.txt)" in out
+    assert "vitrine[heic]" in out.replace("\n", " ")
+    assert "vitrine[heic]" in (tmp_path / "out" / "report.html").read_text()
     phone = tmp_path / "phone" / "dog"
     phone.mkdir(parents=True)
     (phone / "IMG_1.HEIC").write_bytes(b"....ftypheic")
     code, _, err = vitrine("check", phone.parent)
-    assert code == 2 and "contains no images; save these photos as JPEG: 1 .heic" in err
+    assert code == 2 and "contains no images; to read 1 .heic, install pillow-heif" in err
 
 
 def test_what_comes_next_is_what_training_would_refuse_to_begin_without(vitrine, photos, tmp_path):

@@ -9,7 +9,6 @@ from vitrine.data.auditing.duplicates import Duplicate, ImageRef
 from vitrine.data.auditing.overlap import TRAIN, Overlap
 from vitrine.data.auditing.scan import ScanReport
 from vitrine.data.decoding.decode import decode
-from vitrine.data.sources.file_list import photos_skipped
 from vitrine.data.sources.source import Source
 from vitrine.errors import DataError, ImageError
 from vitrine.reports.pages import render
@@ -23,7 +22,17 @@ MOST_PAIRS = 60
 MOST_SAMPLES = 240
 MOST_SAMPLES_A_CLASS = 6
 # Problems of neither a file nor a pair, which no picture shows.
-ELSEWHERE = ("damaged shard", "extreme shape", "empty class", "missing class", "single class", "tiny class")
+ELSEWHERE = (
+    "damaged shard",
+    "unlabelled image",
+    "hidden image",
+    "tiny image",
+    "extreme shape",
+    "empty class",
+    "missing class",
+    "single class",
+    "tiny class",
+)
 _PAIR_KINDS = (
     (
         "leak",
@@ -55,7 +64,6 @@ def render_scan(report: ScanReport, splits: Mapping[str, Source]) -> str:
         address=printable(report.address),
         bad=bad,
         groups=groups,
-        has_photos_passed_over=bool(photos_skipped(report.passed_over)),
         table=_class_table(report),
         samples=_samples(report, splits),
         issues=[

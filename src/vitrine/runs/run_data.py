@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 
 from vitrine.data.auditing.scan import Issue, ScanReport, conversion_text, scan, skip_unreadable
+from vitrine.data.auditing.unused_files import report_unused
 from vitrine.data.sources.exclusions import leave_out, read_exclusions
-from vitrine.data.sources.file_list import photos_skipped
 from vitrine.data.sources.opening import check_classes, open_splits
 from vitrine.data.sources.source import ConcatSource, Source, Subset
 from vitrine.data.sources.splitting import write_split
@@ -138,8 +138,7 @@ def open_data(
         splits = skip_unreadable(splits, report)
         if report.converted:
             notice(conversion_text(report.converted))
-        if photos := photos_skipped(report.passed_over):
-            notice(photos)
+        report_unused(report.unused)
     if options.exclude is not None:
         splits |= without(splits, read_exclusions(options.exclude))
     return RunData(

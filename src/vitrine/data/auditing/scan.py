@@ -14,8 +14,8 @@ import numpy as np
 from vitrine.data.auditing.duplicates import Duplicate, find_duplicates
 from vitrine.data.auditing.fingerprints import content_hash
 from vitrine.data.auditing.survey import ImageSurvey, survey_images
+from vitrine.data.auditing.unused_files import UnusedFiles, unused_files
 from vitrine.data.decoding.decode import ImageFacts
-from vitrine.data.sources.file_list import FileList, skipped_extensions
 from vitrine.data.sources.shard_writing import verify_shards
 from vitrine.data.sources.shards import LISTING
 from vitrine.data.sources.source import ALL, Source, Subset
@@ -25,6 +25,8 @@ from vitrine.spelling import counted, printable
 
 # A class with fewer images than this in its first split is too small to hold any out and still learn from it.
 TINY_CLASS = 5
+# An image with a side shorter than this has nothing to recognise: 1 x 1 pixels count visits of web pages.
+TINY_SIDE = 8
 # An image whose sides differ by more than this factor is shown to a model mostly distorted or cropped away.
 EXTREME_ASPECT = 20
 # All problems, the worst first; the first five keep an image from being decoded.
@@ -35,6 +37,9 @@ PROBLEMS = (
     "too large",
     "unreadable",
     "damaged shard",
+    "unlabelled image",
+    "hidden image",
+    "tiny image",
     "extreme shape",
     "empty class",
     "missing class",
@@ -73,7 +78,7 @@ class ScanReport:
     smallest: tuple[int, int]  # height and width, by area
     median: tuple[int, int]
     largest: tuple[int, int]
-    passed_over: dict[str, int]  # files without the extension of an image, by extension
+    unused: UnusedFiles  # files in the folder of the set that are not part of it
     bad: dict[str, tuple[int, ...]]  # by split, indices of the images that cannot be decoded
     duplicates: tuple[Duplicate, ...]
     issues: tuple[Issue, ...]
@@ -104,8 +109,10 @@ def scan(
     }
     duplicates = find_duplicates(splits, surveys, is_near=is_near)
     first = next(iter(splits.values()))
+    unused = unused_files(splits)
     issues = [
         *_file_issues(splits, surveys),
+        *_unused_issues(unused),
         *_shape_issues(splits, surveys),
         *_shard_issues(first.root),
         *_class_issues(splits),
@@ -125,7 +132,7 @@ def scan(
         modes=_tally(facts, lambda kind: kind.mode),
         converted=_conversions(facts),
         **_size_range(sizes),
-        passed_over=_passed_over(first),
+        unused=unused,
         bad={split: tuple(sorted(survey.unreadable)) for split, survey in surveys.items()},
         duplicates=duplicates,
         issues=tuple(sorted(issues, key=lambda issue: PROBLEMS.index(issue.problem))),
@@ -167,9 +174,21 @@ def _file_issues(splits: Mapping[str, Source], surveys: Mapping[str, ImageSurvey
             yield Issue(name, failure.problem, failure.detail.removeprefix(printable(name)).strip())
 
 
+def _unused_issues(unused: UnusedFiles) -> Iterator[Issue]:
+    for name in unused.unlabelled:
+        words = "outside the class folders, or missing in the table, so it has no label; move or list it"
+        yield Issue(name, "unlabelled image", words)
+    for name in unused.hidden_images:
+        yield Issue(name, "hidden image", "its name begins with a dot, so it is skipped; rename it to use it")
+
+
 def _shape_issues(splits: Mapping[str, Source], surveys: Mapping[str, ImageSurvey]) -> Iterator[Issue]:
     for split, survey in surveys.items():
         longer, shorter = survey.sizes.max(axis=1, initial=0), survey.sizes.min(axis=1, initial=2**31 - 1)
+        for index in np.flatnonzero((survey.kind_of >= 0) & (shorter < TINY_SIDE)):
+            height, width = survey.sizes[index]
+            words = f"is {height} x {width} pixels (height x width), too small to show anything; remove it"
+            yield Issue(splits[split].name(int(index)), "tiny image", words)
         for index in np.flatnonzero((survey.kind_of >= 0) & (longer > EXTREME_ASPECT * shorter)):
             height, width = survey.sizes[index]
             yield Issue(
@@ -237,12 +256,6 @@ def _copy_issues(duplicates: tuple[Duplicate, ...]) -> Iterator[Issue]:
         if not pair.is_leak and not pair.has_conflict:
             problem = "exact duplicate" if pair.is_exact else "near duplicate"
             yield Issue(pair.second.path, problem, f"{relation} {other}")
-
-
-def _passed_over(source: Source) -> dict[str, int]:
-    if source.root is None or not source.root.is_dir() or not isinstance(source, FileList):
-        return {}
-    return skipped_extensions(source.root)
 
 
 def _conversions(facts: Counter[ImageFacts]) -> dict[str, int]:

@@ -10,7 +10,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from vitrine.data.sources.file_list import FileList, require_path, subfolders
+from vitrine.data.sources.file_list import FileList, require_path
+from vitrine.data.sources.folder_walk import subfolders
 from vitrine.data.sources.labels import pack_labels, sorted_classes
 from vitrine.data.sources.source import ALL, SPLIT_NAMES, Source
 from vitrine.errors import DataError
@@ -96,6 +97,7 @@ def _sources(root: Path, rows: list[_Row], *, address: str, base: Path) -> dict[
             classes=classes,
             address=address,
             base=base,
+            is_whole_folder=root.is_dir(),
         )
     order = ("train", "val", "test")
     return {name: splits[name] for name in sorted(splits, key=lambda n: order.index(n) if n in order else 9)}

@@ -9,9 +9,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
+from vitrine.data.decoding.file_kind import VIDEO_SUFFIXES, frames_advice
 from vitrine.data.sources import cifar, class_folders, generated, hub, idx, manifest, parquet, shards
 from vitrine.data.sources.builtin import BuiltInSets
-from vitrine.data.sources.file_list import list_images, require_path, subfolders
+from vitrine.data.sources.file_list import require_path
+from vitrine.data.sources.folder_walk import list_images, subfolders
 from vitrine.data.sources.labels import match_classes
 from vitrine.data.sources.source import ALL, ConcatSource, Source, Subset
 from vitrine.data.sources.splitting import held_out_split, stored_split
@@ -150,20 +152,22 @@ def open_kind(address: str | Path) -> dict[str, Source]:
         if kind.recognises(text):
             return kind.open_all(text)
     path = require_path(Path(text))
-    _refuse_compressed(path)
+    _refuse_other_file(path)
     raise DataError(
         f"{printable(str(path))} is not a data set; pass a folder with one folder per class, "
         "a .csv, .jsonl, .parquet or .tar file, or a built-in name"
     )
 
 
-def _refuse_compressed(path: Path) -> None:
-    """Say what a compressed file is."""
+def _refuse_other_file(path: Path) -> None:
+    """Refuse a compressed file and a video, with what to do about it."""
     if path.name.lower().endswith(COMPRESSED_TARS):
         raise DataError(
             f"{printable(str(path))} is a compressed tar file; images in a tar are read by their position, which "
             "compression hides: decompress it (gunzip) or unpack it"
         )
+    if path.suffix.lower() in VIDEO_SUFFIXES:
+        raise DataError(f"{printable(str(path))} is a video; {frames_advice(str(path))}")
     if path.suffix.lower() in ARCHIVES:
         raise DataError(f"{printable(str(path))} is an archive; unpack it and pass the folder")
 
@@ -173,7 +177,7 @@ def _refuse_compressed_shards(folder: Path) -> None:
     names = [entry.name for entry in os.scandir(folder) if not entry.name.startswith(".")]
     tars = sorted(name for name in names if name.lower().endswith(COMPRESSED_TARS))
     if tars and len(tars) == len([name for name in names if not name.endswith((".json", ".txt", ".md"))]):
-        _refuse_compressed(folder / tars[0])
+        _refuse_other_file(folder / tars[0])
 
 
 def check_classes(splits: Mapping[str, Source], *, allow_empty_class: bool = False) -> dict[str, Source]:

@@ -32,7 +32,7 @@ def test_a_list_protects_itself_and_not_the_folder_that_it_lies_in(tmp_path):
     splits = open_splits(tmp_path / "list.csv", split_file=tmp_path / "runs" / "split.csv", val_fraction=0.5)
     assert splits["train"].path(0).is_file()
     report = scan(open_kind(tmp_path / "list.csv"), is_cached=False)
-    assert report.passed_over == {} and report.num_images == 2
+    assert report.unused.counts == {} and report.num_images == 2
 
 
 def test_a_csv_manifest_gives_paths_labels_and_splits(tmp_path):

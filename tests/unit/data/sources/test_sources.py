@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from unit.data.pictures import class_folders, save
 
-from vitrine.data.sources import file_list
+from vitrine.data.sources import folder_walk
 from vitrine.data.sources.file_list import Strings
 from vitrine.data.sources.generated import GeneratedSource
 from vitrine.data.sources.labels import match_classes
@@ -272,6 +272,15 @@ def test_a_link_loop_is_not_followed_and_said(tmp_path):
         source.read(1)
 
 
+@pytest.mark.parametrize("place", ["a/up", "up", "a/deep/top"])
+def test_a_link_to_a_folder_above_the_photos_is_not_followed(tmp_path, place):
+    class_folders(tmp_path / "set", {"a": 2, "b": 1})
+    (tmp_path / "set" / place).parent.mkdir(exist_ok=True)
+    (tmp_path / "set" / place).symlink_to(tmp_path if place.endswith("top") else tmp_path / "set")
+    source = open_source(tmp_path / "set")
+    assert len(source) == 3 and source.classes == ("a", "b")
+
+
 def test_linked_folders_are_followed(tmp_path):
     class_folders(tmp_path / "elsewhere", {"x": 2})
     (tmp_path / "set").mkdir()
@@ -288,7 +297,7 @@ def test_an_unreadable_folder_is_named(tmp_path, monkeypatch):
             raise PermissionError(13, "Permission denied")
         return real(path)
 
-    monkeypatch.setattr(file_list.os, "scandir", refuse)
+    monkeypatch.setattr(folder_walk.os, "scandir", refuse)
     with pytest.raises(DataError, match=r"^cannot list the folder .*/b: Permission denied$"):
         open_source(tmp_path)
 
