@@ -1,6 +1,6 @@
-"""Weights made to fit: another resolution, other channels, other classes, positions as a layout wants them.
+"""Adapt weights to another resolution, other channels, other classes or a layout's positions.
 
-Each change says what it did in one sentence.
+Each change reports itself in one sentence.
 """
 
 import dataclasses
@@ -38,7 +38,7 @@ def at_image_size(weights: Weights, image_size: tuple[int, int]) -> Changed:
     def resampled(table: Tensor) -> Tensor:
         return torch.cat([table[:, :slots], resample_grid(table[:, slots:], old, new, how=how)], dim=1)
 
-    # What to do with each kind of table; appendix D.4 has one per model or one per layer.
+    # How to resample each kind of table; appendix D.4 has one per model or one per layer.
     changes: dict[str, Callable[[Tensor], Tensor]] = {
         "table": resampled,
         "rows": lambda rows: resample_grid(rows, (old[0], 1), (new[0], 1), how=how),
@@ -84,7 +84,7 @@ def with_channels(weights: Weights, channels: int) -> Changed:
 
 
 def with_num_classes(weights: Weights, num_classes: int | None) -> Changed:
-    """Put a new head of zeros in place of the old one and of its hidden layer; None takes the head away."""
+    """Replace the head and its hidden layer by a new head of zeros; None removes the head."""
     config = weights.config
     dtype = next(iter(weights.index.values())).dtype
     options: dict[str, Any] = {"num_classes": num_classes}
@@ -109,7 +109,7 @@ def with_num_classes(weights: Weights, num_classes: int | None) -> Changed:
 
 
 def with_slots(weights: Weights, has_slots: bool) -> Changed:
-    """Give class and distillation token positions of zero, or add theirs to the tokens: the same sums."""
+    """Give class and distillation tokens positions of zero, or add their positions to the tokens: equal sums."""
     config = weights.config
     if not isinstance(config, ViTConfig) or not config.num_prefix_tokens or config.positions != "learned_1d":
         return weights, ""
@@ -141,7 +141,7 @@ def merged_token(weights: Weights, name: str, slot: int) -> Tensor:
 
 
 def with_table(weights: Weights) -> Changed:
-    """Write positions that are made of factors, or computed, out as one table."""
+    """Write factored or computed positions as one table."""
     config = weights.config
     if (
         not isinstance(config, ViTConfig)
@@ -168,14 +168,14 @@ def with_table(weights: Weights) -> Changed:
 
 
 def remade(weights: Weights, name: str, make: Callable[[Tensor], Tensor]) -> Made:
-    """Describe a tensor that is made from the one of the same name."""
+    """Describe a tensor that is computed from the one of the same name."""
     old = weights.index[name]
     shape = tuple(make(torch.empty(old.shape, dtype=old.dtype, device="meta")).shape)
     return Spec(shape, old.dtype), lambda: make(weights.read(name))
 
 
 def stretched(table: Tensor, length: int) -> Tensor:
-    """Resample relative keys along their line, the ends aligned."""
+    """Resample relative keys in 1-D, the ends aligned."""
     line = table.T[None].float()
     line = torch.nn.functional.interpolate(line, size=length, mode="linear", align_corners=True)
     return line[0].T.to(table.dtype).contiguous()

@@ -1,7 +1,7 @@
 """Checksums of a file of weights.
 
-SHA-256 says which file it is; it is written down for people and checked by `convert`. A CRC-32 of each tensor finds
-damage several times as fast and tells where; every load checks it, on another thread, while the bytes are warm.
+SHA-256 identifies the file; it is recorded for people and checked by `convert`. A CRC-32 of each tensor finds damage
+several times as fast and names the tensor; every load checks it, on another thread, while the bytes are in the cache.
 """
 
 import zlib
@@ -14,21 +14,21 @@ from vitrine.runtime.files import sha256_of
 
 
 class Verifier:
-    """Compares the CRC-32 of each tensor that is read with what was written down."""
+    """Compares the CRC-32 of each tensor that is read with the recorded one."""
 
     def __init__(self, expected: Mapping[str, str], *, path: Path) -> None:
         self._expected, self._path = expected, path
-        # One thread: zlib lets go of Python's lock, so it runs beside the reading.
+        # One thread: zlib releases the GIL, so it runs while the next tensor is read.
         self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="checksum")
         self._running: list[tuple[str, Future[int]]] = []
 
     def see(self, name: str, data: memoryview) -> None:
-        """Take note of a tensor's bytes; they must stay as they are until `finish`."""
+        """Queue a tensor's bytes; they must not change until `finish`."""
         if name in self._expected:
             self._running.append((name, self._pool.submit(zlib.crc32, data)))
 
     def finish(self) -> None:
-        """Wait for all sums and refuse the first tensor that is not the one that was written."""
+        """Wait for all checksums and refuse the first tensor that differs from the one that was saved."""
         self._pool.shutdown(wait=True)
         for name, future in self._running:
             found = f"{future.result():08x}"
@@ -38,7 +38,7 @@ class Verifier:
 
 
 def require_sha256(path: Path, expected: str) -> None:
-    """Refuse a file that is not the one that was written."""
+    """Refuse a file that differs from the one that was saved."""
     found = sha256_of(path)
     if found != expected:
         raise damaged(path, found=found, expected=expected)

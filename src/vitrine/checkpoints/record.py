@@ -1,4 +1,4 @@
-"""Everything that must go with weights: the model's config, preprocessing, classes, recipe and version."""
+"""The record saved with weights: the model's config, preprocessing, classes, recipe and version."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -21,7 +21,7 @@ FORMAT = 1
 
 @dataclass(frozen=True, kw_only=True)
 class Record:
-    """What a file of weights cannot tell by itself."""
+    """Everything that a weights file does not contain."""
 
     config: ModelConfig
     preprocess: Preprocess
@@ -35,7 +35,7 @@ class Record:
 
     @property
     def variant(self) -> str | None:
-        """The paper's name of the model, where it has one."""
+        """The paper's name of the model, if it has one."""
         return variant_of(self.config)
 
     def to_json(self) -> dict[str, Any]:
@@ -54,7 +54,7 @@ class Record:
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any], *, path: Path) -> "Record":
-        """Read a record; one of a later format is refused."""
+        """Read a record; refuse a later format."""
         if not isinstance(values, Mapping):
             raise CheckpointError(
                 f"{path} holds a record that cannot be read: expected a JSON object, got {values!r}"
@@ -84,7 +84,7 @@ def config_to_json(config: ModelConfig) -> dict[str, Any]:
 
 
 def config_from_json(values: Mapping[str, Any]) -> ModelConfig:
-    """Make a config from plain values."""
+    """Build a config from plain values."""
     options: dict[str, Any] = {
         key: tuple(value) if isinstance(value, list) else value for key, value in values.items()
     }
@@ -104,7 +104,7 @@ def config_from_json(values: Mapping[str, Any]) -> ModelConfig:
 
 
 def variant_of(config: ModelConfig) -> str | None:
-    """Return the paper's name for a model of this shape, whatever its numerics, size, head and channels."""
+    """Return the paper's name for a model of this shape, ignoring numerics, image size, head and channels."""
     for name, registered in family_of(config).variants.items():
         if (
             dataclasses.replace(config, image_size=registered.image_size, num_classes=registered.num_classes)
@@ -120,7 +120,7 @@ def variant_of(config: ModelConfig) -> str | None:
 
 
 def shape_of(config: ModelConfig) -> tuple[Any, ...]:
-    """Return what a name stands for."""
+    """Return the config of a name."""
     if isinstance(config, BiTConfig):
         return ("BiT", config.units, config.width_factor, config.width, config.root)
     stem = (config.stem.units, config.stem.width) if config.stem else None

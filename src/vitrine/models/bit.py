@@ -17,7 +17,7 @@ from vitrine.models.standardised_conv import NUM_GROUPS, StandardisedConv2d
 
 
 class BiT(nn.Module):
-    """Map images (B, C, height, width) to logits (B, K), or to the representation where there is no head."""
+    """Map images (B, C, height, width) to logits (B, K), or to the representation if there is no head."""
 
     def __init__(self, config: BiTConfig) -> None:
         super().__init__()
@@ -58,7 +58,7 @@ class BiT(nn.Module):
         return self.classify(self.pool(hidden))
 
     def root(self, images: Tensor) -> Tensor:
-        """Convolve 7x7 and pool to a quarter of the size a side; a 3x3 root keeps the size."""
+        """Convolve 7x7 and pool to a quarter of the height and width; a 3x3 root keeps the size."""
         if images.ndim != 4 or images.shape[1] != self.config.channels:
             raise ConfigError(
                 f"images must be (batch, {self.config.channels}, height, width), got {tuple(images.shape)}"
@@ -69,7 +69,7 @@ class BiT(nn.Module):
         return F.max_pool2d(F.pad(self.root_conv(images), (1, 1, 1, 1)), kernel_size=3, stride=2)
 
     def run_stage(self, hidden: Tensor, *, stage: int) -> Tensor:
-        """Run the units of one stage (the first keeps the size, each other halves it)."""
+        """Run the units of one stage (stage 1 keeps the size, each later stage halves it)."""
         units = self.stages[stage]
         assert isinstance(units, nn.ModuleList)
         for unit in units:
@@ -104,7 +104,7 @@ class BiT(nn.Module):
     def attention(
         self, images: Tensor, *, layers: Iterable[int] | None = None
     ) -> Iterator[tuple[int, Tensor]]:
-        """Refuse: a ResNet has no attention to show."""
+        """Raise an error: a ResNet has no attention."""
         raise ConfigError("a BiT ResNet has no attention; use a ViT or a hybrid")
 
 
@@ -144,7 +144,7 @@ def conv(
     stride: int = 1,
     padding: int = 0,
 ) -> StandardisedConv2d:
-    """Make a convolution with BiT's standardisation."""
+    """Build a convolution with BiT's weight standardisation."""
     return StandardisedConv2d(
         in_channels,
         out_channels,

@@ -1,10 +1,10 @@
-"""The families of models: ViT and its hybrids, BiT, and any that is registered from outside with one line.
+"""The model families: ViT and its hybrids, BiT, and any family registered from outside with one line.
 
 A family is a config (a frozen dataclass with at least `image_size`, `channels`, `num_classes`,
 `activation_checkpointing` and `representation_width`, the width of the head's input) and a module that is built
-from it. What the rest of Vitrine asks of the module: `config`; `head`, a linear layer or None; `forward` from
-images to logits; `features`, which returns at least `representation` and, with a head, `logits`. Saving, loading,
-training, evaluation and prediction then work; attention is shown only for models that have it.
+from it. The module must have `config`; `head`, a linear layer or None; `forward` from images to logits; `features`,
+which returns at least `representation` and, with a head, `logits`. Saving, loading, training, evaluation and
+prediction then work; attention is shown only for models that have it.
 """
 
 from collections.abc import Callable, Mapping
@@ -35,8 +35,8 @@ CONFIG_NAMES = ("image_size", "channels", "num_classes", "activation_checkpointi
 
 
 def register_family(family: Family) -> None:
-    """Add a family of models; its config must have what training, saving and planning read."""
-    # Fields without a default are not attributes of the class; a property is no field.
+    """Register a model family; its config must have the fields that training, saving and planning read."""
+    # Fields without a default are not class attributes, and properties are not fields: check both.
     names = {*dir(family.config), *(one.name for one in fields(family.config))}
     missing = [name for name in CONFIG_NAMES if name not in names]
     if missing:
@@ -49,7 +49,7 @@ def register_family(family: Family) -> None:
 
 
 def family_of(config: object) -> Family:
-    """Return the family that a config belongs to."""
+    """Return the family of a config."""
     for family in FAMILIES.values():
         if type(config) is family.config:
             return family

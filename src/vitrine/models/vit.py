@@ -29,7 +29,7 @@ from vitrine.models.touched import has_global_hooks, is_as_built, is_plain
 
 
 class ViT(nn.Module):
-    """Map images (B, C, height, width) to logits (B, K), or to the representation where there is no head."""
+    """Map images (B, C, height, width) to logits (B, K), or to the representation if there is no head."""
 
     def __init__(self, config: ViTConfig) -> None:
         super().__init__()
@@ -103,7 +103,7 @@ class ViT(nn.Module):
         return self.classify(tokens)
 
     def embed(self, images: Tensor) -> Tensor:
-        """Map normalised images (B, C, height, width) to what the head reads (B, R); nothing else is kept."""
+        """Map normalised images (B, C, height, width) to the head's input (B, R); nothing else is kept."""
         patches, grid = self.embed_patches(images)
         tokens = self.encode(self.assemble(patches, grid), grid, num_read=self.num_tokens_read)
         return self.represent(self.pool(tokens))
@@ -113,7 +113,7 @@ class ViT(nn.Module):
         return self.project_patches(self.run_stem(images))
 
     def run_stem(self, images: Tensor) -> Tensor:
-        """Return what patches are cut from: a hybrid's feature map, or the images as they are."""
+        """Return the input of the patch embedding: a hybrid's feature map, or the images unchanged."""
         if images.ndim != 4 or images.shape[1] != self.config.channels:
             raise ConfigError(
                 f"images must be (batch, {self.config.channels}, height, width), got {tuple(images.shape)}"
@@ -128,12 +128,12 @@ class ViT(nn.Module):
             projected: Tensor = self.patch_projection(maps)  # (B, D, GH, GW)
             return projected.flatten(2).transpose(1, 2), (projected.shape[2], projected.shape[3])
         patches, grid = cut_patches(maps, self.config.patch_size)
-        # One matrix product, as eq. 1 writes it; the convolution that it equals is several times as slow on a GPU.
+        # One matrix product, as in eq. 1; the equivalent convolution is several times slower on a GPU.
         kernel = self.patch_projection.weight.flatten(1)
         return F.linear(patches, kernel, self.patch_projection.bias), grid
 
     def assemble(self, patches: Tensor, grid: Grid) -> Tensor:
-        """Put class token and its like before the patches and add positions: z_0 of eq. 1, (B, T, D)."""
+        """Prepend the class, distillation and register tokens and add positions: z_0 of eq. 1, (B, T, D)."""
         B = patches.shape[0]
         prefix = [self.class_token, self.distillation_token, self.registers]
         # The residual stream has the precision of the patches: under bf16 autocast, half the bytes of fp32.
@@ -146,8 +146,8 @@ class ViT(nn.Module):
     def encode(self, tokens: Tensor, grid: Grid, *, num_read: int | None = None) -> Tensor:
         """Run the encoder on z_0 (B, T, D) and normalise: LN(z_L), (B, T, D).
 
-        With `num_read`, the last block computes only that many tokens, (B, num_read, D), unless someone else's code
-        is in it or in the norm: that code gets all tokens.
+        With `num_read`, the last block computes only that many tokens, (B, num_read, D), unless it or the norm
+        contains foreign code: that code gets all tokens.
         """
         last = self.config.depth - 1
         if has_global_hooks() or not (is_as_built(self.blocks[last]) and is_as_built(self.norm)):
@@ -165,7 +165,7 @@ class ViT(nn.Module):
         return self.blocks[layer](tokens, keys, num_read)
 
     def block_input(self, tokens: Tensor, grid: Grid, *, layer: int) -> tuple[Tensor, Tensor | None]:
-        """Return what block `layer` reads: tokens with this layer's positions, and its relative keys."""
+        """Return the input of block `layer`: tokens with this layer's positions, and its relative keys."""
         if self.config.positions == "relative":
             table = self.positions[layer if self.config.position_placement == "every_layer" else 0]
             return tokens, table(tokens.shape[1])
@@ -174,7 +174,7 @@ class ViT(nn.Module):
         return tokens, None
 
     def add_positions(self, tokens: Tensor, grid: Grid, *, layer: int) -> Tensor:
-        """Add the absolute positions of `layer`; registers, and tokens without a slot, get none."""
+        """Add the absolute positions of `layer`; registers and tokens without a slot get none."""
         if self.config.positions in ("none", "relative"):
             return tokens
         table = self.positions[layer if self.config.position_placement == "every_layer" else 0](grid)
@@ -197,7 +197,7 @@ class ViT(nn.Module):
         return self.norm(pooled) if self.config.norm_after_pooling else pooled
 
     def represent(self, pooled: Tensor) -> Tensor:
-        """Apply the hidden layer of the pre-training head, where there is one: (B, D) to (B, R)."""
+        """Apply the hidden layer of the pre-training head, if there is one: (B, D) to (B, R)."""
         return pooled if self.representation is None else torch.tanh(self.representation(pooled))
 
     def classify(self, tokens: Tensor) -> Tensor:
@@ -219,9 +219,9 @@ class ViT(nn.Module):
 
     @property
     def num_tokens_read(self) -> int | None:
-        """How many of the first tokens `classify` reads; None where it reads the patches.
+        """Number of leading tokens that `classify` reads; None if it reads the patches.
 
-        What the last block would work out for any other token is never used (eq. 4 reads z_L^0 alone).
+        The last block's output for any other token is never used (eq. 4 reads only z_L^0).
         """
         if self.config.pooling != "class_token":
             return None
@@ -229,7 +229,7 @@ class ViT(nn.Module):
 
     @property
     def num_leading_tokens(self) -> int:
-        """Tokens before the first patch."""
+        """Number of tokens before the first patch."""
         return self.config.num_prefix_tokens + self.config.num_registers
 
     def features(self, images: Tensor) -> dict[str, Tensor]:

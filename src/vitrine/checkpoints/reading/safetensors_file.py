@@ -1,7 +1,7 @@
-"""safetensors, read straight from the file into the tensor that wants it.
+"""safetensors files, read directly into the destination tensor.
 
-A memory map would count every page twice (map and copy) or leave the model hanging on a file that others may
-overwrite. Reading into place costs one copy and no memory beside the model's own.
+A memory map would count every page twice (map and copy) or tie the model to a file that others may overwrite. Reading
+in place costs one copy and no memory besides the model's own.
 """
 
 import os
@@ -41,7 +41,7 @@ class SafetensorsFile:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        # Opened once and kept open, so that a file that is replaced meanwhile is read as the one that it was.
+        # Opened once and kept open, so that a file replaced in the meantime is still read in its old version.
         self._file = path.open("rb")
         try:
             size = os.fstat(self._file.fileno()).st_size
@@ -66,14 +66,14 @@ class SafetensorsFile:
         return out
 
     def read_into(self, name: str, out: Tensor, *, row: int | None = None) -> None:
-        """Read into `out` without a copy in between where its memory is in one piece."""
+        """Read into `out`, without an intermediate copy if its memory is contiguous."""
         spec = self.index[name]
         if out.dtype != spec.dtype or not out.is_contiguous() or out.device.type != "cpu":
             out.copy_(self.read(name, row=row))
             return
         if out.numel() == 0:
             return
-        # A view as bytes of the tensor's own memory (numpy knows no bfloat16, hence the detour).
+        # A view of the tensor's memory as bytes (numpy has no bfloat16).
         memory = memoryview(out.detach().reshape(-1).view(torch.uint8).numpy().data)
         whole, offset = memory, self._offset[name] + (0 if row is None else row * len(memory))
         while memory:
@@ -145,7 +145,7 @@ def read_header(file: IO[bytes], *, path: Path, size: int) -> tuple[dict[str, An
 
 
 def read_metadata(header: dict[str, Any], *, path: Path) -> dict[str, str]:
-    """Take the words that a file carries beside tensors out of its header."""
+    """Remove the metadata from the header and return it."""
     found = header.pop("__metadata__", {})
     if not isinstance(found, dict) or not all(isinstance(word, str) for word in found.values()):
         raise CheckpointError(f"{path} is damaged: its __metadata__ is not an object of words")
@@ -155,7 +155,7 @@ def read_metadata(header: dict[str, Any], *, path: Path) -> dict[str, str]:
 def read_index(
     header: dict[str, Any], *, path: Path, start: int, size: int
 ) -> tuple[dict[str, Spec], dict[str, int]]:
-    """Return shape and type of every tensor, and the byte where each begins; all must lie within the file."""
+    """Return shape, type and first byte of every tensor; all must lie within the file."""
     index: dict[str, Spec] = {}
     offsets: dict[str, int] = {}
     for name, entry in header.items():
@@ -175,11 +175,11 @@ def read_index(
 
 
 def read_entry(name: str, entry: Any, *, path: Path) -> tuple[Spec, int, int]:
-    """Return shape, first and last byte of one tensor from its line in the header."""
+    """Return shape, first and last byte of one tensor from its entry in the header."""
     try:
         dtype, shape = str(entry["dtype"]), tuple(map(int, entry["shape"]))
         begin, end = map(int, entry["data_offsets"])
-    except (KeyError, TypeError, ValueError, OverflowError):  # JSON may say 1e999
+    except (KeyError, TypeError, ValueError, OverflowError):  # JSON may contain 1e999
         raise CheckpointError(f"{path} is damaged: its header has no shape for the tensor {name}") from None
     if dtype not in DTYPES:
         raise CheckpointError(f"{path} holds {name} as {dtype}; known types: {', '.join(DTYPES)}")
