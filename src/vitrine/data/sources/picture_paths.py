@@ -15,15 +15,14 @@ from vitrine.data.decoding.picture_input import is_url
 from vitrine.data.sources.file_list import FileList, Strings, require_path
 from vitrine.data.sources.folder_walk import SkippedFiles, list_images, photo_advice
 from vitrine.data.sources.in_memory import PictureList
-from vitrine.data.sources.manifest import path_in, rows_of
 from vitrine.data.sources.opening import open_source
 from vitrine.data.sources.source import NO_LABEL, Source
+from vitrine.data.sources.tables import TABLES, path_in, rows_of
 from vitrine.errors import DataError
 from vitrine.runtime.progress import notice
 from vitrine.spelling import printable
 
 STANDARD_INPUT = "-"
-TABLES = (".csv", ".tsv", ".jsonl")
 LISTS = (*TABLES, ".txt")
 LOOKED_AT = 512  # bytes of standard input that show whether it is text
 

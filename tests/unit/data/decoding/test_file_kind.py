@@ -41,7 +41,7 @@ def test_a_photo_of_a_phone_is_decoded_if_the_extra_is_installed():
     assert (facts.format, facts.height, facts.width) == ("HEIF", 40, 60)
     decoded = decode(stream.getvalue(), name="IMG_1.HEIC")
     assert decoded.shape == (40, 60, 3)
-    assert np.abs(decoded.astype(float) - pixels).mean() < 4  # lossy
+    assert np.abs(decoded.astype(float) - pixels).mean() < 8  # lossy, with colours at half the resolution
 
 
 def test_a_photo_of_a_phone_names_the_extra_that_is_missing(monkeypatch):
