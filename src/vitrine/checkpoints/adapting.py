@@ -15,8 +15,8 @@ from torch import Tensor
 from vitrine.checkpoints.tensors import Spec
 from vitrine.checkpoints.weights import ChangedWeights, Weights
 from vitrine.errors import ConfigError
-from vitrine.models import BiTConfig, ModelConfig, ViTConfig
-from vitrine.models.config import require_tiling
+from vitrine.models import ModelConfig, ViTConfig
+from vitrine.models.config import head_width, require_tiling, shown
 from vitrine.models.families import family_of
 from vitrine.models.positions import Learned1D, Learned2D, SinCos2D, position_tables, resample_grid
 from vitrine.spelling import counted
@@ -29,7 +29,7 @@ def at_image_size(weights: Weights, image_size: tuple[int, int]) -> Changed:
     """Resample the positions for images of another size."""
     config = weights.config
     if not isinstance(config, ViTConfig):
-        return ChangedWeights(weights, dataclasses.replace(config, image_size=image_size), {}), ""
+        return at_size_of_family(weights, image_size)
     require_tiling(image_size, config.token_stride)
     changed = dataclasses.replace(config, image_size=image_size)
     old, new, how = config.grid_size, changed.grid_size, config.position_resampling
@@ -57,16 +57,32 @@ def at_image_size(weights: Weights, image_size: tuple[int, int]) -> Changed:
     ), f"{what} ({how.replace('_', ' ')})" if makers else ""
 
 
+def at_size_of_family(weights: Weights, image_size: tuple[int, int]) -> Changed:
+    """Change a model as its family says: nothing but the config, or tensors by name."""
+    config = weights.config
+    changed = dataclasses.replace(config, image_size=image_size)
+    resample = family_of(config).resample
+    makers = (
+        {}
+        if resample is None
+        else {name: remade(weights, name, change) for name, change in resample(config, image_size).items()}
+    )
+    note = (
+        f"{counted(len(makers), 'position table')} resampled for {shown(image_size)} pixels" if makers else ""
+    )
+    return ChangedWeights(weights, changed, makers, "resampled"), note
+
+
 def with_channels(weights: Weights, channels: int) -> Changed:
     """Adapt the first kernel: one channel sums the others, more repeat them at the same total strength."""
     if channels < 1:
         raise ConfigError(f"channels must be at least 1, got {channels}")
     config = weights.config
-    if not isinstance(config, ViTConfig | BiTConfig):
-        raise ConfigError(f"cannot adapt a {family_of(config).kind} to other channels", option="channels")
-    name = "root_conv.weight" if isinstance(config, BiTConfig) else "patch_projection.weight"
+    name = family_of(config).pixel_kernel
     if isinstance(config, ViTConfig) and config.stem:
         name = "stem.root_conv.weight"
+    if name is None:
+        raise ConfigError(f"cannot adapt a {family_of(config).kind} to other channels", option="channels")
     old = config.channels
 
     def adapted(kernel: Tensor) -> Tensor:
@@ -88,12 +104,12 @@ def with_num_classes(weights: Weights, num_classes: int | None) -> Changed:
     config = weights.config
     dtype = next(iter(weights.index.values())).dtype
     options: dict[str, Any] = {"num_classes": num_classes}
-    width = config.width if isinstance(config, ViTConfig) else config.representation_width
     dropped = ""
     if isinstance(config, ViTConfig) and config.representation_width and num_classes:
         options["representation_width"] = None  # section 3.1: the whole pre-training head is removed
         dropped = " and its hidden layer"
     changed: ModelConfig = dataclasses.replace(config, **options)
+    width = head_width(changed)
     if num_classes is None:
         return ChangedWeights(weights, changed, {}), "head taken away: the model answers with features"
     makers: dict[str, Made] = {}

@@ -7,12 +7,12 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from vitrine.checkpoints.checksum import require_sha256
 from vitrine.checkpoints.layouts import Generation, Target
 from vitrine.checkpoints.libraries import LIBRARIES, NoAnswerError, outputs_of
 from vitrine.checkpoints.loading import Opened, adapt, load, open_weights
 from vitrine.checkpoints.locating import in_folder
 from vitrine.checkpoints.reading import open_tensors
+from vitrine.checkpoints.reading.safetensors_file import require_sha256
 from vitrine.checkpoints.report import Parity, TensorLine, describe_tensors, largest_difference
 from vitrine.checkpoints.saving import Prepared, prepare, write
 from vitrine.checkpoints.tensors import require_readable
@@ -175,7 +175,8 @@ def other_numerics(to: Target, config: ModelConfig) -> str:
         if (config.gelu == "tanh" and to in ONLY_ERF) or (config.gelu == "erf" and to == "npz"):
             differs.append(f"a GELU of another form than {config.gelu}")
     is_bit = isinstance(config, BiTConfig)
-    convolutions = config if isinstance(config, BiTConfig) else config.stem
+    stem = config.stem if isinstance(config, ViTConfig) else None
+    convolutions = config if isinstance(config, BiTConfig) else stem
     if to in STEM_EPS and convolutions is not None:
         ours = (
             convolutions.norm_eps,

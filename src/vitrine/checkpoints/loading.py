@@ -9,12 +9,11 @@ from typing import Any
 import torch
 
 from vitrine.checkpoints.adapting import Changed, at_image_size, with_channels, with_num_classes
-from vitrine.checkpoints.checksum import Verifier
 from vitrine.checkpoints.layouts import Configured, Hints, Layout, detect
 from vitrine.checkpoints.layouts.prefixed import PrefixedFile
 from vitrine.checkpoints.locating import find
 from vitrine.checkpoints.reading import open_tensors
-from vitrine.checkpoints.reading.safetensors_file import SafetensorsFile
+from vitrine.checkpoints.reading.safetensors_file import SafetensorsFile, Verifier
 from vitrine.checkpoints.reconciling import is_saved_elsewhere, reconcile
 from vitrine.checkpoints.record import Record
 from vitrine.checkpoints.sidecars import Sidecars, read_sidecars

@@ -180,11 +180,11 @@ def timm_settings(
 ) -> dict[str, Any]:
     """Write timm's config.json, so that `timm.create_model('local-dir:...')` builds the same model."""
     name, arguments = timm_model(config)
-    pooling = "avg" if isinstance(config, BiTConfig) else TIMM_POOLINGS[config.pooling]
+    pooling = TIMM_POOLINGS[config.pooling] if isinstance(config, ViTConfig) else "avg"
     settings: dict[str, Any] = {
         "architecture": name,
         "num_classes": config.num_classes or 0,
-        "num_features": config.representation_width if isinstance(config, BiTConfig) else config.width,
+        "num_features": config.width if isinstance(config, ViTConfig) else config.representation_width,
         "global_pool": pooling,
         "model_args": arguments,
         "pretrained_cfg": {
@@ -208,6 +208,8 @@ def timm_settings(
 
 def timm_model(config: ModelConfig) -> tuple[str | None, dict[str, Any]]:
     """Return the name and arguments with which timm builds such a model; no name if timm has none."""
+    if not isinstance(config, ViTConfig | BiTConfig):
+        return None, {"in_chans": config.channels}
     if isinstance(config, BiTConfig):
         known = TIMM_BITS.get((config.units, config.width_factor)) if config.is_published else None
         return known, {"in_chans": config.channels}

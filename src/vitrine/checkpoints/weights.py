@@ -194,7 +194,8 @@ def restore_buffers(model: Model) -> None:
     if isinstance(positions, nn.ModuleList):
         for i, table in enumerate(positions):
             if isinstance(table, SinCos2D):
-                positions[i] = SinCos2D(width=model.config.width, num_slots=table.num_slots)
+                width = 4 * table.get_buffer("frequency").numel()  # sine and cosine of row and column
+                positions[i] = SinCos2D(width=width, num_slots=table.num_slots)
 
 
 def in_order(rules: list[Rule]) -> list[Rule]:

@@ -13,11 +13,14 @@ from torch.utils.checkpoint import checkpoint
 from vitrine.errors import ConfigError
 from vitrine.models.config import BiTConfig
 from vitrine.models.initialisation import initialise_head, initialise_layer
+from vitrine.models.model import Model
 from vitrine.models.standardised_conv import NUM_GROUPS, StandardisedConv2d
 
 
-class BiT(nn.Module):
+class BiT(Model):
     """Map images (B, C, height, width) to logits (B, K), or to the representation if there is no head."""
+
+    config: BiTConfig
 
     def __init__(self, config: BiTConfig) -> None:
         super().__init__()
@@ -52,17 +55,18 @@ class BiT(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         """Map normalised images (B, C, height, width) to logits (B, K)."""
+        return self.classify(self.embed(images))
+
+    def embed(self, images: Tensor) -> Tensor:
+        """Map normalised images (B, C, height, width) to what the head reads (B, representation_width)."""
         hidden = self.root(images)
         for stage in range(len(self.stages)):
             hidden = self.run_stage(hidden, stage=stage)
-        return self.classify(self.pool(hidden))
+        return self.pool(hidden)
 
     def root(self, images: Tensor) -> Tensor:
         """Convolve 7x7 and pool to a quarter of the height and width; a 3x3 root keeps the size."""
-        if images.ndim != 4 or images.shape[1] != self.config.channels:
-            raise ConfigError(
-                f"images must be (batch, {self.config.channels}, height, width), got {tuple(images.shape)}"
-            )
+        self.require_images(images)
         if self.config.root == "3x3":
             return self.root_conv(images)
         # BiT pads the maximum with zeros, not with -inf.
@@ -73,7 +77,7 @@ class BiT(nn.Module):
         units = self.stages[stage]
         assert isinstance(units, nn.ModuleList)
         for unit in units:
-            if self.config.activation_checkpointing and self.training:
+            if self.is_recomputing():
                 hidden = checkpoint(unit, hidden, use_reentrant=False)
             else:
                 hidden = unit(hidden)
@@ -100,6 +104,10 @@ class BiT(nn.Module):
         if self.head is not None:
             found["logits"] = self.classify(found["pooled"])
         return found
+
+    def last_map(self, images: Tensor) -> Tensor:
+        """Return what is averaged: the last stage after norm and ReLU, (B, channels, rows, columns)."""
+        return F.relu(self.norm(self.features(images)["stage_4"]))
 
     def attention(
         self, images: Tensor, *, layers: Iterable[int] | None = None

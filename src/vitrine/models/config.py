@@ -5,7 +5,7 @@ Sizes are (height, width). Defaults are the paper's (arXiv:2010.11929).
 
 import dataclasses
 from dataclasses import dataclass
-from typing import Any, Literal, TypeVar, get_args
+from typing import Any, ClassVar, Literal, Protocol, TypeVar, get_args
 
 from vitrine.errors import ConfigError
 from vitrine.models.config_checks import (
@@ -231,8 +231,45 @@ class BiTConfig:
         return self.root == "7x7" and self.width == BIT_WIDTH
 
 
-ModelConfig = ViTConfig | BiTConfig
+class ModelConfig(Protocol):
+    """What the config of every family has: a frozen dataclass with at least these values."""
+
+    __dataclass_fields__: ClassVar[dict[str, Any]]
+
+    @property
+    def image_size(self) -> tuple[int, int]:
+        """Height and width that the model is built for."""
+
+    @property
+    def channels(self) -> int:
+        """Channels of the images."""
+
+    @property
+    def num_classes(self) -> int | None:
+        """Outputs of the head; None leaves it away."""
+
+    @property
+    def activation_checkpointing(self) -> bool:
+        """Whether blocks are recomputed in the backward pass."""
+
+    @property
+    def representation_width(self) -> int | None:
+        """Width of the head's input; in a ViT, of the hidden layer before it, where there is one."""
+
+    def __hash__(self) -> int:
+        """Configs are keys of caches."""
+
+
 Config = TypeVar("Config", bound=ModelConfig)
+
+
+def head_width(config: ModelConfig) -> int:
+    """Return the width of the head's input."""
+    width = config.representation_width
+    if isinstance(config, ViTConfig):
+        return width or config.width
+    assert width is not None  # `register_family` asks for it
+    return width
 
 
 def require_tiling(image_size: tuple[int, int], stride: tuple[int, int]) -> None:

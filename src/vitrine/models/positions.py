@@ -100,6 +100,25 @@ class Relative1D(nn.Module):
         return line[0].T.to(self.table.dtype)
 
 
+class ConditionalEncoding(nn.Module):
+    """CPVT's position encoding generator (PEG, arXiv:2102.10882, section 3.2): a depth-wise convolution over the map.
+
+    Its zero padding tells tokens where the border is. It has no size of its own, so that any grid will do.
+    """
+
+    def __init__(self, *, width: int, num_leading_tokens: int) -> None:
+        super().__init__()
+        self.num_leading_tokens = num_leading_tokens
+        self.mix = nn.Conv2d(width, width, kernel_size=3, padding=1, groups=width)
+
+    def forward(self, tokens: Tensor, grid: Grid) -> Tensor:
+        """Add to each patch of tokens (B, T, D) what its neighbours make of it; tokens before the patches pass by."""
+        leading, patches = tokens[:, : self.num_leading_tokens], tokens[:, self.num_leading_tokens :]
+        maps = patches.transpose(1, 2).reshape(len(patches), -1, *grid)  # (B, D, GH, GW)
+        encoded = (maps + self.mix(maps)).flatten(2).transpose(1, 2)
+        return torch.cat([leading, encoded], dim=1) if self.num_leading_tokens else encoded
+
+
 def resample_grid(table: Tensor, old: Grid, new: Grid, *, how: Resampling = "linear_aligned") -> Tensor:
     """Resample a table (1, N, D) from an old grid to a new one: (1, N', D).
 

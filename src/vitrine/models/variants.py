@@ -8,7 +8,7 @@ from typing import Any
 
 from vitrine.errors import ConfigError, TryVerb
 from vitrine.models.config import BiTConfig, ModelConfig, ResNetStemConfig, ViTConfig, as_size, with_options
-from vitrine.models.families import named_variant
+from vitrine.models.families import named_variant, variant_names
 from vitrine.spelling import nearest
 
 # Table 1, and two smaller models of the authors' later work: width, depth, heads, MLP width.
@@ -88,7 +88,7 @@ def resolve(name: str) -> tuple[ModelConfig, int | None]:
         if found is not None:
             return found
     raise ConfigError(
-        f"no model is called {name!r}; nearest: {', '.join(nearest(name, VARIANTS, 3))}",
+        f"no model is called {name!r}; nearest: {', '.join(nearest(name, [*VARIANTS, *variant_names()], 3))}",
         advice=[TryVerb("models", (), "to list all")],
     )
 

@@ -11,9 +11,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from vitrine.errors import ConfigError
 from vitrine.models.attention import AttentionPooling
-from vitrine.models.config import ViTConfig, checked_layer, require_tiling
+from vitrine.models.config import ViTConfig, require_tiling
 from vitrine.models.dropout import Dropout
 from vitrine.models.encoder import Block, Mlp
 from vitrine.models.initialisation import (
@@ -23,13 +22,16 @@ from vitrine.models.initialisation import (
     initialise_layer,
     lecun_normal_,
 )
+from vitrine.models.model import Model, wanted_layers
 from vitrine.models.positions import Grid, position_tables
 from vitrine.models.resnet_stem import ResNetStem
 from vitrine.models.touched import has_global_hooks, is_as_built, is_plain
 
 
-class ViT(nn.Module):
+class ViT(Model):
     """Map images (B, C, height, width) to logits (B, K), or to the representation if there is no head."""
+
+    config: ViTConfig
 
     def __init__(self, config: ViTConfig) -> None:
         super().__init__()
@@ -114,10 +116,7 @@ class ViT(nn.Module):
 
     def run_stem(self, images: Tensor) -> Tensor:
         """Return the input of the patch embedding: a hybrid's feature map, or the images unchanged."""
-        if images.ndim != 4 or images.shape[1] != self.config.channels:
-            raise ConfigError(
-                f"images must be (batch, {self.config.channels}, height, width), got {tuple(images.shape)}"
-            )
+        self.require_images(images)
         require_tiling((images.shape[2], images.shape[3]), self.config.token_stride)
         maps: Tensor = self.stem(images)
         return maps
@@ -159,7 +158,7 @@ class ViT(nn.Module):
     def run_block(self, tokens: Tensor, grid: Grid, *, layer: int, num_read: int | None = None) -> Tensor:
         """Run one block on z_(l-1), positions of this layer included: z_l of eqs. 2 and 3."""
         tokens, keys = self.block_input(tokens, grid, layer=layer)
-        if self.config.activation_checkpointing and self.training and torch.is_grad_enabled():
+        if self.is_recomputing():
             recomputed: Tensor = checkpoint(self.blocks[layer], tokens, keys, num_read, use_reentrant=False)
             return recomputed
         return self.blocks[layer](tokens, keys, num_read)
@@ -265,6 +264,13 @@ class ViT(nn.Module):
             found["logits"] = self.classify(tokens)
         return found
 
+    def last_map(self, images: Tensor) -> Tensor:
+        """Return the encoded patches on their grid, (B, D, GH, GW)."""
+        patches, grid = self.embed_patches(images)
+        tokens = self.encode(self.assemble(patches, grid), grid)[:, self.num_leading_tokens :]
+        tokens = self.norm(tokens) if self.config.norm_after_pooling else tokens
+        return tokens.transpose(1, 2).reshape(len(tokens), -1, *grid)
+
     def attention(
         self, images: Tensor, *, layers: Iterable[int] | None = None
     ) -> Iterator[tuple[int, Tensor]]:
@@ -272,8 +278,7 @@ class ViT(nn.Module):
 
         The weights are those of the fused path, written out. `layers` counts from 0; negative from the end.
         """
-        depth = self.config.depth
-        wanted = set(range(depth)) if layers is None else {checked_layer(layer, depth) for layer in layers}
+        wanted = wanted_layers(layers, depth=self.config.depth)
         with torch.no_grad():
             patches, grid = self.embed_patches(images)
             tokens = self.assemble(patches, grid)

@@ -11,8 +11,7 @@ from vitrine.data.auditing.scan import ScanReport
 from vitrine.data.decoding.decode import decode
 from vitrine.data.sources.source import Source
 from vitrine.errors import DataError, ImageError
-from vitrine.reports.pages import render
-from vitrine.reports.thumbnails import thumbnail
+from vitrine.reports.pages import render, thumbnail
 from vitrine.runtime.progress import track
 from vitrine.spelling import printable
 

@@ -2,20 +2,24 @@
 
 A memory map would count every page twice (map and copy) or tie the model to a file that others may overwrite. Reading
 in place costs one copy and no memory besides the model's own.
+
+SHA-256 identifies a file; it is recorded for people and checked by `convert`. A CRC-32 of each tensor finds damage
+several times as fast and names the tensor; every load checks it, on another thread, while the bytes are in the cache.
 """
 
 import os
+import zlib
 from collections.abc import Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import IO, Any
 
 import torch
 from torch import Tensor
 
-from vitrine.checkpoints.checksum import Verifier
 from vitrine.checkpoints.tensors import Index, Spec
 from vitrine.errors import CheckpointError
-from vitrine.runtime.files import parse_json
+from vitrine.runtime.files import parse_json, sha256_of
 
 MAX_HEADER_BYTES = 100_000_000  # the format's own limit
 DTYPES = {
@@ -31,6 +35,45 @@ DTYPES = {
     "BOOL": torch.bool,
 }
 DTYPE_NAMES = {dtype: name for name, dtype in DTYPES.items()}
+
+
+class Verifier:
+    """Compares the CRC-32 of each tensor that is read with the recorded one."""
+
+    def __init__(self, expected: Mapping[str, str], *, path: Path) -> None:
+        self._expected, self._path = expected, path
+        # One thread: zlib releases the GIL, so it runs while the next tensor is read.
+        self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="checksum")
+        self._running: list[tuple[str, Future[int]]] = []
+
+    def see(self, name: str, data: memoryview) -> None:
+        """Queue a tensor's bytes; they must not change until `finish`."""
+        if name in self._expected:
+            self._running.append((name, self._pool.submit(zlib.crc32, data)))
+
+    def finish(self) -> None:
+        """Wait for all checksums and refuse the first tensor that differs from the one that was saved."""
+        self._pool.shutdown(wait=True)
+        for name, future in self._running:
+            now = f"{future.result():08x}"
+            if now != self._expected[name]:
+                raise damaged(self._path, now=now, expected=self._expected[name], where=f" in {name}")
+        self._running = []
+
+
+def require_sha256(path: Path, expected: str) -> None:
+    """Refuse a file that differs from the one that was saved."""
+    now = sha256_of(path)
+    if now != expected:
+        raise damaged(path, now=now, expected=expected)
+
+
+def damaged(path: Path, *, now: str, expected: str, where: str = "") -> CheckpointError:
+    """Return the error of a file that has changed since it was saved."""
+    return CheckpointError(
+        f"{path} is not the file that was saved: its checksum{where} is {now[:12]}, its record says "
+        f"{expected[:12]}; copy it again with its config.json"
+    )
 
 
 class SafetensorsFile:

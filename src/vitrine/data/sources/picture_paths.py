@@ -9,8 +9,8 @@ from urllib.parse import urlsplit
 
 import numpy as np
 
-from vitrine.data.decoding.decode import read_facts
 from vitrine.data.decoding.file_kind import HEIC_SUFFIXES, IMAGE_SUFFIXES, VIDEO_SUFFIXES
+from vitrine.data.decoding.image_file import read_facts
 from vitrine.data.decoding.picture_input import is_url
 from vitrine.data.sources.file_list import FileList, Strings, require_path
 from vitrine.data.sources.folder_walk import SkippedFiles, list_images, photo_advice

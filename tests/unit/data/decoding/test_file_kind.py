@@ -8,8 +8,9 @@ from PIL import Image
 from unit.data.pictures import encoded, smooth
 
 from vitrine.data.decoding import file_kind
-from vitrine.data.decoding.decode import decode, read_facts
+from vitrine.data.decoding.decode import decode
 from vitrine.data.decoding.file_kind import frames_advice, is_image_data, is_image_file, is_video_data
+from vitrine.data.decoding.image_file import read_facts
 from vitrine.errors import ImageError
 
 
