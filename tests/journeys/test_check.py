@@ -214,7 +214,7 @@ def test_photos_of_phones_are_skipped_with_advice_where_heic_cannot_be_read(
 def test_what_comes_next_is_what_training_would_refuse_to_begin_without(vitrine, photos, tmp_path):
     (photos / "owl").mkdir()
     out = vitrine("check", photos)[1]
-    assert f"Next: fill or remove the folder of the empty class, then: vitrine finetune {photos}" in out
+    assert f"Next: vitrine finetune {photos}" in out
     out = vitrine("check", photos / "cat")[1]
     assert "Next: put the images of each class into a folder with its name, then: vitrine finetune" in out
 
@@ -236,3 +236,11 @@ def test_escape_sequences_in_names_never_reach_the_terminal(vitrine, tmp_path):
     assert "lines.jpg" not in [line.split(":")[0].strip() for line in out.splitlines()]
     code, out, err = vitrine("check", tmp_path / "no\x1b[2Jsuch")
     assert code == 2 and "\x1b" not in out + err
+
+
+def test_a_check_started_inside_the_photos_writes_beside_them(vitrine, photos, monkeypatch):
+    monkeypatch.chdir(photos)
+    before = snapshot(photos)
+    code, out, _ = vitrine("check", ".")
+    assert code == 0 and "Wrote ../runs/" in out
+    assert snapshot(photos) == before and list((photos.parent / "runs").glob("*-check/report.html"))

@@ -211,13 +211,18 @@ def splits_of_run(folder: RunFolder) -> dict[str, Source] | None:
     run = folder.read_record()
     if run.trains_on_all or run.model["num_classes"] is None:
         return None
-    return open_splits(
+    opened = functools.partial(
+        open_splits,
         run.data,
         seed=from_yaml(folder.read_recipe()).training.seed,
         val_fraction=run.hold_out,
         split_file=None if run.hold_out == 0 else folder.split_file,
-        allow_empty_class=True,
     )
+    splits = opened(allow_empty_class=True)
+    if list(splits["train"].classes) == folder.read_classes():
+        return splits
+    with quiet():  # the run skipped classes without images
+        return opened(allow_empty_class=False)
 
 
 def trained_on(model: str | Path, data: str) -> RunFolder | None:

@@ -14,7 +14,6 @@ MOST_CLASSES = 20
 MOST_ISSUES = 12
 # What to do first about problems that training refuses to start with.
 FIRST = {
-    "empty class": "fill or remove the folder of the empty class",
     "single class": "add a folder with images of another class",
 }
 

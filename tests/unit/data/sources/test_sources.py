@@ -198,7 +198,7 @@ def test_nothing_is_written_into_the_data_set(tmp_path):
             open_splits(data, split_file=place)
 
 
-def test_an_empty_class_is_refused_with_advice(tmp_path):
+def test_a_class_with_images_in_validation_alone_is_refused_with_advice(tmp_path):
     class_folders(tmp_path / "train", {"ant": 2, "bee": 0, "cat": 3})
     class_folders(tmp_path / "val", {"ant": 1, "bee": 1})
     with pytest.raises(DataError) as caught:
@@ -207,6 +207,18 @@ def test_an_empty_class_is_refused_with_advice(tmp_path):
     option, verb = caught.value.advice
     assert option.option == "allow_empty_class" and (verb.verb, verb.arguments) == ("check", (str(tmp_path),))
     assert open_splits(tmp_path, allow_empty_class=True)["train"].counts().tolist() == [2, 0, 3]
+
+
+def test_an_empty_class_folder_is_skipped_with_a_notice(tmp_path):
+    class_folders(tmp_path, {"ant": 12, "bee": 0, "cat": 12})
+    heard = Heard()
+    with listening(heard):
+        splits = open_splits(tmp_path)
+    assert splits["train"].classes == splits["val"].classes == ("ant", "cat")
+    assert splits["val"].counts().tolist() == [1, 1] and set(splits["train"].labels) == {0, 1}
+    assert len(heard.remarks) == 1 and "bee" in heard.remarks[0]
+    assert open_source(tmp_path).classes == ("ant", "cat")
+    assert open_source(tmp_path, allow_empty_class=True).counts().tolist() == [12, 0, 12]
 
 
 def test_a_wrong_path_is_answered_with_the_nearest_one(tmp_path):
