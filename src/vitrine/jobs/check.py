@@ -4,7 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from vitrine.data.auditing.scan import Issue, scan, write_issues
+from vitrine.data.auditing.issues import Issue, write_issues
+from vitrine.data.auditing.scan import scan
 from vitrine.data.sources.opening import is_loose, open_kind, open_source
 from vitrine.data.sources.source import ALL, Source
 from vitrine.reports.data_pages import render_scan

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from vitrine.data.auditing.duplicates import Duplicate, ImageRef
+from vitrine.data.auditing.issues import REMEDIES
 from vitrine.data.auditing.overlap import TRAIN, Overlap
 from vitrine.data.auditing.scan import ScanReport
 from vitrine.data.decoding.decode import decode
@@ -31,6 +32,7 @@ ELSEWHERE = (
     "missing class",
     "single class",
     "tiny class",
+    "uneven classes",
 )
 _PAIR_KINDS = (
     (
@@ -64,6 +66,7 @@ def render_scan(report: ScanReport, splits: Mapping[str, Source]) -> str:
         bad=bad,
         groups=groups,
         table=_class_table(report),
+        remedies={problem: REMEDIES[problem] for problem in report.problems},
         samples=_samples(report, splits),
         issues=[
             {"path": printable(issue.path), "problem": issue.problem, "detail": issue.detail}

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import numpy as np
 
-from vitrine.data.auditing.scan import Issue, ScanReport, conversion_text, scan, skip_unreadable
+from vitrine.data.auditing.issues import Issue
+from vitrine.data.auditing.scan import ScanReport, conversion_text, scan, skip_unreadable
 from vitrine.data.auditing.unused_files import report_unused
 from vitrine.data.sources.exclusions import leave_out, read_exclusions
 from vitrine.data.sources.opening import check_classes, open_splits

@@ -5,7 +5,8 @@ import pytest
 from pictures import altered, class_folders, photo, save
 from PIL import Image
 
-from vitrine.data.auditing.scan import Issue, scan, skip_unreadable, write_issues
+from vitrine.data.auditing.issues import Issue, write_issues
+from vitrine.data.auditing.scan import scan, skip_unreadable
 from vitrine.data.decoding import file_kind
 from vitrine.data.sources.opening import open_kind, open_splits
 from vitrine.runtime.progress import listening
