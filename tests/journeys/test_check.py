@@ -138,14 +138,6 @@ def test_nothing_is_written_into_the_data_set(vitrine, photos):
     assert snapshot(photos) == before
 
 
-def test_from_inside_the_data_set_a_place_for_the_report_is_asked_for(vitrine, photos, monkeypatch):
-    monkeypatch.chdir(photos)
-    before = snapshot(photos)
-    code, _, err = vitrine("check", ".")
-    assert code == 2 and "--out" in err
-    assert snapshot(photos) == before
-
-
 def test_an_existing_report_is_kept_unless_told_otherwise(vitrine, photos, tmp_path):
     assert vitrine("check", photos, "--out", tmp_path / "out")[0] == 0
     code, _, err = vitrine("check", photos, "--out", tmp_path / "out")

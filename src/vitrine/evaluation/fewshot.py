@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from vitrine.data.sources.labels import match_classes
+from vitrine.data.sources.labels import match_classes, require_classes
 from vitrine.data.sources.opening import list_splits, open_splits
 from vitrine.data.sources.source import Source, Subset
 from vitrine.errors import ConfigError, DataError
@@ -172,8 +172,7 @@ def open_support_and_test(
         raise DataError(
             f"{data} has only {', '.join(splits)}; few-shot evaluation needs train, and test or val"
         )
-    if splits["train"].is_numeric:
-        raise DataError(f"{data} has numbers as labels; few-shot evaluation needs classes")
+    require_classes(splits["train"], data)
     if len(splits["train"].classes) == 1:
         raise DataError(f"all images of {printable(data)} have one class; add images of another class")
     if splits["train"].is_multi_label:

@@ -13,6 +13,7 @@ from vitrine.data.auditing.issues import Issue
 from vitrine.data.auditing.scan import ScanReport, conversion_text, scan, skip_unreadable
 from vitrine.data.auditing.unused_files import report_unused
 from vitrine.data.sources.exclusions import leave_out, read_exclusions
+from vitrine.data.sources.labels import require_classes
 from vitrine.data.sources.opening import check_classes, open_splits
 from vitrine.data.sources.source import ConcatSource, Source, Subset
 from vitrine.data.sources.splitting import write_split
@@ -117,6 +118,7 @@ def open_data(
         if needs_labels and not own["train"].is_labelled:
             raise DataError(f"{address} has no labels; use one folder per class, or a manifest with labels")
         if needs_labels:
+            require_classes(own["train"], address)
             require_two_classes(own["train"], address)
         if own["train"].root is None:  # generated pictures cannot be broken
             return None, ()

@@ -85,7 +85,7 @@ def train_run(
             module, task, planned, execution=execution, output=output, processes=processes,
             resume_from=resume_from,
         )  # fmt: skip
-        on_first_process(lambda: save_model(start, data, recipe, folder), processes)
+        on_first_process(lambda: save_model(start, data, recipe, folder, accuracy=outcome.best), processes)
         report = None
         if output.reports:
             report = report_run(folder, data, validation, execution=execution, processes=processes)

@@ -35,7 +35,7 @@ from vitrine.spelling import printable
 
 METADATA = ("metadata.csv", "metadata.jsonl")
 # Up to this many different numbers are classes, however few images each has.
-MOST_NUMBERED_CLASSES = 10
+MOST_NUMBERED_CLASSES = 20
 # Rows whose files are looked for to decide whether a table belongs to a folder.
 LOOKED_AT = 5
 # Path, labels, split, column of the label.
