@@ -102,7 +102,9 @@ def next_steps(score: SplitScore, account: RunAccount) -> list[str]:
     """Choose what is worth doing next, from the score and the problems of the data."""
     steps = []
     if account.data.get("issues"):
-        steps.append("Look at the problems of the data: vitrine check shows each with its pictures.")
+        steps.append(
+            "Look at the problems of the data, listed above; a check of the data shows each with its pictures."
+        )
     if not isinstance(score.figures, SingleLabel):
         return [*steps, "Collect more images of the classes with the lowest average precision."]
     if len(score.mistaken):
@@ -116,7 +118,7 @@ def next_steps(score: SplitScore, account: RunAccount) -> list[str]:
         steps.append(
             f"{score.figures.num_images:,} images leave a wide interval: hold out more, or evaluate on a test set."
         )
-    steps.append("Try it on new photos (vitrine predict), and see what it looks at (vitrine inspect).")
+    steps.append("Try it on new photos, and look at what it attends to.")
     return steps
 
 
