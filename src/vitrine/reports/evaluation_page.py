@@ -24,7 +24,7 @@ MOST_MATRIX = 40
 # A letter of the matrix's labels is about 7.5 px wide; longer names are cut.
 LABEL_LETTERS, LETTER = 22, 7.5
 # Few classes get large cells with their counts; many get small ones.
-MATRIX_SIDE, SMALLEST_CELL, LARGEST_CELL = 880, 22, 88
+MATRIX_SIDE, SMALLEST_CELL, LARGEST_CELL = 880, 22, 140
 
 
 def render_evaluation(score: SplitScore, *, model: str, extra: Mapping[str, float]) -> str:
