@@ -12,7 +12,7 @@ import matplotlib
 matplotlib.use("svg")
 matplotlib.rcParams.update(
     {"svg.hashsalt": "vitrine", "svg.fonttype": "none"}
-)  # the same runs, the same small file
+)  # equal runs give equal files
 
 from matplotlib import pyplot  # noqa: E402
 
