@@ -32,7 +32,7 @@ def encoder_pass(vit: ViT, images: torch.Tensor, *, seen: float) -> Case:
         tokens = vit.assemble(patches, grid)
         if hidden:
             S, N = vit.num_leading_tokens, patches.shape[1]
-            tokens = tokens[:, : S + num_visible(N, hidden=hidden)]  # the choice of patches does not change the cost
+            tokens = tokens[:, : S + num_visible(N, hidden=hidden)]  # any choice costs the same
         vit.encode(tokens, grid).sum().backward()
 
     return run
