@@ -1,7 +1,8 @@
 """T2T-ViT (arXiv:2101.11986): the tokens-to-token module, a stem for any ViT, and the published models.
 
 Section 3.1: images become tokens in soft splits, which overlap, with a small attention layer after each but the last:
-neighbouring tokens are gathered into one, step by step. The ViT's patch projection reads the last split. Section 3.2: a deep and narrow ViT follows, with fixed sines and cosines as positions.
+neighbouring tokens are gathered into one, step by step. The ViT's patch projection reads the last split.
+Section 3.2: a deep and narrow ViT follows, with fixed sines and cosines as positions.
 
 Shapes: B images, C channels, N tokens on a grid of rows x columns, I width of a layer's input, T of its output,
 F random features.

@@ -12,7 +12,7 @@ from vitrine.checkpoints.layouts.layout import (
     vit_config,
 )
 from vitrine.checkpoints.layouts.rules import Rule, View, layer, rule
-from vitrine.checkpoints.layouts.timm import block_rules
+from vitrine.checkpoints.layouts.timm_parts import block_rules
 from vitrine.checkpoints.tensors import Index
 from vitrine.data.preparing.preprocess import Preprocess
 from vitrine.errors import CheckpointError
