@@ -5,13 +5,14 @@ from typing import Any
 
 import pytest
 import torch
+from oracles import import_timm
 from torch import nn
 
 from vitrine.checkpoints.layouts import layout_for
 from vitrine.errors import ConfigError
 from vitrine.models import BiT, ViT, create_model
 
-timm = pytest.importorskip("timm")
+timm = import_timm()
 SHAPE = {"img_size": 64, "patch_size": 16, "embed_dim": 48, "depth": 3, "num_heads": 3, "num_classes": 7}
 KINDS: dict[str, dict[str, Any]] = {
     "class token": {},
@@ -140,8 +141,8 @@ def test_a_distilled_model_has_two_heads_and_the_mean_of_both() -> None:
 
 
 def test_a_resnet_has_the_levels_and_features_of_timms() -> None:
-    theirs = timm.create_model("resnetv2_50x1_bit", num_classes=5, layers=(1, 1, 1, 1)).eval()
-    ours = create_model("BiT-R50x1", num_classes=5, units=(1, 1, 1, 1), image_size=64).eval()
+    theirs = timm.create_model("resnetv2_50x1_bit", num_classes=5).eval()
+    ours = create_model("BiT-R50x1", num_classes=5, image_size=64).eval()
     assert isinstance(ours, BiT)
     share(theirs, ours)
     images = torch.randn(1, 3, 64, 64)

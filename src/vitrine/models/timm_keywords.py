@@ -4,7 +4,7 @@
 a class of torch or timm, or a partial of one. Where a family of models has an option by timm's name, that is used.
 """
 
-from collections.abc import Collection
+import dataclasses
 from functools import partial
 from typing import Any
 
@@ -41,11 +41,12 @@ ACTIVATIONS = {
 }
 
 
-def in_our_words(options: dict[str, Any], *, known: Collection[str], width: int | None) -> dict[str, Any]:
-    """Return options with timm's keywords replaced by ours; `known` are the options of the family of models.
-
-    `width` is that of the named model, for `mlp_ratio`.
-    """
+def in_our_words(options: dict[str, Any], config: Any) -> dict[str, Any]:
+    """Return options with timm's keywords replaced by ours, for the config of a named model."""
+    known = {field.name for field in dataclasses.fields(config)}
+    options, width = dict(options), getattr(config, "width", None)
+    if width and "mlp_width" in known and "embed_dim" in options and "mlp_width" not in options:
+        options.setdefault("mlp_ratio", config.mlp_width / width)  # timm's models keep the ratio
     ours: dict[str, Any] = {}
     for name, value in options.items():
         if name in known or name not in KEYWORDS:

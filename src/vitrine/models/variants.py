@@ -3,7 +3,6 @@
 A name determines the shape; numerics are the paper's for every spelling (weights bring their own).
 """
 
-import dataclasses
 import re
 from typing import Any
 
@@ -80,8 +79,7 @@ def configure(
     `image_size` is the name's own (`vit_base_patch16_384`) or 224 where it is not given.
     """
     config, named_size = resolve(name)
-    known = [field.name for field in dataclasses.fields(config)]
-    options = in_our_words(options, known=known, width=getattr(config, "width", None))
+    options = in_our_words(options, config)
     channels, image_size = options.pop("channels", channels), options.pop("image_size", image_size)
     if "patch_size" in options:
         options["patch_size"] = as_size(options["patch_size"])
