@@ -104,7 +104,7 @@ def stem_kernel(stem: StemConfig) -> str:
     """Return the name of the kernel of a stem that reads the image."""
     kernels = {ResNetStemConfig: "stem.root_conv.weight", HMlpStemConfig: "stem.conv_1.weight"}
     if type(stem) not in kernels:
-        raise ConfigError("cannot adapt a registered network to other channels", option="channels")
+        raise ConfigError("cannot adapt this stem to other channels", option="channels")
     return kernels[type(stem)]
 
 
@@ -170,11 +170,13 @@ def with_table(weights: Weights) -> Changed:
     config = weights.config
     if (
         not isinstance(config, ViTConfig)
-        or config.positions not in ("learned_2d", "sincos_2d")
+        or config.positions not in ("learned_2d", "sincos_1d", "sincos_2d")
         or config.position_placement != "stem"
     ):
         return weights, ""
     changed = dataclasses.replace(config, positions="learned_1d")
+    if config.positions == "sincos_1d":  # a table already
+        return ChangedWeights(weights, changed, {}), "fixed positions kept as a table"
     dtype = weights.index["patch_projection.weight"].dtype
 
     def written_out() -> Tensor:

@@ -16,6 +16,7 @@ from vitrine.checkpoints.card import card
 from vitrine.checkpoints.layouts import Generation, Layout, Target, layout_for
 from vitrine.checkpoints.layouts.huggingface import HuggingFaceLayout, for_model
 from vitrine.checkpoints.layouts.rules import Rule
+from vitrine.checkpoints.layouts.t2t import T2TLayout
 from vitrine.checkpoints.loading import Loaded
 from vitrine.checkpoints.record import KEY, Record
 from vitrine.checkpoints.sidecars import hugging_face_settings, timm_settings
@@ -57,6 +58,7 @@ def save(
     preprocess: Preprocess | None = None,
     classes: tuple[str, ...] | list[str] | None = None,
     recipe: Mapping[str, Any] | None = None,
+    measured: Mapping[str, Any] | None = None,
     calibration: Mapping[str, Any] | None = None,
     to: Target = "vitrine",
     generation: Generation = "A",
@@ -65,7 +67,8 @@ def save(
     """Save a model, with its preprocessing and classes, as a folder (or, to npz, a file) that `load` reads.
 
     `to` is the layout: Hugging Face transformers reads `vitrine` directly if the model is a classic ViT. `generation`
-    is that of an official .npz: A to D.
+    is that of an official .npz: A to D. `measured` is the accuracy for the model card: `accuracy`, `interval`,
+    `num_images`.
     """
     if isinstance(model, Loaded):
         record = model.record
@@ -81,6 +84,8 @@ def save(
         changes["classes"] = tuple(classes)
     if recipe is not None:
         changes["recipe"] = recipe
+    if measured is not None:
+        changes["measured"] = measured
     if calibration is not None:
         changes["calibration"] = calibration
     record = dataclasses.replace(record, **changes)
@@ -101,6 +106,7 @@ def prepare(
     layout, notes = layout_for(target, weights.config, generation=generation), []
     config = weights.config
     keeps_positions = target == "vitrine" and not isinstance(layout, HuggingFaceLayout)
+    keeps_positions = keeps_positions or isinstance(layout, T2TLayout)
     is_fixed = isinstance(config, ViTConfig) and config.positions == "sincos_2d"
     if not keeps_positions and not (is_fixed and target == "npz" and generation in ("C", "D")):
         weights, note = with_table(weights)

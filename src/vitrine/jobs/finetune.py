@@ -15,7 +15,12 @@ from vitrine.runs.records import Execution, RunOutput, TrainingResult
 from vitrine.runs.run_data import DataOptions, open_data
 from vitrine.runs.run_start import create_run_folder, removed_on_failure, restarted_run
 from vitrine.runs.solved_head import with_solved_head
-from vitrine.runs.starting_model import pretrained_model, require_free_options, suggest_smaller_size
+from vitrine.runs.starting_model import (
+    keep_known_classes,
+    pretrained_model,
+    require_free_options,
+    suggest_smaller_size,
+)
 from vitrine.runs.sweep import require_sweep, sweep_run
 from vitrine.runs.train_run import train_run
 from vitrine.runs.validation import with_evaluations
@@ -86,13 +91,15 @@ def finetune_model(
                 )  # fmt: skip
                 if start.closed_form is not None and processes.is_first:
                     present(start.closed_form)
+            if start.closed_form is None and not fast:
+                keep_known_classes(start.model, model, opened.train.classes)
             if chosen.size is None and opened.median_size is not None and not fast:
                 suggest_smaller_size(opened.median_size, start.model.config)
             freeze_weights(start.model, chosen.training)
-        output = RunOutput(folder=folder, verb="finetune", tensorboard=tensorboard, wandb=wandb)
-        chosen = dataclasses.replace(chosen, model=model)
-        train = fast_run if fast else sweep_run if sweep else train_run
-        return train(start, opened, chosen, execution=execution, output=output)
+            output = RunOutput(folder=folder, verb="finetune", tensorboard=tensorboard, wandb=wandb)
+            chosen = dataclasses.replace(chosen, model=model)
+            train = fast_run if fast else sweep_run if sweep else train_run
+            return train(start, opened, chosen, execution=execution, output=output)
 
 
 def labels_recipe(name: str, options: RecipeOptions) -> Recipe:

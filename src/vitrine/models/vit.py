@@ -144,13 +144,15 @@ class ViT(Model):
         if self.config.positions == "relative":
             table = self.positions[layer if self.config.position_placement == "every_layer" else 0]
             return tokens, table(tokens.shape[1])
+        if self.config.positions == "peg" and layer - 1 in self.config.peg_layers:
+            return self.positions[self.config.peg_layers.index(layer - 1)](tokens, grid), None
         if self.config.position_placement != "stem":
             tokens = self.add_positions(tokens, grid, layer=layer)
         return tokens, None
 
     def add_positions(self, tokens: Tensor, grid: Grid, *, layer: int) -> Tensor:
         """Add the absolute positions of `layer`; registers and tokens without a slot get none."""
-        if self.config.positions in ("none", "relative"):
+        if self.config.positions in ("none", "relative", "peg"):
             return tokens
         table = self.positions[layer if self.config.position_placement == "every_layer" else 0](grid)
         slots = self.config.num_position_slots

@@ -1,5 +1,7 @@
 """The end of a run: its trained model, its report and its result."""
 
+from typing import Any
+
 import numpy as np
 import torch
 
@@ -34,6 +36,7 @@ def finish_model(
     folder: RunFolder,
     execution: Execution,
     processes: Processes,
+    accuracy: float | None = None,
 ) -> tuple[Outputs | None, CalibrationFit | None]:
     """Save the best weights, calibrated on the validation images; return their outputs there and the calibration.
 
@@ -55,7 +58,10 @@ def finish_model(
     outputs, calibration = calibrated(outputs, validation.source)
     divide_head(model, calibration.temperature)
     on_first_process(
-        lambda: save_model(model, start, data, recipe, folder=folder, calibration=calibration), processes
+        lambda: save_model(
+            model, start, data, recipe, folder=folder, calibration=calibration, accuracy=accuracy
+        ),
+        processes,
     )
     if recipe.solves_head:
         save_statistics(model, start, data, folder=folder, workers=execution.workers, processes=processes)
@@ -70,6 +76,7 @@ def save_model(
     *,
     folder: RunFolder,
     calibration: CalibrationFit | None = None,
+    accuracy: float | None = None,
 ) -> None:
     """Save a model with its record."""
     save(
@@ -79,6 +86,7 @@ def save_model(
         classes=list(data.train.classes) if model.config.num_classes else None,
         recipe=as_values(recipe),
         calibration=None if calibration is None else calibration.to_json(),
+        measured=measured_on(data, accuracy),
         overwrite=True,
     )
 
@@ -102,6 +110,18 @@ def save_statistics(
     labels = torch.from_numpy(features.labels.astype(np.int64))
     statistics = ClassStatistics.of(features.rows, labels, num_classes=len(data.train.classes))
     on_first_process(lambda: statistics.write(folder.model / FILE), processes)
+
+
+def measured_on(data: RunData, accuracy: float | None) -> dict[str, Any] | None:
+    """Return the accuracy as a model's record holds it; None without one label per image and held-out images."""
+    if accuracy is None or data.validation is None or data.validation.is_multi_label:
+        return None
+    count = len(data.validation)
+    return {
+        "accuracy": accuracy,
+        "interval": list(wilson_interval(accuracy, count)),
+        "num_images": count,
+    }
 
 
 def trained_model(config: ModelConfig, recipe: Recipe, folder: RunFolder) -> Model:

@@ -15,7 +15,7 @@ from vitrine.checkpoints.record import config_to_json
 from vitrine.recipes.recipe import Recipe, to_yaml
 from vitrine.runs.records import Execution, RunOutput, StartingModel
 from vitrine.runs.run_data import RunData, changed_data
-from vitrine.runtime.find_run import runs_in
+from vitrine.runtime.find_run import link_latest, runs_in
 from vitrine.runtime.launch import launched
 from vitrine.runtime.output_folder import new_output_folder
 from vitrine.runtime.processes import Processes, on_first_process
@@ -121,6 +121,7 @@ def write_records(
             closed_form=None if start.closed_form is None else start.closed_form.to_json(),
         )
     )
+    link_latest(folder)
     folder.write_recipe(to_yaml(recipe))
     folder.write_command(shlex.join(["vitrine", *sys.argv[1:]]))
     folder.write_environment(environment())

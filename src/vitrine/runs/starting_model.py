@@ -2,7 +2,9 @@
 
 import dataclasses
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+
+import torch
 
 from vitrine.checkpoints import load
 from vitrine.checkpoints.loading import open_weights
@@ -18,6 +20,7 @@ from vitrine.runs.records import ClosedFormScore, StartingModel
 from vitrine.runtime.devices import seeded
 from vitrine.runtime.progress import notice
 from vitrine.runtime.run_record import RunRecord
+from vitrine.spelling import some_of
 
 # Pictures are small if the model's size is this many times theirs; this many times theirs is suggested instead.
 ENLARGED, SMALL_FACTOR = 3, 1.5
@@ -104,6 +107,27 @@ def suggest_smaller_size(pictures: tuple[int, int], config: ModelConfig) -> None
         f"Pictures have {shown(pictures)} px and are enlarged to {shown(config.image_size)} px",
         advice=[TryOption("size", "to train several times as fast, somewhat less accurately", smaller)],
     )
+
+
+def keep_known_classes(started: Model, model: str, classes: Sequence[str]) -> tuple[str, ...]:
+    """Copy the rows of the old head whose classes have the name of a new one, and return these names.
+
+    A representation layer is replaced with the head, so that its rows would mean nothing without it.
+    """
+    record = open_weights(model).record
+    known = {name: number for number, name in enumerate(record.classes or ())}
+    kept = tuple(name for name in classes if name in known)
+    if not kept or getattr(record.config, "representation_width", None) is not None:
+        return ()
+    old, new = load(model).model.head, started.head
+    assert old is not None and new is not None
+    with torch.no_grad():
+        for number, name in enumerate(classes):
+            if name in known:
+                new.weight[number] = old.weight[known[name]]
+                new.bias[number] = old.bias[known[name]]
+    notice(f"The head starts from the rows of {model} for classes of the same name: {some_of(kept)}")
+    return kept
 
 
 def with_free_options(model: Model, recipe: Recipe) -> Model:

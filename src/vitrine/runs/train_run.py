@@ -19,6 +19,7 @@ from vitrine.runs.run_start import check_data, exclusive, write_records
 from vitrine.runs.task import build_task, context_of, make_loader
 from vitrine.runs.validation import SplitValidation
 from vitrine.runtime.devices import seeded
+from vitrine.runtime.find_run import link_latest
 from vitrine.runtime.log_file import logged_to
 from vitrine.runtime.processes import Processes, joined_processes, on_first_process
 from vitrine.runtime.progress import notice, present
@@ -88,8 +89,9 @@ def train_run(
             resume_from=resume_from,
         )  # fmt: skip
         outputs, calibration = finish_model(
-            start, data, recipe, validation, folder=folder, execution=execution, processes=processes
-        )
+            start, data, recipe, validation, folder=folder, execution=execution, processes=processes,
+            accuracy=outcome.best,
+        )  # fmt: skip
         report = None
         if output.reports:
             report = report_run(folder, data, outputs, execution=execution, processes=processes)
@@ -211,6 +213,7 @@ def begin_records(
 ) -> None:
     """Write the records of a new run; check that the data of a resumed run is the same."""
     if is_resumed:
+        link_latest(output.folder)
         check_data(data, output.folder, allow_changed=allow_changed_data)
     else:
         write_records(start, data, recipe, execution=execution, output=output)
