@@ -318,6 +318,10 @@ def test_new_classes_are_added_from_their_photos_alone(
     grown = vitrine.load(tmp_path / "new")
     assert grown.classes == ("cat", "dog", "owl", "bee", "elk")
     assert grown.model.config.num_classes == 5
+    one = class_folders(tmp_path / "one", classes=("ant",), each=6)
+    third = inside("finetune", one, "--model", tmp_path / "new", *grow, "--out", tmp_path / "six")
+    assert third.returncode == 0, third.stderr
+    assert vitrine.load(tmp_path / "six").classes == ("cat", "dog", "owl", "bee", "elk", "ant")
     again = inside("finetune", photos, "--model", tmp_path / "new", *grow, "--out", tmp_path / "twice")
     assert_refused(again, "has these classes already: cat")
     without = inside("finetune", more, "--model", pretrained, *grow, "--out", tmp_path / "none")

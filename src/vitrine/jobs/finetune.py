@@ -58,7 +58,7 @@ def finetune_model(
         if sweep or probe or freeze is not None:
             raise ConfigError("does not go with sweep, probe or freeze: nothing is trained", option="fast")
         if data_options.hold_out is None:  # images left out in turn are scored, so none must be held out
-            data_options = dataclasses.replace(data_options, hold_out=0.0)
+            data_options = dataclasses.replace(data_options, hold_out=0.0, allow_one_class=keep_classes)
     if model is None:
         model = chosen.model if chosen.model is not None and is_file(recipe) else BOX
     model = resolve_latest(model)

@@ -72,6 +72,8 @@ class DataOptions:
     strict: bool = False
     """Whether unreadable files are refused, not skipped."""
     allow_empty_class: bool = False
+    allow_one_class: bool = False
+    """Whether all images may have the same class, as when it is added to others."""
 
 
 def open_data(
@@ -121,6 +123,7 @@ def open_data(
             raise DataError(f"{address} has no labels; use one folder per class, or a manifest with labels")
         if needs_labels:
             require_classes(own["train"], address)
+        if needs_labels and not options.allow_one_class:
             require_two_classes(own["train"], address)
         if own["train"].root is None:  # generated pictures cannot be broken
             return None, ()
