@@ -60,7 +60,14 @@ def build(config: ModelConfig) -> Model:
 
 
 register_family(
-    Family(kind="ViT", config=ViTConfig, build=ViT, cost=vit_cost, pixel_kernel="patch_projection.weight")
+    Family(
+        kind="ViT",
+        config=ViTConfig,
+        build=ViT,
+        cost=vit_cost,
+        pixel_kernel="patch_projection.weight",
+        untold=("num_heads",),
+    )
 )
 register_family(
     Family(kind="BiT", config=BiTConfig, build=BiT, cost=bit_cost, pixel_kernel="root_conv.weight")
@@ -74,6 +81,7 @@ register_family(
         variants=pvt.VARIANTS,
         aliases=pvt.ALIASES,
         pixel_kernel="stages.0.embedding.projection.weight",
+        untold=("num_heads",),
         resample=pvt.resample,
     )
 )
@@ -86,6 +94,7 @@ register_family(
         variants=pvt_v2.VARIANTS,
         aliases=pvt_v2.ALIASES,
         pixel_kernel="stages.0.embedding.projection.weight",
+        untold=("num_heads",),
     )
 )
 register_family(
@@ -97,5 +106,6 @@ register_family(
         variants=pcpvt.VARIANTS,
         aliases=pcpvt.ALIASES,
         pixel_kernel="stages.0.embedding.projection.weight",
+        untold=("num_heads",),
     )
 )
