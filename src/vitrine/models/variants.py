@@ -70,6 +70,7 @@ def configure(
     `image_size` is the name's own (`vit_base_patch16_384`) or 224 where it is not given.
     """
     config, named_size = resolve(name)
+    options = {key: tuple(value) if isinstance(value, list) else value for key, value in options.items()}
     if "patch_size" in options:
         options["patch_size"] = as_size(options["patch_size"])
     size = as_size(image_size if image_size is not None else named_size or 224)

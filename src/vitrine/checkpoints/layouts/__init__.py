@@ -18,6 +18,7 @@ from vitrine.checkpoints.layouts import (
     pyramids,
     timm,
     timm_bit,
+    tnt,
     torchvision,
 )
 from vitrine.checkpoints.layouts.bit_npz import BiTNpzLayout
@@ -27,10 +28,11 @@ from vitrine.checkpoints.layouts.official import Generation
 from vitrine.checkpoints.layouts.prefixed import PrefixedFile, prefixes_in
 from vitrine.checkpoints.layouts.timm import TimmLayout
 from vitrine.checkpoints.layouts.timm_bit import TimmBiTLayout
+from vitrine.checkpoints.layouts.tnt import TNTLayout
 from vitrine.checkpoints.layouts.torchvision import TorchvisionLayout
 from vitrine.checkpoints.tensors import Index, TensorFile
 from vitrine.errors import CheckpointError, ConfigError
-from vitrine.models import BiTConfig, ModelConfig
+from vitrine.models import BiTConfig, ModelConfig, TNTConfig
 from vitrine.models.pyramid import PyramidConfig
 from vitrine.spelling import nearest
 
@@ -130,12 +132,16 @@ def _official(config: ModelConfig, generation: Generation) -> Layout:
     """Use the names of the authors' own files; as .npz or as safetensors."""
     if isinstance(config, PyramidConfig):
         return pyramids.official_layout(config)
+    if isinstance(config, TNTConfig):
+        return TNTLayout(origin="official")
     return BiTNpzLayout() if isinstance(config, BiTConfig) else official.of_generation(generation)
 
 
 def _timm(config: ModelConfig, generation: Generation) -> Layout:
     if isinstance(config, PyramidConfig):
         return pyramids.timm_layout(config)
+    if isinstance(config, TNTConfig):
+        return TNTLayout(origin="timm")
     return TimmBiTLayout() if isinstance(config, BiTConfig) else TimmLayout()
 
 
@@ -158,4 +164,5 @@ register_layout(
 register_layout("timm", recognise=timm.recognise, for_model=_timm)
 register_layout("timm BiT", recognise=timm_bit.recognise)
 register_layout("pyramids", recognise=pyramids.recognise)
+register_layout("TNT", recognise=tnt.recognise)
 register_layout("dinov2", for_model=lambda config, generation: TimmLayout(family="dinov2"))
