@@ -38,6 +38,25 @@ KINDS: dict[str, dict[str, object]] = {
     },
 }
 
+PYRAMID = {
+    "image_size": 64,
+    "num_classes": 5,
+    "widths": (16, 24, 32, 40),
+    "depths": (1, 2, 1, 1),
+    "num_heads": (1, 2, 4, 5),
+    "mlp_ratios": (2, 2, 2, 2),
+}
+# One line per family that is no ViT; every check of test_every_model.py and test_every_family.py takes it up.
+FAMILIES: dict[str, dict[str, object]] = {
+    "PVT": {"name": "pvt_tiny", **PYRAMID},
+    "PVT v2": {"name": "pvt_v2_b0", **PYRAMID},
+    "PVT v2 linear": {"name": "pvt_v2_b2_li", **PYRAMID},
+    "PCPVT": {"name": "pcpvt_small_v0", **PYRAMID},
+}
+KINDS |= FAMILIES
+# One of each for checks that take seconds.
+ONE_OF_EACH = ("class token", "hybrid", "BiT for small pictures", *FAMILIES)
+
 
 def small_model(kind: str) -> Model:
     return create_model(**KINDS[kind])  # type: ignore[arg-type]
