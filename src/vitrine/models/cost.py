@@ -1,4 +1,4 @@
-"""The cost of a model without running it: parameters, multiply-adds, memory. Pure arithmetic, no torch.
+"""What a model costs: parameters, multiply-adds, memory. Arithmetic; only a registered network is run to be counted.
 
 Letters as in the paper: N patches, T tokens, D width, M MLP width, H heads.
 """
@@ -6,13 +6,19 @@ Letters as in the paper: N patches, T tokens, D width, M MLP width, H heads.
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from vitrine.models.config import BiTConfig, ModelConfig, ResNetStemConfig, ViTConfig
+from vitrine.models.cnn_stem import counted_cnn
+from vitrine.models.config import BiTConfig, ModelConfig, ViTConfig
 from vitrine.models.families import family_of
+from vitrine.models.stem_configs import CnnStemConfig, HMlpStemConfig, ResNetStemConfig, StemConfig
 
 # A backward pass costs twice a forward pass; a multiply-add is two operations.
 TRAINING_FLOPS_PER_MAC = 6
 # Kept for the backward pass: the convolution's output (the norm reads it) and the ReLU's output.
 KEPT_MAPS = 2
+# Numbers of the MLP's width that the backward pass reads: both sides of the activation; a ReLU's output alone tells.
+KEPT_BY_ACTIVATION = {"gelu": 2, "relu": 1, "silu": 2, "quick_gelu": 3}
+# Weights before and after dropout, and what was kept of them.
+KEPT_BY_ATTENTION_DROPOUT = 3
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,9 +71,12 @@ def vit_cost(config: ViTConfig) -> Cost:
     block_params, block_macs, block_kept = block_cost(config)
     params += L * block_params
     macs += L * block_macs
-    params += 2 * D  # the final norm
+    params += norm_params(config, D)  # the final norm
+    if isinstance(config.stem, HMlpStemConfig):
+        params += 2 * D
+        kept += N * D
     if config.pooling == "attention":
-        params += D + 4 * (D * D + D) + 2 * D + 2 * D * M + M + D
+        params += D + 4 * (D * D + D) + norm_params(config, D) + 2 * D * M + M + D
         macs += 2 * D * D + 2 * T * D * D + 2 * T * D + 2 * D * M
     R = config.representation_width
     if R:
@@ -92,24 +101,31 @@ def vit_cost(config: ViTConfig) -> Cost:
 def block_cost(config: ViTConfig) -> tuple[int, int, int]:
     """Count one encoder layer (eqs. 2 and 3): parameters, multiply-adds, numbers kept for backward."""
     D, M, T, H = config.width, config.mlp_width, config.num_tokens, config.num_heads
-    params = 4 * D * D + 2 * D * M + 9 * D + M
+    params = 4 * D * D + 2 * D * M + 5 * D + M + 2 * norm_params(config, D)
     macs = T * (4 * D * D + 2 * D * M) + 2 * T * T * D
-    # Inputs of both norms and their outputs, q k v, the mixed values, both sides of the GELU; softmax sums.
-    kept = T * (8 * D + 2 * M + H)
+    # Inputs of both norms and their outputs, q k v, the mixed values, what the activation keeps; softmax sums.
+    kept = T * (8 * D + KEPT_BY_ACTIVATION[config.activation] * M + H)
     if not config.qkv_bias:
         params -= 3 * D
     if config.layer_scale is not None:
         params += 2 * D
         kept += 2 * T * D
     if config.qk_norm:
-        params += 4 * (D // H)
+        params += 2 * norm_params(config, D // H)
         kept += 2 * T * D
     if config.positions == "relative":
         macs += T * (2 * T - 1) * D
         kept += T * (3 * T - 1) * H
-    if config.dropout:
+    if config.projection_drop_rate:
         kept += T * (2 * D + M)
-    return params, macs, kept
+    if config.attention_dropout:
+        kept += KEPT_BY_ATTENTION_DROPOUT * T * T * H
+    return config.num_branches * params, config.num_branches * macs, config.num_branches * kept
+
+
+def norm_params(config: ViTConfig, width: int) -> int:
+    """Count a norm's gains and, in a LayerNorm, biases."""
+    return 2 * width if config.norm == "layer_norm" else width
 
 
 def position_params(config: ViTConfig) -> int:
@@ -152,13 +168,32 @@ class Conv:
         return self.out_channels * self.rows * self.columns
 
 
-def stem_cost(config: ResNetStemConfig, *, channels: int, image_size: tuple[int, int]) -> Cost:
-    """Count a hybrid's ResNet; every convolution is followed by a norm of its own."""
+def stem_cost(config: StemConfig, *, channels: int, image_size: tuple[int, int]) -> Cost:
+    """Count what makes a hybrid's feature map."""
+    if isinstance(config, CnnStemConfig):
+        params, macs, kept = counted_cnn(config, channels=channels, image_size=image_size)
+        return map_cost(params=params, macs=macs, kept=kept)
+    if isinstance(config, HMlpStemConfig):
+        W, cells = config.width, image_size[0] * image_size[1] // 16  # of 4 x 4 pixels
+        first, second = 16 * channels * W, 4 * W * W
+        return map_cost(
+            params=first + second + 2 * 3 * W,  # biases, gains and biases of the norms
+            macs=cells * first + cells // 4 * second,
+            kept=(KEPT_MAPS + 1) * W * (cells + cells // 4),
+        )
     convs = list(stem_convs(config, channels=channels, image_size=image_size))
-    kept = KEPT_MAPS * sum(conv.outputs for conv in convs)
-    return Cost(
+    return map_cost(
         params=sum(conv.params for conv in convs),
         macs=sum(conv.macs for conv in convs),
+        kept=KEPT_MAPS * sum(conv.outputs for conv in convs),
+    )
+
+
+def map_cost(*, params: int, macs: int, kept: int) -> Cost:
+    """Put together the cost of a stem, which keeps feature maps and has no tokens."""
+    return Cost(
+        params=params,
+        macs=macs,
         tokens=None,
         activations=0,
         checkpointed_activations=0,

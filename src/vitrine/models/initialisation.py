@@ -4,12 +4,15 @@ Patch kernel: lecun normal. Attention and MLP kernels: xavier uniform, each of q
 biases 0, MLP biases normal 1e-6. Positions: normal .02. Class token and head: zeros.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from typing import Any
 
 from torch import Tensor, nn
 
 from vitrine.models.attention import AttentionPooling, SelfAttention
+from vitrine.models.cnn_stem import CnnStem
 from vitrine.models.encoder import LayerScale, Mlp
+from vitrine.models.resnet_stem import ResNetStem
 
 POSITION_STD = 0.02
 MLP_BIAS_STD = 1e-6
@@ -18,6 +21,35 @@ DEIT_STD = 0.02
 REGISTER_STD = 1e-6
 # Standard deviation of a normal truncated at two deviations; dividing by it restores the intended one (as in JAX).
 TRUNCATED_NORMAL_STD = 0.87962566103423978
+
+
+def initialise_vit(model: Any) -> None:
+    """Fill every parameter of a ViT; a registered network as a stem has filled its own."""
+    for module in own_modules(model):
+        initialise_layer(module)
+    for table in model.positions:
+        for parameter in table.parameters():  # fixed sines and cosines have none
+            nn.init.normal_(parameter, std=POSITION_STD)
+    for token in (model.class_token, model.distillation_token):
+        if token is not None:
+            nn.init.zeros_(token)
+    if model.registers is not None:
+        nn.init.normal_(model.registers, std=REGISTER_STD)
+    if model.representation is not None:
+        lecun_normal_(model.representation.weight)
+        nn.init.zeros_(model.representation.bias)
+    for head in (model.head, model.distillation_head):
+        initialise_head(head, bias=model.config.head_bias)
+    if isinstance(model.stem, ResNetStem):
+        model.stem.zero_branches()
+
+
+def own_modules(module: nn.Module) -> Iterator[nn.Module]:
+    """List a module and all in it, in order, without the networks of others."""
+    yield module
+    for child in module.children():
+        if not isinstance(child, CnnStem):
+            yield from own_modules(child)
 
 
 def initialise_layer(module: nn.Module) -> None:
@@ -29,6 +61,10 @@ def initialise_layer(module: nn.Module) -> None:
     elif isinstance(module, (nn.LayerNorm, nn.GroupNorm)):
         nn.init.ones_(module.weight)
         nn.init.zeros_(module.bias)
+    elif isinstance(module, nn.RMSNorm):
+        nn.init.ones_(module.weight)
+    elif isinstance(module, nn.modules.batchnorm._BatchNorm):
+        module.reset_parameters()  # ones and zeros, and statistics of none
     elif isinstance(module, SelfAttention):
         xavier_each_(module.to_qkv, parts=3)
         xavier_each_(module.to_out)

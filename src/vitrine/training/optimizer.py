@@ -9,6 +9,7 @@ from torch import nn
 
 from vitrine.errors import ConfigError
 from vitrine.training.config import Decay, TrainingConfig
+from vitrine.training.lamb import Lamb
 from vitrine.training.muon import Muon
 
 LAST = ("norm.", "head.", "distillation_head.", "representation.", "attention_pooling.")
@@ -27,6 +28,8 @@ def make_optimizer(model: nn.Module, config: TrainingConfig) -> torch.optim.Opti
         return DecoupledSGD(groups, lr=1.0, momentum=config.momentum, fused=True)
     if config.optimizer == "adamw":
         return torch.optim.AdamW(groups, lr=1.0, betas=config.betas, fused=True)
+    if config.optimizer == "lamb":
+        return Lamb(groups, betas=config.betas)
     return Muon(groups, betas=config.betas, momentum=0.95)
 
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from vitrine.checkpoints.layouts import (
     bit_npz,
+    deit3,
     huggingface,
     native,
     official,
@@ -22,6 +23,7 @@ from vitrine.checkpoints.layouts import (
     torchvision,
 )
 from vitrine.checkpoints.layouts.bit_npz import BiTNpzLayout
+from vitrine.checkpoints.layouts.deit3 import DeiT3Layout
 from vitrine.checkpoints.layouts.layout import Configured, Hints, Layout
 from vitrine.checkpoints.layouts.native import NativeLayout, empty_state
 from vitrine.checkpoints.layouts.official import Generation
@@ -37,7 +39,7 @@ from vitrine.models.pyramid import PyramidConfig
 from vitrine.spelling import nearest
 
 Target = str
-"""Name of a layout to write: npz, official, hf, timm, torchvision, dinov2, vitrine, or a registered one."""
+"""Name of a layout to write: npz, official, hf, timm, torchvision, dinov2, deit3, vitrine, or a registered one."""
 Recogniser = Callable[[Index], Layout | None]
 Writer = Callable[[ModelConfig, Generation], Layout]
 
@@ -161,6 +163,7 @@ register_layout(
 register_layout(
     "torchvision", recognise=torchvision.recognise, for_model=lambda config, generation: TorchvisionLayout()
 )
+register_layout("deit3", recognise=deit3.recognise, for_model=lambda config, generation: DeiT3Layout())
 register_layout("timm", recognise=timm.recognise, for_model=_timm)
 register_layout("timm BiT", recognise=timm_bit.recognise)
 register_layout("pyramids", recognise=pyramids.recognise)

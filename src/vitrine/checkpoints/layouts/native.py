@@ -15,7 +15,7 @@ from vitrine.checkpoints.tensors import Index
 from vitrine.data.preparing.preprocess import Preprocess
 from vitrine.errors import CheckpointError
 from vitrine.models import Model, ModelConfig, build
-from vitrine.models.config import ResNetStemConfig
+from vitrine.models.stem_configs import ResNetStemConfig
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,9 +40,15 @@ class NativeLayout:
             return bit_config(
                 hints, units=units, root_width=width, channels=channels, num_classes=num_classes
             )
-        if "positions.0.rows" in index or "positions.1.table" in index:
+        of_parts = (
+            "positions.0.rows",
+            "positions.1.table",
+            "patch_norm.weight",
+            "blocks.0.branches.0.norm_1.weight",
+        )
+        if any(name in index for name in of_parts) or "norm.bias" not in index:
             raise CheckpointError(
-                f"{hints.path} holds positions of a kind that its names do not tell whole; "
+                f"{hints.path} holds positions, blocks or norms of a kind that its names do not tell whole; "
                 "the config.json that was saved with it is needed"
             )
         kernel = shape_of(index, "patch_projection.weight", hints=hints, axes=4)
@@ -103,7 +109,12 @@ def read_resnet(index: Index, hints: Hints, *, prefix: str) -> tuple[int, int, t
 
 def recognise(index: Index) -> NativeLayout | None:
     """Recognise our own names."""
-    if "blocks.0.attention.to_qkv.weight" in index or "stages.0.0.norm_1.weight" in index:
+    first = (
+        "blocks.0.attention.to_qkv.weight",
+        "blocks.0.branches.0.attention.to_qkv.weight",
+        "stages.0.0.norm_1.weight",
+    )
+    if any(name in index for name in first):
         return NativeLayout()
     return None
 
