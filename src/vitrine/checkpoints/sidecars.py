@@ -14,7 +14,7 @@ from vitrine.data.preparing.preprocess import Preprocess
 from vitrine.errors import CheckpointError, ConfigError
 from vitrine.models import BiTConfig, ModelConfig, PCPVTConfig, PVTv2Config, TNTConfig, ViTConfig
 from vitrine.models.config import as_size
-from vitrine.models.pyramid import PyramidConfig
+from vitrine.models.pyramid_config import PyramidConfig
 from vitrine.models.stem_configs import ResNetStemConfig
 from vitrine.runtime.files import parse_json
 

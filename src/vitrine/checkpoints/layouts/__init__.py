@@ -35,7 +35,7 @@ from vitrine.checkpoints.layouts.torchvision import TorchvisionLayout
 from vitrine.checkpoints.tensors import Index, TensorFile
 from vitrine.errors import CheckpointError, ConfigError
 from vitrine.models import BiTConfig, ModelConfig, TNTConfig
-from vitrine.models.pyramid import PyramidConfig
+from vitrine.models.pyramid_config import PyramidConfig
 from vitrine.spelling import nearest
 
 Target = str

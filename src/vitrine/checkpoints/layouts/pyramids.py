@@ -24,7 +24,7 @@ from vitrine.checkpoints.tensors import Index
 from vitrine.data.preparing.preprocess import Preprocess
 from vitrine.errors import CheckpointError
 from vitrine.models import ModelConfig, PCPVTConfig, PVTConfig, PVTv2Config
-from vitrine.models.pyramid import PyramidConfig
+from vitrine.models.pyramid_config import PyramidConfig
 
 Kind = Literal["PVT", "PVT v2", "timm PVT v2", "PCPVT"]
 CONFIGS: dict[Kind, type[PyramidConfig]] = {
