@@ -23,6 +23,7 @@ from vitrine.inspection.streaming import grid_of, joined, num_pieces, on_grid, p
 from vitrine.inspection.tokens import TokenNorms, token_colours, token_norms
 from vitrine.models import Model, ViT
 from vitrine.models.config import checked_layer
+from vitrine.models.families import family_of
 from vitrine.runtime.progress import track
 from vitrine.spelling import nearest
 
@@ -42,7 +43,7 @@ def check_selection(model: Model, selection: Selection, *, image_size: tuple[int
     if not isinstance(model, ViT):
         if selection.patch is not None or selection.layer is not None or selection.target is not None:
             raise ConfigError(
-                "a BiT ResNet has no patches, layers or class attention to choose; leave the options out"
+                f"a {family_of(model.config).kind} has no patch, layer or class to choose; leave the options out"
             )
         return
     if selection.layer is not None:

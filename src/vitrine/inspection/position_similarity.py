@@ -12,6 +12,7 @@ from torch import Tensor
 
 from vitrine.errors import ConfigError
 from vitrine.models import Model, ViT
+from vitrine.models.families import family_of
 from vitrine.models.positions import Grid
 
 
@@ -23,7 +24,9 @@ def position_similarity(model: Model, *, grid: Grid | None = None) -> NDArray[An
     the offset from k to p with the key of offset 0.
     """
     if not isinstance(model, ViT):
-        raise ConfigError("a BiT ResNet has no position embeddings; use a ViT or a hybrid")
+        raise ConfigError(
+            f"a {family_of(model.config).kind} has no positions to compare; use a ViT or a hybrid"
+        )
     if model.config.positions in ("none", "peg"):
         raise ConfigError(
             f"the model was made with positions={model.config.positions!r}: it has no position embeddings to compare"
