@@ -96,7 +96,7 @@ class TokenPerformer(HasFixedParameters, nn.Module):
 
     def mix(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """Attend in time and memory linear in N: sums over keys first. At least fp32, for the exponentials."""
-        if torch.is_autocast_enabled(q.device.type):
+        if not q.is_meta and torch.is_autocast_enabled(q.device.type):
             with torch.autocast(q.device.type, enabled=False):
                 return self.mix(q, k, v)
         kind = torch.promote_types(q.dtype, torch.float32)

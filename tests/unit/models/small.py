@@ -4,6 +4,7 @@ from torch import nn
 
 from vitrine.models import Model, create_model, register_cnn
 from vitrine.models.cnn_stem import CNNS
+from vitrine.models.stem_configs import TokensToTokenConfig
 
 
 def two_convolutions(channels: int) -> nn.Module:
@@ -79,7 +80,14 @@ PYRAMID = {
     "mlp_ratios": (2, 2, 2, 2),
 }
 KINDS |= {
-    "performer tokens": {**VIT, "patch_size": 16, "stem": "t2t", "positions": "sincos_1d"},
+    # Wide tokens with stirred weights are so far apart that a performer's exponentials underflow.
+    "performer tokens": {
+        **VIT,
+        "patch_size": 1,
+        "stem": TokensToTokenConfig(token_width=8),
+        "positions": "sincos_1d",
+    },
+    "fixed 1-D positions": {**VIT, "positions": "sincos_1d"},
     "transformer tokens": {**VIT, "patch_size": 16, "stem": "t2t_t", "positions": "sincos_1d"},
     "PEG": {**VIT, "positions": "peg", "initialisation": "deit"},
     "PEGs without class token": {**VIT, "positions": "peg", "peg_layers": (-1, 1), "pooling": "average"},
