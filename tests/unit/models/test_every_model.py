@@ -7,6 +7,7 @@ import torch
 from safetensors.torch import load, save
 from torch import Tensor
 from unit.models.small import FAMILIES, KINDS, small_model
+from variations import costly
 
 from vitrine.errors import ConfigError
 from vitrine.models import Model, ViT
@@ -15,9 +16,7 @@ from vitrine.models.encoder import ParallelBlock
 
 every_kind = pytest.mark.parametrize("kind", KINDS)
 # Compiling takes seconds per kind: `make test` compiles the plain ViT, `make slow` all kinds.
-every_kind_slowly = pytest.mark.parametrize(
-    "kind", [pytest.param(kind, marks=[] if kind == "class token" else pytest.mark.slow) for kind in KINDS]
-)
+every_kind_slowly = pytest.mark.parametrize("kind", costly(KINDS, quick=["class token"]))
 
 
 def images_for(model: Model, count: int = 2) -> Tensor:
