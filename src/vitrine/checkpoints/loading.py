@@ -142,9 +142,9 @@ def open_weights(
         metadata=file.metadata,
     )
     if beside.record is None:
-        found = understand(layout, file.index, hints)
-        record, assumed = foreign_record(layout, found, beside)
-        notes = (*found.notes, *assumed)
+        configured = understand(layout, file.index, hints)
+        record, assumed = foreign_record(layout, configured, beside)
+        notes = (*configured.notes, *assumed)
     else:
         is_foreign = is_saved_elsewhere(file, beside.settings, beside.record)
         shown = understand(layout, file.index, hints_of(beside.record, hints)).config if is_foreign else None
@@ -188,9 +188,11 @@ def fresh(name: str, *, image_size: tuple[int, int] | None) -> Opened:
     return Opened(weights=ModelWeights(model), record=record, notes=(note,))
 
 
-def foreign_record(layout: Layout, found: Configured, beside: Sidecars) -> tuple[Record, tuple[str, ...]]:
+def foreign_record(
+    layout: Layout, configured: Configured, beside: Sidecars
+) -> tuple[Record, tuple[str, ...]]:
     """Build the record of a foreign file: its own preprocessing and classes, or the layout's defaults."""
-    config, notes = found.config, []
+    config, notes = configured.config, []
     preprocess = beside.preprocess
     if preprocess is None:
         preprocess = layout.preprocess(config)

@@ -84,12 +84,12 @@ def read_json(path: Path) -> dict[str, Any]:
         return {}
     require_readable(path)
     try:
-        found = parse_json(path.read_text(encoding="utf-8"))
+        values = parse_json(path.read_text(encoding="utf-8"))
     except ValueError as error:
         raise CheckpointError(f"{path} is not JSON: {error}") from None
-    if not isinstance(found, dict):
+    if not isinstance(values, dict):
         raise CheckpointError(f"{path} is not a JSON object")
-    return found
+    return values
 
 
 def classes_in(settings: Mapping[str, Any]) -> tuple[str, ...] | None:

@@ -62,8 +62,8 @@ class PlainBody(nn.Module):
 
     def forward(self, pixels: Tensor) -> tuple[Tensor, ...]:
         """Return logits, where there is a head, and the embedding."""
-        found = self.model.features(pixels)  # a graph keeps only what its outputs need
-        return tuple(found[name] for name in ("logits", "representation") if name in found)
+        features = self.model.features(pixels)  # a graph keeps only what its outputs need
+        return tuple(features[name] for name in ("logits", "representation") if name in features)
 
 
 class InferenceViT(nn.Module):

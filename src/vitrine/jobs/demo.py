@@ -129,7 +129,7 @@ def create_folder(folder: Path) -> None:
 
 def num_faults_found(checked: CheckResult, faults: tuple[Fault, ...]) -> int:
     """Report the problems that the check found, and count the planted faults among them."""
-    found = {(issue.path, issue.problem) for issue in checked.issues}
+    reported = {(issue.path, issue.problem) for issue in checked.issues}
     for issue in checked.issues:
         notice(f"  {issue.problem}: {issue.path}: {issue.detail}")
-    return sum((fault.path, fault.problem) in found for fault in faults)
+    return sum((fault.path, fault.problem) in reported for fault in faults)

@@ -97,13 +97,13 @@ class BiT(Model):
         `root`, `stage_1` to `stage_4` (feature maps), `pooled` and `representation` (the same here), `logits`.
         """
         hidden = self.root(images)
-        found = {"root": hidden}
+        named = {"root": hidden}
         for stage in range(len(self.stages)):
-            hidden = found[f"stage_{stage + 1}"] = self.run_stage(hidden, stage=stage)
-        found["pooled"] = found["representation"] = self.pool(hidden)
+            hidden = named[f"stage_{stage + 1}"] = self.run_stage(hidden, stage=stage)
+        named["pooled"] = named["representation"] = self.pool(hidden)
         if self.head is not None:
-            found["logits"] = self.classify(found["pooled"])
-        return found
+            named["logits"] = self.classify(named["pooled"])
+        return named
 
     def last_map(self, images: Tensor) -> Tensor:
         """Return what is averaged: the last stage after norm and ReLU, (B, channels, rows, columns)."""

@@ -84,9 +84,9 @@ def resolve(name: str) -> tuple[ModelConfig, int | None]:
     if registered is not None:
         return registered, registered.image_size[0]
     for read in (read_vit, read_hybrid, read_bit, read_timm_vit, read_timm_hybrid, read_torchvision):
-        found = read(name.strip())
-        if found is not None:
-            return found
+        resolved = read(name.strip())
+        if resolved is not None:
+            return resolved
     raise ConfigError(
         f"no model is called {name!r}; nearest: {', '.join(nearest(name, [*VARIANTS, *variant_names()], 3))}",
         advice=[TryVerb("models", (), "to list all")],

@@ -228,7 +228,7 @@ def block_rules(config: ViTConfig, *, theirs: str, ours: str) -> list[Rule]:
     ):
         declared += layer(f"{theirs}.{name}", f"{ours}.{our_name}")
     if not config.qkv_bias:
-        declared = [found for found in declared if found.theirs != f"{theirs}.attn.qkv.bias"]
+        declared = [rule for rule in declared if rule.theirs != f"{theirs}.attn.qkv.bias"]
     if config.qk_norm:
         declared += layer(f"{theirs}.attn.q_norm", f"{ours}.attention.q_norm")
         declared += layer(f"{theirs}.attn.k_norm", f"{ours}.attention.k_norm")
