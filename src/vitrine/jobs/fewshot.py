@@ -5,8 +5,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from vitrine.checkpoints import load
+from vitrine.data.sources.source import Source
 from vitrine.errors import ConfigError
-from vitrine.evaluation.features import extract_features
+from vitrine.evaluation.features import Features, extract_features
 from vitrine.evaluation.fewshot import (
     FewShotResult,
     fewshot_accuracy,
@@ -85,7 +86,6 @@ def evaluate_fewshot(
     loaded = load(model, image_size=image_size)
     with joined_processes(device) as processes:
         place = processes.device
-        loaded.model.to(place)
         present(
             FewShotPlan(
                 model=model,
@@ -102,7 +102,7 @@ def evaluate_fewshot(
         )
         extract = functools.partial(
             extract_features,
-            loaded.model,
+            loaded.model.to(place),
             preprocess=loaded.preprocess,
             cache=cache,
             batch_size=batch_size,
@@ -130,13 +130,18 @@ def evaluate_fewshot(
         train_split=names[0],
         test_split=names[1],
         width=examples.rows.shape[1],
-        unreadable={
-            printable(source.name(index)): why
-            for source, features in ((train, examples), (test, tests))
-            for index, why in features.failures.items()
-        },
+        unreadable=_unreadable((train, examples), (test, tests)),
         result=result,
     )
+
+
+def _unreadable(*parts: tuple[Source, Features]) -> dict[str, str]:
+    """Return the names of images that cannot be read, and why."""
+    return {
+        printable(source.name(index)): why
+        for source, features in parts
+        for index, why in features.failures.items()
+    }
 
 
 def _parse_l2(text: str | None) -> list[float] | None:
