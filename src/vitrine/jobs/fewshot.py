@@ -101,29 +101,15 @@ def evaluate_fewshot(
             )
         )
         extract = functools.partial(
-            extract_features,
-            loaded.model.to(place),
-            preprocess=loaded.preprocess,
-            cache=cache,
-            batch_size=batch_size,
-            num_workers=workers,
-            device=place,
-            precision=precision,
-        )
+            extract_features, loaded.model.to(place), preprocess=loaded.preprocess, cache=cache,
+            batch_size=batch_size, num_workers=workers, device=place, precision=precision,
+        )  # fmt: skip
         examples = extract(train, what=f"Extracting features of {names[0]}")
         tests = extract(test, what=f"Extracting features of {names[1]}")
     result = fewshot_accuracy(
-        examples.rows,
-        examples.labels,
-        tests.rows,
-        tests.labels,
-        shots=wanted,
-        seeds=seeds,
-        l2=values,
-        probe=probe,
-        neighbours=neighbours,
-        class_names=train.classes,
-    )
+        examples.rows, examples.labels, tests.rows, tests.labels, shots=wanted, seeds=seeds, l2=values,
+        probe=probe, neighbours=neighbours, class_names=train.classes,
+    )  # fmt: skip
     return FewShotReport(
         model=model,
         data=printable(data),

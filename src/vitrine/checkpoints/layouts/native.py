@@ -40,11 +40,7 @@ class NativeLayout:
             return bit_config(
                 hints, units=units, root_width=width, channels=channels, num_classes=num_classes
             )
-        if "positions.0.rows" in index or "positions.1.table" in index:
-            raise CheckpointError(
-                f"{hints.path} holds positions of a kind that its names do not tell whole; "
-                "the config.json that was saved with it is needed"
-            )
+        require_plain_positions(index, hints)
         kernel = shape_of(index, "patch_projection.weight", hints=hints, axes=4)
         stem, channels = None, kernel[1]
         if "stem.root_conv.weight" in index:
@@ -118,3 +114,12 @@ def empty_model(config: ModelConfig) -> Model:
     """Build a model on the meta device: shapes, no memory."""
     with torch.device("meta"):
         return build(config)
+
+
+def require_plain_positions(index: Index, hints: Hints) -> None:
+    """Refuse positions of a kind that the names of tensors do not determine."""
+    if "positions.0.rows" in index or "positions.1.table" in index:
+        raise CheckpointError(
+            f"{hints.path} holds positions of a kind that its names do not tell whole; "
+            "the config.json that was saved with it is needed"
+        )
