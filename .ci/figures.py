@@ -104,7 +104,7 @@ def body_lines(function: Function) -> int:
 
 
 def is_one_verb(path: Path, source: Path) -> bool:
-    """Whether a file is one that the structure asks for: a verb's signature, its work, its view, or an entry point."""
+    """Whether the structure asks for a file: a verb's signature, its work, its view, or an entry point."""
     verbs = {verb.stem for verb in verb_files(source)}
     place = path.relative_to(source).parent.as_posix()
     return path.name in ("__main__.py", "version.py") or (
