@@ -39,13 +39,8 @@ def attention_distance(model: Model, images: Images) -> NDArray[Any]:
 
 def head_distances(weights: Tensor, between: Tensor, *, first: int) -> Tensor:
     """Return the mean distance of each head for attention (B, H, T, T) whose patches start at `first`: (B, H)."""
-<<<<<<< HEAD
     distances = []
-    for head in range(weights.shape[1]):  # one head's products in memory, not all
-=======
-    found = []
     for head in range(weights.shape[1]):  # one head's products in memory at a time
->>>>>>> main
         patches = weights[:, head, first:, first:]  # (B, N, N)
         far = (patches * between).sum(dim=-1) / patches.sum(dim=-1)
         distances.append(far.mean(dim=-1).double().cpu())

@@ -79,13 +79,8 @@ def as_shown(pixels: Tensor) -> NDArray[np.uint8]:
 
 
 def smaller_than_a_patch(source: Source, patch: tuple[int, int]) -> dict[int, tuple[int, int]]:
-<<<<<<< HEAD
-    """Return height and width of the images that are smaller than one patch, by their headers."""
-    sizes = {}
-=======
     """Return height and width of the images that are smaller than one patch, from their headers."""
-    found = {}
->>>>>>> main
+    sizes = {}
     for index in range(len(source)):
         try:
             facts = read_facts(source.read(index).data, name=source.name(index))

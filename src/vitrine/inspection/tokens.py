@@ -36,15 +36,9 @@ class TokenNorms:
 
     @property
     def outliers(self) -> NDArray[np.bool_]:
-<<<<<<< HEAD
-        """Patches longer than their image's limit, (B, GH, GW)."""
+        """Patches whose norm exceeds their image's limit, (B, GH, GW)."""
         is_outlier: NDArray[np.bool_] = self.patches > self.limits[:, None, None]
         return is_outlier
-=======
-        """Patches whose norm exceeds their image's limit, (B, GH, GW)."""
-        found: NDArray[np.bool_] = self.patches > self.limits[:, None, None]
-        return found
->>>>>>> main
 
 
 def token_colours(model: Model, images: Images, *, layer: int | None = None) -> NDArray[Any]:
