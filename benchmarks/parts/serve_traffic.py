@@ -1,6 +1,7 @@
 """A server under way, and clients on loopback that send it pictures: what `benchmarks/serve.py` measures with."""
 
 import asyncio
+import json
 import os
 import random
 import re
@@ -140,8 +141,8 @@ async def is_ready(port: int) -> dict[str, object]:
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     writer.write(b"GET /ready HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
     answer = await reader.read()
-    found: dict[str, object] = json.loads(answer.partition(b"\r\n\r\n")[2])
-    return found
+    status: dict[str, object] = json.loads(answer.partition(b"\r\n\r\n")[2])
+    return status
 
 
 async def send_mutated(port: int, whole: list[bytes], mutated: object, *, count: int) -> dict[int, int]:
