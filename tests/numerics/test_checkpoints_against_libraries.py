@@ -17,7 +17,7 @@ from unit.checkpoints.made import images, logits, small_vit
 from vitrine.checkpoints import convert, load, save
 from vitrine.errors import CheckpointError
 from vitrine.models import BiTConfig, Model, build, create_model
-from vitrine.models.config import ResNetStemConfig
+from vitrine.models.stem_configs import ResNetStemConfig
 
 import_torchvision()
 TOLERANCE = 1e-5
