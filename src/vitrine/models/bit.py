@@ -67,7 +67,7 @@ class BiT(Model):
 
     def root(self, images: Tensor) -> Tensor:
         """Convolve 7x7 and pool to a quarter of the height and width; a 3x3 root keeps the size."""
-        self.require_images(images)
+        self.require_image_shape(images.shape)
         if self.config.root == "3x3":
             return self.root_conv(images)
         # BiT pads the maximum with zeros, not with -inf.

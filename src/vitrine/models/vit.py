@@ -91,7 +91,7 @@ class ViT(Model):
 
     def run_stem(self, images: Tensor) -> Tensor:
         """Return the input of the patch embedding: a hybrid's feature map, or the images unchanged."""
-        self.require_images(images)
+        self.require_image_shape(images.shape)
         require_tiling((images.shape[2], images.shape[3]), self.config.token_stride)
         maps: Tensor = self.stem(images)
         return maps
