@@ -19,8 +19,7 @@ from torch import Tensor, nn
 
 from vitrine.models import BiT, Model, ViT
 from vitrine.models.config import ViTConfig
-from vitrine.models.encoder import Block, LayerScale, ParallelBlock
-from vitrine.models.patches import cut_patches
+from vitrine.models.encoder import Block, LayerScale, ParallelBlock, cut_patches
 from vitrine.models.resnet_stem import SameConv2d
 from vitrine.models.standardised_conv import StandardisedConv2d
 
