@@ -60,7 +60,7 @@ def main() -> None:
 
 
 def class_folders(images: Path | None, folder: Path, *, count: int) -> Path:
-    """Link `count` of the images into class folders (by the first letters of their names), or make some."""
+    """Link `count` images into class folders (by the first letters of their names), or generate some."""
     root = folder / "set"
     if images is None:
         make_jpegs(root, count=count)
@@ -74,7 +74,7 @@ def class_folders(images: Path | None, folder: Path, *, count: int) -> Path:
 
 
 def make_jpegs(root: Path, *, count: int) -> None:
-    """Write pictures of 375 x 500 with detail at every scale, about 100 kB each as photographs are."""
+    """Write pictures of 375 x 500 with detail at every scale, about 100 kB each like photos."""
 
     def make(number: int) -> None:
         generator = np.random.default_rng(number)
@@ -115,7 +115,7 @@ def timms(root: Path, options: argparse.Namespace, *, workers: int) -> Iterator[
         persistent_workers=False,
         device=torch.device("cpu"),
     )
-    # The loader inside: uint8 batches by timm's fast collate, before it normalises them, as ours.
+    # timm's inner loader: uint8 batches by its fast collate, before it normalises them, like ours.
     for images, _ in loader.loader:
         yield len(images)
 
@@ -164,7 +164,7 @@ def on_cpu(root: Path, options: argparse.Namespace) -> dict[str, Any]:
                 costs[name].append((cpu_seconds() - before) / options.count)
         figures[f"{workers} workers"] = {"images/s": rates, "CPU seconds per image": costs}
         for name, found in rates.items():
-            # By round: what slows the machine down in a round slows all of them.
+            # Compared by round: other load slows all of them alike.
             ratio = statistics.median(a / b for a, b in zip(rates["vitrine"], found, strict=True))
             saved = statistics.median(b / a for a, b in zip(costs["vitrine"], costs[name], strict=True))
             times = (
@@ -180,7 +180,7 @@ def on_cpu(root: Path, options: argparse.Namespace) -> dict[str, Any]:
 
 
 def cpu_seconds() -> float:
-    """CPU time of this process and of the workers that have ended: hardly changed by a busy machine."""
+    """CPU time of this process and of finished workers: a busy machine hardly changes it."""
     times = os.times()
     return times.user + times.system + times.children_user + times.children_system
 

@@ -99,7 +99,7 @@ def latency(options: argparse.Namespace) -> None:
 
 
 async def one_client(port: int, photo: bytes, *, count: int) -> dict[str, list[float]]:
-    """Send blocks of requests, by turns over a kept connection and over new ones; return their seconds."""
+    """Send blocks of requests, alternately over a keep-alive connection and over new ones; return their seconds."""
     requests = {
         "/health": b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n",
         "/predict": predict_request(photo),
@@ -154,7 +154,7 @@ def load(options: argparse.Namespace) -> None:
 
 
 def take_turns(photos: list[bytes], options: argparse.Namespace) -> None:
-    """Let the three work in turns; print every round, and the medians of rates, times and of their ratios."""
+    """Run the three in turns; print every round, and the medians of rates, times and ratios."""
     turns: list[tuple[dict[str, float], Load, Load]] = []
     alone_command = part_command("model-alone", options, "--round-seconds", str(options.round_seconds))
     alone = subprocess.Popen(alone_command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
@@ -225,7 +225,7 @@ def described(alone: dict[str, float], served: Load, plain: Load) -> str:
 
 
 def memory_growth(memory: list[float]) -> tuple[float, str]:
-    """Compare the mean of the last fifth with that of the second: the first is warming up."""
+    """Compare the mean of the last fifth with that of the second fifth; the first fifth is warm-up."""
     fifth = max(1, len(memory) // 5)
     early, late = statistics.mean(memory[fifth : 2 * fifth] or memory), statistics.mean(memory[-fifth:])
     return late / early - 1, f"{early / 2**20:.0f} MiB early, {late / 2**20:.0f} MiB late"
@@ -238,7 +238,7 @@ def read_photos(folder: str) -> list[bytes]:
 
 
 def smaller(photo: bytes, side: int) -> bytes:
-    """Make a photo's shorter side so long, JPEG again."""
+    """Resize a photo's shorter side and encode it as JPEG again."""
     with Image.open(io.BytesIO(photo)) as image:
         factor = side / min(image.size)
         size = (max(side, round(image.width * factor)), max(side, round(image.height * factor)))

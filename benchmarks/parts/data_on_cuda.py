@@ -22,16 +22,16 @@ from vitrine.models.kernels import use_kernels
 
 
 def on_cuda(root: Path, options: argparse.Namespace) -> dict[str, Any]:
-    """Time a training step on synthetic batches and on files, in rounds; and the parts of the way there alone."""
+    """Time a training step on synthetic batches and on files, in rounds; and each part of loading alone."""
     figures: dict[str, Any] = {}
     source, device = open_source(root), torch.device("cuda")
     view = TrainView(size=(options.size, options.size))
-    # The paper's own augmentation is crop and flip alone; the other is what small data needs.
+    # The paper's own augmentation is only crop and flip; the other one is for small data.
     paper, strong = Augment(), Augment(num_operations=2, magnitude=10, mixup=0.2)
     cells = [(int(cell.split(":")[0]), float(cell.split(":")[1])) for cell in options.cells.split(",")]
     with contextlib.ExitStack() as stack:
         loaders = {}
-        for workers, share in cells:  # all at once: processes start while the model is compiled
+        for workers, share in cells:  # all loaders at once: processes start while the model is compiled
             name = f"{workers} processes, {100 * share:.0f} % on the device"
             loaders[name] = stack.enter_context(
                 Loader(
@@ -90,7 +90,7 @@ def on_cuda(root: Path, options: argparse.Namespace) -> dict[str, Any]:
 
 
 def inputs(batches: Iterable[Batch], config: Augment) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-    """Augment batches and turn them into the model's input."""
+    """Augment batches and convert them to the model's input."""
     for batch in batches:
         pixels, targets = augment(
             batch.images, batch.labels, batch.rows, config=config, num_classes=1000, seed=0
@@ -163,9 +163,9 @@ def training_step(device: torch.device, *, compiled: bool) -> Callable[[torch.Te
 
 
 def step_rate(step: Callable[..., None], batches: Iterable[Any]) -> tuple[float, float]:
-    """Images a second of training, and how long the host waits for a batch in ms; ten steps are not counted.
+    """Images per second of training, and the host's wait for a batch in ms; the first ten steps are not counted.
 
-    The device's own clock is read, so that nobody has to wait for it: a loader would gain batches meanwhile.
+    The device's own clock is read, because a synchronisation would give the loader time to prepare batches.
     """
     images, waited, asked = 0, 0.0, 0.0
     begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
@@ -184,7 +184,7 @@ def step_rate(step: Callable[..., None], batches: Iterable[Any]) -> tuple[float,
 
 
 def rate(batches: Iterator[int], *, uncounted: int = 2) -> float:
-    """Images a second once the first batches have come: starting processes is not counted."""
+    """Images per second after the first batches: starting processes is not counted."""
     images, start = 0, 0.0
     for number, count in enumerate(batches):
         if number == uncounted - 1:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def model_alone(options: argparse.Namespace) -> None:
-    """Choose the best of four ways to use the cores, pixels ready in memory; then take a turn for every line read."""
+    """Choose the best of four ways to use the cores with pixels in memory; then run once for every line read."""
     import threading
 
     import torch
@@ -59,7 +59,7 @@ def model_alone(options: argparse.Namespace) -> None:
         (1, cores(), 32, each),
     ]
     speeds = [rate(*way, seconds=options.round_seconds / 2) for way in ways]
-    # By processor time, which other work on the machine changes least.
+    # By CPU time, which other work on the machine changes least.
     best = min(range(len(ways)), key=lambda number: speeds[number]["ms"])
     threads, workers, batch, _ = ways[best]
     print(f"model alone: {workers} x {threads} threads, batches of {batch}", flush=True)
@@ -68,7 +68,7 @@ def model_alone(options: argparse.Namespace) -> None:
 
 
 def plain_server(options: argparse.Namespace) -> None:
-    """The same model as a tutorial would serve it: one request at a time, all cores for it."""
+    """The same model as a tutorial would serve it: one request at a time on all cores."""
     import uvicorn
     from fastapi import FastAPI, Request
 

@@ -20,7 +20,7 @@ FILLING_SECONDS = 1.5
 
 @dataclass
 class Load:
-    """What the clients saw."""
+    """The responses seen by the clients."""
 
     seconds: float = 0.0
     latencies: list[float] = field(default_factory=list)
@@ -39,7 +39,7 @@ class Load:
 
 @contextmanager
 def running(command: list[str]) -> Iterator[tuple[int, int]]:
-    """Start a server; its port and process number for the block, then stop it."""
+    """Start a server and yield its port and process id, then stop it."""
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
     server = subprocess.Popen(
         command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True, env=environment
@@ -85,7 +85,7 @@ async def clients(
             await asyncio.sleep(min(1.0, seconds / 20))
 
     async def measure() -> None:
-        """Leave out the time in which the queue fills, and that in which it empties."""
+        """Exclude the time in which the queue fills or empties."""
         await asyncio.sleep(FILLING_SECONDS)
         start, count = time.perf_counter(), len(load.latencies)
         spent, busy = processor_seconds(pid) + time.process_time(), busy_seconds()
@@ -130,7 +130,7 @@ def processor_seconds(pid: int) -> float:
 
 
 def busy_seconds() -> float:
-    """Processor time that anybody on this machine has used so far."""
+    """CPU time of all processes on this machine so far."""
     user, nice, system, _, _, *interrupts = map(
         int, Path("/proc/stat").read_text().split("\n")[0].split()[1:]
     )

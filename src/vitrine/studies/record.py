@@ -10,12 +10,13 @@ from vitrine.models.config import ModelConfig
 from vitrine.recipes import Recipe
 from vitrine.reports.charts import Chart
 from vitrine.studies.results import Results
-from vitrine.studies.run_keys import settings_of
+from vitrine.studies.run_keys import later_fields, settings_of
 from vitrine.studies.scales import Scale
 from vitrine.studies.verdicts import Finding
 
 Role = Literal["measured", "preparation"]
 Work = Literal["training", "speed"]
+Use = Literal["weights", "teacher"]
 # The fields of a run that its key depends on, beside model and recipe (`vitrine.studies.run_keys`).
 KEY_FIELDS = (
     "study", "group", "seed", "settings", "data", "num_images", "after", "keeps_positions", "probes", "role", "work",
@@ -58,7 +59,9 @@ class Run:
     num_images: int | None = None
     """How many training images, drawn at random by the seed; None for all."""
     after: str | None = None
-    """The run whose weights it starts from."""
+    """The run that must be finished first."""
+    uses: Use = "weights"
+    """What it takes from the run before: weights to start from, or the whole model as its teacher."""
     keeps_positions: bool = True
     """Whether position embeddings from another resolution are resampled; otherwise they are new."""
     probes: bool = False
@@ -75,6 +78,7 @@ class Run:
         """Hash everything that decides the result, the data and the run before it included."""
         values = {
             **{name: getattr(self, name) for name in KEY_FIELDS},
+            **later_fields(self, (*KEY_FIELDS, "model", "recipe")),
             **settings_of(self.model, self.recipe),
             "data_is": fingerprints.get(self.data, ""),
             "before": before,

@@ -105,16 +105,22 @@ def _known(
     record: Any, names: Iterable[str], later: dict[str, Any], *, path: str, others: Iterable[str] = ()
 ) -> dict[str, Any]:
     """Return the fields of these names; fields beside them and `others` that are not at their default are `later`."""
-    known, skipped = {name: _plain(getattr(record, name)) for name in names}, set(others)
+    known = {name: _plain(getattr(record, name)) for name in names}
+    for name, value in later_fields(record, (*known, *others)).items():
+        later[f"{path}.{name}"] = value
+    return known
+
+
+def later_fields(record: Any, known: Iterable[str]) -> dict[str, Any]:
+    """Return the fields of a record that are neither known nor at their default."""
+    names, values = set(known), {}
     for field in dataclasses.fields(record):
-        if field.name in known or field.name in skipped:
-            continue
-        value = getattr(record, field.name)
         factory = field.default_factory
         default = field.default if factory is dataclasses.MISSING else factory()
-        if value != default:
-            later[f"{path}.{field.name}"] = _plain(value)
-    return known
+        value = getattr(record, field.name)
+        if field.name not in names and value != default:
+            values[field.name] = _plain(value)
+    return values
 
 
 def _plain(value: Any) -> Any:
