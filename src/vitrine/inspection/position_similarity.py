@@ -34,8 +34,8 @@ def position_similarity(model: Model, *, grid: Grid | None = None) -> NDArray[An
     rows, columns = grid or model.config.grid_size
     with torch.no_grad():
         tiles = [_similarity(model, table, (rows, columns)) for table in model.positions]
-    found = torch.stack(tiles).view(len(tiles), rows * columns, rows, columns).cpu().numpy()
-    return found if model.config.position_placement == "every_layer" else found[0]
+    cosines = torch.stack(tiles).view(len(tiles), rows * columns, rows, columns).cpu().numpy()
+    return cosines if model.config.position_placement == "every_layer" else cosines[0]
 
 
 def _similarity(model: ViT, table: torch.nn.Module, grid: Grid) -> Tensor:

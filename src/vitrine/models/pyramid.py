@@ -155,7 +155,7 @@ class Pyramid(Model):
 
     def checked(self, images: Tensor) -> Tensor:
         """Refuse images of other channels, or of a size that the stages cannot halve."""
-        self.require_images(images)
+        self.require_image_shape(images.shape)
         self.require_size((images.shape[2], images.shape[3]))
         return images
 
@@ -260,7 +260,7 @@ def drop_rates(config: PyramidConfig) -> list[list[float]]:
 
 def to_map(tokens: Tensor, grid: Grid) -> Tensor:
     """Set tokens (B, N, D) on their grid: (B, D, GH, GW)."""
-    return tokens.transpose(1, 2).reshape(len(tokens), -1, *grid)
+    return tokens.transpose(1, 2).reshape(tokens.shape[0], -1, *grid)
 
 
 def to_tokens(maps: Tensor) -> Tensor:

@@ -95,9 +95,9 @@ def detect(file: TensorFile, *, config: ModelConfig | None = None) -> tuple[Tens
     ]
     # Two recognised prefixes, one inside the other, are the same model with more or fewer of its tensors.
     shortest = [
-        found
-        for found in inner
-        if not any(found[0] != other[0] and found[0].startswith(other[0]) for other in inner)
+        nested
+        for nested in inner
+        if not any(nested[0] != other[0] and nested[0].startswith(other[0]) for other in inner)
     ]
     if len(shortest) == 1:
         prefix, layout = shortest[0]
