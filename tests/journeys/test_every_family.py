@@ -69,8 +69,8 @@ def test_every_verb_works(family: str, tmp_path: Path, monkeypatch: pytest.Monke
     pictures = tmp_path / "pictures"
     for number in range(3):
         save(pictures / f"{number}.png", photo(number))
-    succeed("embed", whole, pictures, "--out", tmp_path / "features.npz", *QUICK)
-    rows = np.load(tmp_path / "features.npz")["features"]
+    succeed("embed", whole, pictures, "--out", tmp_path / "features.npy", *QUICK)
+    rows = np.load(tmp_path / "features.npy")
     assert rows.shape == (3, 16) and np.ptp(rows) > 0
     succeed("predict", whole, pictures, *QUICK)
     succeed("inspect", whole, pictures, "--out", tmp_path / "looked", *QUICK)
