@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from vitrine.errors import ConfigError, DataError
-from vitrine.models import Model, ViT, ViTConfig
+from vitrine.models import BiT, Model, ViT, ViTConfig
 from vitrine.models.families import family_of
 
 Images: TypeAlias = Tensor | Iterable[Tensor]
@@ -21,6 +21,8 @@ MOST_AT_ONCE = 16
 
 def require_attention(model: Model) -> ViT:
     """Return the model if it has attention; raise an error otherwise."""
+    if isinstance(model, BiT):
+        raise ConfigError("a BiT ResNet has no attention to look at; use a ViT or a hybrid")
     if not isinstance(model, ViT):
         raise ConfigError(
             f"figures of attention need one sequence of tokens through all layers, which a "
