@@ -9,7 +9,7 @@ from vitrine.recipes.recipe import Recipe
 from vitrine.runs.run_data import RunData
 from vitrine.runtime.progress import notice
 
-# Images of the largest class per image of the smallest, from which on classes are uneven (docs/experiments.md).
+# Images of the largest class per image of the smallest, from which on classes are uneven: a choice, not measured.
 UNEVEN = 4
 
 
