@@ -17,8 +17,8 @@ from typing import Any
 import torch
 
 import vitrine
-from vitrine.cli.json_output import plain
 from vitrine.cli.lines import show
+from vitrine.cli.running import plain
 from vitrine.cli.views import result_lines
 
 OTHER_L2 = "1,16,128,1024,8192"

@@ -20,7 +20,7 @@ from vitrine.data.loading.resident import pixels_of
 from vitrine.data.sources.opening import open_source
 from vitrine.models import create_model
 from vitrine.models.kernels import use_kernels
-from vitrine.training.schedule import learning_rate
+from vitrine.training.optimizer import learning_rate
 
 PEAK, WARMUP = 5e-4, 100
 PRECISIONS = ("fp32", "bf16", "fp8")

@@ -77,7 +77,10 @@ def methods(rows: Tensor, labels: Tensor) -> dict[str, Score]:
     closed_form = fit_closed_form(rows, labels, num_classes=num_classes)
 
     def logits(features: Tensor) -> Tensor:
-        return closed_form.sharpness * closed_form.scores(features)
+        scores = closed_form.sharpness * closed_form.scores(features)
+        return scores - scores.mean(
+            1, keepdim=True
+        )  # softmax ignores the mean; the virtual logit needs it to be 0
 
     means = torch.stack([rows[labels == k].mean(0) for k in range(num_classes)])  # (K, D)
     within = whitening(rows - means[labels])
@@ -115,7 +118,7 @@ def nearest(features: Tensor, means: Tensor, whiten: Tensor) -> Tensor:
 def residual(rows: Tensor) -> Score:
     """Length outside of the principal subspace of the training features."""
     mean = rows.mean(0)
-    values, vectors = torch.linalg.eigh((rows - mean).T @ (rows - mean))
+    vectors = torch.linalg.eigh((rows - mean).T @ (rows - mean)).eigenvectors
     rest = vectors[:, : rows.shape[1] // 2]  # the lowest half of the variance
     return lambda features: ((features - mean) @ rest).norm(dim=1)
 

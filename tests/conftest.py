@@ -1,6 +1,10 @@
-"""What every test starts with: a cache folder of its own test run, one thread, and no GPU tests without a GPU."""
+"""What every test starts with: a cache folder of its own test run, one thread, default signals, GPU tests skipped.
+
+GPU tests are skipped only where there is no GPU.
+"""
 
 import os
+import signal
 import tempfile
 from pathlib import Path
 
@@ -13,6 +17,12 @@ if not torch.cuda.is_available():
 
 # As in the processes that tests start (journeys/commandline.py): the number of threads decides the last bits.
 torch.set_num_threads(1)
+
+# A run started with nohup, or in the background of a script, inherits ignored signals, and training rightly leaves
+# those ignored. Tests of signals need the usual ones, in the processes that they start too.
+for number in (signal.SIGINT, signal.SIGHUP, signal.SIGQUIT):
+    if signal.getsignal(number) == signal.SIG_IGN:
+        signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
 
 
 def pytest_configure(config: pytest.Config) -> None:

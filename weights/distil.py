@@ -32,8 +32,8 @@ from torch import Tensor, nn
 import vitrine
 from vitrine.data.preparing.preprocess import Preprocess
 from vitrine.evaluation.fewshot import fewshot_accuracy
-from vitrine.training.averaging import Averages
 from vitrine.training.muon import Muon
+from vitrine.training.state import Averages
 
 # A training picture whose teacher token has this cosine to a test picture's is taken for a copy of it.
 COPY_COSINE = 0.93

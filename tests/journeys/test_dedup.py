@@ -128,8 +128,10 @@ def test_discs_of_other_colours_are_neither_conflicting_nor_excluded(vitrine, tm
             save(tmp_path / "discs" / f"colour-{number}" / f"{place}.png", pixels)
             if number:
                 save(tmp_path / "others" / f"colour-{number - 1}" / f"{place}.png", pixels)
-    checked = json.loads(vitrine("check", tmp_path / "discs", "--out", tmp_path / "check", "--json").stdout)
-    assert "conflicting labels" not in checked["problems"]
+    _, checked, _ = vitrine("check", tmp_path / "discs", "--out", tmp_path / "check", "--json")
+    assert "conflicting labels" not in json.loads(checked)["problems"]
     red = tmp_path / "discs" / "colour-0"
-    compared = vitrine("dedup", red, "--against", tmp_path / "others", "--out", tmp_path / "pairs", "--json")
-    assert json.loads(compared.stdout)["num_excluded"] == 0
+    _, compared, _ = vitrine(
+        "dedup", red, "--against", tmp_path / "others", "--out", tmp_path / "p", "--json"
+    )
+    assert json.loads(compared)["num_excluded"] == 0

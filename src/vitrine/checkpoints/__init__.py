@@ -1,4 +1,4 @@
-"""Weights and their record to disk and back, in our own format and in every other that ViTs come in."""
+"""Weights and their record to disk and back, in our own format and in other libraries' formats."""
 
 from vitrine.checkpoints.converting import Conversion, convert
 from vitrine.checkpoints.layouts import Generation, Target

@@ -1,6 +1,6 @@
-"""Weights made to fit: another resolution, other channels, other classes, positions as a layout wants them.
+"""Adapt weights to another resolution, other channels, other classes or a layout's positions.
 
-Each change says what it did in one sentence.
+Each change reports itself in one sentence.
 """
 
 import dataclasses
@@ -15,8 +15,8 @@ from torch import Tensor
 from vitrine.checkpoints.tensors import Spec
 from vitrine.checkpoints.weights import ChangedWeights, Weights
 from vitrine.errors import ConfigError
-from vitrine.models import BiTConfig, ModelConfig, ViTConfig
-from vitrine.models.config import require_tiling
+from vitrine.models import ModelConfig, ViTConfig
+from vitrine.models.config import head_width, require_tiling, shown
 from vitrine.models.families import family_of
 from vitrine.models.positions import Learned1D, Learned2D, SinCos2D, position_tables, resample_grid
 from vitrine.spelling import counted
@@ -29,7 +29,7 @@ def at_image_size(weights: Weights, image_size: tuple[int, int]) -> Changed:
     """Resample the positions for images of another size."""
     config = weights.config
     if not isinstance(config, ViTConfig):
-        return ChangedWeights(weights, dataclasses.replace(config, image_size=image_size), {}), ""
+        return at_size_of_family(weights, image_size)
     require_tiling(image_size, config.token_stride)
     changed = dataclasses.replace(config, image_size=image_size)
     old, new, how = config.grid_size, changed.grid_size, config.position_resampling
@@ -38,7 +38,7 @@ def at_image_size(weights: Weights, image_size: tuple[int, int]) -> Changed:
     def resampled(table: Tensor) -> Tensor:
         return torch.cat([table[:, :slots], resample_grid(table[:, slots:], old, new, how=how)], dim=1)
 
-    # What to do with each kind of table; appendix D.4 has one per model or one per layer.
+    # How to resample each kind of table; appendix D.4 has one per model or one per layer.
     changes: dict[str, Callable[[Tensor], Tensor]] = {
         "table": resampled,
         "rows": lambda rows: resample_grid(rows, (old[0], 1), (new[0], 1), how=how),
@@ -57,16 +57,32 @@ def at_image_size(weights: Weights, image_size: tuple[int, int]) -> Changed:
     ), f"{what} ({how.replace('_', ' ')})" if makers else ""
 
 
+def at_size_of_family(weights: Weights, image_size: tuple[int, int]) -> Changed:
+    """Change a model as its family says: nothing but the config, or tensors by name."""
+    config = weights.config
+    changed = dataclasses.replace(config, image_size=image_size)
+    resample = family_of(config).resample
+    makers = (
+        {}
+        if resample is None
+        else {name: remade(weights, name, change) for name, change in resample(config, image_size).items()}
+    )
+    note = (
+        f"{counted(len(makers), 'position table')} resampled for {shown(image_size)} pixels" if makers else ""
+    )
+    return ChangedWeights(weights, changed, makers, "resampled"), note
+
+
 def with_channels(weights: Weights, channels: int) -> Changed:
     """Adapt the first kernel: one channel sums the others, more repeat them at the same total strength."""
     if channels < 1:
         raise ConfigError(f"channels must be at least 1, got {channels}")
     config = weights.config
-    if not isinstance(config, ViTConfig | BiTConfig):
-        raise ConfigError(f"cannot adapt a {family_of(config).kind} to other channels", option="channels")
-    name = "root_conv.weight" if isinstance(config, BiTConfig) else "patch_projection.weight"
+    name = family_of(config).pixel_kernel
     if isinstance(config, ViTConfig) and config.stem:
         name = "stem.root_conv.weight"
+    if name is None:
+        raise ConfigError(f"cannot adapt a {family_of(config).kind} to other channels", option="channels")
     old = config.channels
 
     def adapted(kernel: Tensor) -> Tensor:
@@ -84,16 +100,16 @@ def with_channels(weights: Weights, channels: int) -> Changed:
 
 
 def with_num_classes(weights: Weights, num_classes: int | None) -> Changed:
-    """Put a new head of zeros in place of the old one and of its hidden layer; None takes the head away."""
+    """Replace the head and its hidden layer by a new head of zeros; None removes the head."""
     config = weights.config
     dtype = next(iter(weights.index.values())).dtype
     options: dict[str, Any] = {"num_classes": num_classes}
-    width = config.width if isinstance(config, ViTConfig) else config.representation_width
     dropped = ""
     if isinstance(config, ViTConfig) and config.representation_width and num_classes:
         options["representation_width"] = None  # section 3.1: the whole pre-training head is removed
         dropped = " and its hidden layer"
     changed: ModelConfig = dataclasses.replace(config, **options)
+    width = head_width(changed)
     if num_classes is None:
         return ChangedWeights(weights, changed, {}), "head taken away: the model answers with features"
     makers: dict[str, Made] = {}
@@ -109,7 +125,7 @@ def with_num_classes(weights: Weights, num_classes: int | None) -> Changed:
 
 
 def with_slots(weights: Weights, has_slots: bool) -> Changed:
-    """Give class and distillation token positions of zero, or add theirs to the tokens: the same sums."""
+    """Give class and distillation tokens positions of zero, or add their positions to the tokens: equal sums."""
     config = weights.config
     if not isinstance(config, ViTConfig) or not config.num_prefix_tokens or config.positions != "learned_1d":
         return weights, ""
@@ -141,7 +157,7 @@ def merged_token(weights: Weights, name: str, slot: int) -> Tensor:
 
 
 def with_table(weights: Weights) -> Changed:
-    """Write positions that are made of factors, or computed, out as one table."""
+    """Write factored or computed positions as one table."""
     config = weights.config
     if (
         not isinstance(config, ViTConfig)
@@ -168,14 +184,14 @@ def with_table(weights: Weights) -> Changed:
 
 
 def remade(weights: Weights, name: str, make: Callable[[Tensor], Tensor]) -> Made:
-    """Describe a tensor that is made from the one of the same name."""
+    """Describe a tensor that is computed from the one of the same name."""
     old = weights.index[name]
     shape = tuple(make(torch.empty(old.shape, dtype=old.dtype, device="meta")).shape)
     return Spec(shape, old.dtype), lambda: make(weights.read(name))
 
 
 def stretched(table: Tensor, length: int) -> Tensor:
-    """Resample relative keys along their line, the ends aligned."""
+    """Resample relative keys in 1-D, the ends aligned."""
     line = table.T[None].float()
     line = torch.nn.functional.interpolate(line, size=length, mode="linear", align_corners=True)
     return line[0].T.to(table.dtype).contiguous()

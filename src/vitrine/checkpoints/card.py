@@ -15,7 +15,7 @@ MAX_NAMES = 20
 
 
 def card(record: Record, *, layout: Layout) -> str:
-    """Write the card: what the model is, how its input is made, how to load it."""
+    """Write the card: the model, its preprocessing, how to load it."""
     config, preprocess = record.config, record.preprocess
     name = record.variant or family_of(config).kind
     lines = ["---", "library_name: vitrine", "tags: [image-classification, vision-transformer]", "---", ""]
@@ -52,9 +52,9 @@ def card(record: Record, *, layout: Layout) -> str:
 
 
 def recipe_section(record: Record) -> list[str]:
-    """Write what a model was trained with, if that is known."""
+    """Describe the training of a model, if known."""
     if not record.recipe:
         return []
-    # What the recipe reached elsewhere is nothing that this model has shown.
+    # The recipe's claim is omitted: this model has not shown it.
     recipe = {name: value for name, value in record.recipe.items() if name != "claim"}
     return ["", "## Recipe", "", "```json", json.dumps(recipe, indent=2), "```"]

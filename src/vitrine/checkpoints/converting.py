@@ -1,4 +1,4 @@
-"""From any layout to any other, tensor by tensor, with a report that proves what came out."""
+"""Convert any layout to any other, tensor by tensor, with a report that proves the result."""
 
 import gc
 from dataclasses import dataclass
@@ -7,12 +7,12 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from vitrine.checkpoints.checksum import require_sha256
 from vitrine.checkpoints.layouts import Generation, Target
 from vitrine.checkpoints.libraries import LIBRARIES, NoAnswerError, outputs_of
 from vitrine.checkpoints.loading import Opened, adapt, load, open_weights
 from vitrine.checkpoints.locating import in_folder
 from vitrine.checkpoints.reading import open_tensors
+from vitrine.checkpoints.reading.safetensors_file import require_sha256
 from vitrine.checkpoints.report import Parity, TensorLine, describe_tensors, largest_difference
 from vitrine.checkpoints.saving import Prepared, prepare, write
 from vitrine.checkpoints.tensors import require_readable
@@ -24,17 +24,17 @@ from vitrine.runtime.result import Result
 
 NUM_RANDOM_IMAGES = 2
 MAX_GIVEN_IMAGES = 8
-# What the libraries' own models compute with, where no setting in a file can tell them otherwise.
+# Constants of the libraries' own models that no setting in a file can change.
 LIBRARY_EPS = {"timm": 1e-6, "npz": 1e-6, "dinov2": 1e-6}
 ONLY_ERF = ("torchvision", "dinov2")
-# Group norm, then what standardisation adds to the deviation and to the variance.
+# Epsilons of group norm, then those that standardisation adds to the deviation and to the variance.
 STEM_EPS = {"npz": (1e-6, 1e-5, 0.0), "timm": (1e-5, 0.0, 1e-8)}
 BIT_EPS = {"npz": (1e-5, 0.0, 1e-10), "timm": (1e-5, 0.0, 1e-8)}
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Conversion(Result):
-    """What was converted, tensor by tensor, and how well it agrees."""
+    """The converted tensors, one by one, and how well the models agree."""
 
     source: str
     destination: Path
@@ -51,7 +51,7 @@ class Conversion(Result):
 
     @property
     def exit_code(self) -> int:
-        """1 where a check failed that nobody had agreed to fail."""
+        """1 if a check failed that the caller had not allowed to fail."""
         is_whole = self.num_identical == len(self.tensors)
         agrees = all(check.agrees is not False or check.explained for check in self.parity)
         return 0 if is_whole and agrees else 1
@@ -111,7 +111,7 @@ def count_identical(prepared: Prepared, path: Path) -> int:
 def compare(opened: Opened, prepared: Prepared, path: Path, *, inputs: Tensor | None) -> tuple[Parity, ...]:
     """Compare logits on random and given images: ours from the source, ours read back, the library's.
 
-    One model is in memory at a time, so that a large one needs no more than its own size.
+    One model is in memory at a time, so the peak is the size of one model.
     """
     config = opened.record.config
     generator = torch.Generator().manual_seed(0)
@@ -127,7 +127,7 @@ def compare(opened: Opened, prepared: Prepared, path: Path, *, inputs: Tensor | 
     for name, batch in batches.items():
         with torch.inference_mode():
             computed = found.model(batch)
-        # A folder carries the source's numerics along; a bare .npz has no place for them.
+        # A folder records the source's numerics; a bare .npz cannot.
         why = explained if prepared.target == "npz" else ""
         checks.append(largest_difference("Vitrine, read back", name, expected[name], computed, explained=why))
     del found
@@ -147,13 +147,13 @@ def compare(opened: Opened, prepared: Prepared, path: Path, *, inputs: Tensor | 
 
 
 def run(weights: Weights, images: Tensor) -> Tensor:
-    """Compute what the source's model answers."""
+    """Compute the logits of the source's model."""
     with torch.inference_mode():
         return fill_model(weights)(images)
 
 
 def given_images(opened: Opened, paths: tuple[Path, ...]) -> Tensor:
-    """Prepare the user's images as the source's preprocessing says."""
+    """Apply the source's preprocessing to the user's images."""
     if len(paths) > MAX_GIVEN_IMAGES:
         raise CheckpointError(f"at most {MAX_GIVEN_IMAGES} images are compared, got {len(paths)}")
     preprocess = opened.record.preprocess.with_size(opened.record.config.image_size)
@@ -163,10 +163,10 @@ def given_images(opened: Opened, paths: tuple[Path, ...]) -> Tensor:
 
 
 def other_numerics(to: Target, config: ModelConfig) -> str:
-    """Return where a target's own code computes otherwise than the source, which no file can change.
+    """Return where the target's own code computes differently from the source, which no file can change.
 
-    Layer norm and standardisation epsilons are constants of the libraries; their effect is small, so it is said and
-    measured. A GELU of another form is refused before it comes to this, unless asked for.
+    Layer norm and standardisation epsilons are constants of the libraries; their effect is small, so it is measured
+    and reported. Another form of GELU is refused earlier, unless the caller allows it.
     """
     differs = []
     if isinstance(config, ViTConfig):
@@ -175,7 +175,8 @@ def other_numerics(to: Target, config: ModelConfig) -> str:
         if (config.gelu == "tanh" and to in ONLY_ERF) or (config.gelu == "erf" and to == "npz"):
             differs.append(f"a GELU of another form than {config.gelu}")
     is_bit = isinstance(config, BiTConfig)
-    convolutions = config if isinstance(config, BiTConfig) else config.stem
+    stem = config.stem if isinstance(config, ViTConfig) else None
+    convolutions = config if isinstance(config, BiTConfig) else stem
     if to in STEM_EPS and convolutions is not None:
         ours = (
             convolutions.norm_eps,

@@ -1,4 +1,4 @@
-"""The Hugging Face hub, through huggingface-hub: its cache, its resume, its offline mode; our progress line."""
+"""Downloads from the Hugging Face hub with huggingface-hub's cache, resume and offline mode; our progress line."""
 
 import functools
 import logging
@@ -17,7 +17,7 @@ SMALL_FILES = ("config.json", "preprocessor_config.json")
 
 
 def fetch(repository: str, *, revision: str | None = None) -> Path:
-    """Bring the weights of a repository into the cache; return the folder of that snapshot."""
+    """Download the weights of a repository into the cache; return the folder of that snapshot."""
     try:
         import huggingface_hub  # noqa: PLC0415 (an extra)
         from huggingface_hub import errors  # noqa: PLC0415 (an extra)
@@ -37,7 +37,7 @@ def fetch(repository: str, *, revision: str | None = None) -> Path:
                 local_files_only=is_offline(),
             )
         except errors.LocalEntryNotFoundError:
-            # Also what a lost network ends in; huggingface-hub has looked into its cache by then.
+            # A lost network raises this too; huggingface-hub has searched its cache by then.
             raise unreachable(repository, name) from None
         except errors.EntryNotFoundError:
             return None
@@ -71,7 +71,7 @@ def fetch(repository: str, *, revision: str | None = None) -> Path:
 
 @contextmanager
 def quiet_retries(repository: str) -> Iterator[None]:
-    """Report once that the hub is slow, where huggingface-hub would warn at every attempt."""
+    """Report a slow hub once; huggingface-hub would warn at every attempt."""
     say_once = functools.cache(notice)
 
     def tell(record: logging.LogRecord) -> bool:
@@ -87,7 +87,7 @@ def quiet_retries(repository: str) -> Iterator[None]:
 
 
 def fetch_shards(index: Path, get: Any) -> None:
-    """Bring every shard that an index names."""
+    """Download every shard that an index names."""
     for shard in sorted(set(read_weight_map(index).values())):
         if Path(shard).name != shard or get(shard) is None:
             raise CheckpointError(f"{index} names the shard {shard!r}, which is not there")

@@ -1,4 +1,4 @@
-"""What the target's own library computes from a written file, where it is installed: the proof of a conversion."""
+"""The target's own library computes from the written file, if it is installed: the proof of a conversion."""
 
 import importlib
 from collections.abc import Callable, Iterator
@@ -19,7 +19,7 @@ LIBRARIES = {"hf": "transformers", "timm": "timm", "torchvision": "torchvision"}
 
 
 class NoAnswerError(Exception):
-    """The library cannot be asked: it is not installed, or has no such model."""
+    """The library cannot compute: it is not installed, or has no such model."""
 
 
 def outputs_of(target: str, path: Path, *, config: ModelConfig, images: Tensor) -> tuple[str, Tensor]:
@@ -47,7 +47,7 @@ def open_in_library(
 
 @contextmanager
 def answering(name: str) -> Iterator[None]:
-    """Turn whatever another library raises into an answer to the question whether it reads our file."""
+    """Turn any exception of another library into the answer that it cannot read our file."""
     try:
         yield
     except NoAnswerError:
@@ -61,7 +61,7 @@ def answering(name: str) -> Iterator[None]:
 
 
 def import_library(name: str) -> ModuleType:
-    """Import a library that is there only in some environments."""
+    """Import a library that may not be installed."""
     try:
         return import_installed(name)
     except ImportError:
@@ -71,8 +71,8 @@ def import_library(name: str) -> ModuleType:
 
 
 def hugging_face_model(library: Any, path: Path, config: ModelConfig) -> Any:
-    """Load a folder as any user of transformers would."""
-    library.utils.logging.disable_progress_bar()  # its bar would run through ours
+    """Load a folder with transformers' public API."""
+    library.utils.logging.disable_progress_bar()  # its progress bar would overwrite ours
     architecture = read_json(path / "config.json")["architectures"][0]
     model = getattr(library, architecture).from_pretrained(path, local_files_only=True).eval().float()
 
@@ -114,7 +114,7 @@ def torchvision_model(library: Any, path: Path, config: ModelConfig) -> Any:
         representation_size=config.representation_width,
         norm_layer=partial(nn.LayerNorm, eps=config.norm_eps),
     )
-    if config.channels != 3:  # torchvision's constructor knows colour images only
+    if config.channels != 3:  # torchvision's constructor supports three channels only
         model.conv_proj = nn.Conv2d(config.channels, config.width, config.patch_size, config.patch_size)
     if config.num_classes is None:
         model.heads.head = nn.Identity()
@@ -141,10 +141,10 @@ def import_installed(name: str) -> ModuleType:
 
 @cache
 def make_torchvision_importable() -> torch.library.Library | None:
-    """Let torchvision's Python half be imported beside a torch build that its compiled half was not made for.
+    """Let torchvision's Python code be imported with a torch build that its compiled code does not match.
 
-    That is common (a wheel for CUDA beside a torch for CPUs) and takes timm and transformers down with it, although
-    their ViTs need none of the compiled operators. It is enough that the two names it looks up exist.
+    This is common (a CUDA wheel with a CPU build of torch) and breaks timm and transformers too, although their ViTs
+    need none of the compiled operators. It is enough to define the two names that torchvision looks up.
     """
     try:
         importlib.import_module("torchvision")

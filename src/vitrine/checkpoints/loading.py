@@ -1,4 +1,4 @@
-"""`vitrine.load`: from anything that holds weights to a model, its preprocessing and its classes."""
+"""`vitrine.load`: from any source of weights to a model, its preprocessing and its classes."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -9,12 +9,11 @@ from typing import Any
 import torch
 
 from vitrine.checkpoints.adapting import Changed, at_image_size, with_channels, with_num_classes
-from vitrine.checkpoints.checksum import Verifier
 from vitrine.checkpoints.layouts import Configured, Hints, Layout, detect
 from vitrine.checkpoints.layouts.prefixed import PrefixedFile
 from vitrine.checkpoints.locating import find
 from vitrine.checkpoints.reading import open_tensors
-from vitrine.checkpoints.reading.safetensors_file import SafetensorsFile
+from vitrine.checkpoints.reading.safetensors_file import SafetensorsFile, Verifier
 from vitrine.checkpoints.reconciling import is_saved_elsewhere, reconcile
 from vitrine.checkpoints.record import Record
 from vitrine.checkpoints.sidecars import Sidecars, read_sidecars
@@ -31,7 +30,7 @@ from vitrine.spelling import counted
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Loaded:
-    """A model with all that it needs to be used."""
+    """A model with its preprocessing, classes and record."""
 
     model: Model
     """Maps normalised images (B, C, height, width) to logits (B, K)."""
@@ -67,7 +66,7 @@ class Loaded:
 
 @dataclass(frozen=True, kw_only=True)
 class Opened:
-    """Weights that have been found and understood, but not read."""
+    """Weights that have been located and recognised, but not read."""
 
     weights: Weights
     record: Record
@@ -91,8 +90,8 @@ def load(
     """Load a model from a file, folder, run folder, hub id, URL or variant's name, ready for evaluation.
 
     Another `num_classes` gets a new head of zeros (with `new_head` as many classes too), another `image_size`
-    resampled positions, other `channels` an adapted first kernel; what was done is in `notes`. `features_only` takes
-    the head away. `num_heads` is for files that do not tell it; `revision` is the hub's.
+    resampled positions, other `channels` an adapted first kernel; `notes` lists these changes. `features_only`
+    removes the head. `num_heads` is for files that do not record it; `revision` is the hub's.
     """
     size = None if image_size is None else as_size(image_size)
     opened = open_weights(source, image_size=size, num_heads=num_heads, revision=revision)
@@ -127,7 +126,7 @@ def open_weights(
     num_heads: int | None = None,
     revision: str | None = None,
 ) -> Opened:
-    """Find weights and understand them: layout, config, preprocessing, classes. No tensor is read yet."""
+    """Locate weights and recognise layout, config, preprocessing and classes. No tensor is read yet."""
     place = find(source, revision=revision)
     if isinstance(place, str):
         return fresh(place, image_size=image_size)
@@ -159,7 +158,7 @@ def open_weights(
 
 
 def hints_of(record: Record, hints: Hints) -> Hints:
-    """Add what the record knows to what the files say, for files that do not say it."""
+    """Complete the files' own settings with those of the record."""
     stated = hints.settings.get("num_attention_heads")
     recorded = record.config.num_heads if isinstance(record.config, ViTConfig) else None
     return dataclasses.replace(
@@ -178,7 +177,7 @@ def understand(layout: Layout, index: object, hints: Hints) -> Configured:
 
 
 def fresh(name: str, *, image_size: tuple[int, int] | None) -> Opened:
-    """Create a variant with fresh weights, with a note."""
+    """Create a variant with random weights, with a note."""
     model = create_model(name, image_size=image_size)
     config = model.config
     preprocess = Preprocess(
@@ -190,7 +189,7 @@ def fresh(name: str, *, image_size: tuple[int, int] | None) -> Opened:
 
 
 def foreign_record(layout: Layout, found: Configured, beside: Sidecars) -> tuple[Record, tuple[str, ...]]:
-    """Make the record of a foreign file: its own preprocessing and classes, or the layout's usual ones."""
+    """Build the record of a foreign file: its own preprocessing and classes, or the layout's defaults."""
     config, notes = found.config, []
     preprocess = beside.preprocess
     if preprocess is None:
@@ -215,7 +214,7 @@ def adapt(
     features_only: bool,
     new_head: bool = False,
 ) -> Opened:
-    """Fit weights, preprocessing and classes to what is asked for; each change adds its sentence."""
+    """Adapt weights, preprocessing and classes to the request; each change adds a sentence."""
     if features_only and num_classes is not None:
         raise ConfigError(
             f"features_only takes the head away, num_classes={num_classes} asks for one; give one"
@@ -245,7 +244,7 @@ def adapt(
 
 
 def fit_channels(preprocess: Preprocess, channels: int) -> Preprocess:
-    """Repeat mean and deviation for other channels; a single one gets their averages."""
+    """Repeat mean and deviation for other channels; a single channel gets their averages."""
 
     def fitted(values: tuple[float, ...]) -> tuple[float, ...]:
         if channels == 1:
@@ -256,7 +255,7 @@ def fit_channels(preprocess: Preprocess, channels: int) -> Preprocess:
 
 
 def zero_head_note(model: Model, *, num_classes: int | None) -> tuple[str, ...]:
-    """Notice a head of zeros that nobody asked for."""
+    """Report a head of zeros that nobody requested."""
     head = model.head
     if (
         head is None

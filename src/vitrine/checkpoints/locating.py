@@ -1,4 +1,4 @@
-"""Where weights can be: in the box, a file, a folder, a run folder, a hub, a URL, or nowhere (a variant's name)."""
+"""Locate weights: bundled, a file, a folder, a run folder, a hub id, a URL, or a variant's name (no weights)."""
 
 import re
 from dataclasses import dataclass
@@ -21,14 +21,14 @@ BOX_FOLDER = Path(__file__).parent / "box"
 
 @dataclass(frozen=True, kw_only=True)
 class Place:
-    """A file of weights on this machine and the folder whose small files go with it."""
+    """A weights file on this machine and the folder with its config files."""
 
     weights: Path
     folder: Path | None
 
 
 def find(source: str | Path, *, revision: str | None = None) -> Place | str:
-    """Find the weights, from the hub or a URL if need be; return a variant's name as it is."""
+    """Locate the weights, downloading from the hub or a URL if necessary; return a variant's name unchanged."""
     text = str(source)
     elsewhere = None if isinstance(source, Path) else by_scheme(text, revision=revision)
     if elsewhere is not None:
@@ -39,21 +39,21 @@ def find(source: str | Path, *, revision: str | None = None) -> Place | str:
     if path.is_dir():
         return in_folder(path)
     if path.exists() or path.is_symlink():
-        # The usual names stand for a folder's; a file of any other name stands for itself.
+        # A file with a usual name stands for its folder; any other file stands for itself.
         return Place(weights=path, folder=path.parent if path.name in WEIGHT_FILES else None)
     if variant(text) is not None:
         return text
     is_hub_name = re.fullmatch(r"[\w][\w.-]*/[\w][\w.-]*", text) and not isinstance(source, Path)
     if is_hub_name and path.suffix not in SUFFIXES and not path.parent.is_dir():
         if re.fullmatch(r"\d+(x\d+)?", path.name):
-            # A patch size at the end makes it a misspelt variant, not one of the hub's: refused by name.
+            # A patch size at the end means a misspelt variant, not a hub id.
             configure(text)
         return from_hub(text, revision=revision)
     raise MissingCheckpointError(f"no such file or folder: {text}{suggestion(path)}")
 
 
 def by_scheme(text: str, *, revision: str | None) -> Place | None:
-    """Find what is named by a word of its own: the box, an address of the web, one of the hub."""
+    """Locate weights by keyword: the bundled model, a URL or a hub id."""
     if text == BOX:
         return in_box()
     if re.match(r"https?://", text):
@@ -64,7 +64,7 @@ def by_scheme(text: str, *, revision: str | None) -> Place | None:
 
 
 def names_weights(word: str) -> bool:
-    """Whether a word can only mean a model: the box, a variant, a hub id, a file or a folder that holds weights."""
+    """Whether a word can only mean a model: bundled, a variant, a hub id, a file or a folder with weights."""
     path = Path(word).expanduser()
     if path.is_dir():
         inside = (*WEIGHT_FILES, *(f"{MODEL}/{name}" for name in WEIGHT_FILES))
@@ -83,7 +83,7 @@ def names_weights(word: str) -> bool:
 
 
 def in_box() -> Place:
-    """Find the weights that come with the package."""
+    """Locate the bundled weights."""
     place = Place(weights=BOX_FOLDER / WEIGHT_FILES[0], folder=BOX_FOLDER)
     if not place.weights.exists():
         raise CheckpointError(
@@ -94,7 +94,7 @@ def in_box() -> Place:
 
 
 def variant(name: str) -> ModelConfig | None:
-    """Return the config that a name stands for, or None where it is no variant's."""
+    """Return the config of a variant's name, or None for any other name."""
     try:
         return configure(name)
     except ConfigError:
@@ -110,12 +110,12 @@ def from_url(url: str) -> Path:
 
 
 def from_hub(repository: str, *, revision: str | None) -> Place:
-    """Bring a repository's weights here, or find them in the cache."""
+    """Download a repository's weights, or locate them in the cache."""
     return in_folder(hub.fetch(repository, revision=revision))
 
 
 def in_folder(folder: Path) -> Place:
-    """Find the weights of a folder; a run folder keeps them in `model/`."""
+    """Locate the weights in a folder; a run folder keeps them in `model/`."""
     try:
         present = sorted(entry.name for entry in folder.iterdir())
     except PermissionError:
@@ -146,7 +146,7 @@ def in_folder(folder: Path) -> Place:
 
 
 def suggestion(path: Path) -> str:
-    """Name the nearest thing that is there."""
+    """Suggest the nearest existing name."""
     if not path.parent.is_dir():
         return f"; there is no folder {path.parent}"
     names = [entry.name for entry in path.parent.iterdir()]

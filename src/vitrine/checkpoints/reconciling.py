@@ -1,7 +1,7 @@
-"""Our record beside files that another program has saved again: where they disagree, the files are right.
+"""Our record beside files that another program has saved again: if they disagree, the files are right.
 
-transformers keeps what it does not know in config.json, our record included, when it saves a model that it has
-trained or relabelled. The record then describes the model as it was.
+transformers keeps unknown entries of config.json, our record included, when it saves a model that it has trained or
+relabelled. The record then describes the old model.
 """
 
 import dataclasses
@@ -39,7 +39,7 @@ FROM_SETTINGS = ("num_heads", "gelu", "norm_eps")
 
 
 def is_saved_elsewhere(file: TensorFile, settings: Mapping[str, Any], record: Record) -> bool:
-    """Whether another program wrote the weights, so that the record's checksums are not about them."""
+    """Whether another program wrote the weights, so that the record's checksums do not apply."""
     if SAVED_BY_TRANSFORMERS in settings:
         return True
     sums = record.checksums.get(file.path.name, {}).get("crc32")
@@ -50,7 +50,7 @@ def is_saved_elsewhere(file: TensorFile, settings: Mapping[str, Any], record: Re
 def reconcile(
     record: Record, found: ModelConfig | None, *, layout: Layout, beside: Sidecars
 ) -> tuple[Record, tuple[str, ...]]:
-    """Correct a record by the files beside it; return it with a note that says what differed.
+    """Correct a record by the files beside it; return it with a note of the differences.
 
     `found` is the config as the tensors show it, given where another program wrote them.
     """
@@ -81,7 +81,7 @@ def reconcile(
 
 
 def corrected(config: ModelConfig, found: ModelConfig, *, layout: Layout) -> ModelConfig:
-    """Take from the files what they state, and from the record what no file of theirs can."""
+    """Combine the values stated in the files with those that only the record can hold."""
     if type(config) is not type(found):
         return found
     names = (*FROM_SHAPES, *(FROM_SETTINGS if isinstance(layout, HuggingFaceLayout) else ()))
@@ -90,7 +90,7 @@ def corrected(config: ModelConfig, found: ModelConfig, *, layout: Layout) -> Mod
 
 
 def as_hugging_face_reads(preprocess: Preprocess) -> Preprocess | None:
-    """Return what preprocessor_config.json said when the record was written; None where it could not say it."""
+    """Return preprocessor_config.json as it was when the record was written; None if it could not express it."""
     try:
         return from_hf(to_hf(preprocess))
     except ConfigError:
@@ -98,7 +98,7 @@ def as_hugging_face_reads(preprocess: Preprocess) -> Preprocess | None:
 
 
 def note_of(settings: Mapping[str, Any], differs: list[str]) -> str:
-    """Write in one sentence who saved the files and what changed."""
+    """Report in one sentence which program saved the files and what changed."""
     version = settings.get(SAVED_BY_TRANSFORMERS)
     who = f"saved by transformers {version}" if version else "saved by another program"
     if not differs:

@@ -1,4 +1,4 @@
-"""Everything that must go with weights: the model's config, preprocessing, classes, recipe and version."""
+"""The record saved with weights: the model's config, preprocessing, classes, recipe and version."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -17,11 +17,24 @@ from vitrine.version import __version__
 KEY = "vitrine"
 """Where our record stands in config.json and in the metadata of a safetensors file."""
 FORMAT = 1
+# What a variant's name says nothing about: size, head, channels, regularisation and numerics.
+FREE_FIELDS = (
+    "image_size",
+    "channels",
+    "num_classes",
+    "head_bias",
+    "dropout",
+    "attention_dropout",
+    "projection_dropout",
+    "stochastic_depth",
+    "activation_checkpointing",
+    "norm_eps",
+)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Record:
-    """What a file of weights cannot tell by itself."""
+    """Everything that a weights file does not contain."""
 
     config: ModelConfig
     preprocess: Preprocess
@@ -35,7 +48,7 @@ class Record:
 
     @property
     def variant(self) -> str | None:
-        """The paper's name of the model, where it has one."""
+        """The paper's name of the model, if it has one."""
         return variant_of(self.config)
 
     def to_json(self) -> dict[str, Any]:
@@ -54,7 +67,7 @@ class Record:
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any], *, path: Path) -> "Record":
-        """Read a record; one of a later format is refused."""
+        """Read a record; refuse a later format."""
         if not isinstance(values, Mapping):
             raise CheckpointError(
                 f"{path} holds a record that cannot be read: expected a JSON object, got {values!r}"
@@ -84,7 +97,7 @@ def config_to_json(config: ModelConfig) -> dict[str, Any]:
 
 
 def config_from_json(values: Mapping[str, Any]) -> ModelConfig:
-    """Make a config from plain values."""
+    """Build a config from plain values."""
     options: dict[str, Any] = {
         key: tuple(value) if isinstance(value, list) else value for key, value in values.items()
     }
@@ -104,14 +117,11 @@ def config_from_json(values: Mapping[str, Any]) -> ModelConfig:
 
 
 def variant_of(config: ModelConfig) -> str | None:
-    """Return the paper's name for a model of this shape, whatever its numerics, size, head and channels."""
+    """Return the paper's name for a model of this shape, ignoring numerics, image size, head and channels."""
     for name, registered in family_of(config).variants.items():
-        if (
-            dataclasses.replace(config, image_size=registered.image_size, num_classes=registered.num_classes)
-            == registered
-        ):
+        if shape_fields(config) == shape_fields(registered):
             return name
-    if family_of(config).kind not in ("ViT", "BiT"):
+    if not isinstance(config, ViTConfig | BiTConfig):
         return None
     for name in VARIANTS:
         if shape_of(configure(name)) == shape_of(config):
@@ -119,9 +129,16 @@ def variant_of(config: ModelConfig) -> str | None:
     return None
 
 
+def shape_fields(config: ModelConfig) -> dict[str, Any]:
+    """Return every field of a config but those that a name leaves free."""
+    values = {one.name: getattr(config, one.name) for one in dataclasses.fields(config)}
+    return {name: value for name, value in values.items() if name not in FREE_FIELDS}
+
+
 def shape_of(config: ModelConfig) -> tuple[Any, ...]:
-    """Return what a name stands for."""
+    """Return the config of a name."""
     if isinstance(config, BiTConfig):
         return ("BiT", config.units, config.width_factor, config.width, config.root)
+    assert isinstance(config, ViTConfig)  # other families list their variants
     stem = (config.stem.units, config.stem.width) if config.stem else None
     return (stem, config.patch_size, config.width, config.depth, config.num_heads, config.mlp_width)

@@ -1,4 +1,4 @@
-"""What a conversion did to each tensor, and how far apart two models' answers are."""
+"""The report of a conversion: the operation on each tensor, the largest difference between two models' outputs."""
 
 from dataclasses import dataclass
 
@@ -27,7 +27,7 @@ class TensorLine:
 
 @dataclass(frozen=True, kw_only=True)
 class Parity:
-    """The largest difference between what the source computes and what another reading does."""
+    """The largest difference between the source's output and that of another model."""
 
     against: str
     images: str
@@ -40,7 +40,7 @@ class Parity:
 
     @property
     def agrees(self) -> bool | None:
-        """Whether the difference is rounding; None where nothing could be compared."""
+        """Whether the difference is within rounding; None if nothing could be compared."""
         if self.largest is None or self.scale is None:
             return None
         return self.largest <= TOLERANCE * max(1.0, self.scale)
@@ -49,7 +49,7 @@ class Parity:
 def largest_difference(
     against: str, images: str, expected: Tensor, found: Tensor, *, explained: str = ""
 ) -> Parity:
-    """Compare two answers (B, K)."""
+    """Compare two sets of logits (B, K)."""
     if expected.shape != found.shape:
         reason = f"answers {tuple(found.shape)} instead of {tuple(expected.shape)}"
         return Parity(against=against, images=images, largest=None, scale=None, reason=reason)
@@ -59,7 +59,7 @@ def largest_difference(
 
 
 def describe_tensors(prepared: Prepared, source: Weights) -> tuple[TensorLine, ...]:
-    """Describe where every written tensor came from and what was done to it."""
+    """Describe the origin of every written tensor and the operation on it."""
     made = made_anew(prepared.weights)
     parts: dict[str, int] = {}
     for rule in prepared.rules:
@@ -76,14 +76,14 @@ def describe_tensors(prepared: Prepared, source: Weights) -> tuple[TensorLine, .
 
 
 def sources_of(rule: Rule, source: Weights, *, is_split: bool) -> list[Rule]:
-    """Return the source's rules that fill what one written tensor is taken from."""
+    """Return the source's rules that fill the tensor from which one written tensor is taken."""
     if not isinstance(source, MappedWeights):
         return []
     found: dict[str, Rule] = {}
     for name in rule.ours:
         candidates = source.sources.get(name, ())
         for candidate, _ in candidates:
-            # Where both sides split the fused tensor, only the part that overlaps is a source.
+            # If both sides split the fused tensor, only the overlapping part is a source.
             both_split = is_split and len(candidates) > 1
             if not both_split or overlaps(rule, candidate, shape=source.index[name].shape):
                 found[candidate.theirs] = candidate
@@ -98,7 +98,7 @@ def overlaps(one: Rule, other: Rule, *, shape: tuple[int, ...]) -> bool:
 
 
 def how_mapped(rule: Rule, sources: list[Rule]) -> str:
-    """Name what was done to one tensor: what only one of both layouts does to ours."""
+    """Name the operation on one tensor: the one that only one of the two layouts applies to ours."""
     if not sources:
         return "written"
     done = words(rule) ^ words(sources[0])
@@ -112,12 +112,12 @@ def how_mapped(rule: Rule, sources: list[Rule]) -> str:
 
 
 def words(rule: Rule) -> set[str]:
-    """Return what a layout does to our tensor, apart from its name."""
+    """Return a layout's operation on our tensor, apart from renaming."""
     return set(rule.view.how.split(" and ")) - {"renamed"}
 
 
 def made_anew(weights: Weights) -> dict[str, str]:
-    """Return our names of all tensors that were made, not read, with what was done to them."""
+    """Return our names of all tensors that were computed, not read, with the operation."""
     found: dict[str, str] = {}
     while isinstance(weights, ChangedWeights):
         for name in weights.makers:

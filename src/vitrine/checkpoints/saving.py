@@ -1,4 +1,4 @@
-"""`vitrine.save`: a model with its record to disk, in our format or another's; whole or not at all."""
+"""`vitrine.save`: a model with its record to disk, in our format or another; atomically."""
 
 import dataclasses
 import json
@@ -40,7 +40,7 @@ PICKLES = (".pt", ".pth", ".bin", ".ckpt", ".pkl")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Prepared:
-    """Weights in the shape that a target keeps them, not yet written."""
+    """Weights in a target's layout, not yet written."""
 
     target: Target
     layout: Layout
@@ -63,8 +63,8 @@ def save(
 ) -> Path:
     """Save a model, with its preprocessing and classes, as a folder (or, to npz, a file) that `load` reads.
 
-    `to` is the layout: `vitrine` is readable by Hugging Face transformers as it is wherever the model is a classic
-    ViT. `generation` is that of an official .npz: A to D.
+    `to` is the layout: Hugging Face transformers reads `vitrine` directly if the model is a classic ViT. `generation`
+    is that of an official .npz: A to D.
     """
     if isinstance(model, Loaded):
         record = model.record
@@ -94,7 +94,7 @@ def prepare(
     generation: Generation = "A",
     approximate: bool = False,
 ) -> Prepared:
-    """Bring weights into the shape of a target, or refuse with the reason and the target that can."""
+    """Convert weights to a target's layout, or refuse with the reason and a target that can hold them."""
     layout, notes = layout_for(target, weights.config, generation=generation), []
     config = weights.config
     keeps_positions = target == "vitrine" and not isinstance(layout, HuggingFaceLayout)
@@ -132,7 +132,7 @@ def prepare(
 
 
 def write(prepared: Prepared, destination: Path, *, overwrite: bool = False) -> Path:
-    """Write prepared weights; nothing is left behind when it fails."""
+    """Write prepared weights; a failure leaves nothing behind."""
     require_free(destination, overwrite=overwrite)
     if prepared.target == "npz":
         if destination.suffix != ".npz":
@@ -153,20 +153,20 @@ def write(prepared: Prepared, destination: Path, *, overwrite: bool = False) -> 
 
 
 def write_folder(prepared: Prepared, destination: Path) -> None:
-    """Write weights, config, preprocessing and card into a folder that then appears at once."""
+    """Write weights, config, preprocessing and card into a temporary folder, then rename it."""
     with refusing_in_words(destination):
         destination.parent.mkdir(parents=True, exist_ok=True)
         private = temporary_beside(destination)
         private.mkdir(mode=0o700)
-    # Only its owner may enter that one; the folder inside it is made as any other.
+    # mkdtemp creates a private folder; the folder inside it has the usual permissions.
     staged = private / "model"
     try:
         staged.mkdir()
         sums = write_safetensors(staged / WEIGHTS, tensors_of(prepared), specs=specs_of(prepared))
         record = dataclasses.replace(prepared.record, checksums={WEIGHTS: sums})
         write_text(staged / "README.md", card(record, layout=prepared.layout))
-        if prepared.target != "timm":  # its config.json says it
-            with suppress(ConfigError):  # what Hugging Face's file cannot say, our record does
+        if prepared.target != "timm":  # its config.json has it
+            with suppress(ConfigError):  # our record has what Hugging Face's file cannot express
                 write_json(staged / "preprocessor_config.json", to_hf(record.preprocess))
         write_json(staged / "config.json", {**settings_of(prepared), KEY: record.to_json()})
         with refusing_in_words(destination):
@@ -176,7 +176,7 @@ def write_folder(prepared: Prepared, destination: Path) -> None:
 
 
 def put_in_place(staged: Path, destination: Path) -> None:
-    """Move a finished folder to its place; into one that exists, file by file with the config last."""
+    """Move a finished folder to its place; into an existing folder, file by file with the config last."""
     if not destination.exists():
         move_into_place(staged, Path(os.path.realpath(destination)))
         return
@@ -214,14 +214,14 @@ def specs_of(prepared: Prepared) -> dict[str, Any]:
 
 
 def require_free(destination: Path, *, overwrite: bool) -> None:
-    """Refuse to write over something that is there, unless asked to."""
+    """Refuse to overwrite, unless requested."""
     is_taken = destination.is_file() or (destination.is_dir() and any(destination.iterdir()))
     if is_taken and not overwrite:
         raise CheckpointError(f"{destination} exists; name another place, or say overwrite")
 
 
 def require_classes(record: Record) -> None:
-    """Refuse names that do not go with the head."""
+    """Refuse class names that do not match the head."""
     if record.classes is not None and len(record.classes) != record.config.num_classes:
         raise ConfigError(
             f"classes must be as many as the head's, got {len(record.classes)} names and "

@@ -16,7 +16,7 @@ from vitrine.models import BiTConfig, ModelConfig, ViTConfig
 from vitrine.models.config import as_size
 from vitrine.runtime.files import parse_json
 
-# timm's models by the units of their stem; any other shape can be given to them as arguments.
+# timm's models by the units of their stem; any other shape can be passed as arguments.
 TIMM_HYBRIDS = {
     (): "vit_tiny_r_s16_p8_224",
     (2, 2, 2, 2): "vit_small_r26_s32_224",
@@ -37,7 +37,7 @@ STEM_WIDTH = 64
 
 @dataclass(frozen=True, kw_only=True)
 class Sidecars:
-    """What stands beside the weights."""
+    """The contents of the files beside the weights."""
 
     settings: Mapping[str, Any] = field(default_factory=dict)
     record: Record | None = None
@@ -47,7 +47,7 @@ class Sidecars:
 
 
 def read_sidecars(folder: Path | None, metadata: Mapping[str, str]) -> Sidecars:
-    """Read our own record, from config.json or from the file itself, and what the other files say."""
+    """Read our own record, from config.json or from the weights file itself, and the other files."""
     settings = read_json(folder / "config.json") if folder else {}
     said = settings.get(KEY)
     where = folder / "config.json" if folder else Path("metadata")
@@ -71,7 +71,7 @@ def read_sidecars(folder: Path | None, metadata: Mapping[str, str]) -> Sidecars:
 
 
 def parsed_record(text: str) -> Any:
-    """Read our record from the words inside a file of weights."""
+    """Read our record from the metadata of a weights file."""
     try:
         return parse_json(text)
     except ValueError as error:
@@ -93,7 +93,7 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def classes_in(settings: Mapping[str, Any]) -> tuple[str, ...] | None:
-    """Return the class names of a config.json, unless they are mere placeholders."""
+    """Return the class names of a config.json, unless they are placeholders."""
     names = settings.get("label_names")
     if not names and isinstance(settings.get("id2label"), Mapping):
         by_number = {int(number): str(name) for number, name in settings["id2label"].items()}
@@ -180,11 +180,11 @@ def timm_settings(
 ) -> dict[str, Any]:
     """Write timm's config.json, so that `timm.create_model('local-dir:...')` builds the same model."""
     name, arguments = timm_model(config)
-    pooling = "avg" if isinstance(config, BiTConfig) else TIMM_POOLINGS[config.pooling]
+    pooling = TIMM_POOLINGS[config.pooling] if isinstance(config, ViTConfig) else "avg"
     settings: dict[str, Any] = {
         "architecture": name,
         "num_classes": config.num_classes or 0,
-        "num_features": config.representation_width if isinstance(config, BiTConfig) else config.width,
+        "num_features": config.width if isinstance(config, ViTConfig) else config.representation_width,
         "global_pool": pooling,
         "model_args": arguments,
         "pretrained_cfg": {
@@ -207,7 +207,9 @@ def timm_settings(
 
 
 def timm_model(config: ModelConfig) -> tuple[str | None, dict[str, Any]]:
-    """Return the name and arguments with which timm builds such a model; no name where it has none."""
+    """Return the name and arguments with which timm builds such a model; no name if timm has none."""
+    if not isinstance(config, ViTConfig | BiTConfig):
+        return None, {"in_chans": config.channels}
     if isinstance(config, BiTConfig):
         known = TIMM_BITS.get((config.units, config.width_factor)) if config.is_published else None
         return known, {"in_chans": config.channels}
@@ -242,9 +244,9 @@ def timm_model(config: ModelConfig) -> tuple[str | None, dict[str, Any]]:
 
 
 def exact_ratio(config: ViTConfig) -> float:
-    """Return the MLP's width over the model's such that the product, cut to a whole number, is exact."""
+    """Return the ratio of MLP width to model width whose product, truncated to an integer, is exact."""
     if config.mlp_width % config.width == 0:
-        return config.mlp_width // config.width  # transformers 5 takes only whole numbers for DINOv2
+        return config.mlp_width // config.width  # transformers 5 accepts only integers for DINOv2
     ratio = config.mlp_width / config.width
     return ratio if int(config.width * ratio) == config.mlp_width else (config.mlp_width + 0.5) / config.width
 

@@ -1,4 +1,4 @@
-"""What every file of weights looks like from outside: names with shapes, and tensors read one at a time."""
+"""The interface of every weights file: names with shapes, and tensors read one at a time."""
 
 import math
 import stat
@@ -37,7 +37,7 @@ Index = Mapping[str, Spec]
 
 
 class TensorFile(Protocol):
-    """An open file of named tensors; nothing is read before it is asked for."""
+    """An open file of named tensors, read on demand."""
 
     @property
     def path(self) -> Path:
@@ -49,7 +49,7 @@ class TensorFile(Protocol):
 
     @property
     def metadata(self) -> Mapping[str, str]:
-        """Words that the file carries besides tensors."""
+        """The file's metadata."""
 
     def read(self, name: str, *, row: int | None = None) -> Tensor:
         """Read one tensor, or one entry of its first axis."""
@@ -59,14 +59,14 @@ class TensorFile(Protocol):
 
 
 def shown_shape(shape: tuple[int, ...]) -> str:
-    """Write a shape for people: (768, 3, 16, 16)."""
+    """Format a shape: (768, 3, 16, 16)."""
     return "(" + ", ".join(map(str, shape)) + ("," if len(shape) == 1 else "") + ")"
 
 
 def require_readable(path: Path) -> None:
-    """Refuse a file that is not there, is empty or may not be read, before anything else is tried."""
+    """Refuse a file that is missing, empty or unreadable, before anything else is tried."""
     try:
-        if not stat.S_ISREG(path.stat().st_mode):  # a pipe would be waited for, a device never ends
+        if not stat.S_ISREG(path.stat().st_mode):  # reading a pipe would block, and a device never ends
             raise CheckpointError(f"{path} is not a regular file; give a file of weights")
         with path.open("rb") as file:
             first = file.read(1)

@@ -1,4 +1,4 @@
-"""A model's tensors under our own names, read one at a time from wherever they are."""
+"""A model's tensors under our own names, read one at a time from any source."""
 
 import math
 from collections.abc import Callable, Iterator, Mapping
@@ -20,7 +20,7 @@ from vitrine.spelling import nearest
 
 
 class Weights(Protocol):
-    """A config and every tensor that it asks for."""
+    """A config and every tensor that it requires."""
 
     @property
     def config(self) -> ModelConfig:
@@ -31,7 +31,7 @@ class Weights(Protocol):
         """Every tensor by our name."""
 
     def read(self, name: str, *, dtype: torch.dtype | None = None) -> Tensor:
-        """Read one tensor into memory of its own."""
+        """Read one tensor into newly allocated memory."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class MappedWeights:
     """Tensors of the file that the model does not use, and why."""
 
     def read(self, name: str, *, dtype: torch.dtype | None = None) -> Tensor:
-        """Read one tensor; one with NaN or infinity is refused."""
+        """Read one tensor; refuse NaN and infinity."""
         spec = self.index[name]
         out = torch.empty(spec.shape, dtype=dtype or spec.dtype)
         for rule, row in self.sources[name]:
@@ -102,14 +102,14 @@ class ChangedWeights:
 
     @property
     def index(self) -> Mapping[str, Spec]:
-        """Every tensor that the changed config asks for."""
+        """Every tensor that the changed config requires."""
         return {
             name: self.makers[name][0] if name in self.makers else self.source.index[name]
             for name in empty_state(self.config)
         }
 
     def read(self, name: str, *, dtype: torch.dtype | None = None) -> Tensor:
-        """Read or make one tensor."""
+        """Read or compute one tensor."""
         if name not in self.makers:
             return self.source.read(name, dtype=dtype)
         made = self.makers[name][1]()
@@ -119,8 +119,8 @@ class ChangedWeights:
 def is_finite(tensor: Tensor) -> bool:
     """Return whether a tensor contains no NaN or infinity.
 
-    A sum of squares is not finite when one of its parts is not, and costs a fraction of a look at each. numpy's runs
-    on this thread: torch's would wake a thread a core, which then waste more time waiting than the sum takes.
+    A sum of squares is not finite if one of its terms is not, and is much cheaper than a check of each value. numpy's
+    runs on this thread: torch's would start one thread per core and wait for them longer than the sum takes.
     """
     if tensor.dtype in (torch.float32, torch.float64):
         flat = tensor.reshape(-1).numpy()
@@ -130,7 +130,7 @@ def is_finite(tensor: Tensor) -> bool:
 
 
 def map_weights(file: TensorFile, layout: Layout, config: ModelConfig) -> MappedWeights:
-    """Pair the file's tensors with the model's; refuse the first that is missing, too much or of another shape."""
+    """Match the file's tensors with the model's; refuse a missing or unexpected one, or another shape."""
     rules = layout.rules(config)
     ours = empty_state(config)
     sources: dict[str, list[tuple[Rule, int | None]]] = {name: [] for name in ours}
@@ -154,7 +154,7 @@ def map_weights(file: TensorFile, layout: Layout, config: ModelConfig) -> Mapped
 
 
 def require_shape(file: TensorFile, rule: Rule, ours: Mapping[str, Tensor]) -> None:
-    """Refuse a tensor that is not there or has another shape than the model wants."""
+    """Refuse a tensor that is missing or does not have the model's shape."""
     expected = tuple(rule.view.apply(ours[rule.ours[0]]).shape)
     if rule.is_stacked:
         expected = (len(rule.ours), *expected)
@@ -171,7 +171,7 @@ def require_shape(file: TensorFile, rule: Rule, ours: Mapping[str, Tensor]) -> N
 
 
 def refuse_extra(file: TensorFile, name: str, known: set[str]) -> str:
-    """Refuse a tensor that the model has no use for."""
+    """Refuse a tensor that is not part of the model."""
     raise CheckpointError(
         f"{file.path} contains an unexpected tensor: {name} with shape {shown_shape(file.index[name].shape)} "
         f"belongs to no part of this model; nearest known: {nearest(name, known)[0]}"
@@ -179,9 +179,9 @@ def refuse_extra(file: TensorFile, name: str, known: set[str]) -> str:
 
 
 def fill_model(weights: Weights, *, dtype: torch.dtype | None = torch.float32) -> Model:
-    """Build a model without memory and give it its tensors one by one: never more than the weights at once."""
+    """Build a model on the meta device and assign its tensors one by one: the peak memory is that of the weights."""
     model = empty_model(weights.config)
-    # Assigning keeps each tensor where it was read to; nothing is copied twice.
+    # Assigning keeps each tensor in the memory it was read into; nothing is copied twice.
     tensors = {name: weights.read(name, dtype=dtype) for name in weights.index}
     model.load_state_dict(tensors, strict=True, assign=True)
     restore_buffers(model)
@@ -189,16 +189,17 @@ def fill_model(weights: Weights, *, dtype: torch.dtype | None = torch.float32) -
 
 
 def restore_buffers(model: Model) -> None:
-    """Make the fixed position tables anew: they are in no file, and a model without memory has none."""
+    """Recompute the fixed position tables: no file has them, and a model on the meta device has none."""
     positions = getattr(model, "positions", None)
     if isinstance(positions, nn.ModuleList):
         for i, table in enumerate(positions):
             if isinstance(table, SinCos2D):
-                positions[i] = SinCos2D(width=model.config.width, num_slots=table.num_slots)
+                width = 4 * table.get_buffer("frequency").numel()  # sine and cosine of row and column
+                positions[i] = SinCos2D(width=width, num_slots=table.num_slots)
 
 
 def in_order(rules: list[Rule]) -> list[Rule]:
-    """Put the parts of one fused tensor next to each other, so that it is read once."""
+    """Sort the parts of one fused tensor next to each other, so that it is read once."""
     first = {name: i for i, name in reversed(list(enumerate(rule.ours[0] for rule in rules)))}
     return sorted(rules, key=lambda rule: first[rule.ours[0]])
 
@@ -222,6 +223,6 @@ def as_written(rules: list[Rule], weights: Weights) -> Iterator[tuple[Rule, Tens
             yield rule, stack
             continue
         if last[0] != rule.ours[0]:
-            last = ("", last[1].new_empty(0))  # let go of the old one before the new one is read
+            last = ("", last[1].new_empty(0))  # free the old tensor before the new one is read
             last = (rule.ours[0], weights.read(rule.ours[0]))
         yield rule, rule.view.apply(last[1])

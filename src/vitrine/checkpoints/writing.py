@@ -1,4 +1,4 @@
-"""Files of weights, written tensor by tensor: whole or not at all, never a pickle."""
+"""Weights files, written tensor by tensor and atomically, never as a pickle."""
 
 import hashlib
 import io
@@ -19,9 +19,9 @@ from vitrine.checkpoints.tensors import Spec
 from vitrine.errors import CheckpointError
 from vitrine.runtime.files import json_text, write_atomically
 
-ALIGNMENT = 8  # of the header's length, as the format's own writer does
+ALIGNMENT = 8  # alignment of the header, as in the format's own writer
 CHUNK_BYTES = 16 << 20
-LONG_AGO = (1980, 1, 1, 0, 0, 0)  # zip's first day: the same weights make the same file
+LONG_AGO = (1980, 1, 1, 0, 0, 0)  # zip's earliest date: equal weights give equal files
 
 
 def write_safetensors(
@@ -84,7 +84,7 @@ def write_text(path: Path, text: str) -> None:
 
 
 def write_json(path: Path, values: Mapping[str, Any] | Sequence[Any]) -> None:
-    """Write a small JSON file atomically, readable by people."""
+    """Write a small JSON file atomically, indented."""
     write_text(path, json_text(values, indent=2) + "\n")
 
 
@@ -99,7 +99,7 @@ def chunks(tensor: Tensor) -> Iterable[memoryview]:
 
 
 def npy_header(tensor: Tensor) -> bytes:
-    """Return what goes before an array's bytes; bfloat16 is two bytes of something to numpy, as in JAX's files."""
+    """Return the .npy header of an array; numpy stores bfloat16 as two raw bytes, as in JAX's files."""
     is_brain_float = tensor.dtype == torch.bfloat16
     dtype = np.dtype("V2") if is_brain_float else torch.empty(0, dtype=tensor.dtype).numpy().dtype
     described = {
@@ -114,7 +114,7 @@ def npy_header(tensor: Tensor) -> bytes:
 
 @contextmanager
 def refusing_in_words(path: Path) -> Iterator[None]:
-    """Turn the system's refusal to write into one sentence."""
+    """Turn an OSError into a one-sentence error."""
     try:
         yield
     except PermissionError:

@@ -22,7 +22,7 @@ from vitrine.data.preparing.preprocess import Preprocess
 from vitrine.data.sources.source import Source
 from vitrine.errors import CheckpointError, DataError
 from vitrine.evaluation.outputs import Outputs, Precision, on_every_rank, run_model, this_rank
-from vitrine.models import Model, ViT
+from vitrine.models import Model
 from vitrine.runtime.cache import cache_folder
 from vitrine.runtime.progress import notice, track
 
@@ -86,7 +86,7 @@ def extract_features(
 
 def representation(model: Model, images: Tensor) -> Tensor:
     """Return the input of any model's head: (B, R)."""
-    return model.embed(images) if isinstance(model, ViT) else model.features(images)["representation"]
+    return model.embed(images) if isinstance(model, Model) else model.features(images)["representation"]
 
 
 def feature_identity(

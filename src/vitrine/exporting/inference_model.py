@@ -32,7 +32,7 @@ class InferenceModel(nn.Module):
 
     def __init__(self, model: Model) -> None:
         super().__init__()
-        self.body: nn.Module = InferenceViT(model) if isinstance(model, ViT) else InferenceBiT(model)
+        self.body: nn.Module = inference_body(model)
         self.has_head = model.head is not None
         self.eval().requires_grad_(False)
 
@@ -44,6 +44,26 @@ class InferenceModel(nn.Module):
     def forward(self, pixels: Tensor) -> tuple[Tensor, ...]:
         """Return logits, where there is a head, and the embedding."""
         return self.body(pixels)
+
+
+def inference_body(model: Model) -> nn.Module:
+    """Return the fastest form of a model; families without one of their own run as they are."""
+    if isinstance(model, ViT):
+        return InferenceViT(model)
+    return InferenceBiT(model) if isinstance(model, BiT) else PlainBody(model)
+
+
+class PlainBody(nn.Module):
+    """A model of any family, as it is."""
+
+    def __init__(self, model: Model) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, pixels: Tensor) -> tuple[Tensor, ...]:
+        """Return logits, where there is a head, and the embedding."""
+        found = self.model.features(pixels)  # a graph keeps only what its outputs need
+        return tuple(found[name] for name in ("logits", "representation") if name in found)
 
 
 class InferenceViT(nn.Module):

@@ -1,34 +1,53 @@
-"""One function a target: a model's files in a folder, and what computes from them."""
+"""One function per target: a model's files in a folder, and what computes from them.
 
+`model.pt2` is torch's own exported program, which runs without Vitrine. transformers.js opens a folder with Hugging
+Face's config and processor files and the graph in onnx/; it chooses its classes by `model_type` and runs the graph as
+it is, so that it opens every ViT, also one whose pooling or positions Hugging Face's own classes cannot hold.
+"""
+
+import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from vitrine.checkpoints.converting import other_numerics
+from vitrine.checkpoints.layouts.huggingface import for_model
 from vitrine.checkpoints.libraries import LIBRARIES, NoAnswerError, open_in_library
 from vitrine.checkpoints.loading import Loaded, load
+from vitrine.checkpoints.record import Record
 from vitrine.checkpoints.saving import Prepared, prepare, write
+from vitrine.checkpoints.sidecars import hugging_face_settings
 from vitrine.checkpoints.weights import ModelWeights
+from vitrine.checkpoints.writing import write_json
+from vitrine.data.preparing.hf_preprocess import to_hf
 from vitrine.errors import ConfigError, TryOption
 from vitrine.exporting.inference_model import InferenceModel
-from vitrine.exporting.onnx_graph import check_file, import_onnx, require_one_file, write_onnx
+from vitrine.exporting.onnx_graph import (
+    check_file,
+    import_onnx,
+    metadata_of,
+    quietly,
+    require_one_file,
+    write_onnx,
+)
 from vitrine.exporting.proof import Answer, reference
 from vitrine.exporting.reduced_precision import require_products, write_fp16, write_int8
 from vitrine.exporting.runner import FILES, HUGGING_FACE_FILES, OnnxRunner, Precision, open_runner
-from vitrine.exporting.torch_program import FILE as PROGRAM
-from vitrine.exporting.torch_program import open_program, outputs_of, write_program
-from vitrine.exporting.transformers_js import require_openable, write_settings
-from vitrine.models import ViTConfig
+from vitrine.models import BiTConfig, ViTConfig
+from vitrine.runtime.files import write_atomically
 from vitrine.runtime.progress import quiet, track
 
 Kind = Literal["onnx", "transformers.js", "torch-export", "hf", "timm", "torchvision", "npz"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 GRAPHS = ("onnx", "transformers.js")
+PROGRAM = "model.pt2"
+ONNX_FOLDER = "onnx"
+RGB_CHANNELS = 3
 WEIGHTS = {"hf": "model.safetensors", "timm": "model.safetensors", "torchvision": "model.safetensors"}
 
 
@@ -174,3 +193,59 @@ def library_subject(prepared: Prepared, folder: Path, *, explained: str) -> Subj
     except NoAnswerError as error:
         return Subject(name=LIBRARIES[target], reason=str(error))
     return Subject(name=name, answer=lambda images: {output: run(images)}, explained=explained)
+
+
+def write_program(model: InferenceModel, path: Path, *, record: Record) -> None:
+    """Trace a model for any number of images and save it, names and preprocessing inside."""
+    config = record.config
+    example = torch.zeros(2, config.channels, *config.image_size)
+    with quietly():
+        program = torch.export.export(
+            model, (example,), dynamic_shapes=({0: torch.export.Dim("batch")},), strict=False
+        )
+        with write_atomically(path) as file:
+            torch.export.save(program, file, extra_files={"vitrine.json": json.dumps(metadata_of(record))})
+
+
+def open_program(path: Path) -> torch.nn.Module:
+    """Open a saved program as a module that maps pixels (B, C, height, width) to a tuple of outputs."""
+    with quietly():
+        module: torch.nn.Module = torch.export.load(path).module()
+    return module
+
+
+def outputs_of(module: torch.nn.Module, pixels: Tensor, names: tuple[str, ...]) -> dict[str, Tensor]:
+    """Run an opened program and name what it returns."""
+    with torch.inference_mode():
+        return dict(zip(names, module(pixels), strict=True))
+
+
+def require_openable(record: Record) -> None:
+    """Refuse a model that transformers.js has no class or no input for."""
+    if isinstance(record.config, BiTConfig):
+        raise ConfigError(
+            "transformers.js has no class for BiT ResNets",
+            option="to",
+            advice=[TryOption("to", "to write a graph for onnxruntime", "onnx")],
+        )
+    if record.config.channels != RGB_CHANNELS:
+        raise ConfigError(
+            f"transformers.js reads images of 3 channels, this model has {record.config.channels}",
+            option="to",
+            advice=[TryOption("to", "to write a graph for onnxruntime", "onnx")],
+        )
+    to_hf(record.preprocess)
+
+
+def write_settings(record: Record, folder: Path) -> tuple[Path, ...]:
+    """Write config.json and preprocessor_config.json."""
+    assert not isinstance(record.config, BiTConfig)
+    layout = for_model(record.config)
+    settings: dict[str, Any] = hugging_face_settings(record.config, layout, classes=record.classes)
+    if record.config.num_classes:
+        settings["architectures"] = [f"{settings['architectures'][0].split('For')[0]}ForImageClassification"]
+    # In a browser transformers.js looks for a quantized graph unless config.json names another.
+    settings["transformers.js_config"] = {"dtype": "fp32"}
+    write_json(folder / "config.json", settings)
+    write_json(folder / "preprocessor_config.json", to_hf(record.preprocess))
+    return folder / "config.json", folder / "preprocessor_config.json"

@@ -6,7 +6,7 @@ Each runs as it stands in the folder of the export, beside a photo.jpg, and only
 from vitrine.checkpoints.record import Record
 from vitrine.data.preparing.preprocess import Preprocess
 from vitrine.exporting.targets import Kind
-from vitrine.models.config import BiTConfig
+from vitrine.models.config import ViTConfig
 
 NUM_SHOWN = 5
 MODES = {1: "L", 3: "RGB"}
@@ -141,7 +141,7 @@ def _of_transformers(record: Record) -> str:
 
 def _of_torchvision(record: Record) -> str:
     config = record.config
-    assert not isinstance(config, BiTConfig)  # refused as a target
+    assert isinstance(config, ViTConfig)  # others are refused as a target
     shape = (
         f"image_size={config.image_size[0]}, patch_size={config.patch_size[0]}, num_layers={config.depth}, "
         f"num_heads={config.num_heads},\n    hidden_dim={config.width}, mlp_dim={config.mlp_width}, "

@@ -1,6 +1,6 @@
-"""All analysis at one model, as arrays by name; what does not apply is said and the rest is done."""
+"""The whole analysis of one model, as arrays by name; what does not apply is reported and the rest is computed."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -13,18 +13,66 @@ from vitrine.errors import ConfigError, DataError
 from vitrine.evaluation.outputs import evaluating
 from vitrine.inspection.class_gradient import class_attention
 from vitrine.inspection.distance import attention_distance
-from vitrine.inspection.filters import FilterComponents, filter_components
+from vitrine.inspection.filters import PAPER_COUNT, FilterComponents, filter_components
 from vitrine.inspection.heads import patch_number, seen_from
 from vitrine.inspection.layer_similarity import layer_similarity
 from vitrine.inspection.pictures import PictureBatches, as_shown, spread
 from vitrine.inspection.position_similarity import position_similarity
 from vitrine.inspection.rollout import from_output, roll_out
-from vitrine.inspection.selection import Selection
 from vitrine.inspection.streaming import grid_of, joined, num_pieces, on_grid, pieces, require_attention
 from vitrine.inspection.tokens import TokenNorms, token_colours, token_norms
 from vitrine.models import Model, ViT
 from vitrine.models.config import checked_layer
 from vitrine.runtime.progress import track
+from vitrine.spelling import nearest
+
+
+@dataclass(frozen=True, kw_only=True)
+class Selection:
+    """A patch, a layer and a class, each by number; None where it is left to what was found."""
+
+    patch: tuple[int, int] | None = None
+    layer: int | None = None
+    target: int | None = None
+    num_components: int = PAPER_COUNT
+
+
+def check_selection(model: Model, selection: Selection, *, image_size: tuple[int, int]) -> None:
+    """Refuse a patch, layer or class that the model has not, before any work."""
+    if not isinstance(model, ViT):
+        if selection.patch is not None or selection.layer is not None or selection.target is not None:
+            raise ConfigError(
+                "a BiT ResNet has no patches, layers or class attention to choose; leave the options out"
+            )
+        return
+    if selection.layer is not None:
+        checked_layer(selection.layer, model.config.depth)
+    if selection.patch is not None:
+        down, across = model.config.token_stride
+        patch_number(selection.patch, (image_size[0] // down, image_size[1] // across))
+
+
+def parse_patch(text: str) -> tuple[int, int]:
+    """Read a row and a column with a comma between."""
+    try:
+        row, column = (int(number) for number in text.split(","))
+    except ValueError:
+        raise ConfigError(f"must be a row and a column, such as 3,7, got {text!r}", option="patch") from None
+    return row, column
+
+
+def find_class(wanted: str, model: Model, *, classes: Sequence[str]) -> int:
+    """Return a class's number, by its name or by that number itself."""
+    num_classes = model.config.num_classes
+    if num_classes is None:
+        raise ConfigError(f"the model has no head, so it has no class {wanted!r}", option="class_")
+    if wanted in classes:
+        return list(classes).index(wanted)
+    if wanted.isdecimal() and int(wanted) < num_classes:
+        return int(wanted)
+    near = f"; did you mean {nearest(wanted, classes)[0]!r}?" if classes else ""
+    raise ConfigError(f"the model has no class {wanted!r} among its {num_classes}{near}")
+
 
 Found = TypeVar("Found")
 

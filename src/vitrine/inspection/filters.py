@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vitrine.errors import ConfigError
-from vitrine.models import Model, ViT
+from vitrine.models import BiT, Model, ViT
+from vitrine.models.families import family_of
 from vitrine.models.resnet_stem import ResNetStem
 
 PAPER_COUNT = 28
@@ -53,8 +54,13 @@ def pixel_kernel(model: Model) -> NDArray[Any]:
             if isinstance(stem, ResNetStem)
             else model.patch_projection.weight
         )
-    else:
+    elif isinstance(model, BiT):
         weight = model.root_conv.standardised_weight()
+    else:
+        name = family_of(model.config).pixel_kernel
+        if name is None:
+            raise ConfigError(f"a {family_of(model.config).kind} has no convolution that reads pixels")
+        weight = model.get_parameter(name)
     return weight.detach().double().cpu().numpy()
 
 

@@ -8,7 +8,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from vitrine.data.decoding.decode import read_facts
+from vitrine.data.decoding.image_file import read_facts
 from vitrine.data.loading.loader import Loader
 from vitrine.data.preparing.preprocess import Preprocess
 from vitrine.data.sources.source import Source, Subset

@@ -14,7 +14,7 @@ from torch import Tensor
 from vitrine.errors import ConfigError
 from vitrine.evaluation.outputs import evaluating
 from vitrine.inspection.streaming import Images, grid_of, joined, on_grid, pieces
-from vitrine.models import Model, ViT
+from vitrine.models import BiT, Model, ViT
 from vitrine.models.config import checked_layer
 
 # A normal deviation is 1.4826 times the median absolute one; five of them leave one token in two million.
@@ -102,8 +102,9 @@ def outputs_of(
     """Return the tokens (B, T, D) after block `layer` (None: the last) and the grid of the patches among them."""
     if not isinstance(model, ViT):
         if layer is not None:
-            raise ConfigError(f"a BiT ResNet has no blocks to choose from, got layer {layer}; leave it out")
-        hidden = model.features(images)["stage_4"]  # (B, channels, rows, columns)
+            raise ConfigError(f"only a ViT has blocks to choose from, got layer {layer}; leave it out")
+        # (B, channels, rows, columns); of a ResNet before its last norm
+        hidden = model.features(images)["stage_4"] if isinstance(model, BiT) else model.last_map(images)
         return hidden.flatten(2).transpose(1, 2), (hidden.shape[2], hidden.shape[3])
     last = checked_layer(-1 if layer is None else layer, model.config.depth)
     patches, grid = model.embed_patches(images)

@@ -10,9 +10,16 @@ from vitrine.checkpoints import Loaded, load
 from vitrine.data.sources.picture_paths import open_pictures
 from vitrine.data.sources.source import Source, Subset
 from vitrine.errors import MissingExtraError
-from vitrine.inspection.analysis import Analysis, analyse_images, analyse_model
+from vitrine.inspection.analysis import (
+    Analysis,
+    Selection,
+    analyse_images,
+    analyse_model,
+    check_selection,
+    find_class,
+    parse_patch,
+)
 from vitrine.inspection.pictures import PictureBatches, smaller_than_a_patch, spread
-from vitrine.inspection.selection import Selection, check_selection, find_class, parse_patch
 from vitrine.inspection.streaming import num_at_once
 from vitrine.jobs.model_argument import model_and_pictures
 from vitrine.models import ViT, ViTConfig

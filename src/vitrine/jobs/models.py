@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
-from vitrine.models.config import ViTConfig
 from vitrine.models.cost import cost_of, training_exaflops
+from vitrine.models.families import variant_names
 from vitrine.models.variants import VARIANTS, configure, resolve
 
 
@@ -24,9 +24,9 @@ class ModelCost:
 def model_costs(*, image_size: int, num_classes: int, images: float, epochs: float) -> list[ModelCost]:
     """Compute the cost of every variant at `image_size`, or at the nearest size that its patches can tile."""
     costs = []
-    for name in VARIANTS:
+    for name in (*VARIANTS, *variant_names()):
         config, _ = resolve(name)
-        stride = config.token_stride[0] if isinstance(config, ViTConfig) else 1
+        stride = getattr(config, "token_stride", (1, 1))[0]
         size = max(round(image_size / stride), 1) * stride
         cost = cost_of(configure(name, image_size=size, num_classes=num_classes))
         costs.append(

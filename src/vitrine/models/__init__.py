@@ -2,21 +2,31 @@
 
 from typing import Any
 
+from vitrine.models import pcpvt, pvt, pvt_v2
 from vitrine.models.bit import BiT
 from vitrine.models.config import BiTConfig, ModelConfig, ViTConfig
 from vitrine.models.cost import bit_cost, vit_cost
 from vitrine.models.families import Family, family_of, register_family
+from vitrine.models.model import Model
+from vitrine.models.pcpvt import PCPVT, PCPVTConfig
+from vitrine.models.pvt import PVT, PVTConfig
+from vitrine.models.pvt_v2 import PVTv2, PVTv2Config
+from vitrine.models.pyramid_cost import pcpvt_cost, pvt_cost, pvt_v2_cost
 from vitrine.models.variants import configure
 from vitrine.models.vit import ViT
 
-Model = ViT | BiT
-
 __all__ = [
+    "PCPVT",
+    "PVT",
     "BiT",
     "BiTConfig",
     "Family",
     "Model",
     "ModelConfig",
+    "PCPVTConfig",
+    "PVTConfig",
+    "PVTv2",
+    "PVTv2Config",
     "ViT",
     "ViTConfig",
     "build",
@@ -46,9 +56,46 @@ def create_model(
 
 def build(config: ModelConfig) -> Model:
     """Create a freshly initialised model from its config."""
-    model: Model = family_of(config).build(config)  # type: ignore[assignment]
-    return model
+    return family_of(config).build(config)
 
 
-register_family(Family(kind="ViT", config=ViTConfig, build=ViT, cost=vit_cost))
-register_family(Family(kind="BiT", config=BiTConfig, build=BiT, cost=bit_cost))
+register_family(
+    Family(kind="ViT", config=ViTConfig, build=ViT, cost=vit_cost, pixel_kernel="patch_projection.weight")
+)
+register_family(
+    Family(kind="BiT", config=BiTConfig, build=BiT, cost=bit_cost, pixel_kernel="root_conv.weight")
+)
+register_family(
+    Family(
+        kind="PVT",
+        config=PVTConfig,
+        build=PVT,
+        cost=pvt_cost,
+        variants=pvt.VARIANTS,
+        aliases=pvt.ALIASES,
+        pixel_kernel="stages.0.embedding.projection.weight",
+        resample=pvt.resample,
+    )
+)
+register_family(
+    Family(
+        kind="PVT v2",
+        config=PVTv2Config,
+        build=PVTv2,
+        cost=pvt_v2_cost,
+        variants=pvt_v2.VARIANTS,
+        aliases=pvt_v2.ALIASES,
+        pixel_kernel="stages.0.embedding.projection.weight",
+    )
+)
+register_family(
+    Family(
+        kind="PCPVT",
+        config=PCPVTConfig,
+        build=PCPVT,
+        cost=pcpvt_cost,
+        variants=pcpvt.VARIANTS,
+        aliases=pcpvt.ALIASES,
+        pixel_kernel="stages.0.embedding.projection.weight",
+    )
+)

@@ -9,12 +9,12 @@ from torch import Tensor, nn
 
 from vitrine.models.touched import is_plain
 
-# 64 MiB in bf16: written out, a layer keeps so much for its backward pass.
+# 64 MiB in bf16: what a written-out layer keeps for its backward pass.
 MOST_WRITTEN_OUT = 2**25
 
 
 class SelfAttention(nn.Module):
-    """Mix tokens by attention; fused, or written out where the weights themselves are wanted."""
+    """Mix tokens by attention: fused, or written out when the weights themselves are needed."""
 
     def __init__(
         self,
@@ -49,7 +49,7 @@ class SelfAttention(nn.Module):
     def weights(self, tokens: Tensor, relative_keys: Tensor | None = None) -> Tensor:
         """Return the attention matrix A (B, H, N, N) that `forward` uses; each row sums to one (eq. 6)."""
         q, k, _ = self.project(tokens)
-        logits = (q * q.shape[-1] ** -0.5) @ k.transpose(-2, -1)  # scaling q spares a second (N, N) matrix
+        logits = (q * q.shape[-1] ** -0.5) @ k.transpose(-2, -1)  # scaling q avoids a second (N, N) matrix
         if relative_keys is not None:
             logits = logits + self.relative_logits(q, relative_keys)
         return logits.softmax(dim=-1)
@@ -73,7 +73,7 @@ class SelfAttention(nn.Module):
     def relative_logits(self, q: Tensor, relative_keys: Tensor) -> Tensor:
         """Return content queries times the keys of their offsets, scaled like content logits: (B, H, N, N).
 
-        Where q has the first tokens' queries only, so has the answer.
+        If q has only the first tokens' queries, so has the result.
         """
         R, K = q.shape[-2:]
         N = (relative_keys.shape[0] + 1) // 2
@@ -86,7 +86,7 @@ class SelfAttention(nn.Module):
 
 
 def attend(q: Tensor, k: Tensor, v: Tensor, *, bias: Tensor | None = None) -> Tensor:
-    """Mix v (B, H, N, K) by softmax(q k^T / sqrt(K) + bias) (eqs. 6-7): fused, or on a CPU in bf16 written out."""
+    """Mix v (B, H, N, K) by softmax(q k^T / sqrt(K) + bias) (eqs. 6-7): fused, or written out in bf16 on CPU."""
     num_weights = q.shape[0] * q.shape[1] * q.shape[2] * k.shape[2]
     if q.device.type != "cpu" or q.dtype != torch.bfloat16 or num_weights > MOST_WRITTEN_OUT:
         return F.scaled_dot_product_attention(q, k, v, attn_mask=bias)

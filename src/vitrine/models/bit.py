@@ -13,11 +13,14 @@ from torch.utils.checkpoint import checkpoint
 from vitrine.errors import ConfigError
 from vitrine.models.config import BiTConfig
 from vitrine.models.initialisation import initialise_head, initialise_layer
+from vitrine.models.model import Model
 from vitrine.models.standardised_conv import NUM_GROUPS, StandardisedConv2d
 
 
-class BiT(nn.Module):
-    """Map images (B, C, height, width) to logits (B, K), or to the representation where there is no head."""
+class BiT(Model):
+    """Map images (B, C, height, width) to logits (B, K), or to the representation if there is no head."""
+
+    config: BiTConfig
 
     def __init__(self, config: BiTConfig) -> None:
         super().__init__()
@@ -52,28 +55,29 @@ class BiT(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         """Map normalised images (B, C, height, width) to logits (B, K)."""
+        return self.classify(self.embed(images))
+
+    def embed(self, images: Tensor) -> Tensor:
+        """Map normalised images (B, C, height, width) to what the head reads (B, representation_width)."""
         hidden = self.root(images)
         for stage in range(len(self.stages)):
             hidden = self.run_stage(hidden, stage=stage)
-        return self.classify(self.pool(hidden))
+        return self.pool(hidden)
 
     def root(self, images: Tensor) -> Tensor:
-        """Convolve 7x7 and pool to a quarter of the size a side; a 3x3 root keeps the size."""
-        if images.ndim != 4 or images.shape[1] != self.config.channels:
-            raise ConfigError(
-                f"images must be (batch, {self.config.channels}, height, width), got {tuple(images.shape)}"
-            )
+        """Convolve 7x7 and pool to a quarter of the height and width; a 3x3 root keeps the size."""
+        self.require_images(images)
         if self.config.root == "3x3":
             return self.root_conv(images)
         # BiT pads the maximum with zeros, not with -inf.
         return F.max_pool2d(F.pad(self.root_conv(images), (1, 1, 1, 1)), kernel_size=3, stride=2)
 
     def run_stage(self, hidden: Tensor, *, stage: int) -> Tensor:
-        """Run the units of one stage (the first keeps the size, each other halves it)."""
+        """Run the units of one stage (stage 1 keeps the size, each later stage halves it)."""
         units = self.stages[stage]
         assert isinstance(units, nn.ModuleList)
         for unit in units:
-            if self.config.activation_checkpointing and self.training:
+            if self.is_recomputing():
                 hidden = checkpoint(unit, hidden, use_reentrant=False)
             else:
                 hidden = unit(hidden)
@@ -101,10 +105,14 @@ class BiT(nn.Module):
             found["logits"] = self.classify(found["pooled"])
         return found
 
+    def last_map(self, images: Tensor) -> Tensor:
+        """Return what is averaged: the last stage after norm and ReLU, (B, channels, rows, columns)."""
+        return F.relu(self.norm(self.features(images)["stage_4"]))
+
     def attention(
         self, images: Tensor, *, layers: Iterable[int] | None = None
     ) -> Iterator[tuple[int, Tensor]]:
-        """Refuse: a ResNet has no attention to show."""
+        """Raise an error: a ResNet has no attention."""
         raise ConfigError("a BiT ResNet has no attention; use a ViT or a hybrid")
 
 
@@ -144,7 +152,7 @@ def conv(
     stride: int = 1,
     padding: int = 0,
 ) -> StandardisedConv2d:
-    """Make a convolution with BiT's standardisation."""
+    """Build a convolution with BiT's weight standardisation."""
     return StandardisedConv2d(
         in_channels,
         out_channels,

@@ -1,11 +1,11 @@
-"""The shape and numerics of every model, as frozen records that refuse nonsense at birth.
+"""The shape and numerics of every model, as frozen records that validate themselves when created.
 
 Sizes are (height, width). Defaults are the paper's (arXiv:2010.11929).
 """
 
 import dataclasses
 from dataclasses import dataclass
-from typing import Any, Literal, TypeVar, get_args
+from typing import Any, ClassVar, Literal, Protocol, TypeVar, get_args
 
 from vitrine.errors import ConfigError
 from vitrine.models.config_checks import (
@@ -59,7 +59,7 @@ class ResNetStemConfig:
 
     @property
     def stride(self) -> int:
-        """Pixels a side for one cell of the feature map: 4 after the root, doubled by every further stage."""
+        """Pixels per side of one cell of the feature map: 4 after the root, doubled by every further stage."""
         return 4 * 2 ** max(len(self.units) - 1, 0)
 
     @property
@@ -167,12 +167,12 @@ class ViTConfig:
 
     @property
     def num_prefix_tokens(self) -> int:
-        """Class and distillation token, as far as they exist."""
+        """Number of class and distillation tokens."""
         return int(self.reads_class_token) + int(self.has_distillation_token)
 
     @property
     def num_position_slots(self) -> int:
-        """Position slots before those of the patches."""
+        """Number of position slots before those of the patches."""
         return self.num_prefix_tokens if self.has_prefix_positions else 0
 
     @property
@@ -213,7 +213,7 @@ class BiTConfig:
             raise ConfigError(f"root must be one of {', '.join(get_args(Root))}, got {self.root!r}")
         if self.num_classes is not None:
             require_classes(self.num_classes)
-        # The root and three strides leave one cell for this many pixels; below that the map is padding alone.
+        # The root and three strides reduce this many pixels to one cell; smaller images leave only padding.
         smallest = 32 if self.root == "7x7" else 8
         if min(self.image_size) < smallest:
             raise ConfigError(
@@ -227,16 +227,53 @@ class BiTConfig:
 
     @property
     def is_published(self) -> bool:
-        """Whether BiT's own code knows this kind of network."""
+        """Whether BiT's own code can build this network."""
         return self.root == "7x7" and self.width == BIT_WIDTH
 
 
-ModelConfig = ViTConfig | BiTConfig
+class ModelConfig(Protocol):
+    """What the config of every family has: a frozen dataclass with at least these values."""
+
+    __dataclass_fields__: ClassVar[dict[str, Any]]
+
+    @property
+    def image_size(self) -> tuple[int, int]:
+        """Height and width that the model is built for."""
+
+    @property
+    def channels(self) -> int:
+        """Channels of the images."""
+
+    @property
+    def num_classes(self) -> int | None:
+        """Outputs of the head; None leaves it away."""
+
+    @property
+    def activation_checkpointing(self) -> bool:
+        """Whether blocks are recomputed in the backward pass."""
+
+    @property
+    def representation_width(self) -> int | None:
+        """Width of the head's input; in a ViT, of the hidden layer before it, where there is one."""
+
+    def __hash__(self) -> int:
+        """Configs are keys of caches."""
+
+
 Config = TypeVar("Config", bound=ModelConfig)
 
 
+def head_width(config: ModelConfig) -> int:
+    """Return the width of the head's input."""
+    width = config.representation_width
+    if isinstance(config, ViTConfig):
+        return width or config.width
+    assert width is not None  # `register_family` asks for it
+    return width
+
+
 def require_tiling(image_size: tuple[int, int], stride: tuple[int, int]) -> None:
-    """Refuse an image that patches cannot tile, naming the nearest sizes that they can."""
+    """Refuse an image size that patches cannot tile; the error names the nearest sizes that fit."""
     if all(size >= step and size % step == 0 for size, step in zip(image_size, stride, strict=True)):
         return
     below = tuple(max(size // step, 1) * step for size, step in zip(image_size, stride, strict=True))
@@ -252,7 +289,7 @@ def require_tiling(image_size: tuple[int, int], stride: tuple[int, int]) -> None
 
 
 def require_choices(config: ViTConfig) -> None:
-    """Refuse a word that is not one of a field's choices, with the nearest one."""
+    """Refuse a value that is not one of a field's choices; the error names the nearest one."""
     for name, kind in (
         ("pooling", Pooling),
         ("positions", Positions),
@@ -268,14 +305,14 @@ def require_choices(config: ViTConfig) -> None:
 
 
 def checked_layer(layer: int, depth: int) -> int:
-    """Turn a layer counted from either end into one counted from 0."""
+    """Convert a layer index, negative from the end, to one from 0."""
     if not -depth <= layer < depth:
         raise ConfigError(f"layers go from 0 to {depth - 1} (or -{depth} to -1), got {layer}")
     return layer % depth
 
 
 def with_options(config: Config, options: dict[str, Any]) -> Config:
-    """Return the config with `options` changed; an unknown option is refused with the nearest name."""
+    """Return the config with `options` changed; the error for an unknown option names the nearest one."""
     known = [field.name for field in dataclasses.fields(config)]
     for name in options:
         if name not in known:
@@ -287,11 +324,11 @@ def with_options(config: Config, options: dict[str, Any]) -> Config:
 
 
 def as_size(size: int | tuple[int, int]) -> tuple[int, int]:
-    """Read one number as a square."""
+    """Expand one number to a square (height, width)."""
     height, width = (size, size) if isinstance(size, int) else size
     return height, width
 
 
 def shown(size: tuple[int, ...]) -> str:
-    """Write a size for people: 224, or 224x160 (height by width)."""
+    """Format a size: 224, or 224x160 (height by width)."""
     return str(size[0]) if len(set(size)) == 1 else "x".join(map(str, size))

@@ -1,4 +1,4 @@
-"""Checks that every config makes at birth: types, and sizes that can be built. A config may come from a file."""
+"""Checks that every config runs when created: types, and sizes that can be built. A config may come from a file."""
 
 import math
 from numbers import Integral, Real
@@ -7,13 +7,13 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from vitrine.errors import ConfigError
 
-# Far above every model that exists: whatever is larger is a mistake or an attack, and would take hours to build.
+# Far above every existing model: larger values are a mistake or an attack and would take hours to build.
 LARGEST_WIDTH, LARGEST_DEPTH, LARGEST_SIDE, MOST_CLASSES = 2**17, 1000, 2**16, 10**8
 MOST_STAGES = 8  # of a stem; each doubles its width
 
 
 def require_types(config: Any) -> None:
-    """Refuse values of another type than their field's: a config may come from a file."""
+    """Refuse values that do not have their field's type: a config may come from a file."""
     for name, kind in get_type_hints(type(config)).items():
         value = getattr(config, name)
         if not _fits(value, kind):
@@ -24,7 +24,7 @@ def _fits(value: Any, kind: Any) -> bool:
     if get_origin(kind) in (Union, UnionType):
         return any(_fits(value, one) for one in get_args(kind))
     if get_origin(kind) is Literal:
-        return isinstance(value, str)  # which word is checked with a suggestion
+        return isinstance(value, str)  # the choice itself is checked elsewhere, with a suggestion
     if get_origin(kind) is tuple:
         return isinstance(value, tuple) and all(_fits(part, get_args(kind)[0]) for part in value)
     if kind is int:
@@ -49,7 +49,7 @@ def require_positive(name: str, value: int, *, most: int = LARGEST_WIDTH) -> Non
 
 
 def require_sizes(name: str, size: tuple[int, int]) -> None:
-    """Refuse what is not a height and a width in pixels."""
+    """Refuse a value that is not a height and a width in pixels."""
     if len(size) != 2:
         raise ConfigError(f"{name} must be a height and a width, got {size!r:.40}")
     for side in size:

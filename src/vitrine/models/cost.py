@@ -1,4 +1,4 @@
-"""What a model costs without running it: parameters, multiply-adds, memory. Pure arithmetic, no torch.
+"""The cost of a model without running it: parameters, multiply-adds, memory. Pure arithmetic, no torch.
 
 Letters as in the paper: N patches, T tokens, D width, M MLP width, H heads.
 """
@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from vitrine.models.config import BiTConfig, ModelConfig, ResNetStemConfig, ViTConfig
 from vitrine.models.families import family_of
 
-# A training step costs a forward pass and twice that backwards; a multiply-add is two operations.
+# A backward pass costs twice a forward pass; a multiply-add is two operations.
 TRAINING_FLOPS_PER_MAC = 6
-# A convolution's output, which its norm reads again backwards, and the ReLU's.
+# Kept for the backward pass: the convolution's output (the norm reads it) and the ReLU's output.
 KEPT_MAPS = 2
 
 
@@ -127,7 +127,7 @@ def position_params(config: ViTConfig) -> int:
 
 @dataclass(frozen=True)
 class Conv:
-    """One convolution of a ResNet: its shape, where it works, and the norm that goes with it."""
+    """One convolution of a ResNet: its shape, its output size and its norm."""
 
     in_channels: int
     out_channels: int
@@ -138,12 +138,12 @@ class Conv:
 
     @property
     def params(self) -> int:
-        """Kernel, and scale and bias of the norm."""
+        """Number of parameters: the kernel, and scale and bias of the norm."""
         return self.kernel_size**2 * self.in_channels * self.out_channels + 2 * self.normed_channels
 
     @property
     def macs(self) -> int:
-        """One kernel for every output cell."""
+        """Multiply-adds: one kernel per output cell."""
         return self.kernel_size**2 * self.in_channels * self.out_channels * self.rows * self.columns
 
     @property
@@ -218,5 +218,5 @@ def bit_cost(config: BiTConfig) -> Cost:
 
 
 def halved(size: tuple[int, int]) -> tuple[int, int]:
-    """Return the size after a stride of two, rounded up as padding makes it."""
+    """Return the size after a stride of two with padding: half, rounded up."""
     return (size[0] + 1) // 2, (size[1] + 1) // 2

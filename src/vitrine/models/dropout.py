@@ -1,10 +1,10 @@
-"""Random numbers that belong to an image, so that dropout and its like do not depend on who trains with what.
+"""Random numbers keyed by image, so that dropout does not depend on the batching or the number of processes.
 
-While training every image has a key. What a layer draws for an image is a hash of the image's key, the layer's number
-and the place of the draw: the same in any micro-batch, on any process and when a layer is computed a second time.
-Where no keys are given, numbers come from torch's generator.
+In training every image has a key. A layer's random number for an image is a hash of the image's key, the layer's
+number and the position in the tensor: the same in any micro-batch, on any process and when a layer is recomputed.
+Without keys, numbers come from torch's generator.
 
-Shapes: B rows of a batch, which are K images in one or more views each, the views of an image side by side.
+Shapes: B rows of a batch: K images with one or more views each, the views of one image next to each other.
 """
 
 import math
@@ -15,13 +15,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-# The finaliser of a 32-bit hash with little bias (Wellons, "hash-prospector", 2018), as signed numbers.
+# The finaliser of a low-bias 32-bit hash (Wellons, "hash-prospector", 2018), as signed numbers.
 _FIRST, _SECOND = 0x7FEB352D, 0x846CA68B - 2**32
-_BITS = 24  # that a float holds
+_BITS = 24  # bits that a float32 represents exactly
 
 
 class _Batch:
-    """The images at hand. No context variable: on CUDA the backward pass, which may draw again, is another thread."""
+    """Keys of the current images. Not a context variable: CUDA's backward pass, in another thread, may redraw."""
 
     keys: Tensor | None = None
 
@@ -30,26 +30,26 @@ _batch = _Batch()
 
 
 class RandomLayer(nn.Module):
-    """A layer that draws; its number tells its draws from those of the other layers of a model."""
+    """A layer that draws random numbers; its own number separates them from those of other layers."""
 
     number = 0
 
     def draw(self, *shape: int, device: torch.device) -> Tensor:
-        """Draw numbers from 0 to 1, without 1, for rows (B, ...)."""
+        """Draw uniform numbers in [0, 1) for rows (B, ...)."""
         if _batch.keys is None:
             return torch.rand(shape, device=device)
         words = hashed(_batch.keys, shape, number=self.number)
         return ((words >> 8) & (2**_BITS - 1)).float() * 2.0**-_BITS
 
     def keeps(self, *shape: int, rate: float, device: torch.device) -> Tensor:
-        """Draw what is kept of rows (B, ...) where this share of it is not."""
+        """Draw a mask of kept values for rows (B, ...) at this drop rate."""
         if _batch.keys is None:
             return torch.rand(shape, device=device) >= rate
         return hashed(_batch.keys, shape, number=self.number) >= threshold(rate)
 
 
 class Dropout(RandomLayer):
-    """Zero a random part of the values while training, scale the others so that the mean stays."""
+    """In training, zero random values and scale the others to keep the mean."""
 
     def __init__(self, rate: float) -> None:
         super().__init__()
@@ -66,14 +66,14 @@ class Dropout(RandomLayer):
 
 
 class StochasticDepth(RandomLayer):
-    """Leave a residual branch out for a random part of the images while training."""
+    """In training, skip a residual branch for random images."""
 
     def __init__(self, rate: float) -> None:
         super().__init__()
         self.rate = rate
 
     def forward(self, branch: Tensor) -> Tensor:
-        """Zero the branch of dropped images, scale the others so that the mean stays."""
+        """Zero the branch of dropped images and scale the others to keep the mean."""
         if not self.training or self.rate == 0:
             return branch
         kept = self.keeps(branch.shape[0], 1, 1, rate=self.rate, device=branch.device)
@@ -82,7 +82,7 @@ class StochasticDepth(RandomLayer):
 
 @contextmanager
 def randomness_of(keys: Tensor) -> Iterator[None]:
-    """Let every layer draw for the images with these keys (K,) inside the block, backward pass included."""
+    """Use the keys (K,) of these images for every draw inside the block, backward pass included."""
     before, _batch.keys = _batch.keys, keys
     try:
         yield
@@ -91,23 +91,23 @@ def randomness_of(keys: Tensor) -> Iterator[None]:
 
 
 def number_random_layers(model: nn.Module) -> None:
-    """Give every layer that draws a number of its own."""
+    """Number the layers that draw."""
     layers = (module for module in model.modules() if isinstance(module, RandomLayer))
     for number, layer in enumerate(layers):
         layer.number = number
 
 
 def image_keys(seed: int, *, first: int, count: int, device: torch.device) -> Tensor:
-    """Return the keys of `count` images of a run, from number `first` of its stream on: (K,), 32 bits each."""
+    """Return the keys of `count` images of a run, starting at image `first` of its stream: (K,), 32 bits each."""
     numbers = torch.arange(first, first + count, device=device)  # int64: a run may see more than 2^32 images
     low, high = numbers.to(torch.int32), (numbers >> 32).to(torch.int32)
     return mixed(mixed(mixed(low) ^ high) ^ signed(seed * 0x9E3779B1))
 
 
 def hashed(keys: Tensor, shape: tuple[int, ...], *, number: int) -> Tensor:
-    """Return a random word for every place of rows (B, ...) with these keys (K,)."""
+    """Return a random word for every element of rows (B, ...) with these keys (K,)."""
     size = math.prod(shape) // len(keys)
-    # A layer that sees other shapes, as with large and small views, draws other numbers for them.
+    # A layer that also sees other shapes (large and small views) draws other numbers for them.
     own = keys ^ signed((number + 1) * 0x9E3779B1 + size * 0x85EBCA6B)
     if size == 1:
         return mixed(own).view(shape)
@@ -116,7 +116,7 @@ def hashed(keys: Tensor, shape: tuple[int, ...], *, number: int) -> Tensor:
 
 
 def mixed(words: Tensor) -> Tensor:
-    """Scramble 32-bit words; torch's shift keeps the sign, so what comes in from the left is masked."""
+    """Scramble 32-bit words; torch's right shift copies the sign bit, so the high bits are masked."""
     words = words ^ ((words >> 16) & 0xFFFF)
     words = words * _FIRST
     words ^= (words >> 15) & 0x1FFFF
@@ -126,7 +126,7 @@ def mixed(words: Tensor) -> Tensor:
 
 
 def threshold(rate: float) -> int:
-    """Return the word below which this share of all signed words lies."""
+    """Return the signed word below which this fraction of all signed words lies."""
     return int((rate - 0.5) * 2**32)
 
 

@@ -13,7 +13,7 @@ from vitrine.models.dropout import Dropout, StochasticDepth
 
 
 class Mlp(nn.Module):
-    """Two dense layers with a GELU between, each followed by dropout."""
+    """Two dense layers with a GELU between them, each followed by dropout."""
 
     def __init__(self, width: int, *, hidden_width: int, gelu: Gelu, dropout: float = 0.0) -> None:
         super().__init__()

@@ -1,17 +1,29 @@
-"""The families of models: ViT and its hybrids, BiT, and any that is registered from outside with one line.
+"""The model families: ViT and its hybrids, BiT, and any family registered from outside with one line.
 
-A family is a config (a frozen dataclass with at least `image_size`, `channels`, `num_classes`,
-`activation_checkpointing` and `representation_width`, the width of the head's input) and a module that is built
-from it. What the rest of Vitrine asks of the module: `config`; `head`, a linear layer or None; `forward` from
-images to logits; `features`, which returns at least `representation` and, with a head, `logits`. Saving, loading,
-training, evaluation and prediction then work; attention is shown only for models that have it.
+A family is a config, a module that is built from it, and a few facts.
+
+The **config** is a frozen dataclass with at least `image_size`, `channels`, `num_classes`,
+`activation_checkpointing` and `representation_width`, the width of the head's input. It refuses nonsense at birth,
+names the nearest image sizes where it takes only some, and holds plain values, tuples and None, so that a record can
+hold it. With `dropout` and `stochastic_depth` it takes what recipes set.
+
+The **module** is a `Model` (models/model.py): `forward`, `embed`, `features` by name, `attention` layer by layer,
+`last_map`, `initialise`; `head` is a linear layer or None. A module from outside needs `forward` and `features` at
+least. Parameters tell by their names where they belong, for layer-wise decay, freezing and weight decay:
+`blocks.N` or `stages.S.blocks.N` in order of depth; `norm` and `head` last; everything else is the embedding. Weight
+decay skips what stands in `positions` and what is not called `weight`.
+
+The **facts** are the fields of `Family`: cost and memory (`cost`), names (`variants`, `aliases`), adaptation to other
+channels (`pixel_kernel`) and to another image size (`resample`).
+
+Every family passes the common checks of tests/unit/models/test_every_family.py: one line adds it there.
 """
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from torch import nn
+from torch import Tensor
 
 from vitrine.errors import ConfigError
 
@@ -23,11 +35,18 @@ class Family:
     kind: str
     """The name in records: `ViT`."""
     config: type[Any]
-    build: Callable[[Any], nn.Module]
+    build: Callable[[Any], Any]
+    """Maps a config to its module."""
     cost: Callable[[Any], Any]
     """Maps a config to its `Cost`."""
     variants: Mapping[str, Any] = field(default_factory=dict)
     """Configs by name, for families whose names need no parsing."""
+    aliases: Mapping[str, str] = field(default_factory=dict)
+    """Other names of variants: those of official code and of timm."""
+    pixel_kernel: str | None = None
+    """The parameter (width, channels, rows, columns) that reads pixels; None refuses other channels."""
+    resample: Callable[[Any, tuple[int, int]], Mapping[str, Callable[[Tensor], Tensor]]] | None = None
+    """Maps a config and a new image size to a function for each parameter that depends on the size."""
 
 
 FAMILIES: dict[str, Family] = {}
@@ -35,8 +54,8 @@ CONFIG_NAMES = ("image_size", "channels", "num_classes", "activation_checkpointi
 
 
 def register_family(family: Family) -> None:
-    """Add a family of models; its config must have what training, saving and planning read."""
-    # Fields without a default are not attributes of the class; a property is no field.
+    """Register a model family; its config must have the fields that training, saving and planning read."""
+    # Fields without a default are not class attributes, and properties are not fields: check both.
     names = {*dir(family.config), *(one.name for one in fields(family.config))}
     missing = [name for name in CONFIG_NAMES if name not in names]
     if missing:
@@ -49,7 +68,7 @@ def register_family(family: Family) -> None:
 
 
 def family_of(config: object) -> Family:
-    """Return the family that a config belongs to."""
+    """Return the family of a config."""
     for family in FAMILIES.values():
         if type(config) is family.config:
             return family
@@ -57,8 +76,18 @@ def family_of(config: object) -> Family:
 
 
 def named_variant(name: str) -> Any | None:
-    """Return the config of a registered variant, or None."""
+    """Return the config of a registered variant by any of its names, in any case, whatever its tag; or None."""
+    wanted = {name.lower(), name.lower().partition(".")[0]}
     for family in FAMILIES.values():
-        if name in family.variants:
-            return family.variants[name]
+        for alias, variant in family.aliases.items():
+            if alias.lower() in wanted:
+                return family.variants[variant]
+        for variant, config in family.variants.items():
+            if variant.lower() in wanted:
+                return config
     return None
+
+
+def variant_names() -> list[str]:
+    """List the variants of all families whose names need no parsing."""
+    return [name for family in FAMILIES.values() for name in family.variants]

@@ -1,4 +1,4 @@
-"""How fresh models begin, as in the authors' JAX code.
+"""Initialisation of new models, as in the authors' JAX code.
 
 Patch kernel: lecun normal. Attention and MLP kernels: xavier uniform, each of q, k, v on its own; attention
 biases 0, MLP biases normal 1e-6. Positions: normal .02. Class token and head: zeros.
@@ -11,14 +11,14 @@ from vitrine.models.encoder import LayerScale, Mlp
 
 POSITION_STD = 0.02
 MLP_BIAS_STD = 1e-6
-# DINOv2's registers start as a class token does there: almost zero, but apart from each other.
+# DINOv2 initialises registers like its class token: almost zero, but different from each other.
 REGISTER_STD = 1e-6
-# A normal cut at two deviations has this deviation; dividing by it restores the wanted one (as JAX does).
+# Standard deviation of a normal truncated at two deviations; dividing by it restores the intended one (as in JAX).
 TRUNCATED_NORMAL_STD = 0.87962566103423978
 
 
 def initialise_layer(module: nn.Module) -> None:
-    """Fill the parameters that `module` itself owns; layers inside it are met on their own."""
+    """Fill the parameters that `module` itself owns; layers inside it are visited separately."""
     if isinstance(module, nn.Conv2d):
         lecun_normal_(module.weight)
         if module.bias is not None:
@@ -43,14 +43,14 @@ def initialise_layer(module: nn.Module) -> None:
 
 
 def initialise_head(head: nn.Linear | None, *, bias: float) -> None:
-    """Start a head at zero, so that a fresh model is undecided; `bias` as in sigmoid pre-training."""
+    """Set a head to zero, so that a new model predicts uniformly; `bias` as in sigmoid pre-training."""
     if head is not None:
         nn.init.zeros_(head.weight)
         nn.init.constant_(head.bias, bias)
 
 
 def xavier_each_(layer: nn.Linear, *, parts: int = 1) -> None:
-    """Fill a fused layer as if each part were a layer of its own; a fused fan-out would shrink them."""
+    """Fill each part of a fused layer as a separate layer; the fused fan-out would make the values too small."""
     for part in layer.weight.chunk(parts):
         nn.init.xavier_uniform_(part)
     if layer.bias is not None:

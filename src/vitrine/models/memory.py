@@ -1,4 +1,4 @@
-"""How much memory a training step needs on each device, by part, and what makes it fit. Arithmetic, no torch."""
+"""Memory of a training step per device and part, and the changes that make it fit. Arithmetic, no torch."""
 
 from dataclasses import dataclass
 
@@ -6,9 +6,9 @@ from vitrine.models.cost import Cost
 
 GIB = 1024**3
 FP32 = 4
-# Working space and what is kept besides: fitted on one H200 (docs/experiments.md, Memory of a step).
+# Workspace and other buffers: fitted on one H200 (docs/experiments.md, Memory of a step).
 SLACK = 1.08
-# Group norm computes in fp32 under bf16 autocast, so that maps are kept in fp32 and partly in bf16 as well.
+# Group norm computes in fp32 under bf16 autocast: feature maps are kept in fp32 and partly in bf16 as well.
 BYTES_OF_MAPS = {4: 4.0, 2: 4.5}
 
 
@@ -23,7 +23,7 @@ class MemoryParts:
 
     @property
     def total(self) -> float:
-        """All parts, and what allocation loses."""
+        """The sum of all parts and the allocator's overhead."""
         return SLACK * (self.weights + self.gradients + self.optimizer + self.activations)
 
     def in_gib(self) -> dict[str, float]:
@@ -34,7 +34,7 @@ class MemoryParts:
 
 @dataclass(frozen=True, kw_only=True)
 class Demand:
-    """What the memory of a step follows from."""
+    """The values that determine the memory of a step."""
 
     cost: Cost
     states: int
@@ -48,7 +48,7 @@ class Demand:
         kept = cost.checkpointed_activations if checkpointing else cost.activations
         maps = cost.checkpointed_map_activations if checkpointing else cost.map_activations
         held = FP32 * self.cost.params / shards
-        # Low precision computes with a copy of the weights, cast once a step.
+        # Low precision computes with a copy of the weights, cast once per step.
         copy = 0 if self.bytes_kept == FP32 else self.bytes_kept * self.cost.params
         return MemoryParts(
             weights=held + copy,
@@ -60,7 +60,7 @@ class Demand:
 
 @dataclass(frozen=True, kw_only=True)
 class Choice:
-    """The mildest way to fit, or the closest one."""
+    """The mildest change that fits, or the closest if none fits."""
 
     fits: bool
     micro_batch: int
@@ -114,7 +114,7 @@ def fit(demand: Demand, *, per_device: int, devices: int, limit: float) -> Choic
 
 
 def advise(size: int, per_device: int, *, shard: bool, checkpointing: bool) -> str:
-    """Say what was chosen, as a person would type it."""
+    """Describe the chosen change."""
     parts = []
     if size < per_device:
         parts.append(f"micro-batches of {size} ({-(-per_device // size)} a step)")

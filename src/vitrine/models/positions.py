@@ -1,4 +1,4 @@
-"""Position embeddings of appendix D.4, each of them for any grid of patches.
+"""The position embeddings of appendix D.4, each for any grid of patches.
 
 Shapes: N = GH x GW patches on a grid of GH rows and GW columns, P slots for class and distillation token,
 D width. Every absolute kind is a module that maps a grid to a table (1, P + N, D).
@@ -18,7 +18,7 @@ DINOV2_OFFSET = 0.1
 
 
 class Learned1D(nn.Module):
-    """One learned vector a token, in raster order (the paper's default)."""
+    """One learned vector per token, in raster order (the paper's default)."""
 
     def __init__(self, grid: Grid, *, width: int, num_slots: int, resampling: Resampling) -> None:
         super().__init__()
@@ -26,7 +26,7 @@ class Learned1D(nn.Module):
         self.table = nn.Parameter(torch.empty(1, num_slots + grid[0] * grid[1], width))  # E_pos of eq. 1
 
     def forward(self, grid: Grid) -> Tensor:
-        """Return the table for `grid`, resampled in 2-D where it is not the built one (section 3.2)."""
+        """Return the table for `grid`, resampled in 2-D if it is not the model's own (section 3.2)."""
         if grid == self.grid:
             return self.table
         slots, patches = self.table[:, : self.num_slots], self.table[:, self.num_slots :]
@@ -34,7 +34,7 @@ class Learned1D(nn.Module):
 
 
 class Learned2D(nn.Module):
-    """A learned half vector for each row and one for each column, concatenated."""
+    """A learned half vector per row and one per column, concatenated."""
 
     def __init__(self, grid: Grid, *, width: int, num_slots: int, resampling: Resampling) -> None:
         super().__init__()
@@ -44,7 +44,7 @@ class Learned2D(nn.Module):
         self.rows = nn.Parameter(torch.empty(1, grid[0], width // 2))  # the Y-embedding
 
     def forward(self, grid: Grid) -> Tensor:
-        """Return the table for `grid`; rows and columns are resampled each along its own line."""
+        """Return the table for `grid`; row and column vectors are resampled in 1-D."""
         (GH, GW), how = grid, self.resampling
         columns = resample_grid(self.columns, (1, self.grid[1]), (1, GW), how=how)
         rows = resample_grid(self.rows, (self.grid[0], 1), (GH, 1), how=how)
@@ -100,11 +100,30 @@ class Relative1D(nn.Module):
         return line[0].T.to(self.table.dtype)
 
 
+class ConditionalEncoding(nn.Module):
+    """CPVT's position encoding generator (PEG, arXiv:2102.10882, section 3.2): a depth-wise convolution over the map.
+
+    Its zero padding tells tokens where the border is. It has no size of its own, so that any grid will do.
+    """
+
+    def __init__(self, *, width: int, num_leading_tokens: int) -> None:
+        super().__init__()
+        self.num_leading_tokens = num_leading_tokens
+        self.mix = nn.Conv2d(width, width, kernel_size=3, padding=1, groups=width)
+
+    def forward(self, tokens: Tensor, grid: Grid) -> Tensor:
+        """Add to each patch of tokens (B, T, D) what its neighbours make of it; tokens before the patches pass by."""
+        leading, patches = tokens[:, : self.num_leading_tokens], tokens[:, self.num_leading_tokens :]
+        maps = patches.transpose(1, 2).reshape(len(patches), -1, *grid)  # (B, D, GH, GW)
+        encoded = (maps + self.mix(maps)).flatten(2).transpose(1, 2)
+        return torch.cat([leading, encoded], dim=1) if self.num_leading_tokens else encoded
+
+
 def resample_grid(table: Tensor, old: Grid, new: Grid, *, how: Resampling = "linear_aligned") -> Tensor:
     """Resample a table (1, N, D) from an old grid to a new one: (1, N', D).
 
     `linear_aligned` is the paper's (section 3.2, in the authors' code an order-1 zoom with the corner patches
-    kept in place); the other rules are those of other libraries, for checkpoints that were made with them.
+    kept in place); the other rules are those of other libraries, for checkpoints trained with them.
     """
     if old == new:
         return table
@@ -119,7 +138,7 @@ def resample_grid(table: Tensor, old: Grid, new: Grid, *, how: Resampling = "lin
     }[how]
     image = table.reshape(1, *old, -1).permute(0, 3, 1, 2).float()  # (1, D, GH, GW)
     if how.endswith("_offset"):
-        # DINOv2 asks for a factor a little above new / old, and that factor, not the sizes, places the samples.
+        # DINOv2 uses a factor slightly above new / old, and the factor, not the sizes, places the samples.
         factor = tuple((after + DINOV2_OFFSET) / before for before, after in zip(old, new, strict=True))
         image = F.interpolate(image, scale_factor=factor, mode=mode, align_corners=align_corners)
     else:

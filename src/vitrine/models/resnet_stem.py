@@ -31,7 +31,7 @@ class ResNetStem(nn.Module):
     def forward(self, images: Tensor) -> Tensor:
         """Return the last stage's feature map."""
         hidden = F.relu(self.root_norm(self.root_conv(images)))
-        # -inf at the border, so that padding never wins the maximum.
+        # Pad with -inf, so that padding is never the maximum.
         hidden = F.max_pool2d(pad_same(hidden, kernel_size=3, stride=2, value=float("-inf")), 3, 2)
         for stage in self.stages:
             hidden = stage(hidden)

@@ -3,13 +3,13 @@
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-NUM_GROUPS = 32  # of every group norm in BiT and in the hybrids
+NUM_GROUPS = 32  # groups of every group norm in BiT and the hybrids
 
 
 class StandardisedConv2d(nn.Conv2d):
     """Convolve with (w - mean) / (sqrt(var + variance_eps) + std_eps), over input channels, rows and columns.
 
-    Two epsilons, since the references differ: the hybrids add 1e-5 to the deviation, BiT 1e-10 to the variance.
+    Two epsilons because the references differ: the hybrids add 1e-5 to the deviation, BiT 1e-10 to the variance.
     """
 
     def __init__(
@@ -27,7 +27,7 @@ class StandardisedConv2d(nn.Conv2d):
         self.std_eps, self.variance_eps = std_eps, variance_eps
 
     def standardised_weight(self) -> Tensor:
-        """Return the kernel that is convolved with, (out, in, rows, columns)."""
+        """Return the standardised kernel (out, in, rows, columns)."""
         # Half precision cannot hold the sums.
         weight = self.weight.float() if self.weight.dtype.itemsize < 4 else self.weight
         centred = weight - weight.mean(dim=(1, 2, 3), keepdim=True)

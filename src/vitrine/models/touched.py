@@ -1,8 +1,7 @@
-"""Whether others have changed a model's modules: wrapped, hooked, pruned, parametrized, quantized or replaced them.
+"""Whether other code has changed a model's modules: wrapped, hooked, pruned, parametrized, quantized or replaced.
 
-A model takes shortcuts around modules whose whole behaviour it knows: it multiplies by their weights directly, and
-the last block skips the tokens that the head does not read. Where a module has been changed, the model calls it
-instead, with everything that a caller expects.
+A model takes shortcuts around unchanged modules: it multiplies by their weights directly, and the last block skips
+the tokens that the head does not read. If a module has been changed, the model calls it with all its inputs instead.
 """
 
 from torch import nn
@@ -13,19 +12,19 @@ KNOWN_CODE = ("vitrine.", "torch.nn.modules.", "torch.distributed.")
 
 def is_plain(module: nn.Module, kind: type[nn.Module]) -> bool:
     """Whether calling `module` does what `kind` does and nothing else."""
-    # An adapted, parametrized or quantized layer has a class of its own, often with attributes of the same names.
+    # An adapted, parametrized or quantized layer has its own class, often with attributes of the same names.
     return type(module) is kind and not is_hooked(module) and not has_global_hooks()
 
 
 def is_as_built(module: nn.Module) -> bool:
-    """Whether `module` and all that is in it run only our code and torch's."""
+    """Whether `module` and everything inside it run only our code and torch's."""
     if is_hooked(module) or not type(module).__module__.startswith(KNOWN_CODE):
         return False
     return all(child is None or is_as_built(child) for child in module._modules.values())
 
 
 def is_hooked(module: nn.Module) -> bool:
-    """Whether code from elsewhere runs when `module` is called."""
+    """Whether foreign code runs when `module` is called."""
     has_hooks = (
         module._forward_hooks
         or module._forward_pre_hooks
@@ -45,7 +44,7 @@ def gathers_weights_only(module: nn.Module) -> bool:
 
 
 def has_global_hooks() -> bool:
-    """Whether code from elsewhere observes every module of this process."""
+    """Whether foreign code observes every module of this process."""
     return bool(
         torch_modules._global_forward_hooks
         or torch_modules._global_forward_pre_hooks

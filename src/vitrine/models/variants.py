@@ -1,6 +1,6 @@
 """Every model of the paper by name, in the paper's spelling, timm's and torchvision's.
 
-A name fixes the shape; numerics are the paper's whatever the spelling (weights have their own).
+A name determines the shape; numerics are the paper's for every spelling (weights bring their own).
 """
 
 import re
@@ -8,10 +8,10 @@ from typing import Any
 
 from vitrine.errors import ConfigError, TryVerb
 from vitrine.models.config import BiTConfig, ModelConfig, ResNetStemConfig, ViTConfig, as_size, with_options
-from vitrine.models.families import named_variant
+from vitrine.models.families import named_variant, variant_names
 from vitrine.spelling import nearest
 
-# Table 1, and the two smaller ones of the authors' later work: width, depth, heads, MLP width.
+# Table 1, and two smaller models of the authors' later work: width, depth, heads, MLP width.
 SHAPES: dict[str, dict[str, Any]] = {
     "Ti": {"width": 192, "depth": 12, "num_heads": 3, "mlp_width": 768},
     "S": {"width": 384, "depth": 12, "num_heads": 6, "mlp_width": 1536},
@@ -28,7 +28,7 @@ RESNET_UNITS: dict[str, tuple[int, int, int, int]] = {
 }
 TIMM_SIZES = {"tiny": "Ti", "small": "S", "base": "B", "large": "L", "huge": "H"}
 
-# What `vitrine models` lists. Any other patch size, and any other pairing, can be named as well.
+# `vitrine models` lists these. Any other patch size and any other combination has a name too.
 VARIANTS = (
     "ViT-Ti/16",
     "ViT-S/32",
@@ -65,7 +65,7 @@ def configure(
     channels: int = 3,
     **options: Any,
 ) -> ModelConfig:
-    """Return the config that `name` stands for, with `options` changed.
+    """Return the config of `name`, with `options` changed.
 
     `image_size` is the name's own (`vit_base_patch16_384`) or 224 where it is not given.
     """
@@ -88,7 +88,7 @@ def resolve(name: str) -> tuple[ModelConfig, int | None]:
         if found is not None:
             return found
     raise ConfigError(
-        f"no model is called {name!r}; nearest: {', '.join(nearest(name, VARIANTS, 3))}",
+        f"no model is called {name!r}; nearest: {', '.join(nearest(name, [*VARIANTS, *variant_names()], 3))}",
         advice=[TryVerb("models", (), "to list all")],
     )
 
@@ -97,7 +97,7 @@ Found = tuple[ModelConfig, int | None]
 
 
 def read_vit(name: str) -> Found | None:
-    """Read ViT-B/16, ViT-B/16x8 (height x width) or plain ViT (a B/16 whose every number can be given)."""
+    """Read ViT-B/16, ViT-B/16x8 (height x width) or plain ViT (a B/16 whose numbers can all be overridden)."""
     if name.lower() == "vit":
         return ViTConfig(), None
     match = re.fullmatch(r"(?:ViT[-_])?(Ti|S|B|L|H)/(\d+)(?:x(\d+))?", name, re.IGNORECASE)
@@ -112,7 +112,7 @@ def read_hybrid(name: str) -> Found | None:
     if match is None:
         return None
     stem, size, stride = match[1].upper(), shape(match[2]), int(match[3])
-    if stem == "R":  # the root alone and patches of 8 cells: 32 pixels a token, whatever the name says
+    if stem == "R":  # only the root and patches of 8 cells: 32 pixels per token, although the name says 16
         return (vit(size, patch_size=(8, 8), stem=ResNetStemConfig(units=())), None) if stride == 16 else None
     if stem not in RESNET_UNITS:
         return None
@@ -131,7 +131,7 @@ def read_bit(name: str) -> Found | None:
 
 
 def read_timm_vit(name: str) -> Found | None:
-    """Read vit_base_patch16_224, deit_small_patch16_224 and their like, with any tag after a dot."""
+    """Read names like vit_base_patch16_224 and deit_small_patch16_224, with any tag after a dot."""
     match = re.fullmatch(
         r"(vit|deit)_(tiny|small|base|large|huge)_(distilled_)?patch(\d+)(_gap)?(?:_(\d+))?(?:\..*)?", name
     )
@@ -147,7 +147,7 @@ def read_timm_vit(name: str) -> Found | None:
 
 
 def read_timm_hybrid(name: str) -> Found | None:
-    """Read vit_base_r50_s16_224 and its like."""
+    """Read names like vit_base_r50_s16_224."""
     match = re.fullmatch(r"vit_(tiny|small|base|large|huge)_r(\d+)_s(16|32)(?:_(\d+))?(?:\..*)?", name)
     if match is None or f"R{match[2]}" not in RESNET_UNITS:
         return None
@@ -157,7 +157,7 @@ def read_timm_hybrid(name: str) -> Found | None:
 
 
 def read_torchvision(name: str) -> Found | None:
-    """Read vit_b_16 and its like."""
+    """Read names like vit_b_16."""
     match = re.fullmatch(r"vit_([bslh]|ti)_(\d+)", name)
     if match is None:
         return None
@@ -165,12 +165,12 @@ def read_torchvision(name: str) -> Found | None:
 
 
 def shape(letters: str) -> dict[str, Any]:
-    """Return the shape that goes by these letters, in any case."""
+    """Return the shape with this letter code, ignoring case."""
     return SHAPES[letters.capitalize()]
 
 
 def vit(size: dict[str, Any], **options: Any) -> ViTConfig:
-    """Make a config whose image is a whole number of patches; the caller then asks for the size it wants."""
+    """Build a config whose image is a whole number of patches; the caller then sets the image size."""
     stem, patch = options.get("stem"), options["patch_size"]
     stride = stem.stride if stem else 1
     for side in patch:
@@ -180,10 +180,10 @@ def vit(size: dict[str, Any], **options: Any) -> ViTConfig:
 
 
 def hybrid(size: dict[str, Any], stem: str, stride: int) -> ViTConfig:
-    """Make a hybrid of section 4.1 with patches of one cell.
+    """Build the config of a hybrid (section 4.1) with patches of one cell.
 
     Stride 32 is option (i): the output of stage 4 of the regular ResNet. Stride 16 is option (ii): stage 4 is
-    taken away and its units are moved to stage 3, which gives four times as many tokens.
+    removed and its units move to stage 3, which gives four times as many tokens.
     """
     first, second, third, fourth = RESNET_UNITS[stem]
     units = (first, second, third, fourth) if stride == 32 else (first, second, third + fourth)

@@ -11,9 +11,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from vitrine.errors import ConfigError
 from vitrine.models.attention import AttentionPooling
-from vitrine.models.config import ViTConfig, checked_layer, require_tiling
+from vitrine.models.config import ViTConfig, require_tiling
 from vitrine.models.dropout import Dropout
 from vitrine.models.encoder import Block, Mlp
 from vitrine.models.initialisation import (
@@ -23,13 +22,16 @@ from vitrine.models.initialisation import (
     initialise_layer,
     lecun_normal_,
 )
+from vitrine.models.model import Model, wanted_layers
 from vitrine.models.positions import Grid, position_tables
 from vitrine.models.resnet_stem import ResNetStem
 from vitrine.models.touched import has_global_hooks, is_as_built, is_plain
 
 
-class ViT(nn.Module):
-    """Map images (B, C, height, width) to logits (B, K), or to the representation where there is no head."""
+class ViT(Model):
+    """Map images (B, C, height, width) to logits (B, K), or to the representation if there is no head."""
+
+    config: ViTConfig
 
     def __init__(self, config: ViTConfig) -> None:
         super().__init__()
@@ -103,7 +105,7 @@ class ViT(nn.Module):
         return self.classify(tokens)
 
     def embed(self, images: Tensor) -> Tensor:
-        """Map normalised images (B, C, height, width) to what the head reads (B, R); nothing else is kept."""
+        """Map normalised images (B, C, height, width) to the head's input (B, R); nothing else is kept."""
         patches, grid = self.embed_patches(images)
         tokens = self.encode(self.assemble(patches, grid), grid, num_read=self.num_tokens_read)
         return self.represent(self.pool(tokens))
@@ -113,11 +115,8 @@ class ViT(nn.Module):
         return self.project_patches(self.run_stem(images))
 
     def run_stem(self, images: Tensor) -> Tensor:
-        """Return what patches are cut from: a hybrid's feature map, or the images as they are."""
-        if images.ndim != 4 or images.shape[1] != self.config.channels:
-            raise ConfigError(
-                f"images must be (batch, {self.config.channels}, height, width), got {tuple(images.shape)}"
-            )
+        """Return the input of the patch embedding: a hybrid's feature map, or the images unchanged."""
+        self.require_images(images)
         require_tiling((images.shape[2], images.shape[3]), self.config.token_stride)
         maps: Tensor = self.stem(images)
         return maps
@@ -128,12 +127,12 @@ class ViT(nn.Module):
             projected: Tensor = self.patch_projection(maps)  # (B, D, GH, GW)
             return projected.flatten(2).transpose(1, 2), (projected.shape[2], projected.shape[3])
         patches, grid = cut_patches(maps, self.config.patch_size)
-        # One matrix product, as eq. 1 writes it; the convolution that it equals is several times as slow on a GPU.
+        # One matrix product, as in eq. 1; the equivalent convolution is several times slower on a GPU.
         kernel = self.patch_projection.weight.flatten(1)
         return F.linear(patches, kernel, self.patch_projection.bias), grid
 
     def assemble(self, patches: Tensor, grid: Grid) -> Tensor:
-        """Put class token and its like before the patches and add positions: z_0 of eq. 1, (B, T, D)."""
+        """Prepend the class, distillation and register tokens and add positions: z_0 of eq. 1, (B, T, D)."""
         B = patches.shape[0]
         prefix = [self.class_token, self.distillation_token, self.registers]
         # The residual stream has the precision of the patches: under bf16 autocast, half the bytes of fp32.
@@ -146,8 +145,8 @@ class ViT(nn.Module):
     def encode(self, tokens: Tensor, grid: Grid, *, num_read: int | None = None) -> Tensor:
         """Run the encoder on z_0 (B, T, D) and normalise: LN(z_L), (B, T, D).
 
-        With `num_read`, the last block computes only that many tokens, (B, num_read, D), unless someone else's code
-        is in it or in the norm: that code gets all tokens.
+        With `num_read`, the last block computes only that many tokens, (B, num_read, D), unless it or the norm
+        contains foreign code: that code gets all tokens.
         """
         last = self.config.depth - 1
         if has_global_hooks() or not (is_as_built(self.blocks[last]) and is_as_built(self.norm)):
@@ -159,13 +158,13 @@ class ViT(nn.Module):
     def run_block(self, tokens: Tensor, grid: Grid, *, layer: int, num_read: int | None = None) -> Tensor:
         """Run one block on z_(l-1), positions of this layer included: z_l of eqs. 2 and 3."""
         tokens, keys = self.block_input(tokens, grid, layer=layer)
-        if self.config.activation_checkpointing and self.training and torch.is_grad_enabled():
+        if self.is_recomputing():
             recomputed: Tensor = checkpoint(self.blocks[layer], tokens, keys, num_read, use_reentrant=False)
             return recomputed
         return self.blocks[layer](tokens, keys, num_read)
 
     def block_input(self, tokens: Tensor, grid: Grid, *, layer: int) -> tuple[Tensor, Tensor | None]:
-        """Return what block `layer` reads: tokens with this layer's positions, and its relative keys."""
+        """Return the input of block `layer`: tokens with this layer's positions, and its relative keys."""
         if self.config.positions == "relative":
             table = self.positions[layer if self.config.position_placement == "every_layer" else 0]
             return tokens, table(tokens.shape[1])
@@ -174,7 +173,7 @@ class ViT(nn.Module):
         return tokens, None
 
     def add_positions(self, tokens: Tensor, grid: Grid, *, layer: int) -> Tensor:
-        """Add the absolute positions of `layer`; registers, and tokens without a slot, get none."""
+        """Add the absolute positions of `layer`; registers and tokens without a slot get none."""
         if self.config.positions in ("none", "relative"):
             return tokens
         table = self.positions[layer if self.config.position_placement == "every_layer" else 0](grid)
@@ -197,7 +196,7 @@ class ViT(nn.Module):
         return self.norm(pooled) if self.config.norm_after_pooling else pooled
 
     def represent(self, pooled: Tensor) -> Tensor:
-        """Apply the hidden layer of the pre-training head, where there is one: (B, D) to (B, R)."""
+        """Apply the hidden layer of the pre-training head, if there is one: (B, D) to (B, R)."""
         return pooled if self.representation is None else torch.tanh(self.representation(pooled))
 
     def classify(self, tokens: Tensor) -> Tensor:
@@ -219,9 +218,9 @@ class ViT(nn.Module):
 
     @property
     def num_tokens_read(self) -> int | None:
-        """How many of the first tokens `classify` reads; None where it reads the patches.
+        """Number of leading tokens that `classify` reads; None if it reads the patches.
 
-        What the last block would work out for any other token is never used (eq. 4 reads z_L^0 alone).
+        The last block's output for any other token is never used (eq. 4 reads only z_L^0).
         """
         if self.config.pooling != "class_token":
             return None
@@ -229,7 +228,7 @@ class ViT(nn.Module):
 
     @property
     def num_leading_tokens(self) -> int:
-        """Tokens before the first patch."""
+        """Number of tokens before the first patch."""
         return self.config.num_prefix_tokens + self.config.num_registers
 
     def features(self, images: Tensor) -> dict[str, Tensor]:
@@ -265,6 +264,13 @@ class ViT(nn.Module):
             found["logits"] = self.classify(tokens)
         return found
 
+    def last_map(self, images: Tensor) -> Tensor:
+        """Return the encoded patches on their grid, (B, D, GH, GW)."""
+        patches, grid = self.embed_patches(images)
+        tokens = self.encode(self.assemble(patches, grid), grid)[:, self.num_leading_tokens :]
+        tokens = self.norm(tokens) if self.config.norm_after_pooling else tokens
+        return tokens.transpose(1, 2).reshape(len(tokens), -1, *grid)
+
     def attention(
         self, images: Tensor, *, layers: Iterable[int] | None = None
     ) -> Iterator[tuple[int, Tensor]]:
@@ -272,8 +278,7 @@ class ViT(nn.Module):
 
         The weights are those of the fused path, written out. `layers` counts from 0; negative from the end.
         """
-        depth = self.config.depth
-        wanted = set(range(depth)) if layers is None else {checked_layer(layer, depth) for layer in layers}
+        wanted = wanted_layers(layers, depth=self.config.depth)
         with torch.no_grad():
             patches, grid = self.embed_patches(images)
             tokens = self.assemble(patches, grid)

@@ -16,7 +16,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vitrine.errors import ConfigError
-from vitrine.models import BiT, Model, ViT
+from vitrine.models import Model, ViT
+from vitrine.models.config import head_width
 from vitrine.models.positions import Grid
 from vitrine.objectives.classification import classification_loss, num_correct
 from vitrine.spelling import nearest
@@ -158,8 +159,8 @@ def teacher_loss(logits: Tensor, teacher_logits: Tensor, *, config: Distillation
 @torch.no_grad()
 def teacher_features(model: Model, images: Tensor, *, grid: Grid) -> tuple[Tensor, Tensor]:
     """Return a teacher's summary (B, E) and patches (B, N, E), resampled if its grid is not the student's."""
-    if isinstance(model, BiT):
-        maps = F.relu(model.norm(model.features(images)["stage_4"]))  # (B, E, rows, columns)
+    if not isinstance(model, ViT):
+        maps = model.last_map(images)  # (B, E, rows, columns)
         return maps.mean(dim=(2, 3)), on_grid(maps, grid)
     embedded, own = model.embed_patches(images)
     summary, patches = summary_and_patches(model, embedded, own)
@@ -183,4 +184,4 @@ def summary_and_patches(vit: ViT, embedded: Tensor, grid: Grid) -> tuple[Tensor,
 
 def teacher_width(model: Model) -> int:
     """Return the width E of a teacher's features."""
-    return model.config.representation_width if isinstance(model, BiT) else model.config.width
+    return model.config.width if isinstance(model, ViT) else head_width(model.config)

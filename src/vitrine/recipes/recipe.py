@@ -13,8 +13,15 @@ from vitrine.data.preparing.training_view import Crop
 from vitrine.errors import ConfigError
 from vitrine.models import BiTConfig, ViTConfig
 from vitrine.objectives import LabelsObjective, Objective, find_objective
-from vitrine.recipes.earlier_names import modern_path, modernised
-from vitrine.recipes.plain_values import build, convert, plain, read_value, unknown_setting
+from vitrine.recipes.plain_values import (
+    build,
+    convert,
+    modern_path,
+    modernised,
+    plain,
+    read_value,
+    unknown_setting,
+)
 from vitrine.training.config import TrainingConfig, require_choice
 
 LEAST_BATCH = 16

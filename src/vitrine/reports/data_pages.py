@@ -12,8 +12,7 @@ from vitrine.data.decoding.decode import decode
 from vitrine.data.sources.file_list import photos_skipped
 from vitrine.data.sources.source import Source
 from vitrine.errors import DataError, ImageError
-from vitrine.reports.pages import render
-from vitrine.reports.thumbnails import thumbnail
+from vitrine.reports.pages import render, thumbnail
 from vitrine.runtime.progress import track
 from vitrine.spelling import printable
 

@@ -9,8 +9,7 @@ from numpy.typing import NDArray
 from vitrine.data.sources.source import Source
 from vitrine.evaluation.classification import SingleLabel
 from vitrine.evaluation.scoring import SplitScore, likely_label_errors
-from vitrine.reports.pages import render
-from vitrine.reports.thumbnails import THUMBNAIL_SIDE, thumbnail
+from vitrine.reports.pages import THUMBNAIL_SIDE, render, thumbnail
 from vitrine.runtime.progress import track
 from vitrine.spelling import printable
 

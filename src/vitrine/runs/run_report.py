@@ -21,10 +21,9 @@ from vitrine.models import ViT
 from vitrine.models.config import shown
 from vitrine.models.cost import cost_of, training_exaflops
 from vitrine.reports.figure_style import overlay
-from vitrine.reports.pages import write_page
+from vitrine.reports.pages import data_url, write_page
 from vitrine.reports.run_account import RunAccount, read_account
 from vitrine.reports.run_page import Attention, render_run
-from vitrine.reports.thumbnails import data_url
 from vitrine.runtime.progress import quiet
 from vitrine.runtime.result import Result
 from vitrine.runtime.run_folder import RunFolder

@@ -17,7 +17,6 @@ report.html        the page of the run
 """
 
 import dataclasses
-import math
 import os
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
@@ -29,7 +28,7 @@ from typing import Any, TextIO
 from vitrine.errors import CheckpointError, ConfigError, VitrineError
 from vitrine.runtime.files import json_text, parse_json, require_own_file, write_atomically
 from vitrine.runtime.locks import require_lock
-from vitrine.runtime.run_record import RunRecord
+from vitrine.runtime.run_record import RunRecord, metrics_until, read_metrics
 
 RECORD, RECIPE, METRICS, CHECKPOINTS, MODEL = (
     "run.json",
@@ -128,8 +127,8 @@ class RunFolder:
 
     def attempts(self) -> dict[float, "RunFolder"]:
         """Return the run folders of a sweep by learning rate, lowest first."""
-        found = {float(path.name.removeprefix("lr-")): path for path in (self.path / "sweep").glob("lr-*")}
-        return {rate: RunFolder(found[rate]) for rate in sorted(found)}
+        folders = {float(path.name.removeprefix("lr-")): path for path in (self.path / "sweep").glob("lr-*")}
+        return {rate: RunFolder(folders[rate]) for rate in sorted(folders)}
 
     def trained_at(self) -> float:
         """Return the time of the last step; a report that is written again does not count."""
@@ -138,13 +137,7 @@ class RunFolder:
 
     def read_record(self) -> RunRecord:
         """Read run.json; fields of later versions are ignored."""
-        values = self._json(RECORD)
-        known = {field.name for field in dataclasses.fields(RunRecord)}
-        try:
-            return RunRecord(**{name: value for name, value in values.items() if name in known})
-        except TypeError as error:
-            missing = str(error).rpartition(": ")[2]
-            raise ConfigError(f"{self.record_file} is damaged: it lacks {missing}") from None
+        return RunRecord.from_values(self._json(RECORD), path=self.record_file)
 
     def read_recipe(self) -> str:
         """Read the recipe as it was written."""
@@ -168,8 +161,7 @@ class RunFolder:
 
     def read_metrics(self) -> list[dict[str, Any]]:
         """Read all records; a line that was cut short, as by a power cut, is skipped."""
-        lines = self._text(METRICS, "").splitlines()
-        return [record for line in lines if (record := _parsed(line)) is not None and "step" in record]
+        return read_metrics(self._text(METRICS, ""))
 
     def write_record(self, record: RunRecord) -> None:
         """Write run.json."""
@@ -206,8 +198,7 @@ class RunFolder:
     def open_metrics(self, *, done_steps: int) -> TextIO:
         """Open metrics.jsonl to append; records after `done_steps`, which will be written again, are removed."""
         if self.metrics_file.exists():
-            lines = self._text(METRICS).splitlines()
-            self._write(METRICS, "".join(line + "\n" for line in lines if _step_of(line) <= done_steps))
+            self._write(METRICS, metrics_until(done_steps, self._text(METRICS)))
         return self._append(METRICS)
 
     def clear(self) -> None:
@@ -257,8 +248,9 @@ class RunFolder:
     def _json(self, name: str, default: dict[str, Any] | None = None) -> dict[str, Any]:
         if default is not None and not (self.path / name).exists():
             return default
+        text = self._text(name)
         try:
-            values = parse_json(self._text(name))
+            values = parse_json(text)
         except ValueError as error:
             raise ConfigError(f"{self.path / name} is damaged: {error}") from None
         if not isinstance(values, dict):
@@ -281,19 +273,6 @@ class RunFolder:
         self.path.mkdir(parents=True, exist_ok=True)
         require_own_file(self.path / name, root=Path(os.path.realpath(self.path)))
         return (self.path / name).open("a", encoding="utf-8")
-
-
-def _parsed(line: str) -> dict[str, Any] | None:
-    try:
-        record = parse_json(line)
-    except ValueError:
-        return None
-    return record if isinstance(record, dict) else None
-
-
-def _step_of(line: str) -> float:
-    record = _parsed(line)
-    return float(record.get("step", 0)) if record is not None else math.inf
 
 
 def _remove(path: Path) -> None:

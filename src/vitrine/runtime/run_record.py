@@ -1,8 +1,14 @@
-"""How a run was started: the record in `run.json`. No torch."""
+"""Records of a run folder: how the run was started (`run.json`), what it logged (`metrics.jsonl`). No torch."""
 
+import dataclasses
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import Any, Self
+
+from vitrine.errors import ConfigError
+from vitrine.runtime.files import parse_json
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,3 +40,38 @@ class RunRecord:
     threads: int | None = None
     teacher: str | None = None
     """Hash of the teacher's weights, for distillation."""
+
+    @classmethod
+    def from_values(cls, values: Mapping[str, Any], *, path: Path) -> Self:
+        """Build the record from plain values, read from `path`; fields of later versions are ignored."""
+        known = {field.name for field in dataclasses.fields(cls)}
+        try:
+            return cls(**{name: value for name, value in values.items() if name in known})
+        except TypeError as error:
+            missing = str(error).rpartition(": ")[2]
+            raise ConfigError(f"{path} is damaged: it lacks {missing}") from None
+
+
+def read_metrics(text: str) -> list[dict[str, Any]]:
+    """Read the lines of metrics.jsonl; a line that was cut short, as by a power cut, is skipped."""
+    return [
+        record for line in text.splitlines() if (record := _parsed(line)) is not None and "step" in record
+    ]
+
+
+def metrics_until(done_steps: int, text: str) -> str:
+    """Return the lines of metrics.jsonl up to a step; lines that cannot be read are dropped."""
+    return "".join(line + "\n" for line in text.splitlines() if _step_of(line) <= done_steps)
+
+
+def _parsed(line: str) -> dict[str, Any] | None:
+    try:
+        record = parse_json(line)
+    except ValueError:
+        return None
+    return record if isinstance(record, dict) else None
+
+
+def _step_of(line: str) -> float:
+    record = _parsed(line)
+    return float(record.get("step", 0)) if record is not None else math.inf

@@ -13,6 +13,7 @@ import torch
 from vitrine.checkpoints import Loaded
 from vitrine.errors import CheckpointError, MissingCheckpointError
 from vitrine.models import Model, ViT, build
+from vitrine.models.config import head_width
 from vitrine.runtime.files import parse_json
 
 FORMAT = "vitrine few-shot classifier"
@@ -76,6 +77,4 @@ def with_classifier(loaded: Loaded, path: Path) -> Loaded:
 
 def representation_width(model: Model) -> int:
     """Return the number of features below the head."""
-    if isinstance(model, ViT):
-        return model.config.representation_width or model.config.width
-    return model.norm.num_channels
+    return head_width(model.config)

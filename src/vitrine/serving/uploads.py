@@ -8,8 +8,9 @@ disk.
 import asyncio
 from collections.abc import AsyncIterator, Mapping
 
-from vitrine.data.decoding.image_file import open_image, webp_size
-from vitrine.data.decoding.jpeg_header import read_layout
+from vitrine.data.decoding.declared_sizes import webp_size
+from vitrine.data.decoding.decode import read_layout
+from vitrine.data.decoding.image_file import open_image
 from vitrine.errors import MissingExtraError
 from vitrine.serving.admission import TOO_LARGE, UNREADABLE, WRONG_KIND, Limits, RefusedError, Upload
 

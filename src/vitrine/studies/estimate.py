@@ -9,9 +9,13 @@ launched as one kernel.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from vitrine.models.config import BiTConfig, ModelConfig
+import torch
+
+from vitrine.models import build
+from vitrine.models.config import BiTConfig, ModelConfig, ViTConfig
 from vitrine.models.cost import TRAINING_FLOPS_PER_MAC, cost_of
 from vitrine.studies.record import Run
+from vitrine.training.optimizer import Layers
 
 FORWARD_FLOPS_PER_MAC = 2
 # Share of the matmul rate that a training step reaches: half for a large compiled model (measured, see
@@ -90,6 +94,9 @@ def num_layers(config: ModelConfig) -> int:
     """Count blocks, or a ResNet's units, and one for everything else."""
     if isinstance(config, BiTConfig):
         return sum(config.units) + 1
+    if not isinstance(config, ViTConfig):
+        with torch.device("meta"):
+            return Layers.of(build(config)).depth + 1
     return config.depth + 1 + (sum(config.stem.units) if config.stem else 0)
 
 

@@ -11,11 +11,10 @@ from vitrine.runtime.progress import notice
 from vitrine.runtime.run_folder import LAST, STOPPED
 from vitrine.spelling import some_of
 from vitrine.training.config import TrainingConfig
-from vitrine.training.messages import not_finite
-from vitrine.training.running_sums import RunningSums
+from vitrine.training.metrics_log import RunningSums
 from vitrine.training.saving import newest_state, numbers_of, remove_old_state, remove_state, save_state
 from vitrine.training.state import TrainingState
-from vitrine.training.stopping import NoMemoryError, StoppedError
+from vitrine.training.stopping import NoMemoryError, StoppedError, not_finite
 from vitrine.training.task import Task
 
 

@@ -6,9 +6,9 @@ from typing import Any, Literal, get_args
 
 from vitrine.errors import ConfigError
 from vitrine.spelling import nearest
-from vitrine.training.schedule import Decay
 
 OptimizerName = Literal["adamw", "sgd", "muon"]
+Decay = Literal["cosine", "linear", "steps", "constant"]
 Precision = Literal["auto", "bf16", "fp32", "fp8"]
 Trains = Literal["all", "head"]
 # By default, steps between two checkpoints of a long run, and the number of checkpoints of a short one.

@@ -19,18 +19,14 @@ from vitrine.runtime.processes import Processes, anyone, on_first_process
 from vitrine.runtime.progress import announced, notice
 from vitrine.runtime.run_folder import BEST, LAST
 from vitrine.spelling import counted
-from vitrine.training.averaging import Averages
 from vitrine.training.checkpoints import Checkpoints
 from vitrine.training.config import TrainingConfig
 from vitrine.training.distribution import distributed
 from vitrine.training.graphs import ReplayedStep, Taken, can_record, on_own_stream, put_rates_in_tensors
-from vitrine.training.messages import evaluation_in_words, live_line
-from vitrine.training.metrics_log import Sink
-from vitrine.training.optimizer import freeze, make_optimizer, set_rates
-from vitrine.training.running_sums import RunningSums
+from vitrine.training.metrics_log import RunningSums, Sink, evaluation_in_words, live_line
+from vitrine.training.optimizer import freeze, learning_rate, make_optimizer, set_rates
 from vitrine.training.saving import load_state, newest_state, numbers_of, remove_leftovers
-from vitrine.training.schedule import learning_rate
-from vitrine.training.state import TrainingState
+from vitrine.training.state import Averages, TrainingState
 from vitrine.training.step import Parts, StepState, fit_micro_batch, forward_backward, seed_step, update
 from vitrine.training.stopping import NoMemoryError, saving_on_signals
 from vitrine.training.task import Outcome, Task

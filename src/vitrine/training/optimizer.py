@@ -1,14 +1,17 @@
-"""Optimizers, and the learning rate and weight decay of each parameter."""
+"""Optimizers, the learning rate and weight decay of each parameter, and the learning rate by step (appendix B.1)."""
 
-import re
+import math
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import nn
 
 from vitrine.errors import ConfigError
-from vitrine.training.config import TrainingConfig
+from vitrine.training.config import Decay, TrainingConfig
 from vitrine.training.muon import Muon
+
+LAST = ("norm.", "head.", "distillation_head.", "representation.", "attention_pooling.")
 
 
 def make_optimizer(model: nn.Module, config: TrainingConfig) -> torch.optim.Optimizer:
@@ -29,7 +32,8 @@ def make_optimizer(model: nn.Module, config: TrainingConfig) -> torch.optim.Opti
 
 def freeze(model: nn.Module, config: TrainingConfig) -> None:
     """Freeze parameters that are not trained; call it before DDP, which waits for all other gradients."""
-    depth = num_blocks(model)
+    layers = Layers.of(model)
+    depth = layers.depth
     if config.frozen_blocks > depth:
         raise ConfigError(
             f"must be at most {depth}, the number of blocks of the model, got {config.frozen_blocks}",
@@ -37,20 +41,20 @@ def freeze(model: nn.Module, config: TrainingConfig) -> None:
         )
     for name, parameter in model.named_parameters():
         is_trained = is_head(name) if config.trains == "head" else not is_teacher(name)
-        is_frozen = config.frozen_blocks > 0 and layer_number(name, depth) <= config.frozen_blocks
+        is_frozen = config.frozen_blocks > 0 and layers.number(name) <= config.frozen_blocks
         parameter.requires_grad_(is_trained and not is_frozen)
 
 
 def parameter_groups(model: nn.Module, config: TrainingConfig) -> list[dict[str, Any]]:
     """Sort the trained parameters by learning-rate scale, decay and, for muon, by kind."""
-    depth = num_blocks(model)
+    layers = Layers.of(model)
     groups: dict[tuple[float, float, bool], dict[str, Any]] = {}
     for name, parameter in model.named_parameters():
         if not parameter.requires_grad:
             continue
         decay = config.weight_decay if config.decays_all or is_kernel(name, parameter) else 0.0
-        scale = config.layer_decay ** (depth + 1 - layer_number(name, depth))
-        is_matrix = config.optimizer == "muon" and block_of(name) is not None and parameter.ndim == 2
+        scale = config.layer_decay ** (layers.depth + 1 - layers.number(name))
+        is_matrix = config.optimizer == "muon" and place_of(name) is not None and parameter.ndim == 2
         if is_matrix:
             scale *= config.matrix_lr_factor
             decay /= config.matrix_lr_factor
@@ -74,28 +78,61 @@ def is_teacher(name: str) -> bool:
 
 
 def is_kernel(name: str, parameter: torch.Tensor) -> bool:
-    """Whether a parameter multiplies activations: not a bias, a norm, a token or a position table."""
-    return parameter.ndim > 1 and name.endswith(".weight")
+    """Whether a parameter multiplies activations: not a bias, a norm, a token or positions."""
+    return parameter.ndim > 1 and name.endswith(".weight") and ".positions." not in f".{name}"
 
 
-def block_of(name: str) -> int | None:
-    """Return the number of the block (ViT) or stage (BiT) that a parameter belongs to, if any."""
-    match = re.search(r"(?:^|\.)(?:blocks|stages)\.(\d+)\.", name)
-    return int(match[1]) if match else None
+@dataclass(frozen=True)
+class Layers:
+    """The blocks of a model in order of depth, read from the names of its parameters.
+
+    Blocks are called `blocks.N`, in a pyramid `stages.S.blocks.N` (counted through all stages), in a ResNet the
+    stages themselves count. What else a stage has, such as its patch embedding, goes with its first block, and its
+    `norm` with its last.
+    """
+
+    blocks: tuple[tuple[int, int], ...]
+    """(stage, block), sorted; stage 0 where there are no stages."""
+
+    @classmethod
+    def of(cls, model: nn.Module) -> "Layers":
+        """Collect the blocks of a model."""
+        places = [place for name, _ in model.named_parameters() if (place := place_of(name)) is not None]
+        return cls(tuple(sorted({(stage, block) for stage, block in places if block is not None})))
+
+    def number(self, name: str) -> int:
+        """Count layers for layer-wise decay: 0 for the embedding, 1... for blocks, depth + 1 for norm and head."""
+        place = place_of(name)
+        if place is not None:
+            stage, block = place
+            if block is not None:
+                return self.blocks.index((stage, block)) + 1
+            own = [number for number, (of, _) in enumerate(self.blocks, start=1) if of == stage]
+            if ".norm." in name:
+                return own[-1]
+            return 0 if own[0] == 1 else own[0]  # the first stage's embedding is the model's
+        return self.depth + 1 if name.startswith(LAST) else 0
+
+    @property
+    def depth(self) -> int:
+        """Count the blocks; a model without any counts as one."""
+        return max(len(self.blocks), 1)
 
 
-def num_blocks(model: nn.Module) -> int:
-    """Count the blocks (ViT) or stages (BiT) of a model."""
-    return 1 + max((block_of(name) or 0 for name, _ in model.named_parameters()), default=0)
-
-
-def layer_number(name: str, depth: int) -> int:
-    """Count layers for layer-wise decay: 0 for the embedding, 1... for blocks, depth + 1 for norm and head."""
-    block = block_of(name)
-    if block is not None and not name.startswith("stem."):
-        return block + 1
-    last = ("norm.", "head.", "distillation_head.", "representation.", "attention_pooling.")
-    return depth + 1 if name.startswith(last) else 0
+def place_of(name: str) -> tuple[int, int | None] | None:
+    """Return the stage and block that a parameter belongs to: (0, N) without stages, (S, None) beside the blocks."""
+    parts = name.split(".")
+    if "stem" in parts:  # a hybrid's ResNet is part of the embedding
+        return None
+    for i, part in enumerate(parts[:-2]):
+        if part == "blocks" and parts[i + 1].isdecimal():
+            return 0, int(parts[i + 1])
+        if part == "stages" and parts[i + 1].isdecimal():
+            stage, after = int(parts[i + 1]), parts[i + 2 :]
+            if after[0].isdecimal():  # the unit of a ResNet: its stage counts
+                return stage, 0
+            return (stage, int(after[1])) if after[0] == "blocks" else (stage, None)
+    return None
 
 
 class DecoupledSGD(torch.optim.SGD):
@@ -126,3 +163,31 @@ def set_rates(optimizer: torch.optim.Optimizer, rate: float) -> None:
             group["lr"].fill_(rate * group["lr_scale"])
         else:
             group["lr"] = rate * group["lr_scale"]
+
+
+def learning_rate(
+    step: int,
+    *,
+    peak: float,
+    warmup_steps: int,
+    total_steps: int,
+    decay: Decay = "cosine",
+    end: float = 0.0,
+    boundaries: tuple[float, ...] = (),
+) -> float:
+    """Return the rate of `step` (from 0): LR = base x decay(progress) x min(1, step / warm-up).
+
+    `progress` runs from 0 at the end of the warm-up to 1 at `total_steps`. `steps` divides by ten at each of
+    `boundaries`, shares of the whole run (BiT-HyperRule).
+    """
+    warmup = min(warmup_steps, total_steps)
+    progress = min(max((step - warmup) / max(total_steps - warmup, 1), 0.0), 1.0)
+    if decay == "cosine":
+        rate = end + (peak - end) * (1 + math.cos(math.pi * progress)) / 2
+    elif decay == "linear":
+        rate = end + (peak - end) * (1 - progress)
+    elif decay == "steps":
+        rate = peak * 0.1 ** sum(step >= share * total_steps for share in boundaries)
+    else:
+        rate = peak
+    return rate * min(1.0, step / warmup) if warmup else rate

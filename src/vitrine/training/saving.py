@@ -13,8 +13,7 @@ from typing import Any
 from torch import Tensor
 from torch.distributed.tensor import DTensor, distribute_tensor
 
-from vitrine.checkpoints.checksum import Verifier
-from vitrine.checkpoints.reading.safetensors_file import SafetensorsFile
+from vitrine.checkpoints.reading.safetensors_file import SafetensorsFile, Verifier
 from vitrine.checkpoints.tensors import Spec
 from vitrine.checkpoints.writing import chunks, write_safetensors
 from vitrine.errors import CheckpointError

@@ -1,16 +1,56 @@
 """The whole state of a run: weights, optimizer, averages, step, best result, sums not yet logged.
 
-Random numbers need no state: every step draws from a seed made of the run's seed and the step.
+Random numbers need no state: every step draws from a seed made of the run's seed and the step. The averages are
+Polyak's: an exponential average of all weights (section 4.1).
 """
 
+import copy
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
 
 from vitrine.errors import CheckpointError
-from vitrine.training.averaging import Averages
+
+
+class Averages:
+    """An exponential average of every weight; its decay is lower at first, so that the first weights fade."""
+
+    def __init__(self, model: nn.Module, *, decay: float) -> None:
+        self.decay = decay
+        # The model's own tensors, which steps change in place: listing them at every step takes milliseconds.
+        self._followed = dict(model.state_dict())
+        self.weights = {name: value.detach().clone() for name, value in self._followed.items()}
+        numbers = {name: value for name, value in self._followed.items() if value.is_floating_point()}
+        # Sharded weights and whole buffers cannot be in one call.
+        self._groups = [
+            [name for name, value in numbers.items() if isinstance(value, DTensor) == is_shared]
+            for is_shared in (True, False)
+        ]
+
+    @torch.no_grad()
+    def update(self, *, step: int) -> None:
+        """Move towards the model's weights after `step` (from 0)."""
+        decay = min(self.decay, (1 + step) / (10 + step))
+        for names in self._groups:
+            mine, theirs = ([source[name] for name in names] for source in (self.weights, self._followed))
+            if names:
+                torch._foreach_lerp_(mine, theirs, 1 - decay)
+
+    @contextmanager
+    def applied_to(self, model: nn.Module) -> Iterator[nn.Module]:
+        """Give the averaged weights to the model for the length of the block."""
+        current = copy.deepcopy(model.state_dict())
+        model.load_state_dict(self.weights)
+        try:
+            yield model
+        finally:
+            model.load_state_dict(current)
+
 
 # The values of a state that are not tensors. Versions before 0.1 did not save all of them.
 NUMBERS: dict[str, Any] = {

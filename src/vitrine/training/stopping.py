@@ -3,9 +3,11 @@
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, Protocol
 
-from vitrine.errors import TrainingError, VitrineError
+from vitrine.errors import Advice, TrainingError, TryOption, TryVerb, VitrineError
+from vitrine.training.config import TrainingConfig
 
 # Ctrl-C, kill, a closed terminal, Ctrl-\\, and the warning that SLURM sends before a job's time is over.
 SIGNALS = tuple(
@@ -56,3 +58,27 @@ def saving_on_signals(run: Stoppable) -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def not_finite(
+    *,
+    step: int,
+    batch: str,
+    config: TrainingConfig,
+    is_bf16: bool,
+    weights: Path | None,
+    run: Path,
+    saved_step: int,
+) -> NotFiniteError:
+    """Return the error for NaN or infinity: its step, its files, the last good weights, and what may help."""
+    problem = (
+        f"the loss or a gradient of step {step + 1} is NaN or infinity; the weights before it are in {weights}; "
+        f"the batch was {batch}; try a lower learning rate (now {config.lr:g}) or a longer warm-up"
+    )
+    advice: list[Advice] = [TryOption("precision", "to compute exactly", "fp32")] if is_bf16 else []
+    if saved_step < step:
+        lower = {"set": f"training.lr={config.lr / 10:g}"}
+        advice.append(TryVerb("resume", (str(run),), f"to continue from step {saved_step}", lower))
+    else:
+        problem += "; resuming cannot help, as the last checkpoint is of the same step: start a new run"
+    return NotFiniteError(problem, advice=advice)

@@ -7,7 +7,7 @@ import torch
 from unit.exporting.made import loaded
 
 from vitrine.exporting import InferenceModel
-from vitrine.exporting.torch_program import open_program, write_program
+from vitrine.exporting.targets import open_program, write_program
 
 KINDS = (
     "class token",

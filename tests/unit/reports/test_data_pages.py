@@ -11,7 +11,7 @@ from vitrine.data.auditing.scan import scan
 from vitrine.data.sources.opening import open_kind, open_source
 from vitrine.reports import data_pages
 from vitrine.reports.data_pages import render_overlap, render_scan
-from vitrine.reports.thumbnails import thumbnail
+from vitrine.reports.pages import thumbnail
 
 
 @pytest.fixture(autouse=True)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from pictures import photo
 from servers import encoded, jpeg
 
-from vitrine.data.decoding.image_file import webp_size
+from vitrine.data.decoding.declared_sizes import webp_size
 from vitrine.serving.admission import Admission, Limits, RefusedError
 from vitrine.serving.uploads import (
     MOST_SCANS,

@@ -33,8 +33,8 @@ from vitrine.runtime.run_folder import BEST, LAST, STOPPED, RunFolder
 from vitrine.training import checkpoints as checkpoints_module
 from vitrine.training.config import TrainingConfig
 from vitrine.training.loop import train
+from vitrine.training.optimizer import learning_rate
 from vitrine.training.saving import newest_state, numbers_of, weights_of
-from vitrine.training.schedule import learning_rate
 from vitrine.training.state import TrainingState
 from vitrine.training.stopping import SIGNALS, NoMemoryError, NotFiniteError, StoppedError
 from vitrine.training.task import Task
@@ -372,7 +372,7 @@ def test_every_evaluation_is_said_with_its_step(tmp_path: Path) -> None:
 
 
 def test_averages_follow_the_weights_by_the_formula(tmp_path: Path) -> None:
-    from vitrine.training.averaging import Averages
+    from vitrine.training.state import Averages
 
     model = create_model("ViT-Ti/16", image_size=32, depth=1, num_classes=2)
     averages = Averages(model, decay=0.9)

@@ -9,7 +9,7 @@ from vitrine.errors import ConfigError
 from vitrine.models import create_model
 from vitrine.training.config import TrainingConfig
 from vitrine.training.muon import orthogonalised
-from vitrine.training.optimizer import make_optimizer, num_blocks
+from vitrine.training.optimizer import Layers, make_optimizer
 
 
 class OneWeight(nn.Module):
@@ -92,7 +92,7 @@ def test_a_probe_trains_the_head_alone() -> None:
 
 def test_frozen_blocks_stay_as_they_are_from_the_embedding_on() -> None:
     model = create_model(**VIT)  # type: ignore[arg-type]
-    assert num_blocks(model) == 3
+    assert Layers.of(model).depth == 3
     make_optimizer(model, TrainingConfig(frozen_blocks=2))
     frozen = {name for name, parameter in model.named_parameters() if not parameter.requires_grad}
     early = ("patch_projection", "positions", "class_token", "blocks.0.", "blocks.1.")

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from vitrine.training.schedule import learning_rate
+from vitrine.training.optimizer import learning_rate
 
 
 def test_cosine_with_warm_up_is_the_papers_formula_at_every_step() -> None:

@@ -4,7 +4,7 @@ A layout from outside the package needs no more than
 
     register_layout("mine", recognise=recognise, for_model=for_model)
 
-where `recognise` returns the layout of tensors that it knows, and `for_model` the one to write a model in.
+`recognise` returns the layout of the tensors it knows, `for_model` the layout in which to write a model.
 """
 
 from collections.abc import Callable
@@ -63,7 +63,7 @@ REGISTRY: dict[str, Registered] = {}
 def register_layout(
     name: str, *, recognise: Recogniser | None = None, for_model: Writer | None = None
 ) -> None:
-    """Add a layout; the files of earlier ones are recognised first."""
+    """Register a layout; earlier layouts are tried first."""
     if name in REGISTRY:
         raise ConfigError(f"a layout named {name!r} is registered already")
     REGISTRY[name] = Registered(recognise=recognise, for_model=for_model)
@@ -72,7 +72,7 @@ def register_layout(
 def detect(file: TensorFile, *, config: ModelConfig | None = None) -> tuple[TensorFile, Layout]:
     """Recognise the layout of a file by its names; return the file too, without a prefix before all names.
 
-    `config` is that of the record beside the file, where there is one: it knows models of registered families.
+    `config` is that of the record beside the file, if there is one; models of registered families need it.
     """
     layout = recognised(file.index)
     if layout is not None:
@@ -84,7 +84,7 @@ def detect(file: TensorFile, *, config: ModelConfig | None = None) -> tuple[Tens
         for prefix in prefixes_in(file.index)
         if (layout := recognised(PrefixedFile(file, prefix).index)) is not None
     ]
-    # A prefix inside another that is recognised too is the same model, seen with more or fewer of its tensors.
+    # Two recognised prefixes, one inside the other, are the same model with more or fewer of its tensors.
     shortest = [
         found
         for found in inner
@@ -105,7 +105,7 @@ def detect(file: TensorFile, *, config: ModelConfig | None = None) -> tuple[Tens
 
 
 def recognised(index: Index) -> Layout | None:
-    """Return the first layout that knows these names."""
+    """Return the first layout that recognises these names."""
     for known in REGISTRY.values():
         layout = known.recognise(index) if known.recognise is not None else None
         if layout is not None:
@@ -114,7 +114,7 @@ def recognised(index: Index) -> Layout | None:
 
 
 def layout_for(target: Target, config: ModelConfig, *, generation: Generation = "A") -> Layout:
-    """Return the layout in which a target keeps such a model."""
+    """Return the layout in which a target stores such a model."""
     writers = {name: known.for_model for name, known in REGISTRY.items() if known.for_model is not None}
     if target not in writers:
         raise ConfigError(
@@ -133,7 +133,7 @@ def _timm(config: ModelConfig, generation: Generation) -> Layout:
 
 
 def _vitrine(config: ModelConfig, generation: Generation) -> Layout:
-    """Hugging Face's names where its classes can hold the model, so that transformers opens the folder."""
+    """Use Hugging Face's names if its classes can hold the model, so that transformers opens the folder."""
     hugging_face = huggingface.for_model(config)
     return hugging_face if hugging_face.refusal(config) is None else NativeLayout()
 

@@ -12,19 +12,19 @@ from vitrine.errors import CheckpointError
 from vitrine.models import BiTConfig, ModelConfig
 
 CONV = "standardized_conv2d"
-UNIT_WIDTH = 64  # of a width factor of one
+UNIT_WIDTH = 64  # at width factor 1
 
 
 @dataclass(frozen=True, kw_only=True)
 class BiTNpzLayout:
-    """BiT's names; `conv_names` where a file numbers its convolutions (`standardized_conv2d_7`), by folder."""
+    """BiT's names; `conv_names`, by folder, if a file numbers its convolutions (`standardized_conv2d_7`)."""
 
     prefix: str = "resnet/"
     conv_names: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
-        """What people call it."""
+        """The layout's name in reports."""
         return "official BiT npz"
 
     def conv(self, folder: str) -> str:
@@ -36,7 +36,7 @@ class BiTNpzLayout:
         return
 
     def configure(self, index: Index, hints: Hints) -> Configured:
-        """Read the config; images can have any size, so 224 is taken where nobody says another."""
+        """Read the config; images can have any size, so 224 is the default."""
         root = shape_of(index, self.conv("root_block"), hints=hints, axes=4)
         stages = count(index, re.escape(self.prefix) + r"block(\d+)/unit")
         units = tuple(
@@ -79,16 +79,16 @@ class BiTNpzLayout:
         )
 
     def left_out(self, name: str) -> str | None:
-        """Know nothing but weights in these files."""
+        """Expect only weights in these files."""
         return "training state" if name.rsplit("/", maxsplit=1)[-1] == "global_step" else None
 
     def preprocess(self, config: ModelConfig) -> Preprocess:
-        """Return BiT's rule: straight to the size, pixels from -1 to 1."""
+        """Return BiT's preprocessing: resize to the exact size, pixels from -1 to 1."""
         return Preprocess(size=config.image_size, mean=(0.5,) * config.channels, std=(0.5,) * config.channels)
 
 
 def recognise(index: Index) -> BiTNpzLayout | None:
-    """Find BiT's root, with any prefix, and how the convolutions are numbered."""
+    """Locate BiT's root under any prefix, and recognise how the convolutions are numbered."""
     found = re.compile(
         rf"(?P<prefix>.*?)(?P<folder>root_block|block\d+/.*)/(?P<conv>{CONV}(?:_\d+)?)/kernel$"
     )
@@ -113,7 +113,7 @@ def bit_config(
     num_classes: int | None,
     **options: float,
 ) -> Configured:
-    """Make a BiT config; the file tells everything but the image size."""
+    """Build a BiT config; the file determines everything but the image size."""
     if len(units) != 4 or root_width % UNIT_WIDTH:
         raise CheckpointError(
             f"{hints.path} holds a ResNet with {len(units)} stages and a root of {root_width} channels; "

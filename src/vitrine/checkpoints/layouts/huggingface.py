@@ -27,7 +27,7 @@ DEFAULT_EPS = {"vit": 1e-12, "deit": 1e-12, "dinov2": 1e-6}
 
 @dataclass(frozen=True, kw_only=True)
 class HuggingFaceLayout:
-    """Names of one family; `prefix` is there where a head goes with the model, `is_new` for transformers 5."""
+    """Names of one family; `prefix` if the model has a head, `is_new` for transformers 5."""
 
     family: Family = "vit"
     prefix: str = "vit."
@@ -35,7 +35,7 @@ class HuggingFaceLayout:
 
     @property
     def name(self) -> str:
-        """What people call it."""
+        """The layout's name in reports."""
         label = {"vit": "ViT", "deit": "DeiT", "dinov2": "DINOv2"}[self.family]
         return f"Hugging Face {label}" + (", names of transformers 5" if self.is_new else "")
 
@@ -45,13 +45,13 @@ class HuggingFaceLayout:
         return ("cls_classifier", "distillation_classifier") if self.family == "deit" else ("classifier", "")
 
     def block(self, index: int) -> str:
-        """Begin the names of one encoder layer."""
+        """Return the prefix of one encoder layer."""
         listed = "layers" if self.is_new and self.family != "dinov2" else "encoder.layer"
         return f"{self.prefix}{listed}.{index}."
 
     @property
     def parts(self) -> dict[str, str]:
-        """Name what is inside an encoder layer."""
+        """Return the names inside an encoder layer."""
         new = self.is_new
         attention = {
             "query": "attention.q_proj" if new else "attention.attention.query",
@@ -74,11 +74,11 @@ class HuggingFaceLayout:
         }
 
     def wants_slots(self, config: ModelConfig) -> bool:
-        """Hugging Face's table begins with those of the class and distillation token."""
+        """Hugging Face's table begins with the positions of the class and distillation token."""
         return True
 
     def configure(self, index: Index, hints: Hints) -> Configured:
-        """Read the config; heads, eps and GELU from config.json where it is there."""
+        """Read the config; heads, eps and GELU from config.json, if present."""
         said, embeddings = hints.settings, f"{self.prefix}embeddings."
         activation = said.get("hidden_act", "gelu")
         if activation not in GELUS:
@@ -111,7 +111,7 @@ class HuggingFaceLayout:
         return Configured(found.config, (*found.notes, *notes))
 
     def read_head(self, index: Index, hints: Hints, *, width: int) -> tuple[dict[str, Any], tuple[str, ...]]:
-        """Recognise head and representation layer: the pooler counts only where no classifier ignores it."""
+        """Recognise head and representation layer: the pooler counts only if no classifier ignores it."""
         head, pooler = index.get(f"{self.heads[0]}.weight"), index.get(f"{self.prefix}pooler.dense.weight")
         if head is not None and head.shape[1] == width:
             return {"num_classes": head.shape[0]}, ()
@@ -154,7 +154,7 @@ class HuggingFaceLayout:
         return declared
 
     def block_rules(self, config: ViTConfig, *, index: int) -> list[Rule]:
-        """Declare one encoder layer: q, k and v are layers of their own."""
+        """Declare one encoder layer: q, k and v are separate layers."""
         theirs, ours, parts = self.block(index), f"blocks.{index}", self.parts
         declared = []
         for i, which in enumerate(("query", "key", "value")):
@@ -174,7 +174,7 @@ class HuggingFaceLayout:
         return declared
 
     def refusal(self, config: ModelConfig) -> str | None:
-        """Return what Hugging Face's classes cannot hold."""
+        """Return why Hugging Face's classes cannot hold a model."""
         is_dino = self.family == "dinov2"
         reason = refuse_odd_vit(
             config,
@@ -202,7 +202,7 @@ class HuggingFaceLayout:
         return None
 
     def left_out(self, name: str) -> str | None:
-        """Know what transformers keeps beside the model."""
+        """Recognise the tensors that transformers saves beside the model."""
         if ".pooler." in f".{name}":
             return "the pooler, which the classifier ignores"
         if name.endswith("mask_token"):
@@ -212,7 +212,7 @@ class HuggingFaceLayout:
         return "an index, not a weight" if name.endswith("position_ids") else None
 
     def preprocess(self, config: ModelConfig) -> Preprocess:
-        """Return the family's rule: ViT goes straight to the size, pixels from -1 to 1."""
+        """Return the family's preprocessing: ViT resizes to the exact size, pixels from -1 to 1."""
         channels = config.channels
         if self.family == "vit" or channels != len(IMAGENET_MEAN):
             return Preprocess(size=config.image_size, mean=(0.5,) * channels, std=(0.5,) * channels)
@@ -227,7 +227,7 @@ class HuggingFaceLayout:
 
 
 def recognise(index: Index) -> HuggingFaceLayout | None:
-    """Recognise family, prefix and age of the names."""
+    """Recognise family, prefix and version of the names."""
     projection = "embeddings.patch_embeddings.projection.weight"
     prefix = next(
         (p for p in ("vit.", "deit.", "dinov2.", "dinov2_with_registers.", "") if p + projection in index),

@@ -1,4 +1,4 @@
-"""What every layout can do, and the arithmetic that they share when they read a config from shapes."""
+"""The interface of every layout, and the shared arithmetic that reads a config from shapes."""
 
 import math
 import re
@@ -22,7 +22,7 @@ DEFAULT_IMAGE_SIZE = 224
 
 @dataclass(frozen=True, kw_only=True)
 class Hints:
-    """What is known besides names and shapes: the user's word first, then the files beside the weights."""
+    """Information besides names and shapes: the user's values first, then the files beside the weights."""
 
     path: Path
     image_size: tuple[int, int] | None = None
@@ -38,7 +38,7 @@ class Hints:
 
 @dataclass(frozen=True)
 class Configured:
-    """A config read from a file, and what had to be assumed."""
+    """A config read from a file, and the assumptions made."""
 
     config: ModelConfig
     notes: tuple[str, ...] = ()
@@ -49,10 +49,10 @@ class Layout(Protocol):
 
     @property
     def name(self) -> str:
-        """What people call it."""
+        """The layout's name in reports."""
 
     def wants_slots(self, config: ModelConfig) -> bool | None:
-        """Whether class and distillation token have positions of their own; None for both ways."""
+        """Whether class and distillation token have their own positions; None if both are possible."""
 
     def configure(self, index: Index, hints: Hints) -> Configured:
         """Read the model's config from names and shapes."""
@@ -61,13 +61,13 @@ class Layout(Protocol):
         """Declare every tensor of a model's file."""
 
     def refusal(self, config: ModelConfig) -> str | None:
-        """Return why the layout cannot hold a model, and which target can; None if it can."""
+        """Return why the layout cannot hold a model, and a target that can; None if it can."""
 
     def left_out(self, name: str) -> str | None:
         """Return why a tensor of the file is not part of the model; None if it should be."""
 
     def preprocess(self, config: ModelConfig) -> Preprocess:
-        """Return the preprocessing that goes with such files where nothing else tells."""
+        """Return the default preprocessing of such files."""
 
 
 def vit_config(
@@ -81,7 +81,7 @@ def vit_config(
     num_heads: int | None,
     **options: Any,
 ) -> Configured:
-    """Make a config from what names and shapes reveal.
+    """Build a config from names and shapes.
 
     `patch_kernel` is (width, channels, rows, columns), `table` the name of the positions, `num_slots` how many
     rows it has before those of the patches. Without `num_heads` in file or hints they are assumed, and it is said.
@@ -108,7 +108,7 @@ def vit_config(
     if depth < 1:
         raise CheckpointError(f"{hints.path} holds no encoder block; its first tensor is {min(index)}")
     if options.get("has_class_token") == (options.get("pooling", "class_token") == "class_token"):
-        del options["has_class_token"]  # just when pooling reads it: what a config says by default
+        del options["has_class_token"]  # the config's default: a class token exactly if pooling reads it
     config = ViTConfig(
         image_size=image_size,
         patch_size=(rows, columns),
@@ -180,7 +180,7 @@ def refuse_odd_vit(
     poolings: Iterable[str] = ("class_token",),
     **allowed: bool,
 ) -> str | None:
-    """Return what of a ViT a layout cannot hold: everything but a classic ViT, except what `allowed` says."""
+    """Return the parts of a ViT that a layout cannot hold: all that a classic ViT lacks, except `allowed`."""
     if not isinstance(config, ViTConfig):
         return f"{where} cannot hold BiT ResNets; the layouts npz and timm can"
     kinds = ("learned_1d", "sincos_2d") if allowed.get("fixed_positions") else ("learned_1d",)

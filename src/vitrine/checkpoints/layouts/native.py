@@ -24,11 +24,11 @@ class NativeLayout:
 
     @property
     def name(self) -> str:
-        """What people call it."""
+        """The layout's name in reports."""
         return "Vitrine"
 
     def wants_slots(self, config: ModelConfig) -> None:
-        """We can do both."""
+        """Both are possible."""
         return
 
     def configure(self, index: Index, hints: Hints) -> Configured:
@@ -89,7 +89,7 @@ class NativeLayout:
         return None
 
     def preprocess(self, config: ModelConfig) -> Preprocess:
-        """Return the paper's rule."""
+        """Return the paper's preprocessing."""
         return Preprocess(size=config.image_size, mean=(0.5,) * config.channels, std=(0.5,) * config.channels)
 
 
@@ -115,6 +115,6 @@ def empty_state(config: ModelConfig) -> Mapping[str, Tensor]:
 
 
 def empty_model(config: ModelConfig) -> Model:
-    """Build a model whose tensors have shapes and no memory."""
+    """Build a model on the meta device: shapes, no memory."""
     with torch.device("meta"):
         return build(config)

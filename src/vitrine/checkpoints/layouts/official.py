@@ -48,7 +48,7 @@ class OfficialLayout:
 
     @property
     def name(self) -> str:
-        """What people call it."""
+        """The layout's name in reports."""
         return f"official npz, generation {self.generation}"
 
     @property
@@ -68,12 +68,12 @@ class OfficialLayout:
         return self.has_slot
 
     def block(self, layer: int) -> str:
-        """Begin the names of one encoder layer."""
+        """Return the prefix of one encoder layer."""
         return f"{self.prefix}Transformer/encoderblock" + ("/" if self.generation == "D" else f"_{layer}/")
 
     @property
     def parts(self) -> dict[str, str]:
-        """Name what is inside an encoder layer; flax numbered modules in different ways over the years."""
+        """Return the names inside an encoder layer; flax has numbered modules in different ways over the years."""
         numbers = ("1", "2", "3") if self.generation == "A" else ("0", "1", "0")
         return {
             "attention": f"MultiHeadDotProductAttention_{numbers[0]}",
@@ -82,7 +82,7 @@ class OfficialLayout:
         }
 
     def configure(self, index: Index, hints: Hints) -> Configured:
-        """Read the config; heads are in the shape of the query kernel."""
+        """Read the config; the shape of the query kernel has the number of heads."""
         p, lead = self.prefix, int(self.generation == "D")
         block, parts = self.block(0), self.parts
         rows, columns, inner, width = shape_of(index, f"{p}embedding/kernel", hints=hints, axes=4)
@@ -107,7 +107,7 @@ class OfficialLayout:
             pooling="attention" if has_map else "class_token" if has_class_token else "average",
             has_class_token=has_class_token,
             has_prefix_positions=self.has_slot,
-            # big_vision leaves fixed positions out of the file; the older code always has a table.
+            # big_vision does not save fixed positions; the older code always has a table.
             positions="learned_1d" if table else "none" if self.has_slot else "sincos_2d",
             representation_width=pre.shape[0] if pre else None,
             num_classes=head.shape[0] if head else None,
@@ -212,7 +212,7 @@ class OfficialLayout:
         return declared
 
     def refusal(self, config: ModelConfig) -> str | None:
-        """Return what the official code has no name for."""
+        """Return why the official code cannot hold a model."""
         return refuse_odd_vit(
             config,
             where=f"an official .npz of generation {self.generation}",
@@ -225,7 +225,7 @@ class OfficialLayout:
         )
 
     def left_out(self, name: str) -> str | None:
-        """Know what else big_vision keeps in its files."""
+        """Recognise the other arrays that big_vision saves."""
         if not name.startswith(self.prefix) and name.split("/", maxsplit=1)[0] in (
             "opt",
             "extra",
@@ -239,7 +239,7 @@ class OfficialLayout:
         return None
 
     def preprocess(self, config: ModelConfig) -> Preprocess:
-        """Return the official rule: straight to the size, pixels from -1 to 1."""
+        """Return the official preprocessing: resize to the exact size, pixels from -1 to 1."""
         return Preprocess(size=config.image_size, mean=(0.5,) * config.channels, std=(0.5,) * config.channels)
 
 

@@ -1,4 +1,4 @@
-"""Weights under names that begin with something else: a model inside a larger one, as Lightning and others save it.
+"""Weights under prefixed names: a model inside a larger one, as Lightning and others save it.
 
 `net.blocks.0...` beside `criterion.weight` and `train_accuracy.tp`: the tensors of the model are those behind the
 prefix, and the others are skipped.
@@ -16,7 +16,7 @@ MOST_PARTS = 4
 
 
 def prefixes_in(names: Iterable[str]) -> list[str]:
-    """Return every beginning of a name up to a dot, the shortest first; none inside a numbered list of layers."""
+    """Return every prefix of a name up to a dot, the shortest first; none inside a numbered list of layers."""
     prefixes: set[str] = set()
     for name in names:
         parts = name.split(".")[:-1]
@@ -39,7 +39,7 @@ class PrefixedFile:
 
     @property
     def prefix(self) -> str:
-        """What the names begin with, the dot included."""
+        """The prefix, the dot included."""
         return self._prefix
 
     @property
@@ -49,7 +49,7 @@ class PrefixedFile:
 
     @property
     def metadata(self) -> Mapping[str, str]:
-        """Words that the file carries besides tensors."""
+        """The file's metadata."""
         return self._file.metadata
 
     def read(self, name: str, *, row: int | None = None) -> Tensor:

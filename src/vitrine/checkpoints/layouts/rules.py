@@ -12,7 +12,7 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class View:
-    """A way to look at one of our tensors, and the word for it in reports."""
+    """A view of one of our tensors, and its name in reports."""
 
     how: str
     apply: Callable[[Tensor], Tensor]
@@ -20,7 +20,7 @@ class View:
 
 @dataclass(frozen=True)
 class Rule:
-    """One tensor of the file, by its name there, and where it is in ours."""
+    """One tensor of the file, by its name there, and its place in our tensor."""
 
     theirs: str
     ours: tuple[str, ...]
@@ -47,17 +47,17 @@ def part(index: int, *, of: int) -> View:
 
 
 def heads_of_kernel(index: int, *, of: int, num_heads: int) -> View:
-    """Take q, k or v of a fused kernel as JAX keeps it: (in, heads, channels per head)."""
+    """Take q, k or v of a fused kernel in JAX's shape: (in, heads, channels per head)."""
     return View("split and transposed", lambda tensor: split_axis(tensor.chunk(of)[index].T, 1, num_heads))
 
 
 def heads_of_bias(index: int, *, of: int, num_heads: int) -> View:
-    """Take q, k or v of a fused bias as JAX keeps it: (heads, channels per head)."""
+    """Take q, k or v of a fused bias in JAX's shape: (heads, channels per head)."""
     return View("split and reshaped", lambda tensor: split_axis(tensor.chunk(of)[index], 0, num_heads))
 
 
 def joined_heads(*, num_heads: int) -> View:
-    """See the output projection as JAX keeps it: (heads, channels per head, out)."""
+    """View the output projection in JAX's shape: (heads, channels per head, out)."""
     return View("transposed", lambda tensor: split_axis(tensor.T, 0, num_heads))
 
 
@@ -73,5 +73,5 @@ def rule(theirs: str, ours: str, view: View = SAME) -> Rule:
 
 
 def layer(theirs: str, ours: str) -> list[Rule]:
-    """Declare weight and bias of a layer that both sides keep alike."""
+    """Declare weight and bias of a layer that both sides store alike."""
     return [rule(f"{theirs}.{kind}", f"{ours}.{kind}") for kind in ("weight", "bias")]

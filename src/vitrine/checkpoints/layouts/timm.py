@@ -1,4 +1,4 @@
-"""timm's ViTs and hybrids, DeiT's files, and DINOv2's, which share their names."""
+"""timm's ViTs and hybrids, and DeiT's and DINOv2's files, which use the same names."""
 
 import math
 from dataclasses import dataclass
@@ -32,13 +32,13 @@ DINOV2_CROP = 224 / 256
 
 @dataclass(frozen=True, kw_only=True)
 class TimmLayout:
-    """timm's names, and what tells DINOv2's own files from them."""
+    """timm's names, and the differences of DINOv2's own files."""
 
     family: Literal["timm", "dinov2"] = "timm"
 
     @property
     def name(self) -> str:
-        """What people call it."""
+        """The layout's name in reports."""
         return "timm" if self.family == "timm" else "DINOv2"
 
     @property
@@ -47,7 +47,7 @@ class TimmLayout:
         return "reg_token" if self.family == "timm" else "register_tokens"
 
     def wants_slots(self, config: ModelConfig) -> bool | None:
-        """timm can do both, with registers only without; DINOv2's table begins with the class token's."""
+        """timm supports both, with registers only without; DINOv2's table begins with the class token's position."""
         if self.family == "dinov2":
             return True
         return False if isinstance(config, ViTConfig) and config.num_registers else None
@@ -91,7 +91,7 @@ class TimmLayout:
         )
 
     def pooling_of(self, index: Index, hints: Hints) -> dict[str, Any]:
-        """Recognise the pooling by what there is: a norm behind it, a pooling module, no class token."""
+        """Recognise the pooling by its tensors: a norm after it, a pooling module, no class token."""
         has_class_token, has_norm_after = "cls_token" in index, "fc_norm.weight" in index
         arguments = hints.settings.get("model_args") or {}
         said = arguments.get("global_pool") or hints.settings.get("global_pool")
@@ -108,7 +108,7 @@ class TimmLayout:
         }
 
     def resampling(self, index: Index, hints: Hints) -> str:
-        """DINOv2 resamples by a factor a little too large; with registers it antialiases instead."""
+        """DINOv2 resamples by a slightly larger factor; with registers it antialiases instead."""
         if self.family == "timm":
             return "bicubic_antialias"
         said = hints.metadata.get("resize")
@@ -152,7 +152,7 @@ class TimmLayout:
         return declared
 
     def refusal(self, config: ModelConfig) -> str | None:
-        """Return what timm's VisionTransformer, or DINOv2's, cannot hold."""
+        """Return why timm's VisionTransformer, or DINOv2's, cannot hold a model."""
         is_timm = self.family == "timm"
         reason = refuse_odd_vit(
             config,
@@ -181,7 +181,7 @@ class TimmLayout:
         return reason
 
     def left_out(self, name: str) -> str | None:
-        """Know what training leaves in such files."""
+        """Recognise the tensors that training leaves in such files."""
         if name == "mask_token":
             return "only used by masked pre-training"
         if name.startswith(("dino_head.", "ibot_head.", "dino_loss.", "ibot_patch_loss.")):
@@ -189,7 +189,7 @@ class TimmLayout:
         return None
 
     def preprocess(self, config: ModelConfig) -> Preprocess:
-        """Return timm's or DINOv2's rule."""
+        """Return timm's or DINOv2's preprocessing."""
         size, channels = config.image_size, config.channels
         is_distilled = isinstance(config, ViTConfig) and config.has_distillation_token
         mean, std = (0.5,) * channels, (0.5,) * channels
@@ -238,7 +238,7 @@ def block_rules(config: ViTConfig, *, theirs: str, ours: str) -> list[Rule]:
 
 
 def stem_rules(config: ViTConfig) -> list[Rule]:
-    """Declare a hybrid's ResNet; a root alone is the backbone itself."""
+    """Declare a hybrid's ResNet; with a root only, the root is the backbone."""
     if config.stem is None:
         return []
     root = f"{STEM}stem." if config.stem.units else STEM
@@ -267,7 +267,7 @@ def read_stem(index: Index, hints: Hints) -> tuple[ResNetStemConfig | None, int 
 
 
 def position_slots(index: Index, *, prefix: int, kernel: tuple[int, ...], stride: int, hints: Hints) -> int:
-    """Return whether class and distillation token have positions: only one way leaves a whole grid."""
+    """Return whether class and distillation token have positions: only one choice leaves a complete grid."""
     if "pos_embed" not in index or not prefix:
         return 0
     rows = index["pos_embed"].shape[1]

@@ -16,7 +16,7 @@ class TimmBiTLayout:
 
     @property
     def name(self) -> str:
-        """What people call it."""
+        """The layout's name in reports."""
         return "timm BiT"
 
     def wants_slots(self, config: ModelConfig) -> None:
@@ -64,16 +64,16 @@ class TimmBiTLayout:
         )
 
     def left_out(self, name: str) -> str | None:
-        """Know nothing but weights in these files."""
+        """Expect only weights in these files."""
         return None
 
     def preprocess(self, config: ModelConfig) -> Preprocess:
-        """Return timm's rule for BiT: straight to the size, pixels from -1 to 1."""
+        """Return timm's preprocessing for BiT: resize to the exact size, pixels from -1 to 1."""
         return Preprocess(size=config.image_size, mean=(0.5,) * config.channels, std=(0.5,) * config.channels)
 
 
 def recognise(index: Index) -> TimmBiTLayout | None:
-    """Recognise timm's pre-activation ResNets by the norm that only they have at the end."""
+    """Recognise timm's pre-activation ResNets by their final norm."""
     if "stem.conv.weight" in index and "stages.0.blocks.0.conv1.weight" in index and "norm.weight" in index:
         return TimmBiTLayout()
     return None

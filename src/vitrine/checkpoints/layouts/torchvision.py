@@ -28,20 +28,20 @@ class TorchvisionLayout:
 
     @property
     def name(self) -> str:
-        """What people call it."""
+        """The layout's name in reports."""
         return "torchvision"
 
     @property
     def mlp(self) -> tuple[str, str]:
-        """Name the MLP's layers."""
+        """Return the names of the MLP's layers."""
         return ("linear_1", "linear_2") if self.has_old_mlp else ("0", "3")
 
     def wants_slots(self, config: ModelConfig) -> bool:
-        """torchvision's table begins with the class token's."""
+        """torchvision's table begins with the class token's position."""
         return True
 
     def configure(self, index: Index, hints: Hints) -> Configured:
-        """Read the config; torchvision's files do not tell the number of heads."""
+        """Read the config; torchvision's files do not record the number of heads."""
         first = f"encoder.layers.encoder_layer_0.mlp.{self.mlp[0]}.weight"
         head, pre = index.get("heads.head.bias"), index.get("heads.pre_logits.bias")
         return vit_config(
@@ -86,7 +86,7 @@ class TorchvisionLayout:
         return declared
 
     def refusal(self, config: ModelConfig) -> str | None:
-        """Return what torchvision's VisionTransformer cannot hold."""
+        """Return why torchvision's VisionTransformer cannot hold a model."""
         return refuse_odd_vit(
             config,
             where="torchvision",
@@ -97,7 +97,7 @@ class TorchvisionLayout:
         )
 
     def left_out(self, name: str) -> str | None:
-        """Know nothing but weights in these files."""
+        """Expect only weights in these files."""
         return None
 
     def preprocess(self, config: ModelConfig) -> Preprocess:

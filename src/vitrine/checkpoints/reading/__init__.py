@@ -1,4 +1,4 @@
-"""Files of weights, opened by what is in them, never by running anything that they contain."""
+"""Weights files, recognised by their content; nothing in them is ever executed."""
 
 import zipfile
 from pathlib import Path
@@ -10,12 +10,12 @@ from vitrine.checkpoints.reading.torch_file import TorchFile
 from vitrine.checkpoints.tensors import TensorFile, require_readable
 from vitrine.errors import CheckpointError
 
-PICKLE_START = b"\x80"  # the opcode PROTO, with which torch's oldest files begin
+PICKLE_START = b"\x80"  # the opcode PROTO, the first byte of torch's oldest files
 ONNX_START = b"\x08"  # the field ir_version
 
 
 def open_tensors(path: Path) -> TensorFile:
-    """Open a file of weights of any kind: safetensors (also in shards), npz, torch, ONNX."""
+    """Open a weights file of any format: safetensors (also sharded), npz, torch, ONNX."""
     require_readable(path)
     if path.name.endswith(".safetensors.index.json"):
         return ShardedSafetensors(path)
@@ -30,7 +30,7 @@ def open_tensors(path: Path) -> TensorFile:
     if start[:1] == ONNX_START and path.suffix == ".onnx":
         return OnnxFile(path)
     if path.suffix == ".safetensors":
-        return SafetensorsFile(path)  # says what is wrong with it
+        return SafetensorsFile(path)  # raises the error that explains the problem
     raise CheckpointError(
         f"{path} is not a weights file: it begins with {start[:8]!r}; "
         "safetensors, .npz, torch (.pt, .pth, .bin) and .onnx files can be read"

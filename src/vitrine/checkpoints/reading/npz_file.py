@@ -14,7 +14,7 @@ from torch import Tensor
 from vitrine.checkpoints.tensors import Index, Spec, shown_shape
 from vitrine.errors import CheckpointError
 
-# Weights hardly shrink in a zip file. What grows a hundredfold, and is not small anyway, was made to fill memory.
+# Weights hardly compress. A file that is not small and expands a hundredfold is a zip bomb.
 MAX_GROWTH = 100
 ALWAYS_FINE_BYTES = 64 << 20
 MAX_ARRAYS = 100_000
@@ -23,7 +23,7 @@ MAX_NPY_HEADER_BYTES = 10_000
 
 
 class NpzFile:
-    """One .npz file; bfloat16 arrays, which numpy knows only as two bytes of something, come out as such."""
+    """One .npz file; bfloat16 arrays, which numpy stores as two raw bytes, are read as bfloat16."""
 
     metadata: Mapping[str, str]
 
@@ -68,7 +68,7 @@ class NpzFile:
         out.copy_(self.read(name, row=row))
 
     def _read_all(self, entry: zipfile.ZipInfo, skip: int) -> bytearray:
-        # Through zipfile to the very end, which is where it compares the checksum.
+        # Read to the end: zipfile compares the checksum there.
         data = bytearray(entry.file_size - skip)
         with self._archive.open(entry) as file:
             file.read(skip)
@@ -115,7 +115,7 @@ class NpzFile:
 
 
 def require_no_bomb(archive: zipfile.ZipFile, path: Path) -> None:
-    """Refuse an archive that would grow beyond reason when unpacked."""
+    """Refuse a zip bomb."""
     entries = archive.infolist()
     if len(entries) > MAX_ARRAYS:
         raise CheckpointError(f"{path} holds {len(entries):,} entries; at most {MAX_ARRAYS:,} are read")
@@ -129,7 +129,7 @@ def require_no_bomb(archive: zipfile.ZipFile, path: Path) -> None:
 
 
 def read_npy_header(file: Any, *, name: str, path: Path) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
-    """Return shape, order and type from the start of an .npy."""
+    """Return shape, order and type from the header of an .npy."""
     try:
         version = np.lib.format.read_magic(file)
         read = (
@@ -141,7 +141,7 @@ def read_npy_header(file: Any, *, name: str, path: Path) -> tuple[tuple[int, ...
 
 
 def torch_dtype(dtype: np.dtype[Any], *, name: str, path: Path) -> torch.dtype:
-    """Return torch's type for numpy's."""
+    """Return the torch type of a numpy type."""
     if dtype.kind == "V" and dtype.itemsize == 2:
         return torch.bfloat16
     try:

@@ -1,8 +1,8 @@
-"""Weights out of an ONNX graph, without the onnx package: the few protobuf fields that matter are read here.
+"""Weights from an ONNX graph, without the onnx package: this file reads the few protobuf fields it needs.
 
-Exporters keep the names of most parameters. Matrices lose theirs when they are stored transposed; the scope of
-the MatMul that uses them (`/blocks.0/attn/qkv/MatMul`) tells it. A position table that the graph resamples is
-found from its Resize node.
+Exporters keep the names of most parameters. Matrices lose theirs when stored transposed; the scope of the MatMul that
+uses them (`/blocks.0/attn/qkv/MatMul`) reveals the name. A position table that the graph resamples is located from
+its Resize node.
 """
 
 import mmap
@@ -26,7 +26,7 @@ OURS = "vitrine"
 
 @dataclass
 class Initialiser:
-    """A stored tensor: where its bytes are."""
+    """A stored tensor: the location of its bytes."""
 
     name: str = ""
     shape: tuple[int, ...] = ()
@@ -47,7 +47,7 @@ class Node:
 
 @dataclass(frozen=True)
 class Stored:
-    """A parameter: the initialisers that make it, joined along tokens, and whether it is stored transposed."""
+    """A parameter: its initialisers, concatenated along tokens, and whether it is stored transposed."""
 
     parts: tuple[Initialiser, ...]
     is_transposed: bool = False
@@ -94,7 +94,7 @@ class OnnxFile:
 
 
 def read_metadata(path: Path) -> dict[str, str]:
-    """Return the words that a file says of itself (ModelProto.metadata_props)."""
+    """Return the file's metadata (ModelProto.metadata_props)."""
     found = {}
     try:
         with path.open("rb") as file:
@@ -130,7 +130,7 @@ def name_parameters(initialisers: dict[str, Initialiser], nodes: list[Node]) -> 
 
 
 def find_positions(initialisers: dict[str, Initialiser], nodes: list[Node]) -> tuple[Initialiser, ...]:
-    """Find the table that a Resize resamples, and the slot of the class token that is put before it again."""
+    """Locate the table that a Resize node resamples, and the class token's slot that is prepended to it again."""
     made_by = {output: node for node in nodes for output in node.outputs}
     used_by: dict[str, list[Node]] = {}
     for node in nodes:
@@ -174,7 +174,7 @@ def describe(nodes: list[Node]) -> dict[str, str]:
 
 
 def spec_of(stored: Stored, *, name: str, path: Path) -> Spec:
-    """Return shape and type, after a check that the bytes are all there."""
+    """Return shape and type, after a check that all bytes are present."""
     for part in stored.parts:
         spec = Spec(part.shape, DTYPES[part.dtype])
         if len(part.data) != spec.num_bytes:
@@ -281,7 +281,7 @@ def read_varint(content: memoryview, at: int) -> tuple[int, int]:
 
 
 def unpack_varints(content: memoryview) -> list[int]:
-    """Read numbers packed one after the other."""
+    """Read packed numbers."""
     at, values = 0, []
     while at < len(content):
         value, at = read_varint(content, at)

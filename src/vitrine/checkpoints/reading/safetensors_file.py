@@ -1,21 +1,25 @@
-"""safetensors, read straight from the file into the tensor that wants it.
+"""safetensors files, read directly into the destination tensor.
 
-A memory map would count every page twice (map and copy) or leave the model hanging on a file that others may
-overwrite. Reading into place costs one copy and no memory beside the model's own.
+A memory map would count every page twice (map and copy) or tie the model to a file that others may overwrite. Reading
+in place costs one copy and no memory besides the model's own.
+
+SHA-256 identifies a file; it is recorded for people and checked by `convert`. A CRC-32 of each tensor finds damage
+several times as fast and names the tensor; every load checks it, on another thread, while the bytes are in the cache.
 """
 
 import os
+import zlib
 from collections.abc import Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import IO, Any
 
 import torch
 from torch import Tensor
 
-from vitrine.checkpoints.checksum import Verifier
 from vitrine.checkpoints.tensors import Index, Spec
 from vitrine.errors import CheckpointError
-from vitrine.runtime.files import parse_json
+from vitrine.runtime.files import parse_json, sha256_of
 
 MAX_HEADER_BYTES = 100_000_000  # the format's own limit
 DTYPES = {
@@ -33,6 +37,45 @@ DTYPES = {
 DTYPE_NAMES = {dtype: name for name, dtype in DTYPES.items()}
 
 
+class Verifier:
+    """Compares the CRC-32 of each tensor that is read with the recorded one."""
+
+    def __init__(self, expected: Mapping[str, str], *, path: Path) -> None:
+        self._expected, self._path = expected, path
+        # One thread: zlib releases the GIL, so it runs while the next tensor is read.
+        self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="checksum")
+        self._running: list[tuple[str, Future[int]]] = []
+
+    def see(self, name: str, data: memoryview) -> None:
+        """Queue a tensor's bytes; they must not change until `finish`."""
+        if name in self._expected:
+            self._running.append((name, self._pool.submit(zlib.crc32, data)))
+
+    def finish(self) -> None:
+        """Wait for all checksums and refuse the first tensor that differs from the one that was saved."""
+        self._pool.shutdown(wait=True)
+        for name, future in self._running:
+            now = f"{future.result():08x}"
+            if now != self._expected[name]:
+                raise damaged(self._path, now=now, expected=self._expected[name], where=f" in {name}")
+        self._running = []
+
+
+def require_sha256(path: Path, expected: str) -> None:
+    """Refuse a file that differs from the one that was saved."""
+    now = sha256_of(path)
+    if now != expected:
+        raise damaged(path, now=now, expected=expected)
+
+
+def damaged(path: Path, *, now: str, expected: str, where: str = "") -> CheckpointError:
+    """Return the error of a file that has changed since it was saved."""
+    return CheckpointError(
+        f"{path} is not the file that was saved: its checksum{where} is {now[:12]}, its record says "
+        f"{expected[:12]}; copy it again with its config.json"
+    )
+
+
 class SafetensorsFile:
     """One .safetensors file."""
 
@@ -41,7 +84,7 @@ class SafetensorsFile:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        # Opened once and kept open, so that a file that is replaced meanwhile is read as the one that it was.
+        # Opened once and kept open, so that a file replaced in the meantime is still read in its old version.
         self._file = path.open("rb")
         try:
             size = os.fstat(self._file.fileno()).st_size
@@ -66,14 +109,14 @@ class SafetensorsFile:
         return out
 
     def read_into(self, name: str, out: Tensor, *, row: int | None = None) -> None:
-        """Read into `out` without a copy in between where its memory is in one piece."""
+        """Read into `out`, without an intermediate copy if its memory is contiguous."""
         spec = self.index[name]
         if out.dtype != spec.dtype or not out.is_contiguous() or out.device.type != "cpu":
             out.copy_(self.read(name, row=row))
             return
         if out.numel() == 0:
             return
-        # A view as bytes of the tensor's own memory (numpy knows no bfloat16, hence the detour).
+        # A view of the tensor's memory as bytes (numpy has no bfloat16).
         memory = memoryview(out.detach().reshape(-1).view(torch.uint8).numpy().data)
         whole, offset = memory, self._offset[name] + (0 if row is None else row * len(memory))
         while memory:
@@ -145,7 +188,7 @@ def read_header(file: IO[bytes], *, path: Path, size: int) -> tuple[dict[str, An
 
 
 def read_metadata(header: dict[str, Any], *, path: Path) -> dict[str, str]:
-    """Take the words that a file carries beside tensors out of its header."""
+    """Remove the metadata from the header and return it."""
     found = header.pop("__metadata__", {})
     if not isinstance(found, dict) or not all(isinstance(word, str) for word in found.values()):
         raise CheckpointError(f"{path} is damaged: its __metadata__ is not an object of words")
@@ -155,7 +198,7 @@ def read_metadata(header: dict[str, Any], *, path: Path) -> dict[str, str]:
 def read_index(
     header: dict[str, Any], *, path: Path, start: int, size: int
 ) -> tuple[dict[str, Spec], dict[str, int]]:
-    """Return shape and type of every tensor, and the byte where each begins; all must lie within the file."""
+    """Return shape, type and first byte of every tensor; all must lie within the file."""
     index: dict[str, Spec] = {}
     offsets: dict[str, int] = {}
     for name, entry in header.items():
@@ -175,11 +218,11 @@ def read_index(
 
 
 def read_entry(name: str, entry: Any, *, path: Path) -> tuple[Spec, int, int]:
-    """Return shape, first and last byte of one tensor from its line in the header."""
+    """Return shape, first and last byte of one tensor from its entry in the header."""
     try:
         dtype, shape = str(entry["dtype"]), tuple(map(int, entry["shape"]))
         begin, end = map(int, entry["data_offsets"])
-    except (KeyError, TypeError, ValueError, OverflowError):  # JSON may say 1e999
+    except (KeyError, TypeError, ValueError, OverflowError):  # JSON may contain 1e999
         raise CheckpointError(f"{path} is damaged: its header has no shape for the tensor {name}") from None
     if dtype not in DTYPES:
         raise CheckpointError(f"{path} holds {name} as {dtype}; known types: {', '.join(DTYPES)}")

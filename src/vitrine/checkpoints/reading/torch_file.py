@@ -16,7 +16,7 @@ from vitrine.checkpoints.reading.npz_file import require_no_bomb
 from vitrine.checkpoints.tensors import Index, Spec
 from vitrine.errors import CheckpointError
 
-# Where training scripts put the weights inside what they save; averaged weights first.
+# Keys under which training scripts save the weights; averaged weights first.
 NESTS = (
     "state_dict_ema",
     "model_ema",
@@ -27,10 +27,10 @@ NESTS = (
     "teacher",
     "module",
 )
-# What wrappers put before every name.
+# Prefixes that wrappers add to every name.
 WRAPPERS = ("module.", "_orig_mod.", "backbone.", "model.", "net.")
 
-# Records without behaviour that training scripts and Lightning keep beside the weights: hyperparameters, paths.
+# Plain records that training scripts and Lightning save beside the weights: hyperparameters, paths.
 HARMLESS: list[Callable[..., Any] | tuple[Callable[..., Any], str]] = [
     argparse.Namespace,
     PurePosixPath,
@@ -64,14 +64,14 @@ class TorchFile:
 
 
 def unpickle(path: Path) -> Any:
-    """Load with `weights_only`; a pickle that wants more is refused."""
+    """Load with `weights_only`; refuse a pickle that requires more."""
     is_zip = zipfile.is_zipfile(path)
     if is_zip:
         with zipfile.ZipFile(path) as archive:
             require_no_bomb(archive, path)
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of an unusual protocol; what it cannot read it refuses
+            warnings.simplefilter("ignore")  # an unusual protocol; torch refuses what it cannot read
             with torch.serialization.safe_globals(HARMLESS):
                 return torch.load(path, map_location="cpu", weights_only=True, mmap=True if is_zip else None)
     except pickle.UnpicklingError as error:
@@ -90,7 +90,7 @@ def unpickle(path: Path) -> Any:
 
 
 def find_tensors(found: Any) -> dict[str, Tensor]:
-    """Return the state dict inside what a training script saved."""
+    """Return the state dict inside a training script's checkpoint."""
     if not isinstance(found, Mapping):
         return {}
     for nest in NESTS:
@@ -101,7 +101,7 @@ def find_tensors(found: Any) -> dict[str, Tensor]:
 
 
 def without_wrappers(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Take away what data-parallel and compiled wrappers put before every name."""
+    """Remove the prefixes of data-parallel and compiled wrappers."""
     for wrapper in WRAPPERS:
         if all(name.startswith(wrapper) for name in tensors):
             return without_wrappers({name.removeprefix(wrapper): value for name, value in tensors.items()})

@@ -19,7 +19,7 @@ Records sent with `vitrine.runtime.progress.present` before the work begins (a p
 class in `PRESENTED` with the function that makes its lines. Errors and notices need no view: they carry a sentence,
 `option` and `advice`.
 
-`--json` prints the fields of the same record, without any view (`vitrine.cli.json_output`).
+`--json` prints the fields of the same record, without any view (`vitrine.cli.running`).
 """
 
 import importlib
@@ -38,7 +38,7 @@ PRESENTED: dict[str, str] = {
     "vitrine.jobs.check.CheckPlan": "check:plan_lines",
     "vitrine.jobs.fewshot.FewShotPlan": "fewshot:plan_lines",
     "vitrine.jobs.evaluate.EvaluatePlan": "evaluate:plan_lines",
-    "vitrine.jobs.model_argument.PicturesPlan": "plans:pictures",
+    "vitrine.jobs.model_argument.PicturesPlan": "predict:plan_lines",
     "vitrine.jobs.serve.ServePlan": "serve:plan_lines",
     "vitrine.jobs.demo.DemoStep": "demo:step_lines",
     "vitrine.runs.plan.RunPlan": "finetune:plan_lines",

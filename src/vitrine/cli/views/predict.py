@@ -4,10 +4,11 @@ from collections.abc import Iterator
 
 from vitrine.cli.command_line import option
 from vitrine.cli.lines import Line, Next, NextStep, Table, Wrote
+from vitrine.jobs.model_argument import PicturesPlan
 from vitrine.jobs.predict import PredictResult
 from vitrine.serving.output_files import STANDARD_OUTPUT
 from vitrine.serving.predictor import Prediction
-from vitrine.spelling import with_name
+from vitrine.spelling import counted, with_name
 
 BAR_WIDTH = 24
 
@@ -61,3 +62,9 @@ def picture_line(prediction: Prediction, *, count: int) -> str:
 def percent(share: float) -> str:
     """Write a probability: `96.1 %`."""
     return f"{100 * share:.1f} %"
+
+
+def plan_lines(plan: PicturesPlan) -> Iterator[Line]:
+    """Show which model reads how many pictures."""
+    size = "x".join(map(str, plan.size))
+    yield f"Plan: {plan.model} at {size} px on {plan.device}, {counted(plan.num_pictures, 'picture')}"

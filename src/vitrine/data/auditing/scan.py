@@ -14,7 +14,7 @@ import numpy as np
 from vitrine.data.auditing.duplicates import Duplicate, find_duplicates
 from vitrine.data.auditing.fingerprints import content_hash
 from vitrine.data.auditing.survey import ImageSurvey, survey_images
-from vitrine.data.decoding.decode import ImageFacts
+from vitrine.data.decoding.image_file import ImageFacts
 from vitrine.data.sources.file_list import FileList, skipped_extensions
 from vitrine.data.sources.shard_writing import verify_shards
 from vitrine.data.sources.shards import LISTING

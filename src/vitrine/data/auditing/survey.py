@@ -29,7 +29,8 @@ from vitrine.data.auditing.fingerprints import (
     content_hash,
     grey_thumbnail,
 )
-from vitrine.data.decoding.decode import ImageFacts, decode, read_facts
+from vitrine.data.decoding.decode import decode
+from vitrine.data.decoding.image_file import ImageFacts, read_facts
 from vitrine.data.sources.source import Source, Subset
 from vitrine.errors import DataError, ImageError, ImageProblem
 from vitrine.runtime.cache import cache_folder

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from vitrine.data.augmenting.randaugment import grey_of
 from vitrine.data.loading.order import Rows
-from vitrine.data.preparing.resampling import resampling
+from vitrine.data.preparing.preprocess import resampling
 from vitrine.data.randomness import random_words
 from vitrine.errors import ConfigError
 from vitrine.runtime.devices import copy_to_device, device_constant

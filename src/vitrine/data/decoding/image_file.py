@@ -1,22 +1,30 @@
-"""Open an image file by its header, within limits: the one place that calls `Image.open`. Nothing is decoded here.
+"""Open an image file by its header, within limits, and load it with Pillow: the one place that calls `Image.open`.
 
 Only the formats in `FORMATS` are opened, whatever a file is called: an EPS named .jpg must not start Ghostscript.
 A file whose parts are larger than the image it declares (the tiles of a TIFF, the pictures inside an ICO, the AV1
 frames of an AVIF) is refused before a decoder makes room for them.
+
+Alpha is composited on white, 16-bit samples are scaled (not clipped), CMYK, palette and grey images are converted,
+and an animation gives its first frame. Large images are converted strip by strip: from RGBA to RGB on white, Pillow
+would hold five copies.
 """
 
 import io
 import re
-import struct
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TypeAlias
 
-from PIL import Image
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image, ImageMode
 
-from vitrine.data.decoding.av1_header import av1_frame_sizes
-from vitrine.errors import ImageError, ImageSizeError
+from vitrine.data.decoding.declared_sizes import av1_frame_sizes, icon_sizes, webp_size
+from vitrine.errors import DataError, ImageError, ImageSizeError
 from vitrine.spelling import printable
 
+Pixels: TypeAlias = NDArray[np.uint8]
 # Pillow opens a multi-picture JPEG (MPO) as JPEG.
 FORMATS = ("JPEG", "PNG", "GIF", "WEBP", "BMP", "TIFF", "PPM", "AVIF", "JPEG2000", "ICO", "TGA")
 # Pixels per image at most: 178 million is where Pillow itself suspects a bomb (about 512 MiB of RGB).
@@ -33,12 +41,28 @@ OTHER_KINDS = {
     b"8BPS": "a Photoshop file",
     b"PK\x03\x04": "a ZIP archive",
 }
-_PNG_MAGIC = b"\x89PNG\r\n\x1a\n"
+ORIENTATION_TAG = 0x0112
 _TILE_WIDTH, _TILE_LENGTH = 322, 323
 # A part of a file may be this large whatever the image is (33 MB of 16-bit RGBA), or this many times the image.
 _PART_PIXELS, _PART_FACTOR = 2**22, 4
 _PILLOW = re.compile(r"PIL(\.|$)")
 _PILLOW_WARNS = ("ignore", None, Warning, _PILLOW, 0)
+# Pixels per strip: a phone's photo has a few strips, an image of a data set one.
+STRIP_PIXELS = 2**21
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImageFacts:
+    """Facts from the header of an image: its upright size, and how it is stored."""
+
+    height: int
+    width: int
+    format: str
+    mode: str
+    orientation: int = 1
+    num_frames: int = 1
+    has_alpha: bool = False
+    bits: int = 8
 
 
 def open_image(data: bytes, *, name: str = "image", max_pixels: int = MAX_PIXELS) -> Image.Image:
@@ -96,19 +120,6 @@ def check_parts(
             )
 
 
-def webp_size(data: bytes) -> tuple[int, int]:
-    """Read height and width of a WebP's canvas from its first chunk; 0, 0 if they are missing."""
-    kind, body = data[12:16], data[20:30]
-    if len(body) < 10:
-        return 0, 0
-    if kind == b"VP8X":
-        return 1 + int.from_bytes(body[7:10], "little"), 1 + int.from_bytes(body[4:7], "little")
-    if kind == b"VP8L":
-        bits = int.from_bytes(body[1:5], "little")
-        return 1 + (bits >> 14 & 0x3FFF), 1 + (bits & 0x3FFF)
-    return int.from_bytes(body[8:10], "little") & 0x3FFF, int.from_bytes(body[6:8], "little") & 0x3FFF
-
-
 def quiet_pillow() -> None:
     """Keep Pillow from warning about single files: our own limit is stricter, and our errors explain the problem.
 
@@ -127,27 +138,9 @@ def _part_sizes(image: Image.Image, data: bytes | None) -> Iterator[tuple[int, i
         if isinstance(height, int) and isinstance(width, int):
             yield height, width
     elif image.format == "ICO" and data is not None:
-        yield from _icon_sizes(data)
+        yield from icon_sizes(data)
     elif image.format == "AVIF" and data is not None:
         yield from av1_frame_sizes(data)
-
-
-def _icon_sizes(data: bytes) -> Iterator[tuple[int, int]]:
-    """Yield the sizes that the pictures inside an ICO declare themselves; its directory may say otherwise."""
-    (count,) = struct.unpack_from("<H", data, 4)
-    for number in range(count):
-        entry = data[6 + 16 * number : 22 + 16 * number]
-        if len(entry) < 16:
-            return
-        (offset,) = struct.unpack_from("<I", entry, 12)
-        head = data[offset : offset + 24]
-        if len(head) < 24:
-            continue
-        if head.startswith(_PNG_MAGIC):
-            width, height = struct.unpack_from(">II", head, 16)
-        else:  # a bitmap without its file header; its height counts the mask, too
-            width, height = (abs(side) for side in struct.unpack_from("<ii", head, 4))
-        yield height, width
 
 
 def _looks_like(data: bytes) -> str:
@@ -168,3 +161,93 @@ def _looks_like(data: bytes) -> str:
     except UnicodeDecodeError:
         return "unknown format"
     return "it looks like text"
+
+
+def read_facts(data: bytes | Pixels, *, name: str = "image", max_pixels: int = MAX_PIXELS) -> ImageFacts:
+    """Read the header only: size, format, mode, orientation, frames."""
+    if isinstance(data, np.ndarray):
+        pixels = as_pixels(data, name=name)
+        mode = {1: "L", 3: "RGB", 4: "RGBA"}.get(pixels.shape[2], f"{pixels.shape[2]} channels")
+        return ImageFacts(height=pixels.shape[0], width=pixels.shape[1], format="array", mode=mode)
+    with open_image(data, name=name, max_pixels=max_pixels) as image:
+        orientation = orientation_of(image)
+        width, height = image.size
+        if orientation >= 5:
+            height, width = width, height
+        return ImageFacts(
+            height=height,
+            width=width,
+            format=image.format or "",
+            mode=image.mode,
+            orientation=orientation,
+            num_frames=int(getattr(image, "n_frames", 1)),
+            has_alpha=image.has_transparency_data,
+            bits=16 if image.mode.startswith("I") else 32 if image.mode == "F" else 8,
+        )
+
+
+def as_pixels(array: np.ndarray, *, name: str) -> Pixels:
+    """See an array as pixels (H, W, C); one that is not uint8 of two or three sides is refused."""
+    if array.dtype != np.uint8 or array.ndim not in (2, 3):
+        raise DataError(
+            f"{printable(name)} is an array of {array.dtype} with shape {array.shape}; "
+            "pass uint8 of (H, W, C)"
+        )
+    return array[:, :, None] if array.ndim == 2 else array
+
+
+def orientation_of(image: Image.Image) -> int:
+    """Return the EXIF orientation (1 to 8) of an opened image."""
+    try:
+        value = image.getexif().get(ORIENTATION_TAG, 1)
+    except Exception:  # damaged EXIF raises exceptions of any kind; the picture itself may be fine
+        return 1
+    return value if value in range(1, 9) else 1
+
+
+def first_frame(image: Image.Image) -> Pixels:
+    """Load the first frame as (H, W, 1) or (H, W, 3); alpha is composited on white, 16 bits are scaled."""
+    if image.mode.startswith("I") or image.mode == "F":
+        return _scaled(np.asarray(image), is_float=image.mode == "F")
+    if image.has_transparency_data:
+        return _in_strips(image, _over_white)
+    if ImageMode.getmode(image.mode).basemode == "L" and image.mode != "P":
+        return _in_strips(image, lambda strip: np.asarray(strip.convert("L"))[:, :, None])
+    return _in_strips(image, lambda strip: np.asarray(strip.convert("RGB")))
+
+
+def _in_strips(image: Image.Image, convert: Callable[[Image.Image], Pixels]) -> Pixels:
+    rows = max(1, STRIP_PIXELS // image.width)
+    if rows >= image.height:
+        return convert(image)
+    pixels: Pixels | None = None
+    for top in range(0, image.height, rows):
+        strip = convert(image.crop((0, top, image.width, min(top + rows, image.height))))
+        if pixels is None:
+            pixels = np.empty((image.height, *strip.shape[1:]), dtype=np.uint8)
+        pixels[top : top + rows] = strip
+    assert pixels is not None
+    return pixels
+
+
+def _over_white(image: Image.Image) -> Pixels:
+    layered = image.convert("RGBA")
+    canvas = Image.new("RGBA", layered.size, (255, 255, 255, 255))
+    return np.asarray(Image.alpha_composite(canvas, layered).convert("RGB"))
+
+
+def _scaled(samples: np.ndarray, *, is_float: bool) -> Pixels:
+    """Scale 16-bit samples by 257 (65535 becomes 255); floats from 0..1, or from their own range."""
+    low, high = float(samples.min()), float(samples.max())
+    if is_float and low >= 0 and high <= 1:
+        low, high = 0.0, 1.0
+    elif not is_float and low >= 0 and high <= 65_535:  # true 32-bit samples have no defined white
+        low, high = 0.0, 65_535.0
+    level = max(high - low, float(np.finfo(np.float64).tiny) if is_float else 1.0) / 255
+    pixels = np.empty((*samples.shape, 1), dtype=np.uint8)
+    rows = max(1, STRIP_PIXELS // samples.shape[1])
+    for top in range(0, len(samples), rows):
+        values = samples[top : top + rows].astype(np.float64)
+        with np.errstate(all="ignore"):  # NaN becomes black
+            pixels[top : top + rows, :, 0] = np.rint((values - low) / level)
+    return pixels

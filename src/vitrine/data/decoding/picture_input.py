@@ -22,9 +22,9 @@ import torch
 from numpy.typing import NDArray
 from PIL import Image
 
-from vitrine.data.decoding.decode import pixels_of
-from vitrine.data.decoding.pixels import Pixels
-from vitrine.errors import DataError, MissingDataError
+from vitrine.data.decoding.decode import load_frame, read_file
+from vitrine.data.decoding.image_file import Pixels, check_parts, check_size
+from vitrine.errors import DataError
 from vitrine.runtime.download import Limits, read_url
 from vitrine.spelling import printable
 
@@ -84,18 +84,6 @@ def is_url(text: object) -> bool:
     return isinstance(text, str) and text[:8].lower().startswith(("http://", "https://"))
 
 
-def read_file(path: str) -> bytes:
-    """Read a whole file; the error names the file and the reason."""
-    try:
-        with open(path, "rb", buffering=0) as file:  # noqa: PTH123 (the fastest way, called for every image)
-            return file.read()
-    except FileNotFoundError as error:
-        raise MissingDataError(f"cannot read {printable(path)}: {error.strerror}") from error
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise DataError(f"cannot read {printable(path)}: {reason}") from error
-
-
 def read_file_object(file: FileObject, *, name: str = "image") -> bytes:
     """Read a file object from its beginning, as `Image.open` does."""
     try:
@@ -107,6 +95,13 @@ def read_file_object(file: FileObject, *, name: str = "image") -> bytes:
     if not isinstance(data, bytes):
         raise DataError(f"{printable(name)} is opened as text; open it with mode 'rb'")
     return data
+
+
+def pixels_of(picture: Image.Image, *, name: str = "image") -> Pixels:
+    """Turn a Pillow image into (H, W, 1) or (H, W, 3) uint8, as `decode` does."""
+    check_size(picture.height, picture.width, name=name)
+    check_parts(picture, name=name)
+    return load_frame(picture, name=name, min_size=None)
 
 
 def array_pixels(array: NDArray[Any] | torch.Tensor, *, name: str = "image") -> Pixels:

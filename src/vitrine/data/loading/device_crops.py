@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from vitrine.data.preparing.resampling import resampling
+from vitrine.data.preparing.preprocess import resampling
 from vitrine.runtime.devices import copy_to_device
 
 # Largest difference, in levels of 255, from the CPU's view of the same pixels, which is rounded between both passes.

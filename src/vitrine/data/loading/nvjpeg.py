@@ -15,8 +15,8 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from vitrine.data.decoding.jpeg_header import MAGIC, JpegLayout, read_layout
-from vitrine.data.decoding.pixels import Pixels
+from vitrine.data.decoding.decode import JpegLayout, read_layout
+from vitrine.data.decoding.image_file import JPEG_MAGIC, Pixels
 from vitrine.data.loading.device_crops import cut_all
 from vitrine.data.loading.workers import Failures, one_thread
 from vitrine.data.preparing.training_view import Numbers, TrainView, View, inception_box
@@ -107,7 +107,7 @@ def nvjpeg(files: Sequence[bytes | Pixels], *, device: torch.device) -> list[Ten
 
 def fitting_layout(data: bytes | Pixels) -> JpegLayout | None:
     """Return the layout of a file that nvJPEG decodes as the CPU does, else None."""
-    if not isinstance(data, bytes) or data[:3] != MAGIC:
+    if not isinstance(data, bytes) or data[:3] != JPEG_MAGIC:
         return None
     layout = read_layout(data)
     if not layout.can_stop or layout.orientation != 1 or layout.components != 3:

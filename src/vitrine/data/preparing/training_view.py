@@ -12,10 +12,9 @@ import torch
 from numpy.typing import NDArray
 from torch.nn import functional as F
 
-from vitrine.data.decoding.decode import decode, decode_upper_rows
-from vitrine.data.decoding.jpeg_header import MAGIC, read_layout
-from vitrine.data.decoding.pixels import Pixels
-from vitrine.data.preparing.resampling import planes, resize
+from vitrine.data.decoding.decode import decode, decode_upper_rows, read_layout
+from vitrine.data.decoding.image_file import JPEG_MAGIC, Pixels
+from vitrine.data.preparing.preprocess import planes, resize
 from vitrine.errors import ConfigError
 
 Crop = Literal["inception", "random", "padded", "none"]
@@ -86,7 +85,7 @@ class TrainView:
         out.copy_(view.flip(-1) if self.flip and numbers[0] < 0.5 else view)
 
     def _inception(self, data: bytes | Pixels, name: str, numbers: Numbers) -> torch.Tensor:
-        layout = read_layout(data) if isinstance(data, bytes) and data[:3] == MAGIC else None
+        layout = read_layout(data) if isinstance(data, bytes) and data[:3] == JPEG_MAGIC else None
         if isinstance(data, bytes) and layout is not None and layout.can_stop and layout.orientation == 1:
             height, width = layout.height, layout.width
             box = inception_box(numbers, height, width, area=self.area, aspect=self.aspect)

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from vitrine.data.decoding.pixels import Pixels
+from vitrine.data.decoding.image_file import Pixels
 from vitrine.data.sources.in_memory import ArraySource
 from vitrine.data.sources.source import Labels, Source
 from vitrine.errors import DataError

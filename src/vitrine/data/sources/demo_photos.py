@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageFilter
 
-from vitrine.data.decoding.pixels import Pixels
+from vitrine.data.decoding.image_file import Pixels
 from vitrine.data.sources.generated import FACTORS, render
 from vitrine.runtime.files import write_atomically
 from vitrine.runtime.progress import track

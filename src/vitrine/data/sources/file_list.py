@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from vitrine.data.decoding.picture_input import read_file
+from vitrine.data.decoding.decode import read_file
 from vitrine.data.sources.source import Example, Labels, Source
 from vitrine.errors import DataError, MissingDataError
 from vitrine.runtime.progress import notice

@@ -13,7 +13,7 @@ from urllib.parse import parse_qsl
 import numpy as np
 from numpy.typing import NDArray
 
-from vitrine.data.decoding.pixels import Pixels
+from vitrine.data.decoding.image_file import Pixels
 from vitrine.data.randomness import random_words, uniforms
 from vitrine.data.sources.source import Example, Source
 from vitrine.errors import ConfigError

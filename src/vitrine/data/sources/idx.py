@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from vitrine.data.decoding.pixels import Pixels
+from vitrine.data.decoding.image_file import Pixels
 from vitrine.data.sources.in_memory import ArraySource
 from vitrine.data.sources.source import Source
 from vitrine.errors import DataError

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from PIL import Image
 
+from vitrine.data.decoding.image_file import Pixels
 from vitrine.data.decoding.picture_input import (
     FileObject,
     Picture,
@@ -16,7 +17,6 @@ from vitrine.data.decoding.picture_input import (
     read_file_object,
     read_picture,
 )
-from vitrine.data.decoding.pixels import Pixels
 from vitrine.data.sources.source import NO_LABEL, Example, Labels, Source
 from vitrine.errors import ConfigError, DataError
 

@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 import numpy as np
 
-from vitrine.data.decoding.decode import read_facts
+from vitrine.data.decoding.image_file import read_facts
 from vitrine.data.decoding.picture_input import is_url
 from vitrine.data.sources.file_list import IMAGE_SUFFIXES, FileList, Strings, list_images, require_path
 from vitrine.data.sources.in_memory import PictureList

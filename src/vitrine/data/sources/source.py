@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from vitrine.data.decoding.pixels import Pixels
+from vitrine.data.decoding.image_file import Pixels
 
 Labels: TypeAlias = NDArray[np.int32]
 

@@ -1,4 +1,4 @@
-"""Triton kernels for what the compiler leaves slow on CUDA; the eager modules are their reference."""
+"""Triton kernels for operations that the compiler leaves slow on CUDA; the eager modules are their reference."""
 
 from importlib.util import find_spec
 
@@ -7,7 +7,7 @@ from torch import nn
 
 from vitrine.errors import ConfigError, TryOption
 
-# Ada and Hopper: the first devices that multiply in fp8.
+# Ada and Hopper: the first devices that support fp8.
 FIRST_WITH_FP8 = (8, 9)
 USE_BF16 = TryOption("precision", "instead", "bf16")
 
@@ -24,7 +24,7 @@ def use_kernels(model: nn.Module, *, device: torch.device, precision: str) -> No
 
 
 def require_precision(precision: str, *, device: torch.device) -> None:
-    """Refuse fp8 where it cannot be had."""
+    """Refuse fp8 on a device that does not support it."""
     if precision != "fp8":
         return
     needed = "fp8 needs a CUDA device of the Ada or Hopper generation or later, and Triton"

@@ -1,9 +1,9 @@
 """The large products of an encoder layer in fp8, forward and backward: tokens and weights in e4m3, gradients in e5m2.
 
-Scales are worked out in the step itself, so nothing has to be kept between steps: a weight's from its largest entry,
-a gradient's from a sample of its rows with room to spare (e5m2 spans 2^30), a token's is fixed (after LayerNorm and
-GELU values are of order one). Whatever lies outside is cut off at the largest number. The hardware multiplies rows by
-rows only, so the weights' gradients need everything turned; that is one pass over bytes.
+Scales are computed in the step itself, so nothing is kept between steps: a weight's scale from its largest entry, a
+gradient's from a sample of its rows with headroom (e5m2 spans 2^30); the tokens' scale is fixed (after LayerNorm and
+GELU, values are of order one). Values outside are clamped to the largest number. The hardware multiplies rows by
+rows only, so the weights' gradients need transposed copies: one pass over bytes.
 
 Shapes: B images, N tokens, D width; R = B N rows.
 """
@@ -20,20 +20,20 @@ from vitrine.models.kernels.gelu import LARGEST_E4M3, LARGEST_E5M2, gelu_backwar
 from vitrine.models.kernels.packed_attention import attention_backward, attention_forward
 
 E4M3, E5M2 = torch.float8_e4m3fn, torch.float8_e5m2
-TOKEN_SCALE = 4.0  # tokens up to 112 fit; below 0.004 they lose digits
-# One row in SAMPLED decides a gradient's scale; values up to HEADROOM times the largest sampled one still fit.
+TOKEN_SCALE = 4.0  # tokens up to 112 fit; below 0.004 they lose precision
+# Every SAMPLED-th row determines a gradient's scale; values up to HEADROOM times the largest sampled one still fit.
 SAMPLED, HEADROOM = 64, 16.0
 TURNED_TILE, TURNED_WARPS = (64, 128), 8
 
 
 def suits(tokens: Tensor) -> bool:
-    """Return whether rows and device fit: products in fp8 need multiples of 16, and pay only when they are large."""
+    """Return whether rows and device fit: fp8 products need multiples of 16 and are faster only when large."""
     rows = tokens.numel() // tokens.shape[-1]
     return tokens.is_cuda and tokens.shape[-1] % 16 == 0 and rows % 16 == 0 and rows >= 4096
 
 
 def product(a: Tensor, b: Tensor, *, a_scale: Tensor, b_scale: Tensor, bias: Tensor | None = None) -> Tensor:
-    """Return a b^T + bias in bf16 for fp8 a (R, K) and b (C, K), each of which was multiplied by its scale."""
+    """Return a b^T + bias in bf16 for fp8 a (R, K) and b (C, K), each already multiplied by its scale."""
     return torch._scaled_mm(
         a, b.t(), scale_a=a_scale.reciprocal(), scale_b=b_scale.reciprocal(), bias=bias,
         out_dtype=torch.bfloat16, use_fast_accum=True,
@@ -41,13 +41,13 @@ def product(a: Tensor, b: Tensor, *, a_scale: Tensor, b_scale: Tensor, bias: Ten
 
 
 def cast(values: Tensor, scale: Tensor | float, kind: torch.dtype) -> Tensor:
-    """Return values times scale in fp8, cut off at the largest number."""
+    """Return values times scale in fp8, clamped to the largest number."""
     most = LARGEST_E4M3 if kind == E4M3 else LARGEST_E5M2
     return (values.float() * scale).clamp(-most, most).to(kind)
 
 
 def weight_scale(weight: Tensor) -> Tensor:
-    """Return the scale by which the largest entry becomes the largest number."""
+    """Return the scale that maps the largest entry to the largest fp8 number."""
     return LARGEST_E4M3 / weight.detach().abs().amax().float().clamp_min(1e-12)
 
 
@@ -75,7 +75,7 @@ def _turn(
 
 @triton_op("vitrine::turned", mutates_args=())
 def turned(matrix: Tensor) -> Tensor:
-    """Return an fp8 matrix (R, C) as (C, R), copied."""
+    """Return a transposed copy (C, R) of an fp8 matrix (R, C)."""
     R, C = matrix.shape
     target = matrix.new_empty(C, R)
     rows, columns = TURNED_TILE
@@ -143,7 +143,7 @@ class _Attention(torch.autograd.Function):
     def backward(ctx: Any, d_out: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
         x_8, qkv, weight, lse, s_weight = ctx.saved_tensors
         B, N, D = d_out.shape
-        # Gradients of q, k and v mix the heads' with weights of at most one: of the same order or smaller.
+        # Gradients of q, k and v mix those of the heads with weights of at most one: the same order or smaller.
         scale = gradient_scale(d_out.reshape(-1, D))
         d_qkv, d_bias = attention_backward(qkv.view(B, N, 3, ctx.num_heads, -1), d_out, lse, scale)
         d_qkv = d_qkv.view(-1, 3 * D)

@@ -1,8 +1,8 @@
-"""Bias and GELU between two products: one kernel forward, one for all of the backward pass.
+"""Bias and GELU between two products: one kernel forward, one for the whole backward pass.
 
-The compiler's tanh is slow enough to bind its kernel; here GELU is x times a sigmoid, which is the same function. The
-backward kernel reads the incoming gradient and the product once and writes the product's gradient and its sums over
-rows (the bias's gradient); the compiler would read both a second time for those. Either may write fp8 instead.
+The compiler's tanh limits the speed of its kernel; here GELU is x times a sigmoid, the same function. The backward
+kernel reads the incoming gradient and the product once and writes the product's gradient and its sums over rows (the
+bias's gradient); the compiler reads both a second time for the sums. Both kernels can write fp8 instead.
 
 Shapes: R rows (all tokens of all images), C columns (the hidden width).
 """
@@ -15,14 +15,14 @@ import triton.language as tl
 from torch import Tensor
 from torch.library import triton_op, wrap_triton
 
-# Rows that one program sums, rows and columns of its tiles: found on an H200 (docs/experiments.md).
+# Rows per program, rows and columns of its tiles: tuned on an H200 (docs/experiments.md).
 FOR_BF16, FOR_FP8 = (64, 2, 1024), (256, 32, 128)
 LARGEST_E4M3, LARGEST_E5M2 = 448.0, 57344.0
 
 
 @triton.jit
 def _share(x, TANH: tl.constexpr):
-    """Return GELU(x) / x: the normal distribution's share below x, or tanh's approximation of it."""
+    """Return GELU(x) / x: the normal distribution function at x, or its tanh approximation."""
     if TANH:
         share = tl.sigmoid(1.5957691216057308 * x * (1.0 + 0.044715 * x * x))
     else:
@@ -81,7 +81,7 @@ def _gelu_backward(
 
 @triton_op("vitrine::gelu", mutates_args=())
 def gelu_forward(product: Tensor, bias: Tensor, tanh: bool, scale_8: float | None) -> Tensor:
-    """Return GELU(product + bias) (R, C), worked out in fp32; times `scale_8` in e4m3, where that is given."""
+    """Return GELU(product + bias) (R, C), computed in fp32; with `scale_8`, multiplied by it and in e4m3."""
     R, C = product.shape[0], int(product.shape[1])  # a kernel is made for each C
     hidden = torch.empty_like(product, dtype=product.dtype if scale_8 is None else torch.float8_e4m3fn)
     _, rows, columns = FOR_BF16 if scale_8 is None else FOR_FP8
@@ -96,7 +96,7 @@ def gelu_forward(product: Tensor, bias: Tensor, tanh: bool, scale_8: float | Non
 def gelu_backward(
     d_hidden: Tensor, product: Tensor, bias: Tensor, tanh: bool, scale_8: Tensor | None
 ) -> tuple[Tensor, Tensor]:
-    """Return the gradients of the product (R, C), times `scale_8` in e5m2 where that is given, and of the bias."""
+    """Return the gradients of the product (R, C) (with `scale_8`, multiplied by it and in e5m2) and of the bias."""
     R, C = product.shape[0], int(product.shape[1])  # a kernel is made for each C
     rows_summed, rows, columns = FOR_BF16 if scale_8 is None else FOR_FP8
     programs = triton.cdiv(R, rows_summed)

@@ -1,7 +1,7 @@
 """Encoder layers that use the kernels: same parameters, same names, same results within bf16's rounding.
 
-What the kernels cannot take (other devices and precisions, long sequences, relative positions, dropout, layers that
-are wrapped, hooked or replaced) runs the parent class.
+Everything that the kernels do not support (other devices and precisions, long sequences, relative positions, dropout,
+layers that are wrapped, hooked or replaced) runs the parent class.
 """
 
 import torch
@@ -17,7 +17,7 @@ from vitrine.models.touched import is_plain
 
 
 class FastMlp(Mlp):
-    """The MLP with one kernel for the backward pass of bias and GELU; in fp8, where asked for, both products."""
+    """The MLP with one kernel for the backward pass of bias and GELU; optionally both products in fp8."""
 
     in_fp8 = False
 
@@ -30,7 +30,7 @@ class FastMlp(Mlp):
         if self.in_fp8 and fp8.suits(tokens):
             return fp8.mlp(tokens, expand.weight, expand.bias, contract.weight, contract.bias, tanh=tanh)
         if tanh and not torch.is_grad_enabled():
-            # Bias and GELU in the product's own kernel; it keeps nothing that a backward pass could use.
+            # Bias and GELU run in the product's own kernel, which keeps nothing for a backward pass.
             rows = tokens.reshape(-1, tokens.shape[-1]).to(torch.bfloat16)
             weight, bias = expand.weight.to(rows.dtype), expand.bias.to(rows.dtype)
             hidden = torch._addmm_activation(bias, rows, weight.t(), use_gelu=True)
@@ -38,7 +38,7 @@ class FastMlp(Mlp):
         return contract(bias_gelu(F.linear(tokens, expand.weight), expand.bias, tanh=tanh))
 
     def is_plain(self) -> bool:
-        """Whether every layer inside computes as built, so that its weights are all there is to it."""
+        """Whether every layer inside is unchanged, so that its weights determine its result."""
         return (
             is_plain(self.expand, nn.Linear)
             and is_plain(self.contract, nn.Linear)
@@ -57,7 +57,7 @@ class FastSelfAttention(SelfAttention):
     ) -> Tensor:
         """Map tokens (B, N, D) to mixed tokens (B, N, D)."""
         H = self.num_heads
-        # Without gradients nothing has to be put together: cuDNN's forward pass is the faster then.
+        # Without gradients there is nothing to concatenate, and cuDNN's forward pass is faster.
         is_wanted = is_low_precision(tokens) and (self.in_fp8 or torch.is_grad_enabled())
         is_usual = relative_keys is None and num_read is None and self.is_plain()
         if not (is_wanted and is_usual and packed_attention.suits(tokens, num_heads=H)):
@@ -67,7 +67,7 @@ class FastSelfAttention(SelfAttention):
         return self.to_out(mixed)
 
     def is_plain(self) -> bool:
-        """Whether the layers that the kernels replace compute as built."""
+        """Whether the layers that the kernels replace are unchanged."""
         return (
             is_plain(self.to_qkv, nn.Linear)
             and is_plain(self.q_norm, nn.Identity)
@@ -85,9 +85,9 @@ def is_low_precision(tokens: Tensor) -> bool:
 
 
 def speed_up(model: nn.Module, *, in_fp8: bool = False) -> nn.Module:
-    """Let every layer of a model that can use the kernels do so; return the model."""
+    """Switch every supported layer of a model to the kernels; return the model."""
     for module in model.modules():
-        # The class alone changes, so that parameters, their names and whoever holds them stay.
+        # Only the class changes: parameters, their names and references to them stay valid.
         if type(module) is Mlp and module.dropout.rate == 0:
             module.__class__ = FastMlp
         elif type(module) is SelfAttention and isinstance(module.q_norm, nn.Identity):

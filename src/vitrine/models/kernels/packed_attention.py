@@ -1,7 +1,7 @@
 """Attention on packed queries, keys and values for up to 256 tokens.
 
-General kernels hand back three gradients, which another pass puts together and a third sums for the bias. Here they
-are written where the projection's own backward pass wants them, in bf16 or fp8, and summed on the way.
+General kernels return three gradients; a second pass concatenates them and a third sums them for the bias. These
+kernels write them where the projection's backward pass reads them, in bf16 or fp8, and sum them in the same pass.
 
 Shapes: B images, N tokens, H heads, K channels per head; `qkv` is (B, N, 3, H, K).
 """
@@ -17,7 +17,7 @@ from torch.library import triton_op, wrap_triton
 MOST_TOKENS = 256
 HEAD_WIDTHS = (32, 64)
 LOG2_E = 1.4426950408889634
-# Found on an H200 with 197 tokens (docs/experiments.md): queries at a time, warps, stages.
+# Tuned on an H200 with 197 tokens (docs/experiments.md): queries per block, warps, stages.
 FORWARD = (64, 4, 2)
 BACKWARD = (32, 8, 3)
 
@@ -58,7 +58,7 @@ def _backward(
     N: tl.constexpr, H: tl.constexpr, K: tl.constexpr, KEYS: tl.constexpr, QUERIES: tl.constexpr,
     SCALE: tl.constexpr, SCALE_LOG2: tl.constexpr, FOR_FP8: tl.constexpr,
 ):  # fmt: skip
-    """One program holds all keys of one head of one image and their gradients; queries come a block at a time."""
+    """One program holds all keys of one head of one image and their gradients, and loops over blocks of queries."""
     image, head = tl.program_id(0) // H, tl.program_id(0) % H
     width: tl.constexpr = H * K
     base = qkv + image.to(tl.int64) * N * 3 * width + head * K
@@ -84,12 +84,12 @@ def _backward(
         place = d_out + image.to(tl.int64) * N * width + row[:, None] * width + head * K + channel[None, :]
         d_o = tl.load(place, mask=there[:, None], other=0.0)
         row_lse = tl.load(lse + tl.program_id(0) * N + row, mask=there, other=float("inf"))
-        # Transposed throughout: (KEYS, QUERIES) products feed the sums over queries without another turn.
+        # Transposed throughout: (KEYS, QUERIES) products feed the sums over queries without another transpose.
         p = tl.exp2(tl.dot(k, tl.trans(q)) * SCALE_LOG2 - row_lse[None, :])
         p = tl.where(inside[:, None], p, 0.0)
         d_v += tl.dot(p.to(kind), d_o)
         d_p = tl.dot(v, tl.trans(d_o))
-        # All keys are here, so the row's sum of P dP is, and the output need not be read again.
+        # All keys are here, so the row's sum of P dP is too, and the output need not be read again.
         d_logits = (p * (d_p - tl.sum(p * d_p, 0)[None, :]) * SCALE).to(kind)
         d_k += tl.dot(d_logits, q)
         d_q = tl.dot(tl.trans(d_logits), k)
@@ -97,7 +97,7 @@ def _backward(
         d_q_sum += tl.sum(d_q, 0)
     tl.store(d_base + width + at, _cut(d_k * times, FOR_FP8).to(d_kind), mask=inside[:, None])
     tl.store(d_base + 2 * width + at, _cut(d_v * times, FOR_FP8).to(d_kind), mask=inside[:, None])
-    # One row an image, summed by the caller in a fixed order: a step repeats to the bit.
+    # One row per image, summed by the caller in a fixed order: a step is reproducible bit for bit.
     own = d_bias + image.to(tl.int64) * 3 * width + head * K + channel
     tl.store(own, d_q_sum)
     tl.store(own + width, tl.sum(d_k, 0))
@@ -106,14 +106,14 @@ def _backward(
 
 @triton.jit
 def _cut(values, FOR_FP8: tl.constexpr):
-    """Cut off at the largest number of e5m2."""
+    """Clamp to the largest number of e5m2."""
     if FOR_FP8:
         values = tl.minimum(tl.maximum(values, -57344.0), 57344.0)
     return values
 
 
 def suits(tokens: Tensor, *, num_heads: int) -> bool:
-    """Return whether the kernels can take tokens (B, N, D)."""
+    """Return whether the kernels support tokens (B, N, D)."""
     return tokens.is_cuda and tokens.shape[1] <= MOST_TOKENS and tokens.shape[2] // num_heads in HEAD_WIDTHS
 
 
@@ -135,7 +135,7 @@ def attention_forward(qkv: Tensor) -> tuple[Tensor, Tensor]:
 def attention_backward(
     qkv: Tensor, d_out: Tensor, lse: Tensor, scale_8: Tensor | None
 ) -> tuple[Tensor, Tensor]:
-    """Return the gradients of qkv, times `scale_8` in e5m2 where that is given, and of its bias (3 H K)."""
+    """Return the gradients of qkv (with `scale_8`, multiplied by it and in e5m2) and of its bias (3 H K)."""
     d_out = d_out.contiguous()
     B, (N, _, H, K) = qkv.shape[0], map(int, qkv.shape[1:])  # a kernel is made for each of these
     d_qkv = torch.empty_like(qkv, dtype=qkv.dtype if scale_8 is None else torch.float8_e5m2)

@@ -14,11 +14,9 @@ from PIL import Image, ImageOps
 from unit.data.pictures import encoded, smooth
 
 from vitrine.data.decoding import decode as decoding
-from vitrine.data.decoding import pixels as colours
-from vitrine.data.decoding.decode import DECODER_TOLERANCE, decode, read_facts
-from vitrine.data.decoding.image_file import MAX_SIDE
-from vitrine.data.decoding.jpeg_header import read_layout, scale_factor, upper_rows
-from vitrine.data.decoding.pixels import first_frame
+from vitrine.data.decoding import image_file as colours
+from vitrine.data.decoding.decode import DECODER_TOLERANCE, decode, read_layout, scale_factor, upper_rows
+from vitrine.data.decoding.image_file import MAX_SIDE, first_frame, read_facts
 from vitrine.errors import DataError
 
 

@@ -10,9 +10,10 @@ import pytest
 from PIL import EpsImagePlugin, Image
 from unit.data.pictures import encoded, smooth
 
-from vitrine.data.decoding.av1_header import av1_frame_sizes
-from vitrine.data.decoding.decode import decode, pixels_of, read_facts
-from vitrine.data.decoding.image_file import FORMATS, open_image
+from vitrine.data.decoding.declared_sizes import av1_frame_sizes
+from vitrine.data.decoding.decode import decode
+from vitrine.data.decoding.image_file import FORMATS, open_image, read_facts
+from vitrine.data.decoding.picture_input import pixels_of
 from vitrine.errors import DataError, ImageSizeError
 
 HUGE = 25_984

@@ -5,7 +5,7 @@ from torch.nn import functional as F
 from unit.data.pictures import smooth
 
 from vitrine.data.loading.device_crops import CUT_TOLERANCE, cut_all, groups_of
-from vitrine.data.preparing.resampling import resize
+from vitrine.data.preparing.preprocess import resize
 
 # Larger and smaller than the view, a single pixel, a line, the view's own size.
 BOXES = [(0, 0, 60, 80), (5, 7, 31, 50), (3, 9, 20, 24), (10, 10, 1, 1), (0, 4, 60, 1), (17, 0, 9, 80)]

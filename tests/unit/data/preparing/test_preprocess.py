@@ -9,8 +9,7 @@ from unit.data.pictures import encoded, smooth
 
 from vitrine.data.decoding.decode import decode
 from vitrine.data.preparing.hf_preprocess import from_hf, to_hf
-from vitrine.data.preparing.preprocess import Preprocess, target_size
-from vitrine.data.preparing.resampling import PILLOW_TOLERANCE
+from vitrine.data.preparing.preprocess import PILLOW_TOLERANCE, Preprocess, target_size
 from vitrine.errors import ConfigError
 
 RULES = [

@@ -4,8 +4,8 @@ import torch
 from PIL import Image
 from unit.data.pictures import smooth
 
-from vitrine.data.preparing import resampling
-from vitrine.data.preparing.resampling import (
+from vitrine.data.preparing import preprocess as resampling
+from vitrine.data.preparing.preprocess import (
     BY_TORCH,
     FILTERS,
     PILLOW_TOLERANCE,

@@ -7,7 +7,7 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from vitrine.data.decoding.pixels import Pixels
+from vitrine.data.decoding.image_file import Pixels
 from vitrine.data.sources.array_files import opened
 from vitrine.data.sources.source import Example, Labels, Source
 from vitrine.data.sources.vtab.labels import dsprites_location, dsprites_orientation

@@ -1,18 +1,53 @@
-"""The frame sizes inside an AVIF: what its AV1 data declares, which its container may contradict.
+"""Sizes that the parts of a file declare: the canvas of a WebP, the pictures of an ICO, the AV1 frames of an AVIF.
+
+A container may contradict its parts; decoders make room for the parts.
 
 An AVIF is a tree of boxes (ISO/IEC 14496-12). The box `iloc` lists where pictures lie, `stco` or `co64` where the
 frames of a sequence lie. Each begins with AV1 units (OBUs), one of which is the sequence header.
 """
 
+import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+_PNG_MAGIC = b"\x89PNG\r\n\x1a\n"
 _CONTAINERS = (b"moov", b"trak", b"mdia", b"minf", b"stbl")
 _SEQUENCE_HEADER, _TEMPORAL_DELIMITER, _PADDING, _METADATA = 1, 2, 15, 5
 # Units that may come before the sequence header.
 _SKIPPED = (_TEMPORAL_DELIMITER, _PADDING, _METADATA)
 # Pictures, grid cells and frames to read at most; a file with more is not an image.
 _MOST_EXTENTS = 4096
+
+
+def webp_size(data: bytes) -> tuple[int, int]:
+    """Read height and width of a WebP's canvas from its first chunk; 0, 0 if they are missing."""
+    kind, body = data[12:16], data[20:30]
+    if len(body) < 10:
+        return 0, 0
+    if kind == b"VP8X":
+        return 1 + int.from_bytes(body[7:10], "little"), 1 + int.from_bytes(body[4:7], "little")
+    if kind == b"VP8L":
+        bits = int.from_bytes(body[1:5], "little")
+        return 1 + (bits >> 14 & 0x3FFF), 1 + (bits & 0x3FFF)
+    return int.from_bytes(body[8:10], "little") & 0x3FFF, int.from_bytes(body[6:8], "little") & 0x3FFF
+
+
+def icon_sizes(data: bytes) -> Iterator[tuple[int, int]]:
+    """Yield the sizes that the pictures inside an ICO declare themselves; its directory may say otherwise."""
+    (count,) = struct.unpack_from("<H", data, 4)
+    for number in range(count):
+        entry = data[6 + 16 * number : 22 + 16 * number]
+        if len(entry) < 16:
+            return
+        (offset,) = struct.unpack_from("<I", entry, 12)
+        head = data[offset : offset + 24]
+        if len(head) < 24:
+            continue
+        if head.startswith(_PNG_MAGIC):
+            width, height = struct.unpack_from(">II", head, 16)
+        else:  # a bitmap without its file header; its height counts the mask, too
+            width, height = (abs(side) for side in struct.unpack_from("<ii", head, 4))
+        yield height, width
 
 
 def av1_frame_sizes(data: bytes) -> Iterator[tuple[int, int]]:
