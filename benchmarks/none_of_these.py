@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from vitrine.evaluation.closed_form import fit_closed_form
-from vitrine.evaluation.familiarity import area_under_curve, fit_familiarity
+from vitrine.evaluation.familiarity import area_under_curve, fit_distance
 
 Score = Callable[[Tensor], Tensor]
 """From features (M, D) to how unfamiliar each is (M,)."""
@@ -98,7 +98,7 @@ def methods(rows: Tensor, labels: Tensor) -> dict[str, Score]:
         ),
         "residual": residual(rows),
         "virtual logit": virtual_logit(rows, logits),
-        "Vitrine": fit_familiarity(rows, labels, num_classes=num_classes).distances,
+        "Vitrine": fit_distance(rows, labels),
     }
 
 

@@ -13,7 +13,7 @@ from vitrine.errors import CheckpointError, MissingExtraError
 from vitrine.runtime.cache import is_offline, why_offline
 from vitrine.runtime.progress import current_listener, notice
 
-SMALL_FILES = ("config.json", "preprocessor_config.json")
+SMALL_FILES = ("config.json", "preprocessor_config.json", "trust.safetensors")
 
 
 def fetch(repository: str, *, revision: str | None = None) -> Path:

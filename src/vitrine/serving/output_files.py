@@ -1,9 +1,10 @@
 """Files of predictions (CSV, JSON, JSON lines) and of features (.npy with a table of paths, Parquet)."""
 
 import csv
+import itertools
 import json
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any
 
@@ -86,12 +87,21 @@ def _csv(file: IO[str], predictions: Iterator[Prediction], top: int) -> None:
         for rank in range(1, top + 1)
         for word in ("predicted", "confidence")
     ]
-    writer.writerow(["path", *columns, "error"])
+    # The first prediction shows what the model knows about its limits; an unreadable picture shows nothing.
+    held: list[Prediction] = []
+    extra: tuple[str, ...] = ()
     for prediction in predictions:
+        held.append(prediction)
+        if prediction.error is None:
+            extra = tuple(name for name in _EXTRA if getattr(prediction, name) is not None)
+            break
+    writer.writerow(["path", *columns, *extra, "error"])
+    for prediction in itertools.chain(held, predictions):
         cells: list[str] = []
         for answer in prediction.answers:
             cells += [printable(answer.label), f"{answer.probability:.6f}"]
         cells += [""] * (2 * top - len(cells))
+        cells += [_EXTRA[name](getattr(prediction, name)) for name in extra]
         writer.writerow([printable(prediction.name), *cells, prediction.error or ""])
 
 
@@ -117,7 +127,16 @@ def _plain(prediction: Prediction) -> dict[str, Any]:
         }
         for answer in prediction.answers
     ]
-    return {"path": printable(prediction.name), "answers": answers, "error": prediction.error}
+    limits = {name: getattr(prediction, name) for name in _EXTRA if getattr(prediction, name) is not None}
+    return {"path": printable(prediction.name), "answers": answers, **limits, "error": prediction.error}
+
+
+# Columns for what a model knows about its limits, and how a value is written; empty for unreadable pictures.
+_EXTRA: dict[str, Callable[[Any], str]] = {
+    "familiarity": lambda share: "" if share is None else f"{share:.4f}",
+    "none_of_these": lambda flag: "" if flag is None else ("yes" if flag else "no"),
+    "prediction_set": lambda names: "" if names is None else "; ".join(map(printable, names)),
+}
 
 
 def _write_parquet(

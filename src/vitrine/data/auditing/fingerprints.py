@@ -73,7 +73,7 @@ def colour_difference(first: NDArray[np.int8], second: NDArray[np.int8]) -> Numb
     A grey picture may be the copy of a coloured one, so their difference is 0.
     """
     one, other = (
-        cells.reshape(len(cells), -1, 2).astype(np.float32) for cells in (first, second)
+        cells.reshape(len(cells), COLOUR_SIDE**2, 2).astype(np.float32) for cells in (first, second)
     )  # (N, 16, 2)
     strengths = [np.sqrt(np.square(cells).sum(2).mean(1)) for cells in (one, other)]  # 2 x (N,)
     means = [cells.mean(1) for cells in (one, other)]  # 2 x (N, 2)

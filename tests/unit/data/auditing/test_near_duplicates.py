@@ -131,6 +131,11 @@ def test_discs_of_different_colours_are_no_copies_of_each_other():
     assert other_colours(in_colour) == 0
 
 
+def test_no_pairs_have_no_colours_to_compare():
+    nothing = np.zeros((0, 4, 4, 2), dtype=np.int8)
+    assert colour_difference(nothing, nothing).shape == (0,)
+
+
 def test_colours_do_not_hide_brightened_shifted_or_grey_copies(photos):
     copies = [altered(picture) for picture in photos]
     grey = [np.repeat(grey_thumbnail(picture)[..., None], 3, axis=2) for picture in photos]
