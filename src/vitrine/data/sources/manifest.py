@@ -47,6 +47,33 @@ def rows_of(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     return _json_rows(path) if path.suffix.lower() == ".jsonl" else _csv_rows(path)
 
 
+def columns_of(address: str) -> tuple[str, ...]:
+    """Return the columns of the manifest at `address`; none if it is no manifest."""
+    for file in _files_of(address).values():
+        for _, row in rows_of(file):
+            return tuple(map(str, row))
+    return ()
+
+
+def column(address: str, name: str) -> dict[str, str]:
+    """Return one column of the manifest at `address`, by the names of its images."""
+    values = {}
+    for file in _files_of(address).values():
+        is_below = Path(address).is_dir() and file.parent != Path(address)
+        prefix = f"{file.parent.name}/" if is_below else ""
+        values |= {
+            prefix + path_in(row, number, file): str(row.get(name, "")) for number, row in rows_of(file)
+        }
+    return values
+
+
+def _files_of(address: str) -> dict[str, Path]:
+    path = Path(address)
+    if not recognises(address) or not path.exists():
+        return {}
+    return _metadata_files(path) if path.is_dir() else {ALL: path}
+
+
 def path_in(row: dict[str, Any], number: int, path: Path) -> str:
     """Return the image path in row `number` of a table."""
     name = next((row[column] for column in PATH_COLUMNS if row.get(column)), None)
