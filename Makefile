@@ -1,11 +1,11 @@
 # Two commands do everything on a fresh machine that has Python >= 3.11 and pip:
 #   make demo   set up, then do the main job once, small
-#   make test   set up, then lint, types, import contracts and all tests
+#   make test   set up, then lint, types, import contracts and all tests but the slow ones (make slow)
 PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: demo test lint types contracts pytest coverage docs figures browser lock audit clean
+.PHONY: demo test lint types contracts pytest slow coverage docs figures browser lock audit clean
 
 demo: $(READY)
 	$(BIN)/vitrine demo
@@ -24,7 +24,11 @@ contracts: $(READY)
 
 # Two workers with one thread each use two cores better than one worker with two threads.
 pytest: $(READY) browser
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal -q -m "not gpu"
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal -q -m "not gpu and not slow"
+
+# Variations that take many seconds each: every kind of model compiled, four processes, long guides. Before every release.
+slow: $(READY) browser
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal -q -m "slow and not gpu"
 
 # Line and branch coverage of the whole suite: 90 % overall, 95 % in the rooms that decide what is learned.
 CORE_ROOMS := models objectives training data checkpoints

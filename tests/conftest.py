@@ -31,12 +31,20 @@ def pytest_configure(config: pytest.Config) -> None:
     Set before any test module is imported, and never the user's: a test must neither read what earlier runs left
     nor fill the user's folder.
     """
+    _heed_signals()
     if hasattr(config, "workerinput"):  # a worker of pytest-xdist
         return
     folder = tempfile.TemporaryDirectory(prefix="vitrine-test-cache-")
     config.add_cleanup(folder.cleanup)
     os.environ["VITRINE_CACHE"] = str(Path(folder.name) / "vitrine")
     os.environ["HF_HOME"] = str(Path(folder.name) / "huggingface")
+
+
+def _heed_signals() -> None:
+    """Restore signals that the starting shell ignores (`make test &`, nohup): tests send them to their processes."""
+    for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP):
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -45,3 +45,22 @@ def class_folders(
         for index in range(each):
             save(root / name / f"{index}.png", photo(first + 1000 * number + index))
     return root
+
+
+def vtab_lists(root: Path, tasks: dict[str, int]) -> None:
+    """Write tasks of so many classes in the community's layout of VTAB; the label is the brightness."""
+    random = np.random.default_rng(0)
+    for task, num_classes in tasks.items():
+        lines: dict[str, list[str]] = {}
+        for split, name, count in (("train", "train800", 24), ("val", "val200", 8), ("test", "test", 20)):
+            lines[name] = []
+            for number in range(count):
+                label = number % num_classes
+                path = f"images/{split}/{number:06d}.jpg"
+                noise = random.integers(-5, 6, (20, 20, 3))
+                pixels = np.clip(12 + label * 230 // num_classes + noise, 0, 255).astype(np.uint8)
+                save(root / task / path, pixels, quality=95)
+                lines[name].append(f"{path} {label}")
+        lines["train800val200"] = lines["train800"] + lines["val200"]
+        for name, rows in lines.items():
+            (root / task / f"{name}.txt").write_text("\n".join(rows) + "\n")

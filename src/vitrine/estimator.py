@@ -182,7 +182,7 @@ class VitClassifier:
             return np.zeros((0, len(self.classes_)))
         if self.method == "features":
             features = self._outputs(pictures, "features")
-            return (self.closed_form_.sharpness * self.closed_form_.scores(features)).numpy()
+            return self.closed_form_.logits(features).numpy()
         return self._outputs(pictures, "logits").double().numpy()
 
     def _outputs(self, pictures: Sequence[Picture], wanted: Literal["logits", "features"]) -> Tensor:

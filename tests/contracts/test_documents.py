@@ -67,3 +67,18 @@ def test_every_row_of_the_speeds_has_a_command_whose_script_knows_its_options() 
         else:
             known = inspect.signature(getattr(vitrine, what)).parameters
             assert {option.removeprefix("--").replace("-", "_") for option in options} <= set(known), row
+
+
+def test_every_defence_names_tests_that_exist() -> None:
+    rows = [row for row in (ROOT / "SECURITY.md").read_text().splitlines() if row.startswith("| ")][1:]
+    assert len(rows) >= 7
+    for row in rows:
+        named = re.findall(r"`((?:unit|journeys|contracts)/\S+?\.py)`", row)
+        assert named, row
+        assert all((ROOT / "tests" / name).is_file() for name in named), row
+
+
+def test_readers_with_a_gpu_are_told_the_version_of_torch_that_the_lock_pins() -> None:
+    [pinned] = re.findall(r"^torch==[\w.]+", (ROOT / "requirements.lock").read_text(), re.MULTILINE)
+    for name in ("README.md", "README.zh-CN.md"):
+        assert f"pip install {pinned}\n" in (ROOT / name).read_text(encoding="utf-8")

@@ -10,6 +10,9 @@ from vitrine.checkpoints import locating
 from vitrine.data.sources.demo_photos import CLASSES, scene
 
 from .commandline import inside
+from .golden import assert_transcript
+
+WORDS = ("demo", "--images", "36", "--steps", "2", "--device", "cpu")
 
 
 @pytest.fixture(scope="module")
@@ -19,7 +22,7 @@ def shown(tmp_path_factory: pytest.TempPathFactory):  # type: ignore[no-untyped-
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(locating, "BOX_FOLDER", box)
         patch.chdir(work)
-        done = inside("demo", "--images", "36", "--steps", "2", "--device", "cpu")
+        done = inside(*WORDS)
         again = inside("demo", "--images", "12", "--steps", "1", "--device", "cpu", "--out", "box")
     return work / "vitrine-demo", done, again
 
@@ -32,6 +35,11 @@ def test_it_finds_what_it_planted_and_names_pages_that_are_there(shown) -> None:
     names = ["check/report.html", "run/report.html", "inspect/inspect.html", "predictions.csv"]
     assert pages == [f"vitrine-demo/{name}" for name in names]
     assert all((folder.parent / page).stat().st_size > 0 for page in pages)
+
+
+def test_its_words_are_those_of_its_transcript(shown) -> None:  # type: ignore[no-untyped-def]
+    folder, done, _ = shown
+    assert_transcript(WORDS, done.stderr + done.stdout, folder.parent)
 
 
 def test_it_shows_each_command_before_its_work(shown) -> None:  # type: ignore[no-untyped-def]

@@ -180,6 +180,7 @@ def make_folders(root, *names):
     return root
 
 
+@pytest.mark.slow
 def test_evaluate_on_two_processes_gives_the_figures_of_one(photos, weights, tmp_path):
     one = run("evaluate", weights, photos, "--out", "one", cwd=tmp_path)
     assert one.returncode == 0, one.stderr

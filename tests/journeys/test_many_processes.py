@@ -1,4 +1,4 @@
-"""One process, two or four, whole or sharded, interrupted and gone on with: the same losses, the same weights.
+"""One process, two or four, whole or sharded, interrupted and resumed: the same losses, the same weights.
 
 Sums over a batch are added in another order by several processes, which changes the last bits of a float32
 (2^-24 = 6e-8 of the value); Adam divides small numbers by small numbers and so carries some of that into the
@@ -11,11 +11,13 @@ import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
 from journeys.commandline import SOURCE, inside, losses
+from journeys.many_processes import do
 from safetensors.torch import load_file
 
 import vitrine as library
@@ -59,10 +61,25 @@ def on_processes(count: int, jobs: list[dict]) -> list[str]:
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Path:
-    """All runs of this module, by the names of their folders; made once however many workers share the tests."""
+    """One process, two, and a run that changes from two to one, by the names of their folders."""
+    return made_once("many-processes", make_runs, tmp_path_factory, request)
+
+
+@pytest.fixture(scope="module")
+def costly_runs(runs: Path, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Path:
+    """More ways to spread a run: four processes, other changes of their number, compiled, in bf16."""
+    return made_once("more-processes", make_costly_runs, tmp_path_factory, request)
+
+
+def made_once(
+    name: str, make: Callable[[Path], None], factory: pytest.TempPathFactory, request: pytest.FixtureRequest
+) -> Path:
+    """Make the runs of this module once, however many workers share the tests."""
     if not hasattr(request.config, "workerinput"):
-        return made_in(tmp_path_factory.mktemp("runs"))
-    root = tmp_path_factory.getbasetemp().parent / "many-processes"
+        root = factory.mktemp(name)
+        make(root)
+        return root
+    root = factory.getbasetemp().parent / name
     try:
         root.mkdir()
     except FileExistsError:
@@ -71,91 +88,133 @@ def runs(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureReques
             assert time.monotonic() < end, "another worker should have made the runs by now"
             time.sleep(0.2)
         return root
-    made_in(root)
+    make(root)
     (root / "made").touch()
     return root
 
 
-def made_in(root: Path) -> Path:
-    ends = on_processes(1, [pretrain(root / "one"), pretrain(root / "begun-on-1", shard=True, stop_after=3)])
-    assert ends[0] == "0" and ends[1].startswith("130 stopped after step 3 of 6")
+def make_runs(root: Path) -> None:
+    assert do(pretrain(root / "one"), rank=0) == "0"
     ends = on_processes(
         2,
         [
             pretrain(root / "two"),
             pretrain(root / "two-sharded", shard=True),
-            pretrain(root / "begun-on-2", stop_after=3),
             pretrain(root / "begun-on-2-sharded", shard=True, stop_after=3),
             pretrain(root / "not-finite", shard=True, lr=1e30),
-            pretrain(root / "full", full_disk=True),
             pretrain(root / "full-sharded", shard=True, full_disk=True),
             pretrain(root / "muon", shard=True, set=[*SETTINGS, "training.optimizer=muon"]),
             pretrain(root / "two"),
+        ],
+    )
+    (root / "ends.json").write_text(json.dumps(ends))
+    shutil.copytree(root / "begun-on-2-sharded", root / "begun-on-2-sharded-then-1")
+    assert do(resume(root / "begun-on-2-sharded-then-1"), rank=0) == "0"
+
+
+def make_costly_runs(root: Path) -> None:
+    stopped = "130 stopped after step 3 of 6"
+    assert do(pretrain(root / "begun-on-1", shard=True, stop_after=3), rank=0).startswith(stopped)
+    ends = on_processes(
+        2,
+        [
+            pretrain(root / "begun-on-2", stop_after=3),
+            pretrain(root / "begun-on-2-sharded", shard=True, stop_after=3),
+            pretrain(root / "full", full_disk=True),
             pretrain(root / "frozen", set=[*SETTINGS, "training.trains=head"]),
             pretrain(root / "bf16-sharded", shard=True, precision="bf16"),
             pretrain(root / "compiled", set=[*SETTINGS, *COSTLY]),
             pretrain(root / "compiled-sharded", shard=True, set=[*SETTINGS, *COSTLY]),
         ],
     )
-    (root / "ends.json").write_text(json.dumps(ends))
-    for name in ("begun-on-2", "begun-on-2-sharded"):
-        shutil.copytree(root / name, root / f"{name}-then-1")
+    assert all(end.startswith(stopped) for end in ends[:2])
+    assert "MB free and" in ends[2]
+    assert ends[3:] == ["0"] * 4
+    shutil.copytree(root / "begun-on-2", root / "begun-on-2-then-1")
+    assert do(resume(root / "begun-on-2-then-1"), rank=0) == "0"
+    names = ("begun-on-2", "begun-on-2-sharded", "begun-on-1")
+    for name in names:
         shutil.copytree(root / name, root / f"{name}-then-4")
-    shutil.copytree(root / "begun-on-1", root / "begun-on-1-then-4")
-    names = ("begun-on-2-then-1", "begun-on-2-sharded-then-1")
-    assert on_processes(1, [resume(root / name) for name in names]) == ["0", "0"]
-    names = ("begun-on-2-then-4", "begun-on-2-sharded-then-4", "begun-on-1-then-4")
-    assert on_processes(4, [pretrain(root / "four"), *(resume(root / name) for name in names)]) == ["0"] * 4
-    return root
+    jobs = [pretrain(root / "four"), *(resume(root / f"{name}-then-4") for name in names)]
+    assert on_processes(4, jobs) == ["0"] * 4
 
 
+@pytest.mark.parametrize("name", ["two", "two-sharded", "begun-on-2-sharded-then-1"])
+def test_losses_and_weights_are_those_of_one_process(runs: Path, name: str) -> None:
+    assert_same_run(runs / name, runs / "one")
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name",
     [
-        "two", "four", "two-sharded", "begun-on-2-then-1", "begun-on-2-then-4", "begun-on-2-sharded-then-1",
-        "begun-on-2-sharded-then-4", "begun-on-1-then-4", "compiled", "compiled-sharded",
+        "four", "begun-on-2-then-1", "begun-on-2-then-4", "begun-on-2-sharded-then-4", "begun-on-1-then-4",
+        "compiled", "compiled-sharded",
     ],
 )  # fmt: skip
-def test_losses_and_weights_are_those_of_one_process(runs: Path, name: str) -> None:
-    assert len(losses(runs / "one")) == 6
-    assert losses(runs / name) == pytest.approx(losses(runs / "one"), rel=1e-5)
-    expected = load_file(runs / "one" / "model" / "model.safetensors")
-    found = load_file(runs / name / "model" / "model.safetensors")
-    assert found.keys() == expected.keys()
+def test_every_way_to_spread_a_run_gives_the_losses_and_weights_of_one_process(
+    runs: Path, costly_runs: Path, name: str
+) -> None:
+    assert_same_run(costly_runs / name, runs / "one")
+
+
+def assert_same_run(run: Path, one: Path) -> None:
+    assert len(losses(one)) == 6
+    assert losses(run) == pytest.approx(losses(one), rel=1e-5)
+    expected = load_file(one / "model" / "model.safetensors")
+    weights = load_file(run / "model" / "model.safetensors")
+    assert weights.keys() == expected.keys()
     for key, value in expected.items():
-        torch.testing.assert_close(found[key], value, rtol=0, atol=1e-4, msg=key)
-    assert library.load(runs / name).classes == library.load(runs / "one").classes
+        torch.testing.assert_close(weights[key], value, rtol=0, atol=1e-4, msg=key)
+    assert library.load(run).classes == library.load(one).classes
 
 
-def test_evaluations_count_every_image_once_on_any_number_of_processes(runs: Path) -> None:
-    for name in ("two", "four", "two-sharded", "begun-on-2-sharded-then-4"):
-        found, expected = ([r for r in records(runs / n) if "val_loss" in r] for n in (name, "one"))
-        assert [r["step"] for r in found] == [4, 6]
-        for one, other in zip(found, expected, strict=True):
-            assert one["val_loss"] == pytest.approx(other["val_loss"], rel=1e-5)
-            assert one["val_accuracy"] == other["val_accuracy"]
+@pytest.mark.parametrize("name", ["two", "two-sharded"])
+def test_evaluations_count_every_image_once_on_two_processes(runs: Path, name: str) -> None:
+    assert_same_evaluations(runs / name, runs / "one")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["four", "begun-on-2-sharded-then-4"])
+def test_evaluations_count_every_image_once_on_four_processes(
+    runs: Path, costly_runs: Path, name: str
+) -> None:
+    assert_same_evaluations(costly_runs / name, runs / "one")
+
+
+def assert_same_evaluations(run: Path, one: Path) -> None:
+    evaluations, expected = ([r for r in records(path) if "val_loss" in r] for path in (run, one))
+    assert [r["step"] for r in evaluations] == [4, 6]
+    for ours, other in zip(evaluations, expected, strict=True):
+        assert ours["val_loss"] == pytest.approx(other["val_loss"], rel=1e-5)
+        assert ours["val_accuracy"] == other["val_accuracy"]
+
+
+def kept(run: Path) -> list[str]:
+    return sorted(path.name for path in (run / "checkpoints").iterdir())
 
 
 def test_a_sharded_run_keeps_folders_and_what_a_whole_one_leaves_replaces_them(runs: Path) -> None:
-    def kept(name: str) -> list[str]:
-        return sorted(path.name for path in (runs / name / "checkpoints").iterdir())
+    assert kept(runs / "two") == ["best.safetensors", "last.safetensors"]
+    assert kept(runs / "two-sharded") == ["best", "last"]
+    assert "last.safetensors" in kept(runs / "begun-on-2-sharded-then-1")
+    assert "last" not in kept(runs / "begun-on-2-sharded-then-1")
 
-    assert kept("two") == ["best.safetensors", "last.safetensors"]
-    assert kept("two-sharded") == ["best", "last"]
-    assert "last.safetensors" in kept("begun-on-2-sharded-then-1")
-    assert "last" not in kept("begun-on-2-sharded-then-1")
-    assert "last" in kept("begun-on-1-then-4") and "last.safetensors" not in kept("begun-on-1-then-4")
+
+@pytest.mark.slow
+def test_a_run_resumed_on_more_processes_replaces_its_file_by_a_folder(costly_runs: Path) -> None:
+    names = kept(costly_runs / "begun-on-1-then-4")
+    assert "last" in names and "last.safetensors" not in names
 
 
 def test_an_error_of_the_first_process_ends_all_of_them(runs: Path) -> None:
     ends = json.loads((runs / "ends.json").read_text())
     assert ends[:2] == ["0", "0"]
-    assert all(end.startswith("130 stopped after step 3 of 6") for end in ends[2:4])
-    assert ends[4].startswith("3 the loss or a gradient of step")
-    assert all("MB free and" in end for end in ends[5:7])
-    assert ends[7].startswith("2 muon needs whole matrices")
-    assert "already holds config.yaml" in ends[8]
-    assert ends[9:] == ["0"] * 4
+    assert ends[2].startswith("130 stopped after step 3 of 6")
+    assert ends[3].startswith("3 the loss or a gradient of step")
+    assert "MB free and" in ends[4]
+    assert ends[5].startswith("2 muon needs whole matrices")
+    assert "already holds config.yaml" in ends[6]
 
 
 def test_the_weights_of_a_sharded_run_that_stopped_are_the_last_good_ones(runs: Path) -> None:
@@ -165,8 +224,9 @@ def test_the_weights_of_a_sharded_run_that_stopped_are_the_last_good_ones(runs: 
     assert kept and all(value.isfinite().all() for value in kept.values())
 
 
-def test_bf16_goes_with_sharding(runs: Path) -> None:
-    assert losses(runs / "bf16-sharded") == pytest.approx(losses(runs / "one"), rel=0.02)  # 8 bits
+@pytest.mark.slow
+def test_bf16_goes_with_sharding(runs: Path, costly_runs: Path) -> None:
+    assert losses(costly_runs / "bf16-sharded") == pytest.approx(losses(runs / "one"), rel=0.02)  # 8 bits
 
 
 def command_line(out: Path) -> list[str]:
@@ -179,6 +239,7 @@ def command_line(out: Path) -> list[str]:
     ]  # fmt: skip
 
 
+@pytest.mark.slow
 def test_tasks_of_srun_find_each_other_without_torchrun(tmp_path: Path, runs: Path) -> None:
     """Two processes with the variables that srun gives them, on this machine."""
     shared = {
@@ -210,6 +271,7 @@ def test_tasks_of_srun_find_each_other_without_torchrun(tmp_path: Path, runs: Pa
     assert found["top1"]["value"] == expected["top1"]["value"]
 
 
+@pytest.mark.slow
 def test_a_lost_worker_is_replaced_and_the_run_goes_on_from_its_last_checkpoint(
     tmp_path: Path, runs: Path
 ) -> None:

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import torch
 from journeys.commandline import assert_refused, inside, started
+from journeys.golden import assert_transcript
 from journeys.web import ask, form
 from pictures import photo, save
 from servers import CLASSES, encoded, jpeg, raw, saved_vit, serving, small_vit
@@ -507,10 +508,13 @@ def test_the_page_is_sent_once_and_then_only_if_it_changed(server):
 
 
 def test_the_command_serves_until_sigterm_and_ends_well(model, tmp_path):
-    process = started("serve", model, "--port", "0", cwd=tmp_path)
+    (tmp_path / "model").symlink_to(model)
+    words = ("serve", "model", "--port", "0")
+    process = started(*words, cwd=tmp_path)
     try:
-        address = None
+        address, first = None, ""
         for line in process.stderr:
+            first += line
             if found := re.search(r"http://127\.0\.0\.1:(\d+) ", line):
                 address = int(found.group(1))
                 break
@@ -521,6 +525,7 @@ def test_the_command_serves_until_sigterm_and_ends_well(model, tmp_path):
         out, err = process.communicate(timeout=30)
         assert process.returncode == 0, err
         assert "1 picture computed" in out
+        assert_transcript(words, first + err + out, tmp_path)
     finally:
         process.kill()
 

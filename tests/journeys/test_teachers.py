@@ -194,6 +194,7 @@ def test_the_alarm_rings_where_outputs_collapse_and_only_there(
     assert (last["val_output_information"] < 0.01) == collapses
 
 
+@pytest.mark.slow
 def test_two_processes_whole_or_sharded_stopped_or_not_learn_what_one_learns(
     tmp_path: Path, teachers: Path
 ) -> None:

@@ -2,10 +2,9 @@
 
 import json
 
-import numpy as np
 import pytest
 import torch
-from PIL import Image
+from pictures import vtab_lists
 
 import vitrine
 from vitrine.cli.lines import rendered
@@ -22,22 +21,7 @@ TASKS = {"svhn": 10, "clevr_count": 8}
 def root(tmp_path_factory):
     """Two tasks in the community's layout; the label is the brightness."""
     root = tmp_path_factory.mktemp("vtab")
-    random = np.random.default_rng(0)
-    for task, num_classes in TASKS.items():
-        lines = {}
-        for split, name, count in (("train", "train800", 24), ("val", "val200", 8), ("test", "test", 20)):
-            lines[name] = []
-            for number in range(count):
-                label = number % num_classes
-                path = f"images/{split}/{number:06d}.jpg"
-                (root / task / path).parent.mkdir(parents=True, exist_ok=True)
-                noise = random.integers(-5, 6, (20, 20, 3))
-                pixels = np.clip(12 + label * 230 // num_classes + noise, 0, 255).astype(np.uint8)
-                Image.fromarray(pixels).save(root / task / path, quality=95)
-                lines[name].append(f"{path} {label}")
-        lines["train800val200"] = lines["train800"] + lines["val200"]
-        for name, rows in lines.items():
-            (root / task / f"{name}.txt").write_text("\n".join(rows) + "\n")
+    vtab_lists(root, TASKS)
     return root
 
 

@@ -156,6 +156,7 @@ def test_what_does_not_go_together_is_refused_in_one_sentence(tmp_path: Path) ->
     assert_refused(inside("pretrain", SHAPES, *resnet, *out), "objective autoencoder needs a ViT")
 
 
+@pytest.mark.slow
 def test_two_processes_whole_or_sharded_stopped_or_not_learn_what_one_does(tmp_path: Path) -> None:
     settings = [
         "model_options.width=32", "model_options.depth=2", "model_options.mlp_width=64",

@@ -189,9 +189,9 @@ def test_a_weight_counts_a_picture_as_often(pictures):
     X, y = pictures
     counts = [number % 3 for number in range(len(X))]
     repeated = [number for number, count in enumerate(counts) for _ in range(count)]
-    weighted = VitClassifier(device="cpu").fit(X, y, sample_weight=counts)
-    again = VitClassifier(device="cpu").fit([X[n] for n in repeated], [y[n] for n in repeated])
-    assert weighted.closed_form_.l2 == again.closed_form_.l2
+    # Ridge regression leaves one of several copies out exactly; folds would part the copies.
+    weighted = VitClassifier(device="cpu", l2=64).fit(X, y, sample_weight=counts)
+    again = VitClassifier(device="cpu", l2=64).fit([X[n] for n in repeated], [y[n] for n in repeated])
     np.testing.assert_allclose(weighted.predict_proba(X), again.predict_proba(X), atol=1e-6)
     with pytest.raises(ConfigError) as refused:
         VitClassifier(method="finetune").fit(X, y, sample_weight=counts)

@@ -12,7 +12,7 @@ from vitrine.checkpoints.tensors import require_readable
 from vitrine.data.preparing.hf_preprocess import from_hf
 from vitrine.data.preparing.preprocess import Preprocess
 from vitrine.errors import CheckpointError, ConfigError
-from vitrine.models import BiTConfig, ModelConfig, ViTConfig
+from vitrine.models import BiTConfig, ModelConfig, TNTConfig, ViTConfig
 from vitrine.models.config import as_size
 from vitrine.runtime.files import parse_json
 
@@ -180,7 +180,7 @@ def timm_settings(
 ) -> dict[str, Any]:
     """Write timm's config.json, so that `timm.create_model('local-dir:...')` builds the same model."""
     name, arguments = timm_model(config)
-    pooling = TIMM_POOLINGS[config.pooling] if isinstance(config, ViTConfig) else "avg"
+    pooling = TIMM_POOLINGS[config.pooling] if isinstance(config, ViTConfig | TNTConfig) else "avg"
     settings: dict[str, Any] = {
         "architecture": name,
         "num_classes": config.num_classes or 0,
@@ -197,7 +197,7 @@ def timm_settings(
             "interpolation": preprocess.interpolation,
             "mean": list(preprocess.mean),
             "std": list(preprocess.std),
-            "first_conv": "stem.conv" if isinstance(config, BiTConfig) else "patch_embed.proj",
+            "first_conv": first_convolution(config),
             "classifier": "head.fc" if isinstance(config, BiTConfig) else "head",
         },
     }
@@ -206,8 +206,17 @@ def timm_settings(
     return settings
 
 
+def first_convolution(config: ModelConfig) -> str:
+    """Return timm's name of the layer that reads pixels."""
+    if isinstance(config, TNTConfig):
+        return "pixel_embed.proj"
+    return "stem.conv" if isinstance(config, BiTConfig) else "patch_embed.proj"
+
+
 def timm_model(config: ModelConfig) -> tuple[str | None, dict[str, Any]]:
     """Return the name and arguments with which timm builds such a model; no name if timm has none."""
+    if isinstance(config, TNTConfig):
+        return "tnt_s_patch16_224", timm_tnt_arguments(config)
     if not isinstance(config, ViTConfig | BiTConfig):
         return None, {"in_chans": config.channels}
     if isinstance(config, BiTConfig):
@@ -243,7 +252,24 @@ def timm_model(config: ModelConfig) -> tuple[str | None, dict[str, Any]]:
     return name, arguments
 
 
-def exact_ratio(config: ViTConfig) -> float:
+def timm_tnt_arguments(config: TNTConfig) -> dict[str, Any]:
+    """Return what timm's TNT is built with; its inner MLP is always four times as wide as a word."""
+    return {
+        "img_size": list(config.image_size),
+        "patch_size": list(config.patch_size),
+        "in_chans": config.channels,
+        "embed_dim": config.width,
+        "inner_dim": config.inner_width,
+        "depth": config.depth,
+        "num_heads_inner": config.inner_num_heads,
+        "num_heads_outer": config.num_heads,
+        "mlp_ratio": exact_ratio(config),
+        "qkv_bias": config.qkv_bias,
+        "global_pool": TIMM_POOLINGS[config.pooling],
+    }
+
+
+def exact_ratio(config: ViTConfig | TNTConfig) -> float:
     """Return the ratio of MLP width to model width whose product, truncated to an integer, is exact."""
     if config.mlp_width % config.width == 0:
         return config.mlp_width // config.width  # transformers 5 accepts only integers for DINOv2

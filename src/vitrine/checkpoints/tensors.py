@@ -14,7 +14,7 @@ from vitrine.errors import CheckpointError, MissingCheckpointError
 
 WEIGHT_FILES = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin")
 """Names under which folders and hub repositories keep their weights, in order of preference."""
-SUFFIXES = (".safetensors", ".npz", ".pth", ".pt", ".bin", ".ckpt", ".onnx")
+SUFFIXES = (".safetensors", ".npz", ".pth", ".pt", ".bin", ".ckpt", ".tar", ".onnx")
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from vitrine.checkpoints.reading.safetensors_file import DTYPE_NAMES
 from vitrine.checkpoints.tensors import Spec
-from vitrine.errors import CheckpointError
+from vitrine.errors import CheckpointError, VitrineError
 from vitrine.runtime.files import json_text, write_atomically
 
 ALIGNMENT = 8  # alignment of the header, as in the format's own writer
@@ -114,9 +114,11 @@ def npy_header(tensor: Tensor) -> bytes:
 
 @contextmanager
 def refusing_in_words(path: Path) -> Iterator[None]:
-    """Turn an OSError into a one-sentence error."""
+    """Turn an OSError into a one-sentence error; our own errors, some of which are OSErrors too, pass unchanged."""
     try:
         yield
+    except VitrineError:
+        raise
     except PermissionError:
         raise CheckpointError(f"no permission to write {path}; nothing was written") from None
     except OSError as error:

@@ -31,7 +31,9 @@ def fewshot(
     ] = "ridge",
     l2: Annotated[
         str | float | Sequence[float] | None,
-        Doc("Regularisation, several separated by commas [default: 1024 for ridge, 1 for logistic]"),
+        Doc(
+            "Regularisation, several separated by commas [default: the paper's 1024 for ridge, 1 for logistic]"
+        ),
     ] = None,
     neighbours: Annotated[int, Doc("Number of neighbours for knn")] = 20,
     test_fraction: Annotated[float, Doc("Fraction of the images to test on if the data has no splits")] = 0.5,

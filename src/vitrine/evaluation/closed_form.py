@@ -1,48 +1,86 @@
-"""A linear classifier on frozen features without training: ridge regression that evaluates itself by leaving one out.
+"""A linear classifier on frozen features without training: the best of three on examples that it has not seen.
 
-Leaving an example out of ridge regression needs no second fit: with the hat matrix H its prediction is
-(y' - h y) / (1 - h), h its own entry on the diagonal. That chooses l2, and the temperature that turns scores into
-probabilities, on examples that the scores have not seen. A weight counts an example as often: leaving out one of them
-leaves the others in.
+Ridge regression (exact leave-one-out), the Gaussian discriminant and logistic regression (k folds) compete, each at
+several strengths; the least log loss on left-out examples wins, and is then fitted to all examples. The left-out
+scores also fit the temperature that turns scores into probabilities.
 
-Shapes: N examples, D features with the constant one, K classes, M rows to classify.
+Shapes: N examples, R features, D features with the constant one, K classes, M rows to classify.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional as F
 
 from vitrine.errors import ConfigError, DataError
-from vitrine.evaluation.ridge import Normalisation, with_constant
+from vitrine.evaluation.linear_fits import Line, discriminant_lines, logistic_line, ridge_lines
+from vitrine.evaluation.ridge import BIAS_FEATURE, Normalisation, with_constant
+from vitrine.evaluation.temperature import fit_temperature, log_losses, smoothed
 
+Method = Literal["ridge", "discriminant", "logistic"]
 # Candidates for l2; the paper's few-shot protocol fixes it at 2^10.
 L2_CHOICES = tuple(float(2**power) for power in range(-2, 17, 2))
-# Scores are near -1 and 1, so larger factors do not make a class more certain.
-TEMPERATURES = tuple(2.0 ** (power / 2) for power in range(-2, 13))
-# An example that alone decides its own prediction (h = 1) is no evidence when it is left out.
-_LEAST_REST = 1e-6
+# Of the covariance towards a sphere; with 5 to 20 photos per class, 0.4 to 0.8 win (docs/experiments.md).
+SHRINKAGES = (0.1, 0.2, 0.4, 0.6, 0.8, 0.9)
+# scikit-learn's C, from the strongest penalty to the weakest.
+STRENGTHS = (0.003, 0.01, 0.03, 0.1, 0.3, 1.0)
+# Folds by the number of examples: few examples cannot spare a fifth of them.
+FEW = 500
+FOLDS_OF_FEW, FOLDS = 10, 5
 
 
 @dataclass(frozen=True, kw_only=True)
 class ClosedForm:
-    """Weights (D, K) in float64, the chosen l2 and sharpness, and the leave-one-out accuracy."""
+    """A linear classifier with the evidence for it."""
 
     normalise: Normalisation
     weights: Tensor
+    """(D, K) in float64, on normalised features with the constant one."""
+    method: Method
     l2: float
+    """Strength of the method: l2 of ridge regression, C of logistic regression, shrinkage of a discriminant."""
     sharpness: float
+    """Factor from scores to logits: the reciprocal of the temperature."""
     left_out_accuracy: float
+    """Of examples that were not fitted; with several labels, the share whose best class is one of them."""
+    left_out_logits: Tensor
+    """(N, K): the logits of each example by fits without it."""
+    is_multi_label: bool = False
 
     def scores(self, features: Tensor) -> Tensor:
-        """Score the classes of rows (M, D - 1): (M, K), near 1 for the predicted class and -1 for others."""
+        """Score the classes of rows (M, R): (M, K)."""
         return with_constant(self.normalise(features)) @ self.weights
 
+    def logits(self, features: Tensor) -> Tensor:
+        """Return the calibrated logits of rows (M, R): (M, K)."""
+        return self.sharpness * self.scores(features)
+
     def probabilities(self, features: Tensor) -> Tensor:
-        """Turn rows (M, D - 1) into probabilities of the classes: (M, K)."""
-        return (self.sharpness * self.scores(features)).softmax(dim=1)
+        """Turn rows (M, R) into probabilities of the classes: (M, K)."""
+        logits = self.logits(features)
+        return logits.sigmoid() if self.is_multi_label else logits.softmax(dim=1)
+
+    def head(self) -> tuple[Tensor, Tensor]:
+        """Return weight (K, R) and bias (K,) of the linear layer with these logits, normalisation included."""
+        line = self.sharpness * self.weights[:-1] / self.normalise.std[:, None]  # (R, K)
+        bias = self.sharpness * BIAS_FEATURE * self.weights[-1] - self.normalise.mean @ line
+        return line.T.contiguous(), bias
+
+
+@dataclass(frozen=True, kw_only=True)
+class Candidate:
+    """One method at one strength, with its scores (N, K) of left-out examples."""
+
+    method: Method
+    strength: float
+    left_out: Tensor
+    line: Line | None = None
+    """The fit to all examples, where it is there already."""
 
 
 def fit_closed_form(
@@ -52,8 +90,16 @@ def fit_closed_form(
     num_classes: int,
     l2: float | Sequence[float] | None = None,
     weights: Tensor | None = None,
+    is_balanced: bool = False,
+    methods: Sequence[Method] = ("ridge", "discriminant", "logistic"),
+    seed: int = 0,
 ) -> ClosedForm:
-    """Fit features (N, D - 1), labels and weights (N,); of several l2 choose the least log loss on left-out rows."""
+    """Fit features (N, R), labels (N,) or flags (N, K), and weights (N,); choose by log loss on left-out rows.
+
+    With `l2` it is ridge regression, with the best of several; then a weight counts an example exactly as often.
+    Otherwise it does so in the fits, while copies of an example would fall into different folds. `is_balanced`
+    counts every class alike, however many examples it has. `seed` divides the examples into folds.
+    """
     if len(features) < 2 or len(features) != len(labels):
         raise DataError(
             f"at least two labelled examples are needed, got {len(features)} examples and {len(labels)} labels"
@@ -62,31 +108,152 @@ def fit_closed_form(
     if not choices or not all(value > 0 for value in choices):
         raise ConfigError(f"must be above 0, got {l2}; omit it to have it chosen", option="l2")
     w = torch.ones(len(features)).double() if weights is None else weights.double()  # (N,)
-    features, labels, w = features[w > 0], labels[w > 0], w[w > 0]
-    normalise = Normalisation.of(features, weights=w)
-    root = w.sqrt()[:, None]  # (N, 1)
-    X = root * with_constant(normalise(features))  # (N, D)
-    Y = 2 * F.one_hot(labels, num_classes).double() - 1  # (N, K)
-    # X = U S V^t, so H = U S^2 / (S^2 + l) U^t for every l, from one decomposition.
-    U, S, Vt = torch.linalg.svd(X, full_matrices=False)  # (N, R), (R,), (R, D)
-    seen = U.T @ (root * Y)  # (R, K)
-    best: tuple[float, float, float, float] | None = None
-    for value in choices:
-        shrunk = S.square() / (S.square() + value)  # (R,)
-        fitted = U @ (shrunk[:, None] * seen) / root  # (N, K)
-        own = (U.square() @ shrunk)[:, None] / w[:, None].clamp_min(1)  # (N, 1), of one example
-        left_out = (fitted - own * Y) / (1 - own).clamp_min(_LEAST_REST)
-        accuracy = (w @ (left_out.argmax(dim=1) == labels).double() / w.sum()).item()
-        loss, sharpness = min((_log_loss(t * left_out, labels, w), t) for t in TEMPERATURES)
-        if best is None or loss < best[0]:
-            best = (loss, sharpness, value, accuracy)
-    assert best is not None
-    _, sharpness, chosen, accuracy = best
-    solution = Vt.T @ ((S / (S.square() + chosen))[:, None] * seen)  # (D, K)
+    counted = w > 0
+    normalise = Normalisation.of(features[counted], weights=w[counted])
+    examples = Examples(
+        normalise(features[counted]), labels[counted], w[counted], num_classes=num_classes,
+        is_balanced=is_balanced, seed=seed,
+    )  # fmt: skip
+    allowed = ("ridge",) if l2 is not None else methods
+    best = examples.best(list(examples.candidates(allowed, l2=choices)))
+    line, bias = best.line or examples.fitted(best)
+    sharpness = 1 / fit_temperature(best.left_out, examples.targets, weights=examples.weights)
+    right = is_right(best.left_out, examples.targets)
+    solution = torch.cat([line, bias[None] / BIAS_FEATURE])  # (D, K)
+    left_out = with_constant(normalise(features)) @ solution  # rows without weight were never fitted
+    left_out[counted] = best.left_out
     return ClosedForm(
-        normalise=normalise, weights=solution, l2=chosen, sharpness=sharpness, left_out_accuracy=accuracy
+        normalise=normalise,
+        weights=solution,
+        method=best.method,
+        l2=best.strength,
+        sharpness=sharpness,
+        left_out_accuracy=float(examples.weights @ right / examples.weights.sum()),
+        left_out_logits=sharpness * left_out,
+        is_multi_label=labels.ndim == 2,
     )
 
 
-def _log_loss(logits: Tensor, labels: Tensor, weights: Tensor) -> float:
-    return (weights @ F.cross_entropy(logits, labels, reduction="none") / weights.sum()).item()
+class Examples:
+    """Normalised features (N, R), their targets and weights, divided into folds."""
+
+    def __init__(
+        self,
+        features: Tensor,
+        targets: Tensor,
+        weights: Tensor,
+        *,
+        num_classes: int,
+        is_balanced: bool,
+        seed: int,
+    ) -> None:
+        self.features, self.targets, self.weights = features, targets.long(), weights
+        self.num_classes, self.is_multi_label = num_classes, targets.ndim == 2
+        self.is_balanced = is_balanced and not self.is_multi_label
+        self.folds = folds_of(self.targets, seed=seed)
+
+    def candidates(self, methods: Sequence[Method], *, l2: Sequence[float]) -> Iterator[Candidate]:
+        """Yield every method at every strength."""
+        if "ridge" in methods:
+            flags = self.targets if self.is_multi_label else F.one_hot(self.targets, self.num_classes)
+            lines = ridge_lines(self.features, 2 * flags.double() - 1, self.weights, l2=l2)
+            for value, (line, left_out) in zip(l2, lines, strict=True):
+                yield Candidate(method="ridge", strength=value, left_out=left_out, line=line)
+        if "discriminant" in methods and not self.is_multi_label:
+            parts = [self.discriminants(torch.from_numpy(rest), SHRINKAGES) for rest, _ in self.folds]
+            for number, share in enumerate(SHRINKAGES):
+                yield self.gathered("discriminant", share, [lines[number] for lines in parts])
+        if "logistic" in methods:
+            yield from self.logistic_candidates()
+
+    def logistic_candidates(self) -> Iterator[Candidate]:
+        """Yield weaker and weaker penalties, until one is worse than the last."""
+        lines: list[Line] | list[None] = [None] * len(self.folds)
+        last = float("inf")
+        for strength in STRENGTHS:
+            lines = [
+                self.logistic(torch.from_numpy(rest), strength, start=line)
+                for (rest, _), line in zip(self.folds, lines, strict=True)
+            ]
+            candidate = self.gathered("logistic", strength, lines)
+            yield candidate
+            loss = self.loss(candidate)
+            if loss > last:
+                return
+            last = loss
+
+    def gathered(self, method: Method, strength: float, lines: Sequence[Line]) -> Candidate:
+        """Collect the scores of every fold by the line that was fitted without it."""
+        left_out = self.features.new_zeros(len(self.features), self.num_classes)
+        for (_, fold), (line, bias) in zip(self.folds, lines, strict=True):
+            left_out[fold] = self.features[fold] @ line + bias
+        return Candidate(method=method, strength=strength, left_out=left_out)
+
+    def discriminants(self, rows: Tensor, shrinkages: Sequence[float]) -> list[Line]:
+        """Fit Gaussian discriminants to some of the examples."""
+        return list(
+            discriminant_lines(
+                self.features[rows], self.targets[rows], self.weights[rows], num_classes=self.num_classes,
+                shrinkage=shrinkages, has_prior=not self.is_balanced,
+            )
+        )  # fmt: skip
+
+    def logistic(self, rows: Tensor, strength: float, *, start: Line | None) -> Line:
+        """Fit logistic regression to some of the examples."""
+        if start is None:
+            start = (
+                self.features.new_zeros(self.features.shape[1], self.num_classes),
+                torch.zeros(self.num_classes),
+            )
+        return logistic_line(
+            self.features[rows], self.targets[rows], self.weights[rows], strength=strength, start=start,
+            offsets=self.shares(rows).log() if self.is_balanced else None,
+        )  # fmt: skip
+
+    def shares(self, rows: Tensor) -> Tensor:
+        """Return the share of each class among some examples (K,), as if every class had half an example more."""
+        counts = (
+            torch.bincount(self.targets[rows], weights=self.weights[rows], minlength=self.num_classes) + 0.5
+        )
+        return counts / counts.sum()
+
+    def fitted(self, candidate: Candidate) -> Line:
+        """Fit a candidate to all examples."""
+        everything = torch.arange(len(self.features))
+        if candidate.method == "discriminant":
+            return self.discriminants(everything, [candidate.strength])[0]
+        return self.logistic(everything, candidate.strength, start=None)
+
+    def best(self, candidates: Sequence[Candidate]) -> Candidate:
+        """Return the candidate with the least log loss on left-out examples, each at its own temperature."""
+        return min(candidates, key=self.loss)
+
+    def loss(self, candidate: Candidate) -> float:
+        """Return the log loss of left-out examples at the best temperature; balanced, every class counts alike."""
+        weights = self.weights
+        if self.is_balanced:
+            weights = weights / self.shares(torch.arange(len(weights)))[self.targets] / self.num_classes
+        temperature = fit_temperature(candidate.left_out, self.targets, weights=weights)
+        soft = smoothed(self.targets, num_classes=self.num_classes, num_images=float(weights.sum()))
+        losses = log_losses(candidate.left_out / temperature, soft, is_multi_label=self.is_multi_label)
+        return float(weights @ losses / weights.sum())
+
+
+def folds_of(targets: Tensor, *, seed: int) -> list[tuple[NDArray[np.int64], NDArray[np.int64]]]:
+    """Divide examples into folds, each with its share of every class; return the rest and the fold, as indices."""
+    count = len(targets)
+    number = min(FOLDS_OF_FEW if count < FEW else FOLDS, count)
+    keys = targets.argmax(dim=1) if targets.ndim == 2 else targets
+    order = np.random.default_rng(seed).permutation(count)
+    order = order[np.argsort(keys.numpy()[order], kind="stable")]  # class by class, shuffled inside
+    place = np.empty(count, dtype=np.int64)
+    place[order] = np.arange(count) % number
+    return [(np.flatnonzero(place != fold), np.flatnonzero(place == fold)) for fold in range(number)]
+
+
+def is_right(scores: Tensor, targets: Tensor) -> Tensor:
+    """Return 1 where the best class is the label, or one of several: (N,) float64."""
+    best = scores.argmax(dim=1)
+    if targets.ndim == 1:
+        return (best == targets).double()
+    return targets.gather(1, best[:, None])[:, 0].double()

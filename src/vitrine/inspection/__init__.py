@@ -1,4 +1,4 @@
-"""Looking inside a trained model: arrays and figures (arXiv:2010.11929, Figures 6, 7, 10, 11 and 14, and more)."""
+"""Analysis of a trained model as arrays (arXiv:2010.11929, Figures 6, 7, 10, 11 and 14, and more)."""
 
 from vitrine.inspection.class_gradient import class_attention
 from vitrine.inspection.distance import attention_distance

@@ -1,4 +1,4 @@
-"""The whole analysis of one model, as arrays by name; what does not apply is reported and the rest is computed."""
+"""All analyses of one model, as arrays by name; one that does not apply is reported and the others run."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -29,7 +29,7 @@ from vitrine.spelling import nearest
 
 @dataclass(frozen=True, kw_only=True)
 class Selection:
-    """A patch, a layer and a class, each by number; None where it is left to what was found."""
+    """A patch, a layer and a class, each by index; None to choose from the results."""
 
     patch: tuple[int, int] | None = None
     layer: int | None = None
@@ -38,7 +38,7 @@ class Selection:
 
 
 def check_selection(model: Model, selection: Selection, *, image_size: tuple[int, int]) -> None:
-    """Refuse a patch, layer or class that the model has not, before any work."""
+    """Refuse a patch, layer or class that the model does not have, before any work."""
     if not isinstance(model, ViT):
         if selection.patch is not None or selection.layer is not None or selection.target is not None:
             raise ConfigError(
@@ -62,7 +62,7 @@ def parse_patch(text: str) -> tuple[int, int]:
 
 
 def find_class(wanted: str, model: Model, *, classes: Sequence[str]) -> int:
-    """Return a class's number, by its name or by that number itself."""
+    """Return a class's index from its name or its index."""
     num_classes = model.config.num_classes
     if num_classes is None:
         raise ConfigError(f"the model has no head, so it has no class {wanted!r}", option="class_")
@@ -79,7 +79,7 @@ Found = TypeVar("Found")
 
 @dataclass(kw_only=True)
 class Analysis:
-    """What was computed; None, or absent, where it does not apply, and why."""
+    """The computed arrays; None or absent if an analysis does not apply, with the reason."""
 
     filters: FilterComponents | None = None
     positions: NDArray[Any] | None = None
@@ -101,7 +101,7 @@ class Analysis:
     """Reasons, and what they keep from being drawn."""
 
     def arrays(self) -> dict[str, NDArray[Any]]:
-        """Return all that was found by name, for a file."""
+        """Return all arrays by name, for a file."""
         filters = None if self.filters is None else {
             "filter_components": self.filters.components, "filter_explained_variance": self.filters.explained
         }  # fmt: skip
@@ -119,7 +119,7 @@ class Analysis:
 
 
 def analyse_model(model: Model, selection: Selection, *, image_size: tuple[int, int]) -> Analysis:
-    """Look at what needs no image: filters and positions."""
+    """Run the analyses that need no image: filters and positions."""
     analysis = Analysis(filters=filter_components(model, count=selection.num_components))
     grid = None
     if isinstance(model, ViT):
@@ -136,7 +136,7 @@ def analyse_model(model: Model, selection: Selection, *, image_size: tuple[int, 
 def analyse_images(
     analysis: Analysis, model: Model, batches: PictureBatches, selection: Selection, *, num_shown: int
 ) -> None:
-    """Look at what needs many images, then one by one at `num_shown` of those that can be read."""
+    """Run the analyses over all images, then those of `num_shown` single images that can be read."""
     analysis.distance = _tried(analysis, "attention distance", lambda: attention_distance(model, batches))
     analysis.similarity = _tried(analysis, "similarity of layers", lambda: layer_similarity(model, batches))
     readable = [index for index in range(len(batches.source)) if index not in batches.failures]
@@ -161,7 +161,7 @@ def analyse_images(
 
 
 def _look_at_attention(analysis: Analysis, model: Model, images: Tensor, selection: Selection) -> None:
-    """Find rollout, single heads and a patch's attention in one pass; each function alone would make its own."""
+    """Compute rollout, single heads and a patch's attention in one pass; separate calls need one pass each."""
     vit = require_attention(model)
     chosen = checked_layer(-1 if selection.layer is None else selection.layer, vit.config.depth)
     grid = grid_of(vit, images)

@@ -1,4 +1,4 @@
-"""Gradient-weighted attention for a class: which patches speak for it (after arXiv:2103.15679).
+"""Gradient-weighted attention for a class: the patches that support it (after arXiv:2103.15679).
 
 Shapes: B images, H heads, T tokens, N = GH x GW patches, K channels per head.
 """
@@ -28,10 +28,10 @@ from vitrine.runtime.progress import track
 
 
 def class_attention(model: Model, images: Images, *, target: int | None = None) -> NDArray[Any]:
-    """Return how much each patch's attention speaks for a class, (B, GH, GW), at least 0.
+    """Return how much each patch's attention supports a class, (B, GH, GW), at least 0.
 
-    In each layer the weights times the gradient of the class's logit with respect to them, the positive part,
-    averaged over heads, carried through the layers with the residual branch. `target` is the class's number; by
+    In each layer the attention weights are multiplied by their gradient of the class's logit; the positive part is
+    averaged over heads and propagated through the layers with the residual branch. `target` is the class index; by
     default each image's own prediction.
     """
     vit = require_attention(model)
@@ -50,9 +50,9 @@ def class_attention(model: Model, images: Images, *, target: int | None = None) 
 def class_relevance(model: ViT, images: Tensor, *, target: int | None) -> Tensor:
     """Return the relevance of every token for the output, (B, T).
 
-    It is the output's row of (I + W_L) ... (I + W_1), so a row is carried down instead of a matrix up. Only the
-    blocks' inputs are kept on the way up; on the way down each block is computed again, so that the gradients of
-    one layer are in memory at a time.
+    This is the output's row of (I + W_L) ... (I + W_1), so a row is propagated down instead of a matrix up. The
+    forward pass keeps only the blocks' inputs; the way down recomputes each block, so that the gradients of one
+    layer are in memory at a time.
     """
     inputs: list[Tensor] = []
     with torch.no_grad():
@@ -70,7 +70,7 @@ def class_relevance(model: ViT, images: Tensor, *, target: int | None) -> Tensor
 
 
 def _output_row(model: ViT, tokens: Tensor) -> Tensor:
-    """Return what the output is of the tokens (B, T): the class token, or the mean over patches."""
+    """Return the output as weights on the tokens (B, T): the class token, or the mean over patches."""
     row = tokens.new_zeros(tokens.shape[:2])
     if model.config.reads_class_token:
         row[:, 0] = 1
@@ -106,10 +106,10 @@ def _through_block(
         out = read + block.scale_1(block.attention.to_out(mixed.transpose(1, 2).reshape(B, T, D)))
         out = out + block.scale_2(block.mlp(block.norm_2(out)))
         of_mixed, below = torch.autograd.grad(out, (mixed, tokens), above)
-        del out, mixed  # what autograd kept of this block
+        del out, mixed  # free what autograd kept for this block
     weighted = tokens.new_zeros(B, T, T)
     with torch.no_grad():
-        for head in range(q.shape[1]):  # one head's (T, T) in memory, not all
+        for head in range(q.shape[1]):  # one head at a time: one (T, T) matrix in memory
             logits = q[:, head] @ k[:, head].transpose(-2, -1) * q.shape[-1] ** -0.5
             weights = (logits if bias is None else logits + bias[:, head]).softmax(dim=-1)
             # mixed = A v, so the gradient with respect to A is that of mixed times v.

@@ -19,8 +19,8 @@ from vitrine.runtime.progress import track
 def attention_distance(model: Model, images: Images) -> NDArray[Any]:
     """Return the mean distance in pixels between query and key, weighted by attention: (L, H) in float64.
 
-    Class token, registers and their like are dropped on both sides and the rows of the patches that remain are
-    normalised again; then the mean over queries and images.
+    Class token, distillation token and registers are dropped on both sides and the rows of the patches are
+    renormalised; then the mean over queries and images.
     """
     vit = require_attention(model)
     first, count = vit.num_leading_tokens, 0
@@ -40,7 +40,7 @@ def attention_distance(model: Model, images: Images) -> NDArray[Any]:
 def head_distances(weights: Tensor, between: Tensor, *, first: int) -> Tensor:
     """Return the mean distance of each head for attention (B, H, T, T) whose patches start at `first`: (B, H)."""
     found = []
-    for head in range(weights.shape[1]):  # one head's products in memory, not all
+    for head in range(weights.shape[1]):  # one head's products in memory at a time
         patches = weights[:, head, first:, first:]  # (B, N, N)
         far = (patches * between).sum(dim=-1) / patches.sum(dim=-1)
         found.append(far.mean(dim=-1).double().cpu())

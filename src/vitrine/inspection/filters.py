@@ -1,4 +1,4 @@
-"""Principal components of the filters that meet the pixels (Figure 7, left).
+"""Principal components of the filters that read the pixels (Figure 7, left).
 
 Shapes: D filters of P x Q pixels and C channels, K components.
 """
@@ -19,7 +19,7 @@ PAPER_COUNT = 28
 
 @dataclass(frozen=True, kw_only=True)
 class FilterComponents:
-    """Components (K, P, Q, C) of unit length, their share of the variance (K,), and as pictures (K, P, Q, 3)."""
+    """Components (K, P, Q, C) of unit length, their fraction of the variance (K,), and as pictures (K, P, Q, 3)."""
 
     components: NDArray[Any]
     explained: NDArray[Any]
@@ -28,7 +28,7 @@ class FilterComponents:
 
 
 def filter_components(model: Model, *, count: int = PAPER_COUNT) -> FilterComponents:
-    """Return the leading principal components of the first kernel: of the patches or, with a stem, of its root."""
+    """Return the leading principal components of the first kernel: the patch embedding or, with a stem, its root."""
     if count < 1:
         raise ConfigError(f"count must be at least 1, got {count}")
     kernel = pixel_kernel(model)  # (D, C, P, Q)
@@ -37,7 +37,7 @@ def filter_components(model: Model, *, count: int = PAPER_COUNT) -> FilterCompon
     centred = flat - flat.mean(axis=0)
     _, lengths, directions = np.linalg.svd(centred, full_matrices=False)
     kept = directions[:count]
-    # A component has no sign of its own: let its largest weight be positive, so that every run draws the same.
+    # The sign of a component is arbitrary: make its largest weight positive, so that every run draws the same.
     largest = np.take_along_axis(kept, np.abs(kept).argmax(axis=1)[:, None], axis=1)
     components = (kept * np.where(largest < 0, -1, 1)).reshape(-1, P, Q, C)
     total = (lengths**2).sum()
@@ -46,7 +46,7 @@ def filter_components(model: Model, *, count: int = PAPER_COUNT) -> FilterCompon
 
 
 def pixel_kernel(model: Model) -> NDArray[Any]:
-    """Return the kernel that reads pixels, (D, C, P, Q) in float64; in a hybrid and in BiT that of the root."""
+    """Return the kernel that reads pixels, (D, C, P, Q) in float64; in a hybrid and in BiT the root's."""
     if isinstance(model, ViT):
         stem = model.stem
         weight = (
@@ -65,9 +65,9 @@ def pixel_kernel(model: Model) -> NDArray[Any]:
 
 
 def as_pictures(components: NDArray[Any]) -> NDArray[Any]:
-    """Turn components (K, P, Q, C) into colours (K, P, Q, 3) from 0 to 1, each by its own largest weight.
+    """Turn components (K, P, Q, C) into colours (K, P, Q, 3) from 0 to 1, each scaled by its largest weight.
 
-    One channel is grey and three are RGB; of any other number the three directions that vary most are shown.
+    One channel is grey and three are RGB; any other number is projected on the three directions that vary most.
     """
     C = components.shape[-1]
     colours = components

@@ -1,4 +1,4 @@
-"""Single heads, layer by layer: what the output, or any chosen patch, attends to.
+"""Single heads, layer by layer: the attention of the output, or of any chosen patch.
 
 Shapes: B images, L layers, H heads, GH x GW patches.
 """
@@ -35,9 +35,9 @@ def attention_from(
 ) -> NDArray[Any]:
     """Return each head's weights on the patches as seen from one query: (B, L, H, GH, GW).
 
-    The query is the patch at (row, column), counted from 0 and negative from the end; without one the class
-    token, or the mean over all patches where there is none. The weights on other tokens are dropped, so a map
-    sums to at most one.
+    The query is the patch at (row, column), counted from 0 and negative from the end; by default the class token,
+    or the mean over all patches if there is none. The weights on other tokens are dropped, so a map sums to at
+    most one.
     """
     vit = require_attention(model)
     wanted = None if layers is None else list(layers)
@@ -52,7 +52,7 @@ def attention_from(
 
 
 def patch_number(patch: tuple[int, int], grid: tuple[int, int]) -> int:
-    """Turn (row, column) into the patch's number in raster order; refuse one outside the grid."""
+    """Convert (row, column) to the patch's index in raster order; refuse a patch outside the grid."""
     if not all(-side <= place < side for place, side in zip(patch, grid, strict=True)):
         raise ConfigError(
             f"the grid has {grid[0]} rows and {grid[1]} columns of patches, got the patch {patch[0]},{patch[1]}; "
@@ -62,8 +62,8 @@ def patch_number(patch: tuple[int, int], grid: tuple[int, int]) -> int:
 
 
 def seen_from(model: ViT, weights: Tensor, token: int | None) -> Tensor:
-    """Pick out of (B, H, T, T) what one token, or the output, sees of the patches: (B, H, N)."""
+    """Select from (B, H, T, T) the attention of one token, or of the output, to the patches: (B, H, N)."""
     if token is None:
         return from_output(model, weights)
-    # A copy: the slice alone would keep the whole layer's matrix alive.
+    # A copy: a slice would keep the whole layer's matrix in memory.
     return weights[:, :, token, model.num_leading_tokens :].clone()

@@ -1,4 +1,4 @@
-"""How alike the layers' representations are: linear centred kernel alignment (CKA, arXiv:1905.00414).
+"""Similarity of the layers' representations: linear centred kernel alignment (CKA, arXiv:1905.00414).
 
 Shapes: L layers and the embedding before them, M examples, D width.
 """
@@ -17,7 +17,7 @@ from vitrine.models import Model, ViT
 from vitrine.runtime.progress import track
 
 TOKENS_AN_IMAGE = 8
-# Between two examples any two layers are alike; with a few they look so. Fewer than this many say nothing.
+# With two examples any two layers have CKA 1, and with few it is close to 1: fewer examples are meaningless.
 LEAST_EXAMPLES = 8
 
 

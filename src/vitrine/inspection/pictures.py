@@ -1,4 +1,4 @@
-"""Pictures to look at, in batches that can be gone through again."""
+"""The analysed images, in batches that can be iterated again."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -16,7 +16,7 @@ from vitrine.errors import DataError
 
 
 class PictureBatches:
-    """A source's images, normalised, some at a time; unreadable ones are skipped and noted in `failures`."""
+    """A source's images, normalised, in batches; unreadable ones are skipped and listed in `failures`."""
 
     def __init__(
         self,
@@ -35,7 +35,7 @@ class PictureBatches:
         return math.ceil(len(self.source) / self.batch_size)
 
     def __iter__(self) -> Iterator[Tensor]:
-        """Yield batches (B, C, height, width) of what can be read."""
+        """Yield batches (B, C, height, width) of the readable images."""
         for pixels in self.pixels():
             yield self.preprocess.normalise(pixels)
 
@@ -72,14 +72,14 @@ def spread(length: int, count: int) -> NDArray[np.int64]:
 
 
 def as_shown(pixels: Tensor) -> NDArray[np.uint8]:
-    """Turn pixels (B, C, height, width) into pictures (B, height, width, 3); of many channels the first three."""
+    """Turn pixels (B, C, height, width) into pictures (B, height, width, 3); of more channels the first three."""
     shown = pixels.cpu().numpy().transpose(0, 2, 3, 1)[..., :3]
     missing = 3 - shown.shape[-1]
     return np.concatenate([shown, np.repeat(shown[..., -1:], missing, axis=-1)], axis=-1)
 
 
 def smaller_than_a_patch(source: Source, patch: tuple[int, int]) -> dict[int, tuple[int, int]]:
-    """Return height and width of the images that are smaller than one patch, by their headers."""
+    """Return height and width of the images that are smaller than one patch, from their headers."""
     found = {}
     for index in range(len(source)):
         try:

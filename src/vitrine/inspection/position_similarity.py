@@ -1,4 +1,4 @@
-"""How alike the positions are to each other, one tile a position (Figure 7, centre, and Figure 10).
+"""Similarity of the position embeddings, one tile per position (Figure 7, centre, and Figure 10).
 
 Shapes: N = GH x GW patches, T tokens, L layers, D width.
 """
@@ -16,11 +16,11 @@ from vitrine.models.positions import Grid
 
 
 def position_similarity(model: Model, *, grid: Grid | None = None) -> NDArray[Any]:
-    """Return the cosine of each position with all others, (N, GH, GW), or (L, N, GH, GW) with a table a layer.
+    """Return the cosine similarities of each position, (N, GH, GW), or (L, N, GH, GW) with one table per layer.
 
     Absolute kinds: tile p holds the cosine of the embedding of patch p with that of every patch. Relative
-    positions have no embedding a patch, only a key an offset: tile p holds at patch k the cosine of the key of
-    the offset from k to p with the key of offset 0, so how much k looks like p itself.
+    positions have no embedding per patch, only a key per offset: tile p holds at patch k the cosine of the key of
+    the offset from k to p with the key of offset 0.
     """
     if not isinstance(model, ViT):
         raise ConfigError("a BiT ResNet has no position embeddings; use a ViT or a hybrid")

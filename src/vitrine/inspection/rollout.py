@@ -29,8 +29,8 @@ from vitrine.runtime.progress import track
 def rollout(model: Model, images: Images, *, discard: float = 0.0) -> NDArray[Any]:
     """Return how much of the class token comes from each patch through all layers: (B, GH, GW).
 
-    Without a class token it is the mean over the patches' own rows. Columns of class token, registers and their
-    like are dropped and the rest is not normalised again. `discard` is a common variant: that share of each
+    Without a class token it is the mean over the patches' own rows. The columns of class token, distillation token
+    and registers are dropped and the rest is not renormalised. `discard` is a common variant: that fraction of each
     layer's weights, the smallest, counts as zero; the paper discards none.
     """
     vit = require_attention(model)
@@ -48,7 +48,7 @@ def rollout(model: Model, images: Images, *, discard: float = 0.0) -> NDArray[An
 def roll_out(averages: Iterable[Tensor]) -> Tensor:
     """Multiply attention (B, T, T), heads averaged, through the layers, first layer first: (B, T, T).
 
-    Each layer is (A + I) with its rows normalised: half of a token comes through the residual branch.
+    Each layer is (A + I) with its rows normalised: half of a token comes from the residual branch.
     """
     flow: Tensor | None = None
     for average in averages:
@@ -61,10 +61,10 @@ def roll_out(averages: Iterable[Tensor]) -> Tensor:
 
 
 def from_output(model: ViT, rows: Tensor) -> Tensor:
-    """Pick out of (..., T, T) what the output sees of the patches: class token's row, or the patches' mean."""
+    """Select from (..., T, T) the output's weights on the patches: the class token's row, or the patches' mean."""
     first = model.num_leading_tokens
     patches = rows[..., first:]
-    # A copy of the row: a view would keep the whole matrix alive.
+    # A copy of the row: a view would keep the whole matrix in memory.
     return (
         patches[..., 0, :].clone() if model.config.reads_class_token else patches[..., first:, :].mean(dim=-2)
     )

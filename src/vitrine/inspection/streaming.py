@@ -1,4 +1,4 @@
-"""Images to a model in pieces so small that its attention matrices stay within a bound of memory."""
+"""Feed images to a model in chunks small enough to bound the memory of its attention matrices."""
 
 from collections.abc import Iterable, Iterator, Sized
 from typing import Any, TypeAlias
@@ -13,20 +13,20 @@ from vitrine.models import Model, ViT, ViTConfig
 Images: TypeAlias = Tensor | Iterable[Tensor]
 """Normalised images (B, C, height, width), or any number of such batches."""
 
-# Bytes of one layer's attention matrix: with its logits beside it twice that is held, whatever the model.
+# Bytes of one layer's attention matrix; together with its logits the peak is twice that, for any model.
 ATTENTION_BYTES = 2**26
 MOST_AT_ONCE = 16
 
 
 def require_attention(model: Model) -> ViT:
-    """Return the model if it has attention, else say that it has none."""
+    """Return the model if it has attention; raise an error otherwise."""
     if not isinstance(model, ViT):
         raise ConfigError("a BiT ResNet has no attention to look at; use a ViT or a hybrid")
     return model
 
 
 def num_at_once(model: Model, image_size: tuple[int, int]) -> int:
-    """Return how many images of a size go through the model together."""
+    """Return the number of images of a size per chunk."""
     if not isinstance(model.config, ViTConfig):
         return MOST_AT_ONCE
     config = model.config
@@ -37,7 +37,7 @@ def num_at_once(model: Model, image_size: tuple[int, int]) -> int:
 
 
 def pieces(model: Model, images: Images) -> Iterator[Tensor]:
-    """Cut images into pieces that go through the model at once, on the model's device and in its precision."""
+    """Split images into chunks for the model, on its device and in its precision."""
     weight = next(model.parameters())
     for batch in [images] if isinstance(images, Tensor) else images:
         if batch.ndim != 4:
@@ -48,7 +48,7 @@ def pieces(model: Model, images: Images) -> Iterator[Tensor]:
 
 
 def num_pieces(model: Model, images: Images) -> int | None:
-    """Count the pieces, where that is known beforehand."""
+    """Count the chunks, if the number is known beforehand."""
     if not isinstance(images, Tensor):
         return len(images) if isinstance(images, Sized) else None
     return -(-len(images) // num_at_once(model, (images.shape[-2], images.shape[-1])))
@@ -61,12 +61,12 @@ def grid_of(model: ViT, images: Tensor) -> tuple[int, int]:
 
 
 def on_grid(flat: Tensor, grid: tuple[int, int]) -> Tensor:
-    """Set patches in raster order (..., N) on their grid: (..., GH, GW)."""
+    """Reshape patches in raster order (..., N) to their grid: (..., GH, GW)."""
     return flat.reshape(*flat.shape[:-1], *grid)
 
 
 def joined(parts: list[Tensor]) -> NDArray[Any]:
-    """Join what was found piece by piece into one array on the CPU; refuse to make one of nothing."""
+    """Concatenate the results of all chunks into one array on the CPU; refuse an empty list."""
     if not parts:
         raise DataError("no images were given to look at; give at least one")
     return torch.cat(parts).cpu().numpy()

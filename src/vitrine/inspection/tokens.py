@@ -17,16 +17,16 @@ from vitrine.inspection.streaming import Images, grid_of, joined, on_grid, piece
 from vitrine.models import BiT, Model, ViT
 from vitrine.models.config import checked_layer
 
-# A normal deviation is 1.4826 times the median absolute one; five of them leave one token in two million.
+# A normal's standard deviation is 1.4826 times its median absolute one; five of them exclude one in two million.
 ROBUST_DEVIATION = 1.4826
 OUTLIER_DEVIATIONS = 5
-# Colours span what lies between these percentiles, so that one odd token does not make the rest grey.
+# Colours span the range between these percentiles, so that one outlier does not make the rest grey.
 COLOUR_PERCENTILES = (1, 99)
 
 
 @dataclass(frozen=True, kw_only=True)
 class TokenNorms:
-    """Lengths of patches (B, GH, GW), of the class token (B, 0 or 1) and of registers (B, R), and who sticks out."""
+    """Norms of patches (B, GH, GW), of the class token (B, 0 or 1) and of registers (B, R), and the outliers."""
 
     patches: NDArray[Any]
     class_token: NDArray[Any]
@@ -36,7 +36,7 @@ class TokenNorms:
 
     @property
     def outliers(self) -> NDArray[np.bool_]:
-        """Patches longer than their image's limit, (B, GH, GW)."""
+        """Patches whose norm exceeds their image's limit, (B, GH, GW)."""
         found: NDArray[np.bool_] = self.patches > self.limits[:, None, None]
         return found
 
@@ -44,13 +44,13 @@ class TokenNorms:
 def token_colours(model: Model, images: Images, *, layer: int | None = None) -> NDArray[Any]:
     """Return the three leading principal components of all images' patch tokens as colours (B, GH, GW, 3), 0 to 1.
 
-    Of the encoder's normalised output, or of block `layer`; the components are shared by the images, so the same
-    colour means the same. In BiT they are of the last stage's feature map.
+    They are computed from the encoder's normalised output, or from block `layer`, for all images together, so equal
+    colours mean equal components. In BiT they are computed from the last stage's feature map.
     """
     maps = feature_maps(model, images, layer=layer, is_normalised=True)
     flat = maps.reshape(-1, maps.shape[-1]).astype(np.float64)
     flat = flat - flat.mean(axis=0)
-    # The (D, D) covariance instead of all tokens: an image of many patches costs no more.
+    # The (D, D) covariance instead of all tokens: its size does not grow with the number of patches.
     lengths, directions = np.linalg.eigh(flat.T @ flat)
     leading = directions[:, np.argsort(-lengths)[:3]]
     leading = leading * np.where(
@@ -63,7 +63,7 @@ def token_colours(model: Model, images: Images, *, layer: int | None = None) -> 
 
 
 def token_norms(model: Model, images: Images, *, layer: int | None = None) -> TokenNorms:
-    """Return the lengths of the tokens that block `layer` puts out, by default the last, before the final norm."""
+    """Return the norms of the output tokens of block `layer`, by default the last, before the final norm."""
     patches, class_token, registers = [], [], []
     with evaluating(model), torch.no_grad():
         for piece in pieces(model, images):

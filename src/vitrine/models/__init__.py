@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from vitrine.models import pcpvt, pvt, pvt_v2
+from vitrine.models import pcpvt, pvt, pvt_v2, tnt, tnt_config
 from vitrine.models.bit import BiT
 from vitrine.models.config import BiTConfig, ModelConfig, ViTConfig
 from vitrine.models.cost import bit_cost, vit_cost
@@ -12,12 +12,15 @@ from vitrine.models.pcpvt import PCPVT, PCPVTConfig
 from vitrine.models.pvt import PVT, PVTConfig
 from vitrine.models.pvt_v2 import PVTv2, PVTv2Config
 from vitrine.models.pyramid_cost import pcpvt_cost, pvt_cost, pvt_v2_cost
+from vitrine.models.tnt import TNT
+from vitrine.models.tnt_config import TNTConfig, tnt_cost
 from vitrine.models.variants import configure
 from vitrine.models.vit import ViT
 
 __all__ = [
     "PCPVT",
     "PVT",
+    "TNT",
     "BiT",
     "BiTConfig",
     "Family",
@@ -27,6 +30,7 @@ __all__ = [
     "PVTConfig",
     "PVTv2",
     "PVTv2Config",
+    "TNTConfig",
     "ViT",
     "ViTConfig",
     "build",
@@ -97,5 +101,17 @@ register_family(
         variants=pcpvt.VARIANTS,
         aliases=pcpvt.ALIASES,
         pixel_kernel="stages.0.embedding.projection.weight",
+    )
+)
+register_family(
+    Family(
+        kind="TNT",
+        config=TNTConfig,
+        build=TNT,
+        cost=tnt_cost,
+        variants=tnt_config.VARIANTS,
+        aliases=tnt_config.ALIASES,
+        pixel_kernel="word_projection.weight",
+        resample=tnt.resample,
     )
 )

@@ -6,6 +6,7 @@ from types import UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from vitrine.errors import ConfigError
+from vitrine.spelling import nearest
 
 # Far above every existing model: larger values are a mistake or an attack and would take hours to build.
 LARGEST_WIDTH, LARGEST_DEPTH, LARGEST_SIDE, MOST_CLASSES = 2**17, 1000, 2**16, 10**8
@@ -38,6 +39,16 @@ def _shown_kind(kind: Any) -> str:
     words = {int: "a whole number", float: "a finite number", bool: "true or false", type(None): "None"}
     kinds = get_args(kind) if get_origin(kind) in (Union, UnionType) else (kind,)
     return " or ".join(words.get(one, str(getattr(one, "__name__", one))) for one in kinds)
+
+
+def require_choices(config: Any) -> None:
+    """Refuse a word that is not one of its field's choices, with the nearest one."""
+    for name, kind in get_type_hints(type(config)).items():
+        given, choices = getattr(config, name), get_args(kind)
+        if get_origin(kind) is Literal and given not in choices:
+            raise ConfigError(
+                f"{name} must be one of {', '.join(choices)}, got {given!r}; nearest: {nearest(given, choices)[0]}"
+            )
 
 
 def require_positive(name: str, value: int, *, most: int = LARGEST_WIDTH) -> None:

@@ -4,6 +4,8 @@ Patch kernel: lecun normal. Attention and MLP kernels: xavier uniform, each of q
 biases 0, MLP biases normal 1e-6. Positions: normal .02. Class token and head: zeros.
 """
 
+from collections.abc import Iterable
+
 from torch import Tensor, nn
 
 from vitrine.models.attention import AttentionPooling, SelfAttention
@@ -11,6 +13,7 @@ from vitrine.models.encoder import LayerScale, Mlp
 
 POSITION_STD = 0.02
 MLP_BIAS_STD = 1e-6
+DEIT_STD = 0.02
 # DINOv2 initialises registers like its class token: almost zero, but different from each other.
 REGISTER_STD = 1e-6
 # Standard deviation of a normal truncated at two deviations; dividing by it restores the intended one (as in JAX).
@@ -61,3 +64,19 @@ def lecun_normal_(weight: Tensor) -> None:
     """Fill with a truncated normal of variance 1 / fan-in."""
     std = weight[0].numel() ** -0.5 / TRUNCATED_NORMAL_STD
     nn.init.trunc_normal_(weight, std=std, a=-2 * std, b=2 * std)
+
+
+def initialise_like_deit(model: nn.Module, *, tables: Iterable[Tensor]) -> None:
+    """Fill a model as DeiT does, and with it T2T-ViT, CPVT and TNT: dense kernels, tokens and tables normal .02.
+
+    Biases are zero, convolutions begin as torch's do. The authors cut the normal at 2, a hundred deviations away.
+    """
+    for module in model.modules():
+        if isinstance(module, nn.Linear):
+            nn.init.normal_(module.weight, std=DEIT_STD)
+            if module.bias is not None:
+                nn.init.zeros_(module.bias)
+        elif isinstance(module, (nn.Conv2d, nn.LayerNorm)):
+            module.reset_parameters()
+    for table in tables:
+        nn.init.normal_(table, std=DEIT_STD)

@@ -1,17 +1,20 @@
-"""The position embeddings of appendix D.4, each for any grid of patches.
+"""The position embeddings of appendix D.4 and of later work, each for any grid of patches.
 
 Shapes: N = GH x GW patches on a grid of GH rows and GW columns, P slots for class and distillation token,
-D width. Every absolute kind is a module that maps a grid to a table (1, P + N, D).
+D width. Every absolute kind is a module that maps a grid to a table (1, P + N, D). A conditional encoding has none:
+it is computed from the tokens.
 """
 
 import math
-from typing import cast
+from typing import ClassVar, cast
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vitrine.models.config import Resampling, ViTConfig
+from vitrine.models.fixed import HasFixedParameters
+from vitrine.models.initialisation import POSITION_STD
 
 Grid = tuple[int, int]
 DINOV2_OFFSET = 0.1
@@ -31,6 +34,24 @@ class Learned1D(nn.Module):
             return self.table
         slots, patches = self.table[:, : self.num_slots], self.table[:, self.num_slots :]
         return torch.cat([slots, resample_grid(patches, self.grid, grid, how=self.resampling)], dim=1)
+
+
+class SinCos1D(HasFixedParameters, Learned1D):
+    """Fixed sines and cosines of the raster index, the class token first; resampled as a table (T2T-ViT)."""
+
+    fixed: ClassVar[tuple[str, ...]] = ("table",)
+
+    def __init__(self, grid: Grid, *, width: int, num_slots: int, resampling: Resampling) -> None:
+        super().__init__(grid, width=width, num_slots=num_slots, resampling=resampling)
+        self.table.requires_grad_(False)
+
+    def fill_table(self) -> None:
+        """Compute the table: sine in even, cosine in odd channels, pairs of one frequency."""
+        _, num_positions, width = self.table.shape
+        # 10 000 is the longest wavelength of "Attention is all you need".
+        pair = torch.arange(width, dtype=torch.float64).div(2, rounding_mode="floor")
+        angle = torch.arange(num_positions, dtype=torch.float64)[:, None] / 10_000.0 ** (2 * pair / width)
+        self.table.copy_(torch.where(torch.arange(width) % 2 == 0, angle.sin(), angle.cos()))
 
 
 class Learned2D(nn.Module):
@@ -162,3 +183,12 @@ def position_tables(config: ViTConfig) -> list[nn.Module]:
         return kind(config.grid_size, width=D, num_slots=slots, resampling=how)
 
     return [table() for _ in range(count)]
+
+
+def initialise_positions(module: nn.Module) -> None:
+    """Draw a table, or compute it; a conditional encoding is a convolution and begins like one."""
+    if isinstance(module, SinCos1D):
+        module.fill_table()
+    elif not isinstance(module, ConditionalEncoding):
+        for parameter in module.parameters():
+            nn.init.normal_(parameter, std=POSITION_STD)

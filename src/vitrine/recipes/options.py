@@ -122,9 +122,9 @@ def read_recipe(name: str, *, base: str = FROM_SCRATCH) -> Recipe:
     if is_file(name):
         try:
             text = Path(name).read_text(encoding="utf-8")
-            return from_yaml(text, name=Path(name).stem, base=find_recipe(base))
         except (OSError, UnicodeDecodeError) as error:
             raise ConfigError(f"cannot read the recipe {name}: {error}") from None
+        return from_yaml(text, name=Path(name).stem, base=find_recipe(base))
     path = Path(name)
     if path.suffix in ENDINGS:
         others = [str(other) for ending in ENDINGS for other in path.parent.glob(f"*{ending}")]

@@ -153,7 +153,10 @@ class RunFolder:
 
     def read_classes(self) -> list[str]:
         """Read the class names."""
-        return [str(name) for name in self._json("classes.json")["classes"]]
+        names = self._json("classes.json").get("classes")
+        if not isinstance(names, list):
+            raise ConfigError(f"{self.path / 'classes.json'} is damaged: it has no list of classes")
+        return [str(name) for name in names]
 
     def read_data(self) -> dict[str, Any]:
         """Read what the data was; empty where that was not kept."""

@@ -24,15 +24,16 @@ MOST_BYTES = 2**27
 def read_classifier(path: Path) -> tuple[tuple[str, ...], torch.Tensor, torch.Tensor]:
     """Read class names, weight (K, R) and bias (K,) from a file that the page wrote."""
     try:
-        if path.stat().st_size > MOST_BYTES:
-            raise CheckpointError(
-                f"{path} is larger than {MOST_BYTES} bytes, so it is not a classifier from the page"
-            )
-        values = parse_json(path.read_text(encoding="utf-8"))
+        is_too_large = path.stat().st_size > MOST_BYTES
+        values = None if is_too_large else parse_json(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise MissingCheckpointError(f"no such file: {path}") from None
     except (OSError, ValueError) as error:
         raise CheckpointError(f"{path} cannot be read as JSON: {error}") from None
+    if is_too_large:
+        raise CheckpointError(
+            f"{path} is larger than {MOST_BYTES} bytes, so it is not a classifier from the page"
+        )
     if not isinstance(values, dict) or values.get("format") != FORMAT:
         raise CheckpointError(f"{path} is not a few-shot classifier; download one from the page")
     try:

@@ -119,11 +119,11 @@ def load_unfinished(folder: Path) -> Loaded | None:
     state = next((path for path in states_of(run) if path.exists()), None)
     if state is None:
         return None
+    record, classes = run.read_record(), run.read_classes()
     try:
-        record, classes = run.read_record(), run.read_classes()
         config = config_from_json(dict(record.model))
         preprocess = Preprocess.from_json(dict(record.preprocess))
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError) as error:
         raise CheckpointError(f"cannot read the records of the run {folder}: {error}") from None
     file = SafetensorsFile(state)
     # The run will save the averages; without labels the model is the part `vit` of the trained module.

@@ -1,9 +1,9 @@
-"""A step as a CUDA graph: recorded once, then replayed, so that the host launches one thing and not a thousand.
+"""A step as a CUDA graph: recorded once, then replayed, so that the host launches one graph and not 1,000 kernels.
 
-A small model's kernels take less time than their launches. What is recorded reads and writes the same memory at every
-replay: the batch is copied to where the recorded one was, learning rates are tensors, and the random numbers begin at
-the seed that the host gave last. Everything happens on one stream that is not the default one, which cannot be
-recorded. The first steps are launched one by one: they compile, choose kernels and make the optimizer's tensors.
+A small model's kernels take less time than their launches. A replay reads and writes the memory of the recording: the
+batch is copied to the recorded batch's memory, learning rates are tensors, and random numbers start at the last seed
+that the host set. Everything runs on one stream that is not the default stream, which cannot be recorded. The first
+steps run without a graph: they compile, choose kernels and create the optimizer's tensors.
 """
 
 import functools
@@ -17,13 +17,13 @@ from torch import Tensor
 from vitrine.errors import TrainingError, TryOption
 from vitrine.training.step import Parts, StepState, out_of_memory
 
-# What a step gives back: the summed loss, sums to log, the norm of the gradient.
+# The results of a step: the summed loss, sums to log, the norm of the gradient.
 Taken = tuple[Tensor, dict[str, Tensor], Tensor]
 WARM_UP_STEPS = 3
 
 
 class ReplayedStep:
-    """Takes steps: the first ones as they are, then by replaying one of them on every batch."""
+    """Takes steps: the first without a graph, then by replaying a recorded step on every batch."""
 
     def __init__(self, take_step: Callable[[Parts], Taken], *, state: StepState) -> None:
         self.take_step, self.state = take_step, state
@@ -32,7 +32,7 @@ class ReplayedStep:
         self.replay: Callable[[], Taken] | None = None
 
     def __call__(self, parts: Parts) -> Taken:
-        """Take one step; what it returns holds until the next one."""
+        """Take one step; its results are valid until the next step."""
         if self.num_launched < WARM_UP_STEPS:
             self.num_launched += 1
             return self.take_step(parts)
@@ -46,13 +46,13 @@ class ReplayedStep:
         return loss, dict(sums), norm
 
     def record(self, parts: Parts) -> None:
-        """Record a step on tensors like these; nothing is computed yet."""
+        """Record a step on tensors of these shapes; nothing is computed yet."""
         self.parts = tuple(part.clone() for part in parts)
         flag = self.state.bad = self.state.bad.clone()
 
         def step() -> Taken:
             taken = self.take_step(self.parts)
-            # The step leaves its flag in a tensor of its own; the next replay reads this one.
+            # The step writes its flag to a new tensor; the next replay reads this one.
             self.state.bad = flag.copy_(self.state.bad)
             return taken
 
@@ -61,8 +61,11 @@ class ReplayedStep:
         except torch.OutOfMemoryError:
             raise out_of_memory(self.state.micro_batch) from None
         except RuntimeError as error:
-            # Ending a recording that went wrong is an error of its own; the one before it says why.
-            reason = str(error.__context__ or error).splitlines()[0]
+            # Ending a failed recording raises a second error; the first one has the reason.
+            cause = error if error.__context__ is None else error.__context__
+            if isinstance(cause, TrainingError):
+                raise cause from None
+            reason = str(cause).splitlines()[0]
             raise TrainingError(
                 f"a step cannot be recorded as a CUDA graph ({reason})",
                 advice=[TryOption("set", "to launch its kernels one by one", "training.graphs=false")],
@@ -70,10 +73,10 @@ class ReplayedStep:
 
 
 def recorded(step: Callable[[], Taken]) -> Callable[[], Taken]:
-    """Record what a function launches on the current stream; return the function that replays it."""
+    """Record the launches of a function on the current stream; return the function that replays them."""
     graph = torch.cuda.CUDAGraph()
-    gc.collect()  # tensors and graphs of an earlier run must not be given back while this one is recorded
-    # Other threads may go on pinning memory for batches to come.
+    gc.collect()  # tensors and graphs of an earlier run must not be freed during the recording
+    # Other threads may keep pinning memory for later batches.
     with torch.cuda.graph(graph, stream=torch.cuda.current_stream(), capture_error_mode="thread_local"):
         taken = step()
 
@@ -91,7 +94,7 @@ def can_record(device: torch.device, *, world_size: int) -> bool:
 
 @contextmanager
 def on_own_stream(device: torch.device) -> Iterator[None]:
-    """Launch everything of a block on the stream that steps are recorded on."""
+    """Run a block on the stream on which steps are recorded."""
     if device.type != "cuda":
         yield
         return
@@ -106,14 +109,14 @@ def on_own_stream(device: torch.device) -> Iterator[None]:
 
 @functools.cache
 def own_stream(device: torch.device) -> torch.cuda.Stream:
-    """Return the stream of a device, one for all runs of a process: workspaces belong to streams."""
+    """Return the stream of a device, one for all runs of a process because workspaces belong to streams."""
     return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
 
 def put_rates_in_tensors(optimizer: torch.optim.Optimizer, *, device: torch.device) -> None:
-    """Keep learning rates on the device, where a recorded step reads them anew at every replay."""
+    """Keep learning rates on the device, where every replay reads their current value."""
     for group in optimizer.param_groups:
         group["lr"] = torch.full((), float(group["lr"]), device=device)
-        group["capturable"] = True  # torch's own optimizers refuse to be recorded without
-    # They warn where such a step is launched, as the first ones are.
+        group["capturable"] = True  # torch's own optimizers cannot be recorded without it
+    # They warn when such a step runs without a graph, as the first ones do.
     optimizer._warned_capturable_if_run_uncaptured = True

@@ -85,7 +85,9 @@ class RunningSums:
 
     def _mean_over_processes(self, *others: torch.Tensor) -> list[float]:
         values = torch.stack([value.double() for value in (*self.sums.values(), *others)])
-        means: list[float] = mean_over(values, self.processes).tolist()
+        if self.processes.world_size > 1:
+            values = mean_over(values, self.processes)
+        means: list[float] = values.tolist()
         return means
 
     @property

@@ -1,6 +1,6 @@
-"""A run's state on disk: one safetensors file whose header carries the numbers, or the folder of a sharded run.
+"""A run's state on disk: one safetensors file with the numbers in its header, or the folder of a sharded run.
 
-Written whole or not at all, with a checksum of every tensor; read without running anything that is in it.
+States are written atomically with a checksum per tensor; reading never executes anything in them.
 """
 
 import contextlib
@@ -48,9 +48,9 @@ STATE, CHECKSUMS = "vitrine_state", "vitrine_checksums"
 def save_state(
     state: TrainingState, path: Path, *, processes: Processes, shard: bool = False, keeps_old: bool = False
 ) -> None:
-    """Write the state so that a crash leaves the old one or the new one; a sharded one as a folder, without suffix.
+    """Write the state so that a crash leaves the old or the new one; a sharded state as a folder without suffix.
 
-    With `keeps_old` the state before this one stays beside it, in case this one is damaged later.
+    With `keeps_old` the previous state is kept, in case this one is damaged later.
     """
     if shard and processes.world_size > 1:
         save_sharded(state, sharded_path(path), processes=processes, keeps_old=keeps_old)
@@ -78,14 +78,14 @@ def save_whole(state: TrainingState, path: Path, *, keeps_old: bool = False) -> 
     if keeps_old and path.exists():
         move_into_place(path, old_path(path))
     move_into_place(fresh, path)
-    remove_folders(path)  # of a run on more processes: older now
+    remove_folders(path)  # the older state of a run on more processes
 
 
 def newest_state(path: Path) -> Path | None:
-    """Find the newest undamaged state that was saved as `path`, as a file or as a folder; skip damaged ones aloud."""
+    """Find the newest undamaged state that was saved as `path`, a file or a folder; report skipped damaged ones."""
     folder = sharded_path(path)
     places = [place for place in (path, fresh_path(path), old_path(path)) if place.exists()]
-    # The numbers are written when all tensors are: a folder without them is not complete.
+    # The numbers are written after all tensors: a folder without them is incomplete.
     places += [
         place for place in (folder, fresh_path(folder), old_path(folder)) if (place / NUMBERS).exists()
     ]
@@ -106,32 +106,32 @@ def newest_state(path: Path) -> Path | None:
 
 
 def require_undamaged(path: Path) -> None:
-    """Refuse a state whose bytes are not those that were written; those of version 0.1 cannot tell."""
+    """Refuse a state whose bytes have changed; states of version 0.1 have no checksums."""
     if path.is_dir():
         require_undamaged_parts(path)
         return
     with contextlib.closing(_opened(path)) as file:
         _numbers(file)
         sums = _checksums(file)
-        for name in file.index:  # one at a time, as all of them may not fit
+        for name in file.index:  # one at a time, because all of them may not fit
             if name in sums and _checksum(file.read(name)) != sums[name]:
                 raise unreadable(path, CheckpointError(f"its tensor {name} is not the one that was saved"))
 
 
 def remove_state(path: Path) -> None:
-    """Remove all that was saved as `path`, if there is anything."""
+    """Remove everything that was saved as `path`."""
     _remove_files(path)
     remove_folders(path)
 
 
 def remove_old_state(path: Path) -> None:
-    """Remove the state before the last one."""
+    """Remove the previous state."""
     old_path(path).unlink(missing_ok=True)
     shutil.rmtree(old_path(sharded_path(path)), ignore_errors=True)
 
 
 def remove_leftovers(path: Path, *, used: Path | None) -> None:
-    """Remove files of interrupted writes, and states that are older than the one in use or damaged."""
+    """Remove files of interrupted writes, and states that are damaged or older than the one in use."""
     remove_temporary_files(path.parent)
     if used is not None and used.parent == path.parent and used != path:
         path.unlink(missing_ok=True)
@@ -167,7 +167,7 @@ def load_state(state: TrainingState, path: Path, *, processes: Processes) -> Non
 
 
 def shared_like(targets: dict[str, Tensor], tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Shard whole tensors, which every process has read, as those of a sharded model are."""
+    """Shard whole tensors, which every process has read, like those of the sharded model."""
     shards = dict(tensors)
     for name, target in targets.items():
         if isinstance(target, DTensor) and name in tensors:
@@ -186,13 +186,13 @@ def numbers_of(path: Path) -> dict[str, Any]:
 
 
 def weights_of(path: Path) -> dict[str, Tensor]:
-    """Read the weights to use from a saved state: the averages if there are any, on the CPU."""
+    """Read the weights to use from a saved state to the CPU: the averages, if there are any."""
     tensors = read_consolidated(path) if path.is_dir() else _read(path, "averages.", "model.")[0]
     return section(tensors, "averages.") or section(tensors, "model.")
 
 
 def _read(path: Path, *prefixes: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Read the tensors whose names begin with the first prefix that any has (all without one), and the numbers."""
+    """Read the tensors with the first prefix that occurs (all tensors without one), and the numbers."""
     with contextlib.closing(_opened(path)) as file:
         numbers = _numbers(file)
         names = list(file.index)
@@ -218,9 +218,10 @@ def _opened(path: Path) -> SafetensorsFile:
 
 
 def _numbers(file: SafetensorsFile) -> dict[str, Any]:
+    sums = _checksums(file)
     try:
         text = file.metadata[STATE]
-        if _checksums(file).get(STATE, _checksum(text.encode())) != _checksum(text.encode()):
+        if sums.get(STATE, _checksum(text.encode())) != _checksum(text.encode()):
             raise CheckpointError("its numbers are not those that were saved")
         return checked_numbers(parse_json(text))
     except (CheckpointError, KeyError, ValueError) as error:

@@ -1,7 +1,7 @@
 """The whole state of a run: weights, optimizer, averages, step, best result, sums not yet logged.
 
-Random numbers need no state: every step draws from a seed made of the run's seed and the step. The averages are
-Polyak's: an exponential average of all weights (section 4.1).
+Random numbers need no state: every step derives its seed from the run's seed and the step. The averages are Polyak's:
+an exponential average of all weights (section 4.1).
 """
 
 import copy
@@ -88,7 +88,7 @@ class TrainingState:
         return {name: getattr(self, name) for name in NUMBERS}
 
     def tensors(self) -> dict[str, Tensor]:
-        """Return every tensor under a name that says whose it is."""
+        """Return every tensor under a name with its owner as prefix."""
         found = {f"model.{name}": value for name, value in self.model.state_dict().items()}
         for parameter, name in parameter_names(self.optimizer):
             for key, value in self.optimizer.state.get(parameter, {}).items():
@@ -100,7 +100,7 @@ class TrainingState:
 
 
 def num_bytes(tensors: dict[str, Tensor]) -> int:
-    """Count the bytes of tensors, the shards of other processes included."""
+    """Count the bytes of tensors, including the shards of other processes."""
     return sum(value.numel() * value.element_size() for value in tensors.values())
 
 
@@ -114,7 +114,7 @@ def parameter_names(optimizer: torch.optim.Optimizer) -> list[tuple[nn.Parameter
 
 
 def checked_numbers(values: Any) -> dict[str, Any]:
-    """Return values read from a file; refuse names and types that a state does not have."""
+    """Return values read from a file; refuse unknown names and wrong types."""
     if not isinstance(values, dict) or type(values.get("step")) is not int or values["step"] < 0:
         raise CheckpointError("it does not say how many steps were taken")
     for name, value in values.items():
@@ -127,7 +127,7 @@ def checked_numbers(values: Any) -> dict[str, Any]:
 
 
 def put_back(state: TrainingState, tensors: dict[str, Tensor], numbers: dict[str, Any]) -> None:
-    """Fill `state` with what was read; refuse tensors of another shape."""
+    """Fill `state` with tensors that were read; refuse other shapes."""
     state.model.load_state_dict(section(tensors, "model."))
     saved = section(tensors, "optimizer.")
     for parameter, name in parameter_names(state.optimizer):
@@ -158,7 +158,7 @@ def section(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
 
 
 def fill_optimizer(state: TrainingState) -> None:
-    """Make the optimizer's tensors, so that they can be filled, by a step that changes nothing."""
+    """Create the optimizer's tensors by a step that changes nothing, so that they can be filled."""
     optimizer = state.optimizer
     if optimizer.state:
         return

@@ -1,7 +1,7 @@
 """One optimizer step: micro-batches, backward, clip, update; the host never waits for the device.
 
-A loss or gradient that is NaN or infinity is noticed on the device. The flag stays up: from that step on no update is
-made, so that the weights are those of the last good step when the host finds out.
+NaN or infinity in a loss or gradient is detected on the device. The flag stays set and blocks all later updates, so
+that the weights are those of the last good step when the host reads the flag.
 """
 
 from collections.abc import Callable
@@ -20,15 +20,15 @@ from vitrine.runtime.progress import notice
 from vitrine.spelling import counted
 from vitrine.training.stopping import NoMemoryError
 
-# What the loss reads of a batch; in a step each image's key comes last, which decides what dropout and its like draw.
+# The inputs of the loss from a batch; in a step each image's key comes last and seeds dropout and stochastic depth.
 Parts = tuple[Tensor, ...]
-# Maps the trained module and (a slice of) the prepared batch to one loss per image and sums worth logging.
+# Maps the trained module and (a slice of) the prepared batch to one loss per image and sums to log.
 LossOf = Callable[[nn.Module, Parts], tuple[Tensor, dict[str, Tensor]]]
 
 
 @dataclass
 class StepState:
-    """What one step leaves for the next: the micro-batch that fits, and whether there was NaN or infinity."""
+    """State between steps: the micro-batch that fits, and whether NaN or infinity has occurred."""
 
     micro_batch: int
     bad: Tensor
@@ -46,7 +46,7 @@ def forward_backward(
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """Add the mean gradient of the batch to every parameter; return the summed loss and the sums to log.
 
-    Out of memory halves the micro-batch and begins the batch again: the global batch, and so the result, stays.
+    Out of memory halves the micro-batch and restarts the batch: the global batch, and so the result, is unchanged.
     """
     while True:
         try:
@@ -54,14 +54,14 @@ def forward_backward(
         except (RuntimeError, MemoryError) as error:
             if not is_out_of_memory(error):
                 raise
-            # With several processes the others already wait in the exchange of gradients.
+            # With several processes, the others already wait for the gradient all-reduce.
             if state.micro_batch == 1 or processes.world_size > 1:
                 raise out_of_memory(state.micro_batch) from None
         halve(module, state)
 
 
 def out_of_memory(micro_batch: int) -> NoMemoryError:
-    """Return the error for a step that does not fit even where halving the micro-batch cannot help."""
+    """Return the error for a step that does not fit and that a smaller micro-batch cannot help."""
     smaller = f"training.micro_batch={micro_batch // 2}" if micro_batch > 1 else None
     return NoMemoryError(
         f"out of memory with {counted(micro_batch, 'image')} at a time on each device; use a smaller model or image "
@@ -88,7 +88,7 @@ def accumulate(
     starts = range(0, count, size)
     for start in starts:
         *piece, keys = (part[start : start + size] for part in parts)
-        # The backward pass may compute layers again, which must draw as before.
+        # The backward pass may recompute layers, which must draw the same random numbers.
         with exchange(module, now=start == starts[-1]), randomness_of(keys):
             with autocast():
                 losses, stats = loss_of(module, tuple(piece))
@@ -100,7 +100,7 @@ def accumulate(
 
 
 def exchange(module: nn.Module, *, now: bool) -> AbstractContextManager[None]:
-    """Exchange gradients with other processes in this backward pass, or let them add up here."""
+    """Exchange gradients with other processes in this backward pass, or accumulate them locally."""
     inner = uncompiled(module)
     if isinstance(inner, nn.parallel.DistributedDataParallel):
         return nullcontext() if now else inner.no_sync()
@@ -124,10 +124,10 @@ def fit_micro_batch(
     autocast: Callable[[], AbstractContextManager[None]],
     processes: Processes,
 ) -> None:
-    """With several processes, find a micro-batch that fits all of them before the first step.
+    """With several processes, find a micro-batch that fits on all of them before the first step.
 
-    Each tries one forward and backward pass of its own without exchanging gradients; all take the smallest.
-    Sharded models exchange weights in every pass, so one of them cannot try alone.
+    Each tries one forward and backward pass without exchanging gradients; all use the smallest result. Sharded
+    models exchange weights in every pass, so one process cannot try alone.
     """
     inner = uncompiled(module)
     if processes.world_size == 1 or processes.device.type != "cuda" or isinstance(inner, FSDPModule):
@@ -170,16 +170,16 @@ def update(
     state: StepState,
     processes: Processes,
 ) -> Tensor:
-    """Clip at the global norm and step, unless there was ever NaN or infinity; return the norm before clipping."""
+    """Clip by global norm and step, unless NaN or infinity has occurred; return the norm before clipping."""
     parameters = [p for p in module.parameters() if p.grad is not None]
     norm = torch.nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None])
     if isinstance(norm, DTensor):
         norm = norm.full_tensor()
-    # The norm is everyone's, the loss each process's own: all must skip the same update.
+    # The norm is global, the loss local to each process: all must skip the same update.
     state.bad = largest(torch.maximum(state.bad, (~(loss + norm).isfinite()).to(state.bad.dtype)), processes)
     if clip_norm is not None:
         torch.nn.utils.clip_grads_with_norm_(parameters, clip_norm, norm)
-    # The fused kernels read this flag on the device and keep weights and moments as they are where it is 1.
+    # The fused kernels read this flag on the device and leave weights and moments unchanged if it is 1.
     optimizer.found_inf = state.bad  # type: ignore[attr-defined]
     optimizer.step()
     optimizer.zero_grad(set_to_none=True)
@@ -187,5 +187,5 @@ def update(
 
 
 def seed_step(seed: int, step: int, rank: int) -> None:
-    """Seed what a task draws beside the model by run, step and process, so that nothing needs to be saved."""
+    """Seed a task's own random numbers by run, step and process, so that no random state needs to be saved."""
     torch.manual_seed((seed * 1_000_003 + step) * 4099 + rank)

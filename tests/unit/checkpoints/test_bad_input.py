@@ -420,7 +420,10 @@ def with_value(values: Any, path: tuple[Any, ...], value: Any) -> Any:
     return {**values, path[0]: with_value(values[path[0]], path[1:], value)}
 
 
-@pytest.mark.parametrize("to", ["vitrine", "hf", "timm"])
+@pytest.mark.parametrize(
+    "to",
+    ["vitrine", pytest.param("hf", marks=pytest.mark.slow), pytest.param("timm", marks=pytest.mark.slow)],
+)
 @pytest.mark.timeout(120)
 def test_no_number_in_a_config_makes_more_than_one_sentence(tmp_path: Path, to: str) -> None:
     """Absurd sizes are refused before anything is built; whatever can still be loaded is a model."""

@@ -170,6 +170,7 @@ def train_lora_under_ddp(rank: int, rendezvous: str) -> None:
     torch.distributed.destroy_process_group()
 
 
+@pytest.mark.slow
 def test_lora_trains_under_ddp_on_two_processes(tmp_path: Path) -> None:
     torch.multiprocessing.spawn(train_lora_under_ddp, args=(str(tmp_path / "rendezvous"),), nprocs=2)
 

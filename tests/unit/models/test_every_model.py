@@ -13,6 +13,10 @@ from vitrine.models import Model, ViT
 from vitrine.models.cost import cost_of
 
 every_kind = pytest.mark.parametrize("kind", KINDS)
+# Compiling takes seconds per kind: `make test` compiles the plain ViT, `make slow` all kinds.
+every_kind_slowly = pytest.mark.parametrize(
+    "kind", [pytest.param(kind, marks=[] if kind == "class token" else pytest.mark.slow) for kind in KINDS]
+)
 
 
 def images_for(model: Model, count: int = 2) -> Tensor:
@@ -99,7 +103,7 @@ def test_pickling_a_whole_model_is_possible_for_worker_processes(kind: str) -> N
     assert buffer.tell() > 0
 
 
-@every_kind
+@every_kind_slowly
 def test_torch_compile_traces_the_whole_model_and_gives_the_same_logits(kind: str) -> None:
     model = stirred(kind)
     images = images_for(model)
@@ -108,6 +112,7 @@ def test_torch_compile_traces_the_whole_model_and_gives_the_same_logits(kind: st
     torch.testing.assert_close(compiled(images), model(images), rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["class token", "relative positions", "hybrid", "BiT"])
 def test_torch_compile_lowers_the_model_and_gives_the_same_logits(kind: str) -> None:
     model = stirred(kind)
@@ -117,6 +122,7 @@ def test_torch_compile_lowers_the_model_and_gives_the_same_logits(kind: str) -> 
     torch.testing.assert_close(compiled(images), model(images), rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_torch_compile_with_inductor_gives_the_same_logits() -> None:
     model = stirred("class token")
     images = images_for(model)

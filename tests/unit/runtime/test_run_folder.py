@@ -109,3 +109,11 @@ def test_a_run_folder_is_known_without_torch():
         "import sys, vitrine.runtime.run_folder, vitrine.runtime.find_run; sys.exit('torch' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+@pytest.mark.parametrize("content", [b"{", b"\xff\xfe", b'{"classes": 3}'])
+def test_an_error_about_a_file_of_a_run_names_it_once(tmp_path, content):
+    (tmp_path / "classes.json").write_bytes(content)
+    with pytest.raises(ConfigError) as caught:
+        RunFolder(tmp_path).read_classes()
+    assert str(caught.value).count("classes.json") == 1

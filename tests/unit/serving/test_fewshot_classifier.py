@@ -7,6 +7,7 @@ from servers import jpeg, small_vit
 import vitrine
 from vitrine.checkpoints import load
 from vitrine.errors import CheckpointError
+from vitrine.serving import fewshot_classifier
 from vitrine.serving.fewshot_classifier import FORMAT, read_classifier, with_classifier
 from vitrine.serving.predictor import Predictor
 
@@ -82,3 +83,12 @@ def test_two_heads_are_refused(tmp_path):
     vitrine.save(small_vit(has_distillation_token=True), tmp_path / "deit")
     with pytest.raises(CheckpointError, match="two heads"):
         with_classifier(load(tmp_path / "deit"), written(tmp_path / "few.json"))
+
+
+def test_a_file_that_is_too_large_is_not_parsed(tmp_path, monkeypatch):
+    monkeypatch.setattr(fewshot_classifier, "MOST_BYTES", 10)
+    path = written(tmp_path / "few.json")
+    with pytest.raises(CheckpointError) as caught:
+        read_classifier(path)
+    assert str(caught.value).count(str(path)) == 1
+    assert "JSON" not in str(caught.value)

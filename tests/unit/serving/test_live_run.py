@@ -7,7 +7,7 @@ from servers import CLASSES, jpeg, serving, small_vit
 
 from vitrine.checkpoints.record import config_to_json
 from vitrine.data.preparing.preprocess import Preprocess
-from vitrine.errors import CheckpointError
+from vitrine.errors import CheckpointError, ConfigError
 from vitrine.serving.live_run import LiveRun, load_unfinished
 from vitrine.serving.open_models import name_of, open_models
 
@@ -138,3 +138,21 @@ def test_a_dated_run_is_named_after_its_data_and_date(tmp_path):
     assert LiveRun(run_of(tmp_path / "mine", small_vit())).name == "mine"
     (folder / "run.json").write_text("{")
     assert LiveRun(folder).name == "2026-11-18-031559-finetune"
+
+
+@pytest.mark.parametrize("name", ["run.json", "classes.json"])
+def test_a_damaged_record_of_a_run_is_named_once(tmp_path, name):
+    folder = run_of(tmp_path / "run", small_vit(), states=[("last.safetensors", 1.0)])
+    (folder / name).write_text("{")
+    with pytest.raises(ConfigError) as caught:
+        load_unfinished(folder)
+    assert str(caught.value).count(str(folder)) == 1
+
+
+def test_a_model_that_cannot_be_built_is_an_error_of_the_run(tmp_path):
+    folder = run_of(tmp_path / "run", small_vit(), states=[("last.safetensors", 1.0)])
+    record = json.loads((folder / "run.json").read_text())
+    record["model"]["depth"] = 0
+    (folder / "run.json").write_text(json.dumps(record))
+    with pytest.raises(CheckpointError, match=folder.name):
+        load_unfinished(folder)

@@ -19,7 +19,8 @@ from vitrine.training.graphs import WARM_UP_STEPS, ReplayedStep, Taken, put_rate
 from vitrine.training.loop import Run, train
 from vitrine.training.optimizer import make_optimizer
 from vitrine.training.saving import numbers_of, weights_of
-from vitrine.training.step import Parts, StepState
+from vitrine.training.step import Parts, StepState, out_of_memory
+from vitrine.training.stopping import NoMemoryError
 from vitrine.training.task import Task
 
 Changed = dataclasses.replace
@@ -182,3 +183,27 @@ def test_a_graph_gives_the_losses_and_weights_of_launched_kernels(
     assert replayed == pytest.approx(launched, rel=1e-3)
     for name, value in before.items():
         torch.testing.assert_close(after[name], value, rtol=1e-2, atol=1e-3)
+
+
+@pytest.mark.parametrize("is_reported_by_the_recording", [False, True])
+def test_memory_that_runs_out_while_recording_is_reported_as_such(
+    monkeypatch: pytest.MonkeyPatch, is_reported_by_the_recording: bool
+) -> None:
+    no_memory = out_of_memory(1)
+
+    def fail(step: Callable[[], Taken]) -> Callable[[], Taken]:
+        try:
+            raise no_memory
+        finally:
+            if is_reported_by_the_recording:  # as torch does at the end of a recording that failed
+                raise RuntimeError("operation failed due to a previous error during capture")
+
+    monkeypatch.setattr(graphs, "recorded", fail)
+    step = ReplayedStep(
+        lambda parts: (parts[0], {}, parts[0]), state=StepState(micro_batch=1, bad=torch.zeros(()))
+    )
+    for _ in range(WARM_UP_STEPS):
+        step((torch.ones(()),))
+    with pytest.raises(NoMemoryError) as caught:
+        step((torch.ones(()),))
+    assert caught.value is no_memory

@@ -169,3 +169,13 @@ def test_a_damaged_part_of_a_sharded_state_gives_way_to_the_one_before(tmp_path:
     assert newest_state(path) == last
     flip(last / "__0_0.distcp", 3)
     assert newest_state(path) == old
+
+
+def test_damaged_checksums_are_reported_once(stopped: Path) -> None:
+    with safe_open(stopped, "pt") as file:
+        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dictionary)
+        metadata = file.metadata()
+    save_file(tensors, stopped, metadata | {CHECKSUMS: "{"})
+    with pytest.raises(CheckpointError) as caught:
+        numbers_of(stopped)
+    assert str(caught.value).count(str(stopped)) == 1

@@ -17,6 +17,7 @@ from vitrine.checkpoints.layouts import (
     official,
     timm,
     timm_bit,
+    tnt,
     torchvision,
 )
 from vitrine.checkpoints.layouts.bit_npz import BiTNpzLayout
@@ -26,14 +27,15 @@ from vitrine.checkpoints.layouts.official import Generation
 from vitrine.checkpoints.layouts.prefixed import PrefixedFile, prefixes_in
 from vitrine.checkpoints.layouts.timm import TimmLayout
 from vitrine.checkpoints.layouts.timm_bit import TimmBiTLayout
+from vitrine.checkpoints.layouts.tnt import TNTLayout
 from vitrine.checkpoints.layouts.torchvision import TorchvisionLayout
 from vitrine.checkpoints.tensors import Index, TensorFile
 from vitrine.errors import CheckpointError, ConfigError
-from vitrine.models import BiTConfig, ModelConfig
+from vitrine.models import BiTConfig, ModelConfig, TNTConfig
 from vitrine.spelling import nearest
 
 Target = str
-"""Name of a layout to write: npz, hf, timm, torchvision, dinov2, vitrine, or a registered one."""
+"""Name of a layout to write: npz, official, hf, timm, torchvision, dinov2, vitrine, or a registered one."""
 Recogniser = Callable[[Index], Layout | None]
 Writer = Callable[[ModelConfig, Generation], Layout]
 
@@ -124,11 +126,16 @@ def layout_for(target: Target, config: ModelConfig, *, generation: Generation = 
     return writers[target](config, generation)
 
 
-def _npz(config: ModelConfig, generation: Generation) -> Layout:
+def _official(config: ModelConfig, generation: Generation) -> Layout:
+    """Use the names of the authors' own files; as .npz or as safetensors."""
+    if isinstance(config, TNTConfig):
+        return TNTLayout(origin="official")
     return BiTNpzLayout() if isinstance(config, BiTConfig) else official.of_generation(generation)
 
 
 def _timm(config: ModelConfig, generation: Generation) -> Layout:
+    if isinstance(config, TNTConfig):
+        return TNTLayout(origin="timm")
     return TimmBiTLayout() if isinstance(config, BiTConfig) else TimmLayout()
 
 
@@ -139,7 +146,8 @@ def _vitrine(config: ModelConfig, generation: Generation) -> Layout:
 
 
 register_layout("vitrine", recognise=native.recognise, for_model=_vitrine)
-register_layout("npz", recognise=official.recognise, for_model=_npz)
+register_layout("npz", recognise=official.recognise, for_model=_official)
+register_layout("official", for_model=_official)
 register_layout("BiT npz", recognise=bit_npz.recognise)
 register_layout(
     "hf", recognise=huggingface.recognise, for_model=lambda config, generation: huggingface.for_model(config)
@@ -149,4 +157,5 @@ register_layout(
 )
 register_layout("timm", recognise=timm.recognise, for_model=_timm)
 register_layout("timm BiT", recognise=timm_bit.recognise)
+register_layout("TNT", recognise=tnt.recognise)
 register_layout("dinov2", for_model=lambda config, generation: TimmLayout(family="dinov2"))

@@ -1,5 +1,6 @@
 import json
 import tarfile
+import tempfile
 
 import numpy as np
 import pytest
@@ -117,6 +118,17 @@ def test_a_folder_that_is_not_ours_is_refused_without_overwrite(photos, tmp_path
 def test_shards_are_never_written_into_the_data_set(photos):
     with pytest.raises(ConfigError, match="is inside the data set"):
         shard(str(photos), photos / "shards")
+
+
+def test_shards_are_read_in_place_and_nothing_is_unpacked(photos, tmp_path, monkeypatch):
+    out, empty = tmp_path / "out", tmp_path / "empty"
+    shard(str(photos), out)
+    empty.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(empty))
+    before = sorted(tmp_path.rglob("*"))
+    source = open_source(str(out))
+    assert all(source.read(index) for index in range(len(source)))
+    assert sorted(tmp_path.rglob("*")) == before
 
 
 def test_damage_is_found_and_named(photos, tmp_path):

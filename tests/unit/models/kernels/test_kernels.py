@@ -44,8 +44,17 @@ def test_packed_attention_and_its_gradients_equal_the_equations(shape: tuple[int
     assert largest_difference(d_bias, exact.grad.sum((0, 1)).flatten()) < tolerance
 
 
-@pytest.mark.parametrize("tanh", [True, False])
-@pytest.mark.parametrize("rows", [1, 67, 300])
+@pytest.mark.parametrize(
+    ("rows", "tanh"),
+    [
+        (1, True),
+        (1, False),
+        (67, True),
+        (67, False),
+        (300, True),
+        pytest.param(300, False, marks=pytest.mark.slow),
+    ],
+)
 def test_bias_and_gelu_and_their_gradients_equal_torch(rows: int, tanh: bool) -> None:
     from vitrine.models.kernels.gelu import bias_gelu
 

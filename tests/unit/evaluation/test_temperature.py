@@ -1,0 +1,41 @@
+import pytest
+import torch
+
+from vitrine.evaluation.temperature import divide_head, fit_temperature
+from vitrine.models import create_model
+
+
+def labels_drawn_from(logits, *, seed=0):
+    return torch.multinomial(logits.softmax(dim=1), 1, generator=torch.Generator().manual_seed(seed))[:, 0]
+
+
+@pytest.mark.parametrize("factor", [0.2, 1.0, 5.0])
+def test_the_temperature_undoes_a_factor_on_honest_logits(factor):
+    logits = 2 * torch.randn(4000, 5, generator=torch.Generator().manual_seed(1))
+    # 4,000 labels: a standard error of about 3 % of the temperature.
+    assert fit_temperature(factor * logits, labels_drawn_from(logits)) == pytest.approx(factor, rel=0.1)
+
+
+def test_sigmoids_of_several_labels_are_calibrated_too():
+    logits = 2 * torch.randn(2000, 5, generator=torch.Generator().manual_seed(1))
+    flags = torch.bernoulli(logits.sigmoid(), generator=torch.Generator().manual_seed(2)).long()
+    assert fit_temperature(3 * logits, flags) == pytest.approx(3, rel=0.1)
+
+
+def test_twenty_correct_answers_do_not_claim_certainty():
+    logits = 10 * torch.eye(4).repeat(5, 1)
+    temperature = fit_temperature(logits, torch.arange(20) % 4)
+    confidence = (logits / temperature).softmax(dim=1).max(dim=1).values
+    assert confidence.min() > 0.9 and confidence.max() < 0.99
+
+
+def test_dividing_the_head_divides_the_logits():
+    model = create_model(
+        "ViT", width=32, depth=1, num_heads=2, mlp_width=64, patch_size=8, image_size=16, num_classes=3
+    )
+    torch.nn.init.normal_(model.head.weight)
+    images = torch.randn(2, 3, 16, 16)
+    with torch.no_grad():
+        before = model.eval()(images)
+        divide_head(model, 2.0)
+        torch.testing.assert_close(model(images), before / 2)
