@@ -57,7 +57,7 @@ def columns_of(address: str) -> tuple[str, ...]:
 
 def column(address: str, name: str) -> dict[str, str]:
     """Return one column of the manifest at `address`, by the names of its images."""
-    values = {}
+    values: dict[str, str] = {}
     for file in _files_of(address).values():
         is_below = Path(address).is_dir() and file.parent != Path(address)
         prefix = f"{file.parent.name}/" if is_below else ""
