@@ -62,8 +62,11 @@ def coverage(train: Set, test: Set, *, draws: int) -> dict[str, Any]:
     fitted = fit_closed_form(*train, num_classes=num_classes)
     probabilities, labels = fitted.probabilities(test[0]), test[1]
     figures: dict[str, Any] = {}
+    left_out = held_out_scores(fitted.left_out_logits.softmax(dim=1), train[1])
     for promised in COVERAGES:
         covered, sizes = [], []
+        sets = prediction_sets(probabilities, left_out.thresholds(promised, num_classes=num_classes))
+        of_training = sets[np.arange(len(labels)), labels.numpy()].mean()
         for draw in range(draws):
             order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(draw))
             held_out, rest = order.chunk(2)
@@ -73,7 +76,8 @@ def coverage(train: Set, test: Set, *, draws: int) -> dict[str, Any]:
             sizes.append(sets.sum(axis=1).mean())
         figures[f"{promised:g}"] = {
             "coverage": mean_and_spread(covered),
-            "classes per set": mean_and_spread(sizes),
+            "classes per set": f"{np.mean(sizes):.2f} ± {np.std(sizes):.2f}",
+            "coverage, thresholds from left-out training images": f"{100 * of_training:.2f}",
         }
     figures["accuracy"] = (probabilities.argmax(1) == labels).double().mean().item()
     return figures

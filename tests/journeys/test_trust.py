@@ -5,11 +5,14 @@ import json
 
 import numpy as np
 import pytest
+from journeys.web import ask
 from pictures import save
+from servers import encoded, serving
 
 import vitrine
+from vitrine.checkpoints.tensors import TRUST_FILE as FILE
 from vitrine.errors import ConfigError
-from vitrine.evaluation.trust import FILE, read_trust
+from vitrine.evaluation.trust import read_trust
 from vitrine.serving.predictor import Predictor
 
 pytestmark = pytest.mark.usefixtures("elsewhere")
@@ -91,3 +94,37 @@ def test_another_image_size_has_other_features_so_nothing_is_claimed(run):
     prediction = Predictor.open(run, image_size=48).predict([stripes(1, is_vertical=True)])[0]
     assert prediction.none_of_these is None
     assert prediction.familiarity is None
+
+
+def test_the_estimator_marks_strange_pictures_and_returns_sets():
+    X = [stripes(number, is_vertical=number % 2 == 0) for number in range(60)]
+    y = ["across" if number % 2 == 0 else "down" for number in range(60)]
+    fitted = vitrine.VitClassifier(device="cpu", workers=0, image_size=32).fit(X, y)
+    noise = [np.random.default_rng(seed).integers(0, 256, (32, 32, 3), dtype=np.uint8) for seed in range(3)]
+    assert fitted.none_of_these(noise).all()
+    fresh = [stripes(900 + number, is_vertical=number % 2 == 0) for number in range(20)]
+    assert fitted.none_of_these(fresh).mean() <= 0.3
+    sets = fitted.predict_set(fresh, coverage=0.9)
+    assert sets.shape == (20, 2)
+    truth = [0 if number % 2 == 0 else 1 for number in range(20)]
+    assert sets[np.arange(20), truth].mean() >= 0.7
+
+
+def test_exports_carry_the_limits_of_the_model(run, tmp_path):
+    vitrine.export(run, to="onnx", out=tmp_path / "exported", speed=False)
+    assert (tmp_path / "exported" / FILE).read_bytes() == (run / "model" / FILE).read_bytes()
+    embedding = vitrine.Predictor.open(run).embed([stripes(1, is_vertical=True)]).rows
+    known = read_trust(tmp_path / "exported").familiarity
+    assert known is not None
+    assert known.distance(embedding).shape == (1,)
+
+
+def test_the_api_returns_the_mark_and_the_set(run):
+    noise = np.random.default_rng(0).integers(0, 256, (32, 32, 3), dtype=np.uint8)
+    with serving([run]) as server:
+        reply = ask(server.port, "/predict?coverage=0.9", encoded(noise, "PNG")).json
+        refused = ask(server.port, "/predict?coverage=0.9999", encoded(noise, "PNG"))
+    assert reply["none_of_these"] is True
+    assert reply["familiarity"] < 0.1
+    assert reply["answers"][0]["label"] in reply["prediction_set"]
+    assert refused.status == 422

@@ -10,13 +10,12 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from vitrine.checkpoints.tensors import Spec
+from vitrine.checkpoints.tensors import TRUST_FILE, Spec
 from vitrine.checkpoints.writing import write_safetensors
 from vitrine.errors import CheckpointError
 from vitrine.evaluation.familiarity import ClassDistance, Familiarity
 from vitrine.evaluation.prediction_sets import HeldOutScores
 
-FILE = "trust.safetensors"
 KEY, FORMAT = "vitrine_trust", "1"
 _DISTANCE = ("means", "centre", "within", "whole")
 
@@ -41,19 +40,19 @@ def write_trust(folder: Path, trust: Trust) -> Path:
         tensors["sets.labels"] = trust.held_out.labels.to(torch.int32)
     contiguous = {name: value.contiguous() for name, value in tensors.items()}
     write_safetensors(
-        folder / FILE,
+        folder / TRUST_FILE,
         list(contiguous.items()),
         specs={name: Spec(tuple(value.shape), value.dtype) for name, value in contiguous.items()},
         metadata={KEY: FORMAT},
     )
-    return folder / FILE
+    return folder / TRUST_FILE
 
 
 def read_trust(folder: Path | None) -> Trust:
     """Read the file of a model's folder; a model without one has no evidence."""
-    if folder is None or not (folder / FILE).is_file():
+    if folder is None or not (folder / TRUST_FILE).is_file():
         return Trust()
-    file = folder / FILE
+    file = folder / TRUST_FILE
     try:
         with safe_open(file, framework="pt") as opened:
             metadata = opened.metadata() or {}

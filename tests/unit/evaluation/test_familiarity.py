@@ -3,10 +3,11 @@
 import pytest
 import torch
 
+from vitrine.checkpoints.tensors import TRUST_FILE as FILE
 from vitrine.errors import CheckpointError
 from vitrine.evaluation.familiarity import area_under_curve, fit_distance, fit_familiarity
 from vitrine.evaluation.prediction_sets import held_out_scores
-from vitrine.evaluation.trust import FILE, Trust, read_trust, write_trust
+from vitrine.evaluation.trust import Trust, read_trust, write_trust
 
 
 def classes(count: int, *, seed: int, width: int = 6) -> tuple[torch.Tensor, torch.Tensor]:
