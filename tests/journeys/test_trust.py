@@ -2,6 +2,7 @@
 
 import csv
 import json
+import shutil
 
 import numpy as np
 import pytest
@@ -128,3 +129,9 @@ def test_the_api_returns_the_mark_and_the_set(run):
     assert reply["familiarity"] < 0.1
     assert reply["answers"][0]["label"] in reply["prediction_set"]
     assert refused.status == 422
+
+
+def test_other_weights_in_the_same_folder_do_not_inherit_the_statistics(run, tmp_path):
+    shutil.copytree(run / "model", tmp_path / "model")
+    vitrine.save(vitrine.load(tmp_path / "model"), tmp_path / "model", overwrite=True)
+    assert Predictor.open(tmp_path / "model").trust.familiarity is None

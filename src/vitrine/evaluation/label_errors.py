@@ -45,18 +45,24 @@ def find_label_errors(
     """Return the images of features (N, D) and labels (N,) whose label is likely wrong, most suspicious first."""
     probabilities = out_of_fold_probabilities(
         features, labels, num_classes=num_classes, folds=folds, seed=seed
-    ).numpy()
+    )
+    return suspects_of(probabilities, labels)
+
+
+def suspects_of(probabilities: Tensor, labels: Tensor) -> tuple[Suspect, ...]:
+    """Return the likely wrong labels (N,), most suspicious first, from left-out probabilities (N, K)."""
+    rows: NDArray[np.float64] = probabilities.double().numpy()
     numbers: NDArray[np.int64] = labels.numpy()
-    best = probabilities.argmax(axis=1)
+    best = rows.argmax(axis=1)
     return tuple(
         Suspect(
             index=index,
             label=int(numbers[index]),
             suggested=int(best[index]),
-            probability=float(probabilities[index, best[index]]),
-            label_probability=float(probabilities[index, numbers[index]]),
+            probability=float(rows[index, best[index]]),
+            label_probability=float(rows[index, numbers[index]]),
         )
-        for index in likely_label_errors(probabilities, numbers).tolist()
+        for index in likely_label_errors(rows, numbers).tolist()
     )
 
 
