@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from vitrine.evaluation.closed_form import fit_closed_form
+from vitrine.evaluation.closed_form import L2_CHOICES, fit_closed_form
 from vitrine.evaluation.familiarity import area_under_curve, fit_distance
 
 Score = Callable[[Tensor], Tensor]
@@ -74,7 +74,7 @@ def numbered(labels: Tensor) -> Tensor:
 def methods(rows: Tensor, labels: Tensor) -> dict[str, Score]:
     """Fit every method on training features (N, D) and labels (N,)."""
     num_classes = int(labels.max()) + 1
-    closed_form = fit_closed_form(rows, labels, num_classes=num_classes)
+    closed_form = fit_closed_form(rows, labels, num_classes=num_classes, l2=L2_CHOICES)
 
     def logits(features: Tensor) -> Tensor:
         scores = closed_form.sharpness * closed_form.scores(features)

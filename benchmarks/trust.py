@@ -59,7 +59,7 @@ Set = tuple[Tensor, Tensor]
 def coverage(train: Set, test: Set, *, draws: int) -> dict[str, Any]:
     """Divide the test images in two: one half sets the thresholds, the other half counts what sets contain."""
     num_classes = int(train[1].max()) + 1
-    fitted = fit_closed_form(*train, num_classes=num_classes)
+    fitted = fit_closed_form(*train, num_classes=num_classes, l2=L2_CHOICES)
     probabilities, labels = fitted.probabilities(test[0]), test[1]
     figures: dict[str, Any] = {}
     left_out = held_out_scores(fitted.left_out_logits.softmax(dim=1), train[1])

@@ -67,17 +67,18 @@ class Familiarity:
         return 1 - nearer.double() / len(self.held_out)
 
 
-def fit_distance(features: Tensor, labels: Tensor) -> ClassDistance:
-    """Fit means and covariances to features (N, D) and labels (N,)."""
+def fit_distance(features: Tensor, labels: Tensor, *, shrinkage: float | None = None) -> ClassDistance:
+    """Fit means and covariances to features (N, D) and labels (N,); few images are shrunk more."""
     rows = features.double()
+    share = usual_shrinkage(*rows.shape) if shrinkage is None else shrinkage
     present, numbers = torch.unique(labels, return_inverse=True)
     means = torch.stack([rows[numbers == k].mean(dim=0) for k in range(len(present))])
     centre = rows.mean(dim=0)
     return ClassDistance(
         means=means,
         centre=centre,
-        within=_whitening(rows - means[numbers]),
-        whole=_whitening(rows - centre),
+        within=_whitening(rows - means[numbers], share),
+        whole=_whitening(rows - centre, share),
     )
 
 
@@ -114,14 +115,19 @@ def _out_of_fold(features: Tensor, labels: Tensor, *, seed: int) -> Tensor:
     measured = torch.zeros(len(features), dtype=torch.float64)
     for number in range(int(fold.max()) + 1):
         rest = fold != number
-        measured[~rest] = fit_distance(features[rest], labels[rest])(features[~rest])
+        # As much shrinkage as for all images: another would give distances of another kind.
+        fitted = fit_distance(features[rest], labels[rest], shrinkage=usual_shrinkage(*features.shape))
+        measured[~rest] = fitted(features[~rest])
     return measured
 
 
-def _whitening(centred: Tensor) -> Tensor:
-    count, width = centred.shape
-    covariance = centred.T @ centred / count
-    share = SHRINKAGE_OF_FEW if count < FEW_PER_FEATURE * width else SHRINKAGE
-    sphere = covariance.diagonal().mean().clamp_min(1e-12) * torch.eye(width, dtype=centred.dtype)
+def usual_shrinkage(num_images: int, width: int) -> float:
+    """Return how much of the covariance of so many images is replaced by a sphere."""
+    return SHRINKAGE_OF_FEW if num_images < FEW_PER_FEATURE * width else SHRINKAGE
+
+
+def _whitening(centred: Tensor, share: float) -> Tensor:
+    covariance = centred.T @ centred / len(centred)
+    sphere = covariance.diagonal().mean().clamp_min(1e-12) * torch.eye(len(covariance), dtype=centred.dtype)
     values, vectors = torch.linalg.eigh((1 - share) * covariance + share * sphere)
     return vectors / values.clamp_min(1e-12).sqrt()
