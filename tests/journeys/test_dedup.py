@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from pictures import altered, class_folders, photo, save
 
+import vitrine as library
 from vitrine.data.sources.exclusions import leave_out, read_exclusions
 from vitrine.data.sources.opening import open_source
 
@@ -128,10 +129,7 @@ def test_discs_of_other_colours_are_neither_conflicting_nor_excluded(vitrine, tm
             save(tmp_path / "discs" / f"colour-{number}" / f"{place}.png", pixels)
             if number:
                 save(tmp_path / "others" / f"colour-{number - 1}" / f"{place}.png", pixels)
-    _, checked, _ = vitrine("check", tmp_path / "discs", "--out", tmp_path / "check", "--json")
-    assert "conflicting labels" not in json.loads(checked)["problems"]
+    checked = library.check(tmp_path / "discs", out=tmp_path / "check")
+    assert "conflicting labels" not in checked.problems
     red = tmp_path / "discs" / "colour-0"
-    _, compared, _ = vitrine(
-        "dedup", red, "--against", tmp_path / "others", "--out", tmp_path / "p", "--json"
-    )
-    assert json.loads(compared)["num_excluded"] == 0
+    assert library.dedup(red, against=tmp_path / "others", out=tmp_path / "pairs").num_excluded == 0

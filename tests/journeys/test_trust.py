@@ -84,10 +84,11 @@ def test_predictions_have_columns_for_it_and_the_command_says_so(run, tmp_path, 
     assert json.loads(out)["predictions"][0]["prediction_set"]
 
 
-def test_a_coverage_that_cannot_be_promised_is_refused_before_any_picture_is_read(run, tmp_path):
+def test_a_coverage_that_cannot_be_promised_is_refused(run, tmp_path):
+    picture = save(tmp_path / "plain.png", stripes(901, is_vertical=True))
     for model, coverage in ((run, 0.999), (run, 1.5), ("box", 0.9)):
         with pytest.raises(ConfigError) as caught:
-            vitrine.predict(model, [tmp_path / "missing.png"], coverage=coverage)
+            vitrine.predict(model, [picture], coverage=coverage)
         assert caught.value.option == "coverage"
 
 

@@ -2,7 +2,8 @@
 
 The distance is the relative Mahalanobis distance (arXiv:2106.09022): to the nearest class under the covariance within
 classes, less the distance to all training images under their covariance. It is the best of seven ways that were
-compared (docs/experiments.md).
+compared (docs/experiments.md). Directions in which training images vary but classes do not differ cancel: they make a
+picture neither familiar nor strange.
 
 Shapes: N training images, M pictures, D features, K classes, H held-out images.
 """

@@ -11,7 +11,7 @@ from vitrine.evaluation.labelling import choose_to_label
 def three_classes(count: int = 150) -> tuple[torch.Tensor, torch.Tensor]:
     generator = torch.Generator().manual_seed(0)
     labels = torch.arange(count) % 3
-    return 3 * torch.eye(3, 8)[labels] + 0.7 * torch.randn(count, 8, generator=generator), labels
+    return 3 * torch.eye(3, 8)[labels] + 0.4 * torch.randn(count, 8, generator=generator), labels
 
 
 def test_flipped_labels_are_the_most_suspicious_and_the_true_class_is_suggested():
