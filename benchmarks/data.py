@@ -65,7 +65,7 @@ def main() -> None:
 
 
 def class_folders(images: Path | None, folder: Path, *, count: int) -> Path:
-    """Link `count` of the images into class folders (by the first letters of their names), or make some."""
+    """Link `count` images into class folders (by the first letters of their names), or generate some."""
     root = folder / "set"
     if images is None:
         make_jpegs(root, count=count)
@@ -79,7 +79,7 @@ def class_folders(images: Path | None, folder: Path, *, count: int) -> Path:
 
 
 def make_jpegs(root: Path, *, count: int) -> None:
-    """Write pictures of 375 x 500 with detail at every scale, about 100 kB each as photographs are."""
+    """Write pictures of 375 x 500 with detail at every scale, about 100 kB each like photos."""
 
     def make(number: int) -> None:
         generator = np.random.default_rng(number)
@@ -120,7 +120,7 @@ def timms(root: Path, options: argparse.Namespace, *, workers: int) -> Iterator[
         persistent_workers=False,
         device=torch.device("cpu"),
     )
-    # The loader inside: uint8 batches by timm's fast collate, before it normalises them, as ours.
+    # timm's inner loader: uint8 batches by its fast collate, before it normalises them, like ours.
     for images, _ in loader.loader:
         yield len(images)
 
@@ -169,7 +169,7 @@ def on_cpu(root: Path, options: argparse.Namespace) -> dict[str, Any]:
                 costs[name].append((cpu_seconds() - before) / options.count)
         figures[f"{workers} workers"] = {"images/s": rates, "CPU seconds per image": costs}
         for name, found in rates.items():
-            # By round: what slows the machine down in a round slows all of them.
+            # Compared by round: other load slows all of them alike.
             ratio = statistics.median(a / b for a, b in zip(rates["vitrine"], found, strict=True))
             saved = statistics.median(b / a for a, b in zip(costs["vitrine"], costs[name], strict=True))
             times = (
@@ -185,13 +185,13 @@ def on_cpu(root: Path, options: argparse.Namespace) -> dict[str, Any]:
 
 
 def cpu_seconds() -> float:
-    """CPU time of this process and of the workers that have ended: hardly changed by a busy machine."""
+    """CPU time of this process and of finished workers: a busy machine hardly changes it."""
     times = os.times()
     return times.user + times.system + times.children_user + times.children_system
 
 
 def rate(batches: Iterator[int], *, uncounted: int = 2) -> float:
-    """Images a second once the first batches have come: starting processes is not counted."""
+    """Images per second after the first batches: starting processes is not counted."""
     images, start = 0, 0.0
     for number, count in enumerate(batches):
         if number == uncounted - 1:
@@ -202,16 +202,16 @@ def rate(batches: Iterator[int], *, uncounted: int = 2) -> float:
 
 
 def on_cuda(root: Path, options: argparse.Namespace) -> dict[str, Any]:
-    """Time a training step on synthetic batches and on files, in rounds; and the parts of the way there alone."""
+    """Time a training step on synthetic batches and on files, in rounds; and each part of loading alone."""
     figures: dict[str, Any] = {}
     source, device = open_source(root), torch.device("cuda")
     view = TrainView(size=(options.size, options.size))
-    # The paper's own augmentation is crop and flip alone; the other is what small data needs.
+    # The paper's own augmentation is only crop and flip; the other one is for small data.
     paper, strong = Augment(), Augment(num_operations=2, magnitude=10, mixup=0.2)
     cells = [(int(cell.split(":")[0]), float(cell.split(":")[1])) for cell in options.cells.split(",")]
     with contextlib.ExitStack() as stack:
         loaders = {}
-        for workers, share in cells:  # all at once: processes start while the model is compiled
+        for workers, share in cells:  # all loaders at once: processes start while the model is compiled
             name = f"{workers} processes, {100 * share:.0f} % on the device"
             loaders[name] = stack.enter_context(
                 Loader(
@@ -268,7 +268,7 @@ def on_cuda(root: Path, options: argparse.Namespace) -> dict[str, Any]:
 
 
 def inputs(batches: Iterable[Batch], how: Augment) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-    """Augment batches and turn them into the model's input."""
+    """Augment batches and convert them to the model's input."""
     for batch in batches:
         pixels, targets = augment(
             batch.images, batch.labels, batch.rows, config=how, num_classes=1000, seed=0
@@ -341,9 +341,9 @@ def training_step(device: torch.device, *, compiled: bool) -> Callable[[torch.Te
 
 
 def step_rate(step: Callable[..., None], batches: Iterable[Any]) -> tuple[float, float]:
-    """Images a second of training, and how long the host waits for a batch in ms; ten steps are not counted.
+    """Images per second of training, and the host's wait for a batch in ms; the first ten steps are not counted.
 
-    The device's own clock is read, so that nobody has to wait for it: a loader would gain batches meanwhile.
+    The device's own clock is read, because a synchronisation would give the loader time to prepare batches.
     """
     images, waited, asked = 0, 0.0, 0.0
     begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]

@@ -51,7 +51,7 @@ BLOCK = 10
 
 @dataclass
 class Load:
-    """What the clients saw."""
+    """The responses seen by the clients."""
 
     seconds: float = 0.0
     latencies: list[float] = field(default_factory=list)
@@ -117,7 +117,7 @@ def latency(options: argparse.Namespace) -> None:
 
 
 async def one_client(port: int, photo: bytes, *, count: int) -> dict[str, list[float]]:
-    """Send blocks of requests, by turns over a kept connection and over new ones; return their seconds."""
+    """Send blocks of requests, alternately over a keep-alive connection and over new ones; return their seconds."""
     requests = {
         "/health": b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n",
         "/predict": predict_request(photo),
@@ -172,7 +172,7 @@ def load(options: argparse.Namespace) -> None:
 
 
 def take_turns(photos: list[bytes], options: argparse.Namespace) -> None:
-    """Let the three work in turns; print every round, and the medians of rates, times and of their ratios."""
+    """Run the three in turns; print every round, and the medians of rates, times and ratios."""
     turns: list[tuple[dict[str, float], Load, Load]] = []
     alone_command = part_command("model-alone", options, "--round-seconds", str(options.round_seconds))
     alone = subprocess.Popen(alone_command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
@@ -236,7 +236,7 @@ def others_share(alone: dict[str, float], served: Load, plain: Load) -> float:
 
 
 def busy_seconds() -> float:
-    """Processor time that anybody on this machine has used so far."""
+    """CPU time of all processes on this machine so far."""
     user, nice, system, _, _, *interrupts = map(
         int, Path("/proc/stat").read_text().split("\n")[0].split()[1:]
     )
@@ -251,7 +251,7 @@ def described(alone: dict[str, float], served: Load, plain: Load) -> str:
 
 
 def memory_growth(memory: list[float]) -> tuple[float, str]:
-    """Compare the mean of the last fifth with that of the second: the first is warming up."""
+    """Compare the mean of the last fifth with that of the second fifth; the first fifth is warm-up."""
     fifth = max(1, len(memory) // 5)
     early, late = statistics.mean(memory[fifth : 2 * fifth] or memory), statistics.mean(memory[-fifth:])
     return late / early - 1, f"{early / 2**20:.0f} MiB early, {late / 2**20:.0f} MiB late"
@@ -264,7 +264,7 @@ def read_photos(folder: str) -> list[bytes]:
 
 
 def smaller(photo: bytes, side: int) -> bytes:
-    """Make a photo's shorter side so long, JPEG again."""
+    """Resize a photo's shorter side and encode it as JPEG again."""
     with Image.open(io.BytesIO(photo)) as image:
         factor = side / min(image.size)
         size = (max(side, round(image.width * factor)), max(side, round(image.height * factor)))
@@ -274,7 +274,7 @@ def smaller(photo: bytes, side: int) -> bytes:
 
 
 def model_alone(options: argparse.Namespace) -> None:
-    """Choose the best of four ways to use the cores, pixels ready in memory; then take a turn for every line read."""
+    """Choose the best of four ways to use the cores with pixels in memory; then run once for every line read."""
     import threading
 
     import torch
@@ -319,7 +319,7 @@ def model_alone(options: argparse.Namespace) -> None:
         (1, cores(), 32, each),
     ]
     found = [rate(*way, seconds=options.round_seconds / 2) for way in ways]
-    # By processor time, which other work on the machine changes least.
+    # By CPU time, which other work on the machine changes least.
     best = min(range(len(ways)), key=lambda number: found[number]["ms"])
     threads, workers, batch, _ = ways[best]
     print(f"model alone: {workers} x {threads} threads, batches of {batch}", flush=True)
@@ -352,7 +352,7 @@ def computed_by(options: argparse.Namespace) -> list[str]:
 
 
 def plain_server(options: argparse.Namespace) -> None:
-    """The same model as a tutorial would serve it: one request at a time, all cores for it."""
+    """The same model as a tutorial would serve it: one request at a time on all cores."""
     import uvicorn
     from fastapi import FastAPI, Request
 
@@ -377,7 +377,7 @@ def plain_server(options: argparse.Namespace) -> None:
 
 @contextmanager
 def running(command: list[str]) -> Iterator[tuple[int, int]]:
-    """Start a server; its port and process number for the block, then stop it."""
+    """Start a server and yield its port and process id, then stop it."""
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
     server = subprocess.Popen(
         command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True, env=environment
@@ -429,7 +429,7 @@ async def clients(
             await asyncio.sleep(min(1.0, seconds / 20))
 
     async def measure() -> None:
-        """Leave out the time in which the queue fills, and that in which it empties."""
+        """Exclude the time in which the queue fills or empties."""
         await asyncio.sleep(FILLING_SECONDS)
         start, count = time.perf_counter(), len(found.latencies)
         spent, busy = processor_seconds(pid) + time.process_time(), busy_seconds()

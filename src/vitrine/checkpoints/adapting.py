@@ -19,6 +19,7 @@ from vitrine.models import ModelConfig, ViTConfig
 from vitrine.models.config import head_width, require_tiling, shown
 from vitrine.models.families import family_of
 from vitrine.models.positions import Learned1D, Learned2D, SinCos2D, position_tables, resample_grid
+from vitrine.models.stem_configs import HMlpStemConfig, ResNetStemConfig, StemConfig
 from vitrine.spelling import counted
 
 Changed = tuple[Weights, str]
@@ -80,7 +81,7 @@ def with_channels(weights: Weights, channels: int) -> Changed:
     config = weights.config
     name = family_of(config).pixel_kernel
     if isinstance(config, ViTConfig) and config.stem:
-        name = "stem.root_conv.weight"
+        name = stem_kernel(config.stem)
     if name is None:
         raise ConfigError(f"cannot adapt a {family_of(config).kind} to other channels", option="channels")
     old = config.channels
@@ -97,6 +98,14 @@ def with_channels(weights: Weights, channels: int) -> Changed:
     return ChangedWeights(
         weights, changed, makers, "adapted"
     ), f"patch kernel {what} from {old} to {counted(channels, 'channel')}"
+
+
+def stem_kernel(stem: StemConfig) -> str:
+    """Return the name of the kernel of a stem that reads the image."""
+    kernels = {ResNetStemConfig: "stem.root_conv.weight", HMlpStemConfig: "stem.conv_1.weight"}
+    if type(stem) not in kernels:
+        raise ConfigError("cannot adapt this stem to other channels", option="channels")
+    return kernels[type(stem)]
 
 
 def with_num_classes(weights: Weights, num_classes: int | None) -> Changed:
@@ -161,11 +170,13 @@ def with_table(weights: Weights) -> Changed:
     config = weights.config
     if (
         not isinstance(config, ViTConfig)
-        or config.positions not in ("learned_2d", "sincos_2d")
+        or config.positions not in ("learned_2d", "sincos_1d", "sincos_2d")
         or config.position_placement != "stem"
     ):
         return weights, ""
     changed = dataclasses.replace(config, positions="learned_1d")
+    if config.positions == "sincos_1d":  # a table already
+        return ChangedWeights(weights, changed, {}), "fixed positions kept as a table"
     dtype = weights.index["patch_projection.weight"].dtype
 
     def written_out() -> Tensor:

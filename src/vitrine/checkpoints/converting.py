@@ -20,13 +20,14 @@ from vitrine.checkpoints.weights import MappedWeights, Weights, as_written, fill
 from vitrine.errors import CheckpointError
 from vitrine.models import BiTConfig, ModelConfig, ViTConfig
 from vitrine.models.config import as_size
+from vitrine.models.stem_configs import ResNetStemConfig
 from vitrine.runtime.result import Result
 
 NUM_RANDOM_IMAGES = 2
 MAX_GIVEN_IMAGES = 8
 # Constants of the libraries' own models that no setting in a file can change.
-LIBRARY_EPS = {"timm": 1e-6, "npz": 1e-6, "dinov2": 1e-6}
-ONLY_ERF = ("torchvision", "dinov2")
+LIBRARY_EPS = {"timm": 1e-6, "npz": 1e-6, "dinov2": 1e-6, "deit3": 1e-6}
+ONLY_ERF = ("torchvision", "dinov2", "deit3")
 # Epsilons of group norm, then those that standardisation adds to the deviation and to the variance.
 STEM_EPS = {"npz": (1e-6, 1e-5, 0.0), "timm": (1e-5, 0.0, 1e-8)}
 BIT_EPS = {"npz": (1e-5, 0.0, 1e-10), "timm": (1e-5, 0.0, 1e-8)}
@@ -172,12 +173,13 @@ def other_numerics(to: Target, config: ModelConfig) -> str:
     if isinstance(config, ViTConfig):
         if to in LIBRARY_EPS and config.norm_eps != LIBRARY_EPS[to]:
             differs.append(f"a layer norm epsilon of {LIBRARY_EPS[to]:g} instead of {config.norm_eps:g}")
-        if (config.gelu == "tanh" and to in ONLY_ERF) or (config.gelu == "erf" and to == "npz"):
+        is_other = (config.gelu == "tanh" and to in ONLY_ERF) or (config.gelu == "erf" and to == "npz")
+        if is_other and config.activation == "gelu":
             differs.append(f"a GELU of another form than {config.gelu}")
     is_bit = isinstance(config, BiTConfig)
     stem = config.stem if isinstance(config, ViTConfig) else None
     convolutions = config if isinstance(config, BiTConfig) else stem
-    if to in STEM_EPS and convolutions is not None:
+    if to in STEM_EPS and isinstance(convolutions, (BiTConfig, ResNetStemConfig)):
         ours = (
             convolutions.norm_eps,
             convolutions.standardisation_std_eps,

@@ -9,8 +9,9 @@ from typing import Any
 from vitrine.data.preparing.preprocess import Preprocess
 from vitrine.errors import CheckpointError, ConfigError
 from vitrine.models import BiTConfig, ModelConfig, ViTConfig
-from vitrine.models.config import ResNetStemConfig
+from vitrine.models.deit3 import is_deit3
 from vitrine.models.families import FAMILIES, family_of
+from vitrine.models.stem_configs import ResNetStemConfig, StemConfig, stem_from_json, stem_to_json
 from vitrine.models.variants import VARIANTS, configure
 from vitrine.version import __version__
 
@@ -93,7 +94,10 @@ class Record:
 
 def config_to_json(config: ModelConfig) -> dict[str, Any]:
     """Return a config as plain values, its kind included."""
-    return {"kind": family_of(config).kind, **dataclasses.asdict(config)}
+    values = {"kind": family_of(config).kind, **dataclasses.asdict(config)}
+    if isinstance(config, ViTConfig) and config.stem is not None:
+        values["stem"] = stem_to_json(config.stem)
+    return values
 
 
 def config_from_json(values: Mapping[str, Any]) -> ModelConfig:
@@ -111,7 +115,7 @@ def config_from_json(values: Mapping[str, Any]) -> ModelConfig:
         raise ConfigError(f"a {kind} has no option {unknown[0]!r}")
     stem = options.get("stem")
     if family.config is ViTConfig and stem is not None:
-        options["stem"] = ResNetStemConfig(**(stem | {"units": tuple(stem["units"])}))
+        options["stem"] = stem_from_json(stem)
     config: ModelConfig = family.config(**options)
     return config
 
@@ -140,5 +144,17 @@ def shape_of(config: ModelConfig) -> tuple[Any, ...]:
     if isinstance(config, BiTConfig):
         return ("BiT", config.units, config.width_factor, config.width, config.root)
     assert isinstance(config, ViTConfig)  # other families list their variants
-    stem = (config.stem.units, config.stem.width) if config.stem else None
-    return (stem, config.patch_size, config.width, config.depth, config.num_heads, config.mlp_width)
+    shape = (
+        config.patch_size,
+        config.width,
+        config.depth,
+        config.num_branches,
+        config.num_heads,
+        config.mlp_width,
+    )
+    return (stem_shape(config.stem), is_deit3(config), *shape)
+
+
+def stem_shape(stem: StemConfig | None) -> Any:
+    """Return what a name says of a stem: of a ResNet the units and the width."""
+    return (stem.units, stem.width) if isinstance(stem, ResNetStemConfig) else stem

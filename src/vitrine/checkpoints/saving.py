@@ -16,6 +16,7 @@ from vitrine.checkpoints.card import card
 from vitrine.checkpoints.layouts import Generation, Layout, Target, layout_for
 from vitrine.checkpoints.layouts.huggingface import HuggingFaceLayout, for_model
 from vitrine.checkpoints.layouts.rules import Rule
+from vitrine.checkpoints.layouts.t2t import T2TLayout
 from vitrine.checkpoints.loading import Loaded
 from vitrine.checkpoints.record import KEY, Record
 from vitrine.checkpoints.sidecars import hugging_face_settings, timm_settings
@@ -99,6 +100,7 @@ def prepare(
     layout, notes = layout_for(target, weights.config, generation=generation), []
     config = weights.config
     keeps_positions = target == "vitrine" and not isinstance(layout, HuggingFaceLayout)
+    keeps_positions = keeps_positions or isinstance(layout, T2TLayout)
     is_fixed = isinstance(config, ViTConfig) and config.positions == "sincos_2d"
     if not keeps_positions and not (is_fixed and target == "npz" and generation in ("C", "D")):
         weights, note = with_table(weights)

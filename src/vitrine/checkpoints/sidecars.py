@@ -14,6 +14,7 @@ from vitrine.data.preparing.preprocess import Preprocess
 from vitrine.errors import CheckpointError, ConfigError
 from vitrine.models import BiTConfig, ModelConfig, TNTConfig, ViTConfig
 from vitrine.models.config import as_size
+from vitrine.models.stem_configs import ResNetStemConfig
 from vitrine.runtime.files import parse_json
 
 # timm's models by the units of their stem; any other shape can be passed as arguments.
@@ -231,10 +232,10 @@ def timm_model(config: ModelConfig) -> tuple[str | None, dict[str, Any]]:
         "num_heads": config.num_heads,
         "mlp_ratio": exact_ratio(config),
     }
-    name: str | None = "vit_base_patch16_224"
+    name: str | None = "vit_base_patch16_224" if config.num_branches == 1 else "vit_small_patch16_18x2_224"
     if config.has_distillation_token:
         name = "deit_base_distilled_patch16_224"
-    elif config.stem:
+    elif isinstance(config.stem, ResNetStemConfig):
         name = TIMM_HYBRIDS.get(config.stem.units) if config.stem.width == STEM_WIDTH else None
     is_odd = {
         "class_token": (config.reads_class_token, True),
@@ -244,12 +245,20 @@ def timm_model(config: ModelConfig) -> tuple[str | None, dict[str, Any]]:
         "init_values": (config.layer_scale, None),
         "qkv_bias": (config.qkv_bias, True),
         "qk_norm": (config.qk_norm, False),
-        "act_layer": ("gelu_tanh" if config.gelu == "tanh" else "gelu", "gelu"),
+        "act_layer": (timm_activation(config), "gelu"),
+        "norm_layer": ("rmsnorm" if config.norm == "rms_norm" else None, None),
     }
     arguments |= {key: value for key, (value, usual) in is_odd.items() if value != usual}
     if config.pooling == "average":
         arguments["fc_norm"] = config.norm_after_pooling
     return name, arguments
+
+
+def timm_activation(config: ViTConfig) -> str:
+    """Return timm's word for the activation."""
+    if config.activation == "gelu":
+        return "gelu_tanh" if config.gelu == "tanh" else "gelu"
+    return config.activation
 
 
 def timm_tnt_arguments(config: TNTConfig) -> dict[str, Any]:

@@ -6,7 +6,7 @@ What is done, none of it changing more than the rounding of fp32:
 - queries, keys and values leave their product in the order that attention reads, the softmax's scale and the
   gains of LayerScale are multiplied into the weights;
 - the last block computes only the tokens that the head reads (its keys and values still come from all of them);
-- weight-standardised kernels are standardised once.
+- weight-standardised kernels are standardised once, batch norms are multiplied into the layer before them.
 
 Shapes: B images, N patches, T tokens, D width, H heads, K = D / H channels per head, R tokens that the head reads.
 """
@@ -18,10 +18,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vitrine.models import BiT, Model, ViT
-from vitrine.models.encoder import Block, LayerScale
+from vitrine.models.config import ViTConfig
+from vitrine.models.encoder import Block, LayerScale, ParallelBlock
+from vitrine.models.patches import cut_patches
 from vitrine.models.resnet_stem import SameConv2d
 from vitrine.models.standardised_conv import StandardisedConv2d
-from vitrine.models.vit import cut_patches
 
 
 class InferenceModel(nn.Module):
@@ -76,7 +77,7 @@ class InferenceViT(nn.Module):
         self.pooling, self.norm_after_pooling = config.pooling, config.norm_after_pooling
         self.num_leading_tokens = model.num_leading_tokens
         self.stem = with_fixed_kernels(model.stem)
-        self.patches = linear(model.patch_projection.weight.flatten(1), model.patch_projection.bias)
+        self.patches = projection(model)
         # What stands before the patches, and what is added to everything, for the sequence of this one grid.
         zeros = torch.zeros(1, config.grid_size[0] * config.grid_size[1], config.width)
         with torch.no_grad():
@@ -131,17 +132,50 @@ class InferenceBlock(nn.Module):
     def __init__(self, model: ViT, *, layer: int, num_read: int | None) -> None:
         super().__init__()
         block, config = model.blocks[layer], model.config
-        assert isinstance(block, Block)
-        self.num_read, self.num_heads = num_read, config.num_heads
+        assert isinstance(block, (Block, ParallelBlock))
+        self.num_read = num_read
         self.positions: Tensor | None
-        self.relative_keys: Tensor | None
         self.register_buffer("positions", added_positions(model, layer=layer))
-        self.register_buffer("relative_keys", relative_keys(model, layer=layer))
+        self.grid = config.grid_size
+        has_encoding = config.positions == "peg" and layer - 1 in config.peg_layers
+        self.encoding = model.positions[config.peg_layers.index(layer - 1)] if has_encoding else None
+        parts = [block] if isinstance(block, Block) else block.parts
+        keys = relative_keys(model, layer=layer)
+        self.branches = nn.ModuleList(
+            InferenceBranch(part, config, keys, num_read=num_read) for part in parts
+        )
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """Map tokens (B, T, D) to (B, T, D), or to (B, R, D)."""
+        if self.positions is not None:
+            tokens = tokens + self.positions
+        if self.encoding is not None:
+            tokens = self.encoding(tokens, self.grid)
+        read = tokens if self.num_read is None else tokens[:, : self.num_read]  # (B, R, D)
+        branches = [branch for branch in self.branches if isinstance(branch, InferenceBranch)]
+        for branch in branches:
+            read = read + branch.attend(tokens)
+        tokens = read
+        for branch in branches:
+            tokens = tokens + branch.transform(read)
+        return tokens
+
+
+class InferenceBranch(nn.Module):
+    """Attention and MLP of one encoder layer, or of one of several side by side."""
+
+    def __init__(
+        self, block: Block, config: ViTConfig, relative_keys: Tensor | None, *, num_read: int | None
+    ) -> None:
+        super().__init__()
+        self.num_read, self.num_heads = num_read, config.num_heads
+        self.relative_keys: Tensor | None
+        self.register_buffer("relative_keys", relative_keys)
         self.norm_1, self.norm_2 = block.norm_1, block.norm_2
         attention = block.attention
         self.q_norm, self.k_norm = attention.q_norm, attention.k_norm
         D = config.width
-        scale = (D // config.num_heads) ** -0.5
+        scale = (D // config.num_heads) ** -0.5 if attention.scale is None else attention.scale
         # A norm of the queries would undo a scale that is in their weights: then it stays outside.
         self.scale = 1.0 if not config.qk_norm else scale
         weight = attention.to_qkv.weight.detach().clone()
@@ -154,27 +188,26 @@ class InferenceBlock(nn.Module):
         else:
             self.to_q, self.to_kv = linear(weight[:D], bias[:D]), linear(weight[D:], bias[D:])
         self.to_out = scaled(attention.to_out, block.scale_1)
-        self.expand, self.approximate = block.mlp.expand, block.mlp.approximate
+        self.expand, self.activate = block.mlp.expand, block.mlp.activate
         self.contract = scaled(block.mlp.contract, block.scale_2)
 
-    def forward(self, tokens: Tensor) -> Tensor:
-        """Map tokens (B, T, D) to (B, T, D), or to (B, R, D)."""
+    def attend(self, tokens: Tensor) -> Tensor:
+        """Return what attention adds to tokens (B, T, D), or to the (B, R, D) that are read."""
         D = tokens.shape[-1]
-        if self.positions is not None:
-            tokens = tokens + self.positions
         normed = self.norm_1(tokens)
         if self.num_read is None:
             # Slices, not chunks: lowering to ExecuTorch would take the example's batch size for a constant.
             qkv = self.to_qkv(normed)
             q, k, v = qkv[..., :D], qkv[..., D : 2 * D], qkv[..., 2 * D :]  # each (B, T, D)
         else:
-            tokens = tokens[:, : self.num_read]  # (B, R, D)
             q = self.to_q(normed[:, : self.num_read])
             kv = self.to_kv(normed)
             k, v = kv[..., :D], kv[..., D:]
-        tokens = tokens + self.to_out(self.mix(q, k, v))
-        hidden = F.gelu(self.expand(self.norm_2(tokens)), approximate=self.approximate)
-        return tokens + self.contract(hidden)
+        return self.to_out(self.mix(q, k, v))
+
+    def transform(self, tokens: Tensor) -> Tensor:
+        """Return what the MLP adds to tokens (B, R, D)."""
+        return self.contract(self.activate(self.expand(self.norm_2(tokens))))
 
     def mix(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """Attend from q (B, R, D) to k and v (B, T, D); the weights of q hold the scale already."""
@@ -255,7 +288,7 @@ def with_fixed_kernels(module: nn.Module) -> nn.Module:
 def added_positions(model: ViT, *, layer: int) -> Tensor | None:
     """Return what a layer adds to its tokens before it begins, (1, T, D), or None."""
     config = model.config
-    if config.position_placement == "stem" or config.positions in ("none", "relative"):
+    if config.position_placement == "stem" or config.positions in ("none", "relative", "peg"):
         return None
     zeros = torch.zeros(1, config.num_tokens, config.width)
     with torch.no_grad():
@@ -285,6 +318,17 @@ def relative_logits(q: Tensor, keys: Tensor) -> Tensor:
     line = F.pad((q @ keys).flatten(2), (0, T))  # (B, H, R x (2 T - 1) + T)
     line = line[:, :, T - 1 : T - 1 + R * (offsets - 1)]
     return line.reshape(B, H, R, offsets - 1)[..., :T]
+
+
+def projection(model: ViT) -> nn.Linear:
+    """Make the patch projection a dense layer; a batch norm behind it, which is fixed now, is multiplied in."""
+    weight, bias = model.patch_projection.weight.flatten(1), model.patch_projection.bias
+    norm = model.patch_norm
+    if isinstance(norm, nn.BatchNorm1d):
+        assert norm.running_mean is not None and norm.running_var is not None and bias is not None
+        gain = norm.weight * (norm.running_var + norm.eps).rsqrt()
+        weight, bias = weight * gain[:, None], (bias - norm.running_mean) * gain + norm.bias
+    return linear(weight, bias)
 
 
 def linear(weight: Tensor, bias: Tensor | None) -> nn.Linear:

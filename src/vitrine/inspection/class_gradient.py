@@ -3,7 +3,8 @@
 Shapes: B images, H heads, T tokens, N = GH x GW patches, K channels per head.
 """
 
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Self
 
 import torch
 import torch.nn.functional as F
@@ -22,7 +23,7 @@ from vitrine.inspection.streaming import (
     require_attention,
 )
 from vitrine.models import Model, ViT
-from vitrine.models.encoder import Block
+from vitrine.models.encoder import Block, ParallelBlock
 from vitrine.models.positions import Grid
 from vitrine.runtime.progress import track
 
@@ -95,23 +96,53 @@ def _through_block(
 ) -> tuple[Tensor, Tensor]:
     """Return mean over heads of (A * dA)+ (B, T, T), and the gradient with respect to the block's input."""
     block = model.blocks[layer]
-    assert isinstance(block, Block)
+    assert isinstance(block, (Block, ParallelBlock))
+    parts = [block] if isinstance(block, Block) else block.parts
     B, T, D = tokens.shape
     with torch.enable_grad():
         tokens = tokens.detach().requires_grad_()
         read, keys = model.block_input(tokens, grid, layer=layer)
-        q, k, v = block.attention.project(block.norm_1(read))
-        bias = None if keys is None else block.attention.relative_logits(q, keys)
-        mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=bias)  # (B, H, T, K)
-        out = read + block.scale_1(block.attention.to_out(mixed.transpose(1, 2).reshape(B, T, D)))
-        out = out + block.scale_2(block.mlp(block.norm_2(out)))
-        of_mixed, below = torch.autograd.grad(out, (mixed, tokens), above)
-        del out, mixed  # free what autograd kept for this block
+        branches = [_Branch.of(part, read, keys) for part in parts]
+        out = read
+        for part, branch in zip(parts, branches, strict=True):
+            out = out + part.scale_1(part.attention.to_out(branch.mixed.transpose(1, 2).reshape(B, T, D)))
+        out = sum((part.transform(out) for part in parts), out)
+        *of_mixed, below = torch.autograd.grad(out, (*(branch.mixed for branch in branches), tokens), above)
+        del out  # what autograd kept of this block
     weighted = tokens.new_zeros(B, T, T)
     with torch.no_grad():
-        for head in range(q.shape[1]):  # one head at a time: one (T, T) matrix in memory
-            logits = q[:, head] @ k[:, head].transpose(-2, -1) * q.shape[-1] ** -0.5
-            weights = (logits if bias is None else logits + bias[:, head]).softmax(dim=-1)
+        for branch, gradient in zip(branches, of_mixed, strict=True):
+            weighted += branch.weighted(gradient)
+    return weighted / sum(branch.q.shape[1] for branch in branches), below
+
+
+@dataclass(frozen=True)
+class _Branch:
+    """One attention of a block: queries, keys and values (B, H, T, K), and what it mixes of them."""
+
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    bias: Tensor | None
+    scale: float
+    mixed: Tensor
+
+    @classmethod
+    def of(cls, block: Block, read: Tensor, keys: Tensor | None) -> Self:
+        attention = block.attention
+        q, k, v = attention.project(block.norm_1(read))
+        bias = None if keys is None else attention.relative_logits(q, keys)
+        scale = attention.factor(q)
+        mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=bias, scale=scale)
+        return cls(q, k, v, bias, scale, mixed)
+
+    def weighted(self, gradient: Tensor) -> Tensor:
+        """Return the sum over heads of (A * dA)+ (B, T, T)."""
+        B, H, T, _ = self.q.shape
+        total = gradient.new_zeros(B, T, T)
+        for head in range(H):  # one head's (T, T) in memory, not all
+            logits = self.q[:, head] @ self.k[:, head].transpose(-2, -1) * self.scale
+            weights = (logits if self.bias is None else logits + self.bias[:, head]).softmax(dim=-1)
             # mixed = A v, so the gradient with respect to A is that of mixed times v.
-            weighted += (weights * (of_mixed[:, head] @ v[:, head].transpose(-2, -1))).clamp(min=0)
-    return weighted / q.shape[1], below
+            total += (weights * (gradient[:, head] @ self.v[:, head].transpose(-2, -1))).clamp(min=0)
+        return total

@@ -24,7 +24,7 @@ def attention_distance(model: Model, images: Images) -> NDArray[Any]:
     """
     vit = require_attention(model)
     first, count = vit.num_leading_tokens, 0
-    total = torch.zeros(vit.config.depth, vit.config.num_heads, dtype=torch.float64)
+    total = torch.zeros(vit.config.depth, vit.config.num_branches * vit.config.num_heads, dtype=torch.float64)
     with evaluating(vit):
         tracked = track(pieces(vit, images), "Attention distance", total=num_pieces(vit, images))
         for piece in tracked:

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from torch import Tensor, nn
 
 from vitrine.errors import ConfigError
 from vitrine.models import BiT, Model, ViT
@@ -48,12 +49,7 @@ def filter_components(model: Model, *, count: int = PAPER_COUNT) -> FilterCompon
 def pixel_kernel(model: Model) -> NDArray[Any]:
     """Return the kernel that reads pixels, (D, C, P, Q) in float64; in a hybrid and in BiT the root's."""
     if isinstance(model, ViT):
-        stem = model.stem
-        weight = (
-            stem.root_conv.standardised_weight()
-            if isinstance(stem, ResNetStem)
-            else model.patch_projection.weight
-        )
+        weight = stem_kernel(model.stem) if model.config.stem else model.patch_projection.weight
     elif isinstance(model, BiT):
         weight = model.root_conv.standardised_weight()
     else:
@@ -62,6 +58,16 @@ def pixel_kernel(model: Model) -> NDArray[Any]:
             raise ConfigError(f"a {family_of(model.config).kind} has no convolution that reads pixels")
         weight = model.get_parameter(name)
     return weight.detach().double().cpu().numpy()
+
+
+def stem_kernel(stem: nn.Module) -> Tensor:
+    """Return the first kernel of a stem, as it is convolved with."""
+    if isinstance(stem, ResNetStem):
+        return stem.root_conv.standardised_weight()
+    convolutions = [module for module in stem.modules() if isinstance(module, nn.Conv2d)]
+    if not convolutions:
+        raise ConfigError("filters are those of a convolution, and the stem of this model has none")
+    return convolutions[0].weight
 
 
 def as_pictures(components: NDArray[Any]) -> NDArray[Any]:

@@ -24,9 +24,9 @@ def position_similarity(model: Model, *, grid: Grid | None = None) -> NDArray[An
     """
     if not isinstance(model, ViT):
         raise ConfigError("a BiT ResNet has no position embeddings; use a ViT or a hybrid")
-    if model.config.positions == "none":
+    if model.config.positions in ("none", "peg"):
         raise ConfigError(
-            "the model was made with positions='none': there are no position embeddings to compare"
+            f"the model was made with positions={model.config.positions!r}: it has no position embeddings to compare"
         )
     rows, columns = grid or model.config.grid_size
     with torch.no_grad():

@@ -32,7 +32,7 @@ def num_at_once(model: Model, image_size: tuple[int, int]) -> int:
     config = model.config
     rows, columns = (side // step for side, step in zip(image_size, config.token_stride, strict=True))
     tokens = rows * columns + config.num_prefix_tokens + config.num_registers
-    a_matrix = config.num_heads * tokens**2 * 4
+    a_matrix = config.num_branches * config.num_heads * tokens**2 * 4
     return int(max(1, min(MOST_AT_ONCE, ATTENTION_BYTES // a_matrix)))
 
 

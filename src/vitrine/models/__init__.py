@@ -2,10 +2,12 @@
 
 from typing import Any
 
-from vitrine.models import pcpvt, pvt, pvt_v2, tnt, tnt_config
+from vitrine.models import cpvt, pcpvt, pvt, pvt_v2, t2t_vit, tnt, tnt_config
 from vitrine.models.bit import BiT
+from vitrine.models.cnn_stem import register_cnn
 from vitrine.models.config import BiTConfig, ModelConfig, ViTConfig
 from vitrine.models.cost import bit_cost, vit_cost
+from vitrine.models.encoder import Block
 from vitrine.models.families import Family, family_of, register_family
 from vitrine.models.model import Model
 from vitrine.models.pcpvt import PCPVT, PCPVTConfig
@@ -23,6 +25,7 @@ __all__ = [
     "TNT",
     "BiT",
     "BiTConfig",
+    "Block",
     "Family",
     "Model",
     "ModelConfig",
@@ -36,6 +39,7 @@ __all__ = [
     "build",
     "configure",
     "create_model",
+    "register_cnn",
     "register_family",
 ]
 
@@ -64,7 +68,15 @@ def build(config: ModelConfig) -> Model:
 
 
 register_family(
-    Family(kind="ViT", config=ViTConfig, build=ViT, cost=vit_cost, pixel_kernel="patch_projection.weight")
+    Family(
+        kind="ViT",
+        config=ViTConfig,
+        build=ViT,
+        cost=vit_cost,
+        variants=t2t_vit.VARIANTS | cpvt.VARIANTS,
+        aliases=t2t_vit.ALIASES,
+        pixel_kernel="patch_projection.weight",
+    )
 )
 register_family(
     Family(kind="BiT", config=BiTConfig, build=BiT, cost=bit_cost, pixel_kernel="root_conv.weight")

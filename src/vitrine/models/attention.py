@@ -7,6 +7,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from vitrine.models.config import Norm
+from vitrine.models.config_checks import require_heads
+from vitrine.models.dropout import Dropout
+from vitrine.models.norms import make_norm
 from vitrine.models.touched import is_plain
 
 # 64 MiB in bf16: what a written-out layer keeps for its backward pass.
@@ -23,15 +27,21 @@ class SelfAttention(nn.Module):
         num_heads: int,
         qkv_bias: bool = True,
         qk_norm: bool = False,
+        norm: Norm = "layer_norm",
         norm_eps: float = 1e-6,
+        scale: float | None = None,
+        dropout: float = 0.0,
     ) -> None:
         super().__init__()
-        self.num_heads = num_heads
+        require_heads(width, num_heads)
+        self.num_heads, self.scale = num_heads, scale
         self.to_qkv = nn.Linear(width, 3 * width, bias=qkv_bias)  # U_qkv of eq. 5
         self.to_out = nn.Linear(width, width)  # U_msa of eq. 8
         head_width = width // num_heads
-        self.q_norm = nn.LayerNorm(head_width, eps=norm_eps) if qk_norm else nn.Identity()
-        self.k_norm = nn.LayerNorm(head_width, eps=norm_eps) if qk_norm else nn.Identity()
+        self.q_norm = make_norm(norm, head_width, eps=norm_eps) if qk_norm else nn.Identity()
+        self.k_norm = make_norm(norm, head_width, eps=norm_eps) if qk_norm else nn.Identity()
+        # Only where it is used: layers that draw are numbered in order, and earlier runs resume with their numbers.
+        self.dropout = Dropout(dropout) if dropout else nn.Identity()
 
     def forward(
         self, tokens: Tensor, relative_keys: Tensor | None = None, num_read: int | None = None
@@ -42,14 +52,22 @@ class SelfAttention(nn.Module):
         """
         B, _, D = tokens.shape
         q, k, v = self.project(tokens, num_read)
+        if self.training and isinstance(self.dropout, Dropout):
+            # Fused kernels drop by draws of their own; ours belong to images, so the weights are written out.
+            mixed = self.dropout(self.weights_of(q, k, relative_keys)) @ v
+            return self.to_out(mixed.transpose(1, 2).reshape(B, -1, D))
         bias = None if relative_keys is None else self.relative_logits(q, relative_keys)
-        mixed = attend(q, k, v, bias=bias)  # (B, H, N, K), eqs. 6-7
+        mixed = attend(q, k, v, bias=bias, scale=self.scale)  # (B, H, N, K), eqs. 6-7
         return self.to_out(mixed.transpose(1, 2).reshape(B, -1, D))  # (B, N, D), eq. 8
 
     def weights(self, tokens: Tensor, relative_keys: Tensor | None = None) -> Tensor:
         """Return the attention matrix A (B, H, N, N) that `forward` uses; each row sums to one (eq. 6)."""
         q, k, _ = self.project(tokens)
-        logits = (q * q.shape[-1] ** -0.5) @ k.transpose(-2, -1)  # scaling q avoids a second (N, N) matrix
+        return self.weights_of(q, k, relative_keys)
+
+    def weights_of(self, q: Tensor, k: Tensor, relative_keys: Tensor | None = None) -> Tensor:
+        """Return softmax(q k^T / sqrt(K)) (eq. 6), with the logits of relative positions where there are any."""
+        logits = (q * self.factor(q)) @ k.transpose(-2, -1)  # scaling q spares a second (N, N) matrix
         if relative_keys is not None:
             logits = logits + self.relative_logits(q, relative_keys)
         return logits.softmax(dim=-1)
@@ -70,6 +88,10 @@ class SelfAttention(nn.Module):
         )  # 3 x (B, H, N, K)
         return self.q_norm(q if num_read is None else q[:, :, :num_read]), self.k_norm(k), v
 
+    def factor(self, q: Tensor) -> float:
+        """Return the factor on the logits: 1 / sqrt(K), unless the model has one of its own."""
+        return q.shape[-1] ** -0.5 if self.scale is None else self.scale
+
     def relative_logits(self, q: Tensor, relative_keys: Tensor) -> Tensor:
         """Return content queries times the keys of their offsets, scaled like content logits: (B, H, N, N).
 
@@ -78,34 +100,41 @@ class SelfAttention(nn.Module):
         R, K = q.shape[-2:]
         N = (relative_keys.shape[0] + 1) // 2
         keys = relative_keys.view(-1, self.num_heads, K).permute(1, 2, 0)  # (H, K, 2 N - 1)
-        by_offset = q @ keys.to(q.dtype) * K**-0.5  # (B, H, R, 2 N - 1)
+        by_offset = q @ keys.to(q.dtype) * self.factor(q)  # (B, H, R, 2 N - 1)
         position = torch.arange(N, device=q.device)
         # p_q - p_k, counted from the first row of keys
         offset = position[:R, None] - position[None, :] + N - 1
         return by_offset.gather(-1, offset.expand(*q.shape[:-2], R, N))
 
 
-def attend(q: Tensor, k: Tensor, v: Tensor, *, bias: Tensor | None = None) -> Tensor:
-    """Mix v (B, H, N, K) by softmax(q k^T / sqrt(K) + bias) (eqs. 6-7): fused, or written out in bf16 on CPU."""
+def attend(
+    q: Tensor, k: Tensor, v: Tensor, *, bias: Tensor | None = None, scale: float | None = None
+) -> Tensor:
+    """Mix v (B, H, N, K) by softmax(q k^T x scale + bias) (eqs. 6-7): fused, or on a CPU in bf16 written out.
+
+    The scale is 1 / sqrt(K) by default.
+    """
     num_weights = q.shape[0] * q.shape[1] * q.shape[2] * k.shape[2]
     if q.device.type != "cpu" or q.dtype != torch.bfloat16 or num_weights > MOST_WRITTEN_OUT:
-        return F.scaled_dot_product_attention(q, k, v, attn_mask=bias)
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=bias, scale=scale)
     # torch 2.13's fused kernel for bf16 on CPUs takes 2.6 times as long, forward and backward, at 197 tokens.
-    logits = (q * q.shape[-1] ** -0.5) @ k.transpose(-2, -1)
+    logits = (q * (q.shape[-1] ** -0.5 if scale is None else scale)) @ k.transpose(-2, -1)
     return (logits if bias is None else logits + bias).softmax(dim=-1) @ v
 
 
 class AttentionPooling(nn.Module):
     """Pool tokens by one learned query, then a residual MLP (multi-head attention pooling)."""
 
-    def __init__(self, width: int, *, num_heads: int, mlp: nn.Module, norm_eps: float) -> None:
+    def __init__(
+        self, width: int, *, num_heads: int, mlp: nn.Module, norm: Norm = "layer_norm", norm_eps: float = 1e-6
+    ) -> None:
         super().__init__()
         self.num_heads = num_heads
         self.probe = nn.Parameter(torch.empty(1, 1, width))
         self.to_q = nn.Linear(width, width)
         self.to_kv = nn.Linear(width, 2 * width)
         self.to_out = nn.Linear(width, width)
-        self.norm = nn.LayerNorm(width, eps=norm_eps)
+        self.norm = make_norm(norm, width, eps=norm_eps)
         self.mlp = mlp
 
     def forward(self, tokens: Tensor) -> Tensor:

@@ -15,6 +15,7 @@ from vitrine.models.config import BiTConfig
 from vitrine.models.initialisation import initialise_head, initialise_layer
 from vitrine.models.model import Model
 from vitrine.models.standardised_conv import NUM_GROUPS, StandardisedConv2d
+from vitrine.models.timm_surface import Level
 
 
 class BiT(Model):
@@ -90,6 +91,32 @@ class BiT(Model):
     def classify(self, pooled: Tensor) -> Tensor:
         """Map the representation (B, representation_width) to logits (B, K)."""
         return pooled if self.head is None else self.head(pooled)
+
+    def levels(self, images: Tensor) -> Iterator[Level]:
+        """Yield the root's map before its pooling, as timm does, and the map after each stage."""
+        yield Level(self.root_conv(images))
+        hidden = self.root(images)
+        for stage in range(len(self.stages)):
+            hidden = self.run_stage(hidden, stage=stage)
+            yield Level(hidden)
+
+    @property
+    def num_levels(self) -> int:
+        """The root and the stages."""
+        return 1 + len(self.stages)
+
+    def finish(self, level: Level, *, index: int) -> Level:
+        """Normalise the last stage's map; the others have norms of their own."""
+        return Level(F.relu(self.norm(level.values))) if index == self.num_levels - 1 else level
+
+    def forward_features(self, images: Tensor) -> Tensor:
+        """Return the normalised map of the last stage, (B, C, rows, columns)."""
+        return self.last_map(images)
+
+    def forward_head(self, features: Tensor, pre_logits: bool = False) -> Tensor:
+        """Average a normalised map (B, C, rows, columns) and map it to logits (B, K)."""
+        pooled = features.mean(dim=(2, 3))
+        return pooled if pre_logits else self.classify(pooled)
 
     def features(self, images: Tensor) -> dict[str, Tensor]:
         """Return every intermediate by name.

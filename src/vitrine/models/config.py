@@ -5,21 +5,23 @@ Sizes are (height, width). Defaults are the paper's (arXiv:2010.11929).
 
 import dataclasses
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, Protocol, TypeVar, get_args
+from typing import Any, ClassVar, Literal, Protocol, TypeVar
 
 from vitrine.errors import ConfigError
 from vitrine.models.config_checks import (
     LARGEST_DEPTH,
-    MOST_STAGES,
+    require_choices,
     require_classes,
+    require_heads,
     require_positive,
     require_sizes,
     require_types,
 )
+from vitrine.models.stem_configs import ResNetStemConfig, StemConfig  # noqa: F401 (earlier versions had it here)
 from vitrine.spelling import nearest
 
 Pooling = Literal["class_token", "average", "attention"]
-Positions = Literal["none", "learned_1d", "learned_2d", "relative", "sincos_2d"]
+Positions = Literal["none", "learned_1d", "learned_2d", "relative", "sincos_1d", "sincos_2d", "peg"]
 Placement = Literal["stem", "every_layer", "shared"]
 Resampling = Literal[
     "linear_aligned",
@@ -30,42 +32,21 @@ Resampling = Literal[
     "bicubic_offset",
     "bilinear_offset",
 ]
+Activation = Literal["gelu", "relu", "silu", "quick_gelu"]
 Gelu = Literal["tanh", "erf"]
+Norm = Literal["layer_norm", "rms_norm"]
+Initialisation = Literal["vit", "deit"]
+DropRates = Literal["linear", "constant"]
 Root = Literal["7x7", "3x3"]
 
 
+RATES = (
+    "dropout", "position_dropout", "projection_dropout", "attention_dropout", "head_dropout", "stochastic_depth",
+)  # fmt: skip
+POSITIONS_IN_PARTS = {"sincos_2d": 4, "learned_2d": 2}
+"""Kinds of positions that divide the width into so many equal parts."""
 NORM_GROUPS = 32
 BIT_WIDTH = 64
-
-
-@dataclass(frozen=True, kw_only=True)
-class ResNetStemConfig:
-    """The convolutional half of a hybrid (section 4.1): a root and post-activation bottleneck stages."""
-
-    units: tuple[int, ...] = (3, 4, 9)
-    """Bottleneck units in each stage; empty for the root alone."""
-    width: int = 64
-    norm_eps: float = 1e-6
-    standardisation_std_eps: float = 1e-5
-    standardisation_variance_eps: float = 0.0
-
-    def __post_init__(self) -> None:
-        require_types(self)
-        if len(self.units) > MOST_STAGES:
-            raise ConfigError(f"a stem has at most {MOST_STAGES} stages, got {len(self.units)}")
-        for count in self.units:
-            require_positive("stem units", count, most=LARGEST_DEPTH)
-        require_positive("stem width", self.width)
-
-    @property
-    def stride(self) -> int:
-        """Pixels per side of one cell of the feature map: 4 after the root, doubled by every further stage."""
-        return 4 * 2 ** max(len(self.units) - 1, 0)
-
-    @property
-    def out_channels(self) -> int:
-        """Channels of the feature map that the transformer sees."""
-        return 4 * self.width * 2 ** (len(self.units) - 1) if self.units else self.width
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,7 +61,7 @@ class ViTConfig:
     depth: int = 12
     num_heads: int = 12
     mlp_width: int = 3072
-    stem: ResNetStemConfig | None = None
+    stem: StemConfig | None = None
 
     num_classes: int | None = 1000
     """None leaves the head away: the model answers with its representation."""
@@ -98,25 +79,47 @@ class ViTConfig:
     has_prefix_positions: bool = True
     """Whether class (and distillation) token have position slots of their own."""
 
+    peg_layers: tuple[int, ...] = (0,)
+    """With positions `peg` (CPVT): the blocks after which a position encoding generator stands; -1 is before all."""
+
     num_registers: int = 0
     has_distillation_token: bool = False
+    num_branches: int = 1
+    """Attention layers side by side in a block, then as many MLPs (arXiv:2203.09795); 2 in DeiT III's 18x2."""
+    activation: Activation = "gelu"
     gelu: Gelu = "tanh"
+    """Form of the GELU, where that is the activation."""
+    norm: Norm = "layer_norm"
     norm_eps: float = 1e-6
     norm_after_pooling: bool = False
     """Normalise the pooled vector instead of every token (timm's average pooling)."""
     layer_scale: float | None = None
     qkv_bias: bool = True
     qk_norm: bool = False
+    attention_scale: float | None = None
+    """Factor on queries times keys; None is 1 / sqrt(channels per head) (eq. 6)."""
     dropout: float = 0.0
+    """After the positions and after every dense layer but q, k, v (appendix B.1), except as the next two say."""
+    position_dropout: float | None = None
+    projection_dropout: float | None = None
+    attention_dropout: float = 0.0
+    """Of attention weights. Fused kernels draw no numbers per image, so training then writes the weights out."""
+    head_dropout: float = 0.0
+    """Of the head's input."""
     stochastic_depth: float = 0.0
     """Drop rate of the last block's branches; earlier blocks less, in a line from 0."""
+    drop_rates: DropRates = "linear"
+    """`constant` gives every block the rate `stochastic_depth` (DeiT III)."""
+    initialisation: Initialisation = "vit"
+    """How fresh weights are drawn: as by ViT's authors, or by DeiT's and those of its descendants."""
     activation_checkpointing: bool = False
 
     def __post_init__(self) -> None:
         require_types(self)
         for name in ("channels", "width", "num_heads", "mlp_width"):
             require_positive(name, getattr(self, name))
-        require_positive("depth", self.depth, most=LARGEST_DEPTH)
+        for name in ("depth", "num_branches"):
+            require_positive(name, getattr(self, name), most=LARGEST_DEPTH)
         for name in ("image_size", "patch_size"):
             require_sizes(name, getattr(self, name))
         require_choices(self)
@@ -124,19 +127,14 @@ class ViTConfig:
             require_classes(self.num_classes)
         if self.representation_width is not None:
             require_positive("representation_width", self.representation_width)
-        if self.width % self.num_heads:
-            fits = [heads for heads in range(1, self.width + 1) if self.width % heads == 0]
-            below = max(heads for heads in fits if heads < self.num_heads)
-            above = min((heads for heads in fits if heads > self.num_heads), default=self.width)
-            raise ConfigError(
-                f"width must be a multiple of num_heads, got {self.width} and {self.num_heads}; "
-                f"nearest num_heads that fit: {below} and {above}"
-            )
+        require_heads(self.width, self.num_heads)
         require_tiling(self.image_size, self.token_stride)
-        if self.positions == "sincos_2d" and self.width % 4:
-            raise ConfigError(f"sincos_2d positions need a width that is a multiple of 4, got {self.width}")
-        if self.positions == "learned_2d" and self.width % 2:
-            raise ConfigError(f"learned_2d positions need an even width, got {self.width}")
+        for positions, step in POSITIONS_IN_PARTS.items():
+            if self.positions == positions and self.width % step:
+                raise ConfigError(
+                    f"{positions} positions need a width that is a multiple of {step}, got {self.width}"
+                )
+        require_peg_layers(self)
         if self.pooling == "class_token" and self.has_class_token is False:
             raise ConfigError(
                 "pooling='class_token' needs a class token, got has_class_token=False; use 'average'"
@@ -145,9 +143,20 @@ class ViTConfig:
             raise ConfigError(f"a distillation token goes with pooling='class_token', got {self.pooling!r}")
         if self.num_registers:
             require_positive("num_registers", self.num_registers)
-        for name in ("dropout", "stochastic_depth"):
-            if not 0 <= getattr(self, name) < 1:
-                raise ConfigError(f"{name} must be at least 0 and below 1, got {getattr(self, name)}")
+        for name in RATES:
+            rate = getattr(self, name)
+            if rate is not None and not 0 <= rate < 1:
+                raise ConfigError(f"{name} must be at least 0 and below 1, got {rate}")
+
+    @property
+    def position_drop_rate(self) -> float:
+        """Dropout rate after the positions."""
+        return self.dropout if self.position_dropout is None else self.position_dropout
+
+    @property
+    def projection_drop_rate(self) -> float:
+        """Dropout rate after the dense layers of blocks."""
+        return self.dropout if self.projection_dropout is None else self.projection_dropout
 
     @property
     def token_stride(self) -> tuple[int, int]:
@@ -209,8 +218,7 @@ class BiTConfig:
         require_sizes("image_size", self.image_size)
         if self.width % NORM_GROUPS:
             raise ConfigError(f"width must be a multiple of {NORM_GROUPS} (group norm), got {self.width}")
-        if self.root not in get_args(Root):
-            raise ConfigError(f"root must be one of {', '.join(get_args(Root))}, got {self.root!r}")
+        require_choices(self)
         if self.num_classes is not None:
             require_classes(self.num_classes)
         # The root and three strides reduce this many pixels to one cell; smaller images leave only padding.
@@ -288,20 +296,22 @@ def require_tiling(image_size: tuple[int, int], stride: tuple[int, int]) -> None
     )
 
 
-def require_choices(config: ViTConfig) -> None:
-    """Refuse a value that is not one of a field's choices; the error names the nearest one."""
-    for name, kind in (
-        ("pooling", Pooling),
-        ("positions", Positions),
-        ("position_placement", Placement),
-        ("position_resampling", Resampling),
-        ("gelu", Gelu),
-    ):
-        given, choices = getattr(config, name), get_args(kind)
-        if given not in choices:
-            raise ConfigError(
-                f"{name} must be one of {', '.join(choices)}, got {given!r}; nearest: {nearest(given, choices)[0]}"
-            )
+def require_peg_layers(config: ViTConfig) -> None:
+    """Refuse position encoding generators that no block would read, or that stand in no order."""
+    if config.positions != "peg":
+        return
+    layers, last = config.peg_layers, config.depth - 2
+    if list(layers) != sorted(set(layers)) or not layers or not -1 <= layers[0] <= layers[-1] <= last:
+        raise ConfigError(
+            f"peg_layers must be blocks from -1 to {last} in ascending order, got {layers}",
+            option="peg_layers",
+        )
+    if config.position_placement != "stem":
+        raise ConfigError(
+            "peg_layers places position encoding generators; position_placement must be 'stem', got "
+            f"{config.position_placement!r}",
+            option="position_placement",
+        )
 
 
 def checked_layer(layer: int, depth: int) -> int:

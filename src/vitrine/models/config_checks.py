@@ -59,6 +59,19 @@ def require_positive(name: str, value: int, *, most: int = LARGEST_WIDTH) -> Non
         raise ConfigError(f"{name} must be at most {most:,}, got {value:.3g}")
 
 
+def require_heads(width: int, num_heads: int) -> None:
+    """Refuse heads that do not divide the width, naming the nearest numbers that do."""
+    if width % num_heads == 0:
+        return
+    fits = [heads for heads in range(1, width + 1) if width % heads == 0]
+    below = max(heads for heads in fits if heads < num_heads)
+    above = min((heads for heads in fits if heads > num_heads), default=width)
+    raise ConfigError(
+        f"width must be a multiple of num_heads, got {width} and {num_heads}; "
+        f"nearest num_heads that fit: {below} and {above}"
+    )
+
+
 def require_sizes(name: str, size: tuple[int, int]) -> None:
     """Refuse a value that is not a height and a width in pixels."""
     if len(size) != 2:

@@ -1,4 +1,4 @@
-"""The cost of a model without running it: parameters, multiply-adds, memory. Pure arithmetic, no torch.
+"""What a model costs: parameters, multiply-adds, memory. Arithmetic; only a registered network is run to be counted.
 
 Letters as in the paper: N patches, T tokens, D width, M MLP width, H heads.
 """
@@ -6,13 +6,26 @@ Letters as in the paper: N patches, T tokens, D width, M MLP width, H heads.
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from vitrine.models.config import BiTConfig, ModelConfig, ResNetStemConfig, ViTConfig
+from vitrine.models.cnn_stem import counted_cnn
+from vitrine.models.config import BiTConfig, ModelConfig, ViTConfig
 from vitrine.models.families import family_of
+from vitrine.models.stem_configs import (
+    CnnStemConfig,
+    HMlpStemConfig,
+    ResNetStemConfig,
+    StemConfig,
+    TokensToTokenConfig,
+)
 
 # A backward pass costs twice a forward pass; a multiply-add is two operations.
 TRAINING_FLOPS_PER_MAC = 6
 # Kept for the backward pass: the convolution's output (the norm reads it) and the ReLU's output.
 KEPT_MAPS = 2
+PEG_CELLS = 9  # of the kernel of a position encoding generator
+# Numbers of the MLP's width that the backward pass reads: both sides of the activation; a ReLU's output alone tells.
+KEPT_BY_ACTIVATION = {"gelu": 2, "relu": 1, "silu": 2, "quick_gelu": 3}
+# Weights before and after dropout, and what was kept of them.
+KEPT_BY_ATTENTION_DROPOUT = 3
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,9 +78,15 @@ def vit_cost(config: ViTConfig) -> Cost:
     block_params, block_macs, block_kept = block_cost(config)
     params += L * block_params
     macs += L * block_macs
-    params += 2 * D  # the final norm
+    if config.positions == "peg":
+        macs += len(config.peg_layers) * N * PEG_CELLS * D
+        kept += len(config.peg_layers) * T * D
+    params += norm_params(config, D)  # the final norm
+    if isinstance(config.stem, HMlpStemConfig):
+        params += 2 * D
+        kept += N * D
     if config.pooling == "attention":
-        params += D + 4 * (D * D + D) + 2 * D + 2 * D * M + M + D
+        params += D + 4 * (D * D + D) + norm_params(config, D) + 2 * D * M + M + D
         macs += 2 * D * D + 2 * T * D * D + 2 * T * D + 2 * D * M
     R = config.representation_width
     if R:
@@ -92,24 +111,31 @@ def vit_cost(config: ViTConfig) -> Cost:
 def block_cost(config: ViTConfig) -> tuple[int, int, int]:
     """Count one encoder layer (eqs. 2 and 3): parameters, multiply-adds, numbers kept for backward."""
     D, M, T, H = config.width, config.mlp_width, config.num_tokens, config.num_heads
-    params = 4 * D * D + 2 * D * M + 9 * D + M
+    params = 4 * D * D + 2 * D * M + 5 * D + M + 2 * norm_params(config, D)
     macs = T * (4 * D * D + 2 * D * M) + 2 * T * T * D
-    # Inputs of both norms and their outputs, q k v, the mixed values, both sides of the GELU; softmax sums.
-    kept = T * (8 * D + 2 * M + H)
+    # Inputs of both norms and their outputs, q k v, the mixed values, what the activation keeps; softmax sums.
+    kept = T * (8 * D + KEPT_BY_ACTIVATION[config.activation] * M + H)
     if not config.qkv_bias:
         params -= 3 * D
     if config.layer_scale is not None:
         params += 2 * D
         kept += 2 * T * D
     if config.qk_norm:
-        params += 4 * (D // H)
+        params += 2 * norm_params(config, D // H)
         kept += 2 * T * D
     if config.positions == "relative":
         macs += T * (2 * T - 1) * D
         kept += T * (3 * T - 1) * H
-    if config.dropout:
+    if config.projection_drop_rate:
         kept += T * (2 * D + M)
-    return params, macs, kept
+    if config.attention_dropout:
+        kept += KEPT_BY_ATTENTION_DROPOUT * T * T * H
+    return config.num_branches * params, config.num_branches * macs, config.num_branches * kept
+
+
+def norm_params(config: ViTConfig, width: int) -> int:
+    """Count a norm's gains and, in a LayerNorm, biases."""
+    return 2 * width if config.norm == "layer_norm" else width
 
 
 def position_params(config: ViTConfig) -> int:
@@ -118,6 +144,8 @@ def position_params(config: ViTConfig) -> int:
     table = {
         "none": 0,
         "sincos_2d": 0,
+        "peg": len(config.peg_layers) * (PEG_CELLS + 1) * D,
+        "sincos_1d": (config.num_position_slots + rows * columns) * D,
         "learned_1d": (config.num_position_slots + rows * columns) * D,
         "learned_2d": config.num_position_slots * D + (rows + columns) * (D // 2),
         "relative": (2 * config.num_tokens - 1) * D,
@@ -152,13 +180,54 @@ class Conv:
         return self.out_channels * self.rows * self.columns
 
 
-def stem_cost(config: ResNetStemConfig, *, channels: int, image_size: tuple[int, int]) -> Cost:
-    """Count a hybrid's ResNet; every convolution is followed by a norm of its own."""
+def stem_cost(config: StemConfig, *, channels: int, image_size: tuple[int, int]) -> Cost:
+    """Count what makes a hybrid's feature map."""
+    if isinstance(config, CnnStemConfig):
+        params, macs, kept = counted_cnn(config, channels=channels, image_size=image_size)
+        return map_cost(params=params, macs=macs, kept=kept)
+    if isinstance(config, TokensToTokenConfig):
+        return tokens_to_token_cost(config, channels=channels, image_size=image_size)
+    if isinstance(config, HMlpStemConfig):
+        W, cells = config.width, image_size[0] * image_size[1] // 16  # of 4 x 4 pixels
+        first, second = 16 * channels * W, 4 * W * W
+        return map_cost(
+            params=first + second + 2 * 3 * W,  # biases, gains and biases of the norms
+            macs=cells * first + cells // 4 * second,
+            kept=(KEPT_MAPS + 1) * W * (cells + cells // 4),
+        )
     convs = list(stem_convs(config, channels=channels, image_size=image_size))
-    kept = KEPT_MAPS * sum(conv.outputs for conv in convs)
-    return Cost(
+    return map_cost(
         params=sum(conv.params for conv in convs),
         macs=sum(conv.macs for conv in convs),
+        kept=KEPT_MAPS * sum(conv.outputs for conv in convs),
+    )
+
+
+def tokens_to_token_cost(config: TokensToTokenConfig, *, channels: int, image_size: tuple[int, int]) -> Cost:
+    """Count a tokens-to-token module: projections, attention and MLP of every layer, on more tokens the earlier."""
+    T, F = config.token_width, config.num_features
+    params, macs, kept, (rows, columns) = 0, 0, 0, image_size
+    for i, (kernel, stride) in enumerate(zip(config.kernels[:-1], config.strides[:-1], strict=True)):
+        rows, columns = rows // stride, columns // stride
+        N, gathered = rows * columns, kernel**2 * (T if i else channels)
+        dense = 3 * T * gathered + 3 * T * T  # keys, queries and values; output; both layers of the MLP
+        params += dense + 2 * gathered + 3 * T + 2 * T  # norms and biases
+        macs += N * dense
+        kept += N * (2 * gathered + 9 * T)
+        if config.mixing == "performer":
+            params += 3 * T + F * T
+            macs += N * F * (4 * T + 1)
+            kept += N * (2 * T + 4 * F)
+        else:
+            macs += 2 * N * N * T
+    return map_cost(params=params, macs=macs, kept=kept + rows * columns * T)
+
+
+def map_cost(*, params: int, macs: int, kept: int) -> Cost:
+    """Put together the cost of a stem, which keeps feature maps and has no tokens."""
+    return Cost(
+        params=params,
+        macs=macs,
         tokens=None,
         activations=0,
         checkpointed_activations=0,

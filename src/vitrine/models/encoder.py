@@ -4,28 +4,38 @@ Shapes: B images, N tokens, D width.
 """
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
-from vitrine.models.attention import SelfAttention
-from vitrine.models.config import Gelu, ViTConfig
+from vitrine.models.attention import AttentionPooling, SelfAttention
+from vitrine.models.config import Activation, Gelu, Norm, ViTConfig
 from vitrine.models.dropout import Dropout, StochasticDepth
+from vitrine.models.norms import activation_of, make_norm
+
+MLP_RATIO = 4  # hidden width of the MLP, in widths (Table 1)
 
 
 class Mlp(nn.Module):
-    """Two dense layers with a GELU between them, each followed by dropout."""
+    """Two dense layers with an activation between, each followed by dropout."""
 
-    def __init__(self, width: int, *, hidden_width: int, gelu: Gelu, dropout: float = 0.0) -> None:
+    def __init__(
+        self,
+        width: int,
+        *,
+        hidden_width: int,
+        activation: Activation = "gelu",
+        gelu: Gelu = "tanh",
+        dropout: float = 0.0,
+    ) -> None:
         super().__init__()
         self.expand = nn.Linear(width, hidden_width)
         self.contract = nn.Linear(hidden_width, width)
         self.hidden_dropout, self.dropout = Dropout(dropout), Dropout(dropout)
-        self.approximate = "tanh" if gelu == "tanh" else "none"
+        self.activation, self.gelu = activation, gelu
+        self.activate = activation_of(activation, gelu=gelu)
 
     def forward(self, tokens: Tensor) -> Tensor:
         """Map tokens (..., D) to (..., D)."""
-        hidden = self.hidden_dropout(F.gelu(self.expand(tokens), approximate=self.approximate))
-        return self.dropout(self.contract(hidden))
+        return self.dropout(self.contract(self.hidden_dropout(self.activate(self.expand(tokens)))))
 
 
 class LayerScale(nn.Module):
@@ -34,7 +44,7 @@ class LayerScale(nn.Module):
     def __init__(self, width: int, *, initial: float) -> None:
         super().__init__()
         self.initial = initial
-        self.gain = nn.Parameter(torch.empty(width))
+        self.gain = nn.Parameter(torch.full((width,), initial))
 
     def forward(self, branch: Tensor) -> Tensor:
         """Scale a branch (B, N, D)."""
@@ -42,28 +52,42 @@ class LayerScale(nn.Module):
 
 
 class Block(nn.Module):
-    """One encoder layer: attention, then MLP, each pre-normalised and added to the tokens."""
+    """One encoder layer: attention, then MLP, each pre-normalised and added to the tokens.
 
-    def __init__(self, config: ViTConfig, *, drop_rate: float) -> None:
+    Usable alone, `Block(384, num_heads=6)`: then its layers begin as torch begins them, `initialise_layer` fills them
+    as the paper does. `drop_rate` is the rate of stochastic depth of both branches.
+    """
+
+    def __init__(
+        self,
+        width: int,
+        *,
+        num_heads: int,
+        mlp_width: int | None = None,
+        qkv_bias: bool = True,
+        qk_norm: bool = False,
+        attention_scale: float | None = None,
+        layer_scale: float | None = None,
+        activation: Activation = "gelu",
+        gelu: Gelu = "tanh",
+        norm: Norm = "layer_norm",
+        norm_eps: float = 1e-6,
+        dropout: float = 0.0,
+        attention_dropout: float = 0.0,
+        drop_rate: float = 0.0,
+    ) -> None:
         super().__init__()
-        D = config.width
-
-        def scale() -> nn.Module:
-            return nn.Identity() if config.layer_scale is None else LayerScale(D, initial=config.layer_scale)
-
-        self.norm_1 = nn.LayerNorm(D, eps=config.norm_eps)
+        hidden = MLP_RATIO * width if mlp_width is None else mlp_width
+        self.norm_1 = make_norm(norm, width, eps=norm_eps)
         self.attention = SelfAttention(
-            D,
-            num_heads=config.num_heads,
-            qkv_bias=config.qkv_bias,
-            qk_norm=config.qk_norm,
-            norm_eps=config.norm_eps,
-        )
-        self.scale_1 = scale()
-        self.norm_2 = nn.LayerNorm(D, eps=config.norm_eps)
-        self.mlp = Mlp(D, hidden_width=config.mlp_width, gelu=config.gelu, dropout=config.dropout)
-        self.scale_2 = scale()
-        self.dropout = Dropout(config.dropout)
+            width, num_heads=num_heads, qkv_bias=qkv_bias, qk_norm=qk_norm, norm=norm, norm_eps=norm_eps,
+            scale=attention_scale, dropout=attention_dropout,
+        )  # fmt: skip
+        self.scale_1 = gain(layer_scale, width)
+        self.norm_2 = make_norm(norm, width, eps=norm_eps)
+        self.mlp = Mlp(width, hidden_width=hidden, activation=activation, gelu=gelu, dropout=dropout)
+        self.scale_2 = gain(layer_scale, width)
+        self.dropout = Dropout(dropout)
         self.stochastic_depth_1 = StochasticDepth(drop_rate)
         self.stochastic_depth_2 = StochasticDepth(drop_rate)
 
@@ -71,11 +95,79 @@ class Block(nn.Module):
         self, tokens: Tensor, relative_keys: Tensor | None = None, num_read: int | None = None
     ) -> Tensor:
         """Map tokens (B, N, D) to (B, N, D); with `num_read`, only the first `num_read` of them."""
-        mixed = self.dropout(self.attention(self.norm_1(tokens), relative_keys, num_read))
+        mixed = self.mix(tokens, relative_keys, num_read)
         tokens = tokens if num_read is None else tokens[:, :num_read]
-        tokens = tokens + self.stochastic_depth_1(self.scale_1(mixed))  # eq. 2
-        return tokens + self.stochastic_depth_2(self.scale_2(self.mlp(self.norm_2(tokens))))  # eq. 3
+        tokens = tokens + mixed  # eq. 2
+        return tokens + self.transform(tokens)  # eq. 3
+
+    def mix(self, tokens: Tensor, relative_keys: Tensor | None = None, num_read: int | None = None) -> Tensor:
+        """Return what attention adds to the tokens (B, N, D), or to the first `num_read` of them."""
+        mixed = self.dropout(self.attention(self.norm_1(tokens), relative_keys, num_read))
+        return self.stochastic_depth_1(self.scale_1(mixed))
+
+    def transform(self, tokens: Tensor) -> Tensor:
+        """Return what the MLP adds to the tokens (B, N, D)."""
+        return self.stochastic_depth_2(self.scale_2(self.mlp(self.norm_2(tokens))))
 
     def attention_weights(self, tokens: Tensor, relative_keys: Tensor | None = None) -> Tensor:
         """Return the attention matrix (B, H, N, N) that `forward` uses on the same tokens."""
         return self.attention.weights(self.norm_1(tokens), relative_keys)
+
+
+class ParallelBlock(nn.Module):
+    """Attention layers side by side, then MLPs side by side (arXiv:2203.09795, section 3): wider, not deeper.
+
+    Each branch has its own norms and gains: it is a `Block` whose halves are added with those of the others.
+    """
+
+    def __init__(self, branches: list[Block]) -> None:
+        super().__init__()
+        self.branches = nn.ModuleList(branches)
+
+    def forward(
+        self, tokens: Tensor, relative_keys: Tensor | None = None, num_read: int | None = None
+    ) -> Tensor:
+        """Map tokens (B, N, D) to (B, N, D); with `num_read`, only the first `num_read` of them."""
+        mixed = [branch.mix(tokens, relative_keys, num_read) for branch in self.parts]
+        tokens = sum(mixed, tokens if num_read is None else tokens[:, :num_read])
+        return sum((branch.transform(tokens) for branch in self.parts), tokens)
+
+    @property
+    def parts(self) -> list[Block]:
+        """The branches, with their type."""
+        return [branch for branch in self.branches if isinstance(branch, Block)]
+
+    def attention_weights(self, tokens: Tensor, relative_keys: Tensor | None = None) -> Tensor:
+        """Return the attention matrices of all branches, their heads one after the other."""
+        return torch.cat([branch.attention_weights(tokens, relative_keys) for branch in self.parts], dim=1)
+
+
+def gain(layer_scale: float | None, width: int) -> nn.Module:
+    """Create the gains at the end of a branch, or none."""
+    return nn.Identity() if layer_scale is None else LayerScale(width, initial=layer_scale)
+
+
+def encoder_layer(config: ViTConfig, *, layer: int) -> Block | ParallelBlock:
+    """Create layer number `layer` of a model."""
+    rate = config.stochastic_depth
+    if config.drop_rates == "linear":
+        rate = rate * layer / max(config.depth - 1, 1)
+    blocks = [
+        Block(
+            config.width, num_heads=config.num_heads, mlp_width=config.mlp_width, qkv_bias=config.qkv_bias,
+            qk_norm=config.qk_norm, attention_scale=config.attention_scale, layer_scale=config.layer_scale,
+            activation=config.activation, gelu=config.gelu, norm=config.norm, norm_eps=config.norm_eps,
+            dropout=config.projection_drop_rate, attention_dropout=config.attention_dropout,
+            drop_rate=rate,
+        )
+        for _ in range(config.num_branches)
+    ]  # fmt: skip
+    return blocks[0] if config.num_branches == 1 else ParallelBlock(blocks)
+
+
+def attention_pooling(config: ViTConfig) -> AttentionPooling:
+    """Create the pooling that attends from one learned query."""
+    mlp = Mlp(config.width, hidden_width=config.mlp_width, activation=config.activation, gelu=config.gelu)
+    return AttentionPooling(
+        config.width, num_heads=config.num_heads, mlp=mlp, norm=config.norm, norm_eps=config.norm_eps
+    )

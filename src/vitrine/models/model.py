@@ -10,9 +10,10 @@ from torch import Tensor, nn
 
 from vitrine.errors import ConfigError
 from vitrine.models.config import ModelConfig, checked_layer
+from vitrine.models.timm_surface import TimmSurface
 
 
-class Model(nn.Module):
+class Model(TimmSurface):
     """Map images (B, C, height, width) to logits (B, K), or to the representation where there is no head."""
 
     config: ModelConfig

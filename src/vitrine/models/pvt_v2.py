@@ -109,6 +109,14 @@ class PVTv2(Pyramid):
         normed: Tensor = self.stages[stage].get_submodule("norm")(tokens)
         return normed
 
+    def forward_features(self, images: Tensor) -> Tensor:
+        """Return the map of the last stage, (B, R, rows, columns), as timm does."""
+        return self.last_map(images)
+
+    def forward_head(self, features: Tensor, pre_logits: bool = False) -> Tensor:
+        """Average a map (B, R, rows, columns) and map it to logits."""
+        return super().forward_head(features.flatten(2).transpose(1, 2), pre_logits)
+
     def pool(self, tokens: Tensor) -> Tensor:
         """Average the tokens of the last stage: (B, R)."""
         return tokens.mean(dim=1)

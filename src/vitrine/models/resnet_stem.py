@@ -6,8 +6,8 @@ Shapes: B images, C channels, rows x columns.
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from vitrine.models.config import ResNetStemConfig
 from vitrine.models.standardised_conv import NUM_GROUPS, StandardisedConv2d
+from vitrine.models.stem_configs import ResNetStemConfig
 
 
 class ResNetStem(nn.Module):

@@ -57,7 +57,7 @@ class TNT(Model):
         """Fill every parameter as the authors do; a model on the meta device has nothing to fill."""
         if self.norm.weight.is_meta:
             return
-        initialise_like_deit(self, tables=(self.class_token, self.word_positions, self.positions.table))
+        initialise_like_deit(self, tables=(self.class_token, self.word_positions))
 
     def forward(self, images: Tensor) -> Tensor:
         """Map normalised images (B, C, height, width) to logits (B, K)."""

@@ -7,14 +7,21 @@ import re
 from typing import Any
 
 from vitrine.errors import ConfigError, TryVerb
-from vitrine.models.config import BiTConfig, ModelConfig, ResNetStemConfig, ViTConfig, as_size, with_options
+from vitrine.models.config import BiTConfig, ModelConfig, ViTConfig, as_size, shown, with_options
+from vitrine.models.deit3 import VARIANTS as DEIT3_VARIANTS
+from vitrine.models.deit3 import read_deit3
 from vitrine.models.families import named_variant, variant_names
+from vitrine.models.stem_configs import ResNetStemConfig
+from vitrine.models.stems import stem_named
+from vitrine.models.timm_keywords import in_our_words
 from vitrine.spelling import nearest
 
 # Table 1, and two smaller models of the authors' later work: width, depth, heads, MLP width.
 SHAPES: dict[str, dict[str, Any]] = {
     "Ti": {"width": 192, "depth": 12, "num_heads": 3, "mlp_width": 768},
     "S": {"width": 384, "depth": 12, "num_heads": 6, "mlp_width": 1536},
+    # Figures 4 and 5: "all hidden dimensions halved". The number of heads is none, so it stays ViT-B's.
+    "b": {"width": 384, "depth": 12, "num_heads": 12, "mlp_width": 1536},
     "B": {"width": 768, "depth": 12, "num_heads": 12, "mlp_width": 3072},
     "L": {"width": 1024, "depth": 24, "num_heads": 16, "mlp_width": 4096},
     "H": {"width": 1280, "depth": 32, "num_heads": 16, "mlp_width": 5120},
@@ -33,12 +40,14 @@ VARIANTS = (
     "ViT-Ti/16",
     "ViT-S/32",
     "ViT-S/16",
+    "ViT-b/32",
     "ViT-B/32",
     "ViT-B/16",
     "ViT-B/8",
     "ViT-L/32",
     "ViT-L/16",
     "ViT-H/14",
+    *DEIT3_VARIANTS,
     "R+ViT-Ti/16",
     "R26+ViT-S/32",
     "R50+ViT-B/32",
@@ -70,12 +79,28 @@ def configure(
     `image_size` is the name's own (`vit_base_patch16_384`) or 224 where it is not given.
     """
     config, named_size = resolve(name)
+    options = in_our_words(options, config)
+    channels, image_size = options.pop("channels", channels), options.pop("image_size", image_size)
     if "patch_size" in options:
         options["patch_size"] = as_size(options["patch_size"])
+    if isinstance(config, ViTConfig) and isinstance(options.get("stem"), str):
+        options |= with_stem(config, options)
     size = as_size(image_size if image_size is not None else named_size or 224)
     return with_options(
         config, {"num_classes": num_classes, "image_size": size, "channels": channels, **options}
     )
+
+
+def with_stem(config: ViTConfig, options: dict[str, Any]) -> dict[str, Any]:
+    """Return the options that put a stem, given by its name, before a ViT whose patches stay as large in pixels."""
+    stem = stem_named(options["stem"], width=options.get("width", config.width))
+    height, width = options.get("patch_size", config.patch_size)
+    if height % stem.stride or width % stem.stride:
+        raise ConfigError(
+            f"patches must be a multiple of {stem.stride} pixels, the stride of the stem {options['stem']!r}, "
+            f"got {shown((height, width))}"
+        )
+    return {"stem": stem, "patch_size": (height // stem.stride, width // stem.stride)}
 
 
 def resolve(name: str) -> tuple[ModelConfig, int | None]:
@@ -83,7 +108,15 @@ def resolve(name: str) -> tuple[ModelConfig, int | None]:
     registered = named_variant(name.strip())
     if registered is not None:
         return registered, registered.image_size[0]
-    for read in (read_vit, read_hybrid, read_bit, read_timm_vit, read_timm_hybrid, read_torchvision):
+    for read in (
+        read_deit3,
+        read_vit,
+        read_hybrid,
+        read_bit,
+        read_timm_vit,
+        read_timm_hybrid,
+        read_torchvision,
+    ):
         found = read(name.strip())
         if found is not None:
             return found
@@ -103,7 +136,9 @@ def read_vit(name: str) -> Found | None:
     match = re.fullmatch(r"(?:ViT[-_])?(Ti|S|B|L|H)/(\d+)(?:x(\d+))?", name, re.IGNORECASE)
     if match is None:
         return None
-    return vit(shape(match[1]), patch_size=(int(match[2]), int(match[3] or match[2]))), None
+    # The paper writes ViT-b for a ViT-B of half the width; a name all in lower case means ViT-B as before.
+    size = SHAPES["b"] if name.startswith("ViT") and match[1] == "b" else shape(match[1])
+    return vit(size, patch_size=(int(match[2]), int(match[3] or match[2]))), None
 
 
 def read_hybrid(name: str) -> Found | None:
@@ -131,9 +166,10 @@ def read_bit(name: str) -> Found | None:
 
 
 def read_timm_vit(name: str) -> Found | None:
-    """Read names like vit_base_patch16_224 and deit_small_patch16_224, with any tag after a dot."""
+    """Read names like vit_base_patch16_224 and vit_small_patch16_18x2_224, with any tag after a dot."""
     match = re.fullmatch(
-        r"(vit|deit)_(tiny|small|base|large|huge)_(distilled_)?patch(\d+)(_gap)?(?:_(\d+))?(?:\..*)?", name
+        r"(vit|deit)_(tiny|small|base|large|huge)_(distilled_)?patch(\d+)(_gap)?(?:_(\d+)x(\d))?(?:_(\d+))?(?:\..*)?",
+        name,
     )
     if match is None:
         return None
@@ -143,7 +179,10 @@ def read_timm_vit(name: str) -> Found | None:
         config = with_options(config, {"has_distillation_token": True})
     if match[5]:
         config = with_options(config, {"pooling": "average"})
-    return config, int(match[6]) if match[6] else None
+    if match[6]:  # "Three things everyone should know about Vision Transformers", with LayerScale
+        options = {"depth": int(match[6]), "num_branches": int(match[7]), "layer_scale": 1e-5}
+        config = with_options(config, options)
+    return config, int(match[8]) if match[8] else None
 
 
 def read_timm_hybrid(name: str) -> Found | None:

@@ -11,20 +11,20 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from vitrine.models.attention import AttentionPooling
-from vitrine.models.config import ViTConfig, require_tiling
+from vitrine.errors import ConfigError
+from vitrine.models.config import ViTConfig, require_tiling, with_options
 from vitrine.models.dropout import Dropout
-from vitrine.models.encoder import Block, Mlp
-from vitrine.models.initialisation import (
-    POSITION_STD,
-    REGISTER_STD,
-    initialise_head,
-    initialise_layer,
-    lecun_normal_,
-)
+from vitrine.models.encoder import Block, ParallelBlock, attention_pooling, encoder_layer
+from vitrine.models.hmlp_stem import PatchNorm
+from vitrine.models.initialisation import initialise_vit
 from vitrine.models.model import Model, wanted_layers
+from vitrine.models.norms import make_norm
+from vitrine.models.patches import cut_patches
 from vitrine.models.positions import Grid, position_tables
-from vitrine.models.resnet_stem import ResNetStem
+from vitrine.models.stem_configs import HMlpStemConfig
+from vitrine.models.stems import build_stem
+from vitrine.models.timm_keywords import POOLINGS
+from vitrine.models.timm_surface import Level
 from vitrine.models.touched import has_global_hooks, is_as_built, is_plain
 
 
@@ -37,13 +37,15 @@ class ViT(Model):
         super().__init__()
         self.config = config
         D = config.width
-        self.stem = ResNetStem(config.stem, channels=config.channels) if config.stem else nn.Identity()
+        self.stem = build_stem(config.stem, channels=config.channels)
         self.patch_projection = nn.Conv2d(  # holds E of eq. 1, in the shape of a convolution kernel
             config.stem.out_channels if config.stem else config.channels,
             D,
             kernel_size=config.patch_size,
             stride=config.patch_size,
         )
+        # The third batch norm of the hMLP stem; elsewhere patches are not normalised.
+        self.patch_norm = PatchNorm(D) if isinstance(config.stem, HMlpStemConfig) else nn.Identity()
         self.class_token = nn.Parameter(torch.empty(1, 1, D)) if config.reads_class_token else None
         self.distillation_token = (
             nn.Parameter(torch.empty(1, 1, D)) if config.has_distillation_token else None
@@ -52,24 +54,13 @@ class ViT(Model):
             nn.Parameter(torch.empty(1, config.num_registers, D)) if config.num_registers else None
         )
         self.positions = nn.ModuleList(position_tables(config))
-        self.dropout = Dropout(config.dropout)
-        steps = max(config.depth - 1, 1)
-        self.blocks = nn.ModuleList(
-            Block(config, drop_rate=config.stochastic_depth * i / steps) for i in range(config.depth)
-        )
-        self.norm = nn.LayerNorm(D, eps=config.norm_eps)
-        self.attention_pooling = (
-            AttentionPooling(
-                D,
-                num_heads=config.num_heads,
-                mlp=Mlp(D, hidden_width=config.mlp_width, gelu=config.gelu),
-                norm_eps=config.norm_eps,
-            )
-            if config.pooling == "attention"
-            else None
-        )
+        self.dropout = Dropout(config.position_drop_rate)
+        self.blocks = nn.ModuleList(encoder_layer(config, layer=layer) for layer in range(config.depth))
+        self.norm = make_norm(config.norm, D, eps=config.norm_eps)
+        self.attention_pooling = attention_pooling(config) if config.pooling == "attention" else None
         R = config.representation_width
         self.representation = nn.Linear(D, R) if R else None
+        self.head_dropout = Dropout(config.head_dropout) if config.head_dropout else nn.Identity()
         K = config.num_classes
         self.head = nn.Linear(R or D, K) if K else None
         self.distillation_head = nn.Linear(D, K) if K and config.has_distillation_token else None
@@ -80,23 +71,7 @@ class ViT(Model):
         """Fill every parameter as the authors do; a model on the meta device has nothing to fill."""
         if self.norm.weight.is_meta:
             return
-        for module in self.modules():
-            initialise_layer(module)
-        for table in self.positions:
-            for parameter in table.parameters():  # fixed sines and cosines have none
-                nn.init.normal_(parameter, std=POSITION_STD)
-        for token in (self.class_token, self.distillation_token):
-            if token is not None:
-                nn.init.zeros_(token)
-        if self.registers is not None:
-            nn.init.normal_(self.registers, std=REGISTER_STD)
-        if self.representation is not None:
-            lecun_normal_(self.representation.weight)
-            nn.init.zeros_(self.representation.bias)
-        for head in (self.head, self.distillation_head):
-            initialise_head(head, bias=self.config.head_bias)
-        if isinstance(self.stem, ResNetStem):
-            self.stem.zero_branches()
+        initialise_vit(self)
 
     def forward(self, images: Tensor) -> Tensor:
         """Map normalised images (B, C, height, width) to logits (B, K)."""
@@ -125,11 +100,12 @@ class ViT(Model):
         """Cut images or feature maps into patches and project each: (B, N, D), and their grid."""
         if not is_plain(self.patch_projection, nn.Conv2d):
             projected: Tensor = self.patch_projection(maps)  # (B, D, GH, GW)
-            return projected.flatten(2).transpose(1, 2), (projected.shape[2], projected.shape[3])
-        patches, grid = cut_patches(maps, self.config.patch_size)
+            patches = projected.flatten(2).transpose(1, 2)
+            return self.patch_norm(patches), (projected.shape[2], projected.shape[3])
+        pieces, grid = cut_patches(maps, self.config.patch_size)
         # One matrix product, as in eq. 1; the equivalent convolution is several times slower on a GPU.
         kernel = self.patch_projection.weight.flatten(1)
-        return F.linear(patches, kernel, self.patch_projection.bias), grid
+        return self.patch_norm(F.linear(pieces, kernel, self.patch_projection.bias)), grid
 
     def assemble(self, patches: Tensor, grid: Grid) -> Tensor:
         """Prepend the class, distillation and register tokens and add positions: z_0 of eq. 1, (B, T, D)."""
@@ -168,13 +144,15 @@ class ViT(Model):
         if self.config.positions == "relative":
             table = self.positions[layer if self.config.position_placement == "every_layer" else 0]
             return tokens, table(tokens.shape[1])
+        if self.config.positions == "peg" and layer - 1 in self.config.peg_layers:
+            return self.positions[self.config.peg_layers.index(layer - 1)](tokens, grid), None
         if self.config.position_placement != "stem":
             tokens = self.add_positions(tokens, grid, layer=layer)
         return tokens, None
 
     def add_positions(self, tokens: Tensor, grid: Grid, *, layer: int) -> Tensor:
         """Add the absolute positions of `layer`; registers and tokens without a slot get none."""
-        if self.config.positions in ("none", "relative"):
+        if self.config.positions in ("none", "relative", "peg"):
             return tokens
         table = self.positions[layer if self.config.position_placement == "every_layer" else 0](grid)
         slots = self.config.num_position_slots
@@ -213,8 +191,38 @@ class ViT(Model):
         if self.head is None:
             return representation, None
         if self.distillation_head is None:
-            return self.head(representation), None
-        return self.head(representation), self.distillation_head(tokens[:, 1])
+            return self.head(self.head_dropout(representation)), None
+        of_distillation = self.distillation_head(self.head_dropout(tokens[:, 1]))
+        return self.head(self.head_dropout(representation)), of_distillation
+
+    def levels(self, images: Tensor) -> Iterator[Level]:
+        """Yield the tokens (B, T, D) after each block."""
+        patches, grid = self.embed_patches(images)
+        tokens = self.assemble(patches, grid)
+        for layer in range(self.config.depth):
+            tokens = self.run_block(tokens, grid, layer=layer)
+            yield Level(tokens, grid, self.num_leading_tokens)
+
+    def forward_features(self, images: Tensor) -> Tensor:
+        """Return all tokens after the last block and the norm, (B, T, D)."""
+        patches, grid = self.embed_patches(images)
+        return self.encode(self.assemble(patches, grid), grid)
+
+    def forward_head(self, features: Tensor, pre_logits: bool = False) -> Tensor:
+        """Map encoded tokens (B, T, D) to logits (B, K), or to the head's input; of two heads, to their mean."""
+        if not pre_logits:
+            return self.classify(features)
+        if self.config.has_distillation_token:
+            return (features[:, 0] + features[:, 1]) / 2
+        return self.head_dropout(self.represent(self.pool(features)))
+
+    def set_pooling(self, global_pool: str) -> None:
+        """Pool by `avg` or `token`; the class token stays in the sequence."""
+        pooling = POOLINGS.get(global_pool)
+        if pooling is None or (pooling == "attention") != (self.attention_pooling is not None):
+            raise ConfigError(f"cannot change the pooling to {global_pool!r}", option="global_pool")
+        kept = {"pooling": pooling, "has_class_token": self.config.reads_class_token}
+        self.config = with_options(self.config, kept)
 
     @property
     def num_tokens_read(self) -> int | None:
@@ -286,17 +294,8 @@ class ViT(Model):
             if layer in wanted:
                 with torch.no_grad():
                     block = self.blocks[layer]
-                    assert isinstance(block, Block)
+                    assert isinstance(block, (Block, ParallelBlock))
                     weights = block.attention_weights(*self.block_input(tokens, grid, layer=layer))
                 yield layer, weights
             with torch.no_grad():
                 tokens = self.run_block(tokens, grid, layer=layer)
-
-
-def cut_patches(images: Tensor, patch_size: tuple[int, int]) -> tuple[Tensor, Grid]:
-    """Cut (B, C, height, width) into flat patches (B, N, C x P x P) in raster order, and return their grid."""
-    B, C, height, width = images.shape
-    P, Q = patch_size
-    grid = (height // P, width // Q)
-    pieces = images.reshape(B, C, grid[0], P, grid[1], Q).permute(0, 2, 4, 1, 3, 5)  # (B, GH, GW, C, P, P)
-    return pieces.reshape(B, grid[0] * grid[1], C * P * Q), grid

@@ -1,4 +1,4 @@
-"""Supervised classification: softmax or sigmoid cross-entropy, one loss per image.
+"""Supervised classification: softmax, sigmoid or binary cross-entropy, one loss per image.
 
 Shapes: B images, K classes. Targets are class numbers (B,) or rows (B, K): soft labels, or several labels.
 """
@@ -25,7 +25,7 @@ from vitrine.objectives.objective import (
 from vitrine.objectives.teacher import Teacher
 from vitrine.spelling import nearest
 
-LossKind = Literal["softmax", "sigmoid"]
+LossKind = Literal["softmax", "sigmoid", "binary"]
 
 
 @register_objective
@@ -38,7 +38,8 @@ class LabelsObjective(Objective):
     earlier_settings: ClassVar[Mapping[str, str]] = {"loss": "objective.loss"}
 
     loss: LossKind = "softmax"
-    """`sigmoid` for several labels per image, and for the paper's pre-training on ImageNet-21k and JFT."""
+    """`sigmoid` for several labels per image, and for the paper's pre-training on ImageNet-21k and JFT; `binary` for
+    DeiT III's: every class that is in the image at all, as after mixup, counts as present."""
 
     def __post_init__(self) -> None:
         if self.loss not in get_args(LossKind):
@@ -54,8 +55,8 @@ class LabelsObjective(Objective):
 
     @property
     def neutral_settings(self) -> Mapping[str, Any]:
-        """Every setting goes with labels."""
-        return {}
+        """Every setting goes with labels; only smoothed labels would make all classes present."""
+        return {"augment.label_smoothing": 0.0} if self.loss == "binary" else {}
 
     def for_labels(self, *, is_multi_label: bool) -> Self:
         """Choose the sigmoid for several labels per image: a softmax has room for one."""
@@ -106,13 +107,20 @@ def evaluate_classes(module: nn.Module, validation: Validation, *, loss: LossKin
 
 
 def classification_loss(logits: Tensor, targets: Tensor, *, kind: LossKind = "softmax") -> Tensor:
-    """Return the loss of each image (B,); the sigmoid's is summed over classes, as in the authors' code."""
+    """Return the loss of each image (B,).
+
+    The sigmoid's is summed over classes, as in the authors' code. `binary` is DeiT III's: targets are 1 where they
+    are above 0, and the mean over classes is taken.
+    """
     logits = logits.float()
     if kind == "softmax":
         return F.cross_entropy(logits, targets, reduction="none")
     if targets.ndim == 1:
         targets = F.one_hot(targets, logits.shape[1])
-    return F.binary_cross_entropy_with_logits(logits, targets.to(logits.dtype), reduction="none").sum(dim=1)
+    if kind == "binary":
+        targets = targets > 0
+    losses = F.binary_cross_entropy_with_logits(logits, targets.to(logits.dtype), reduction="none")
+    return losses.mean(dim=1) if kind == "binary" else losses.sum(dim=1)
 
 
 def num_correct(logits: Tensor, targets: Tensor) -> Tensor:

@@ -82,15 +82,14 @@ class Decoder(nn.Module):
     def __init__(self, config: AutoencoderObjective, *, encoder: ViTConfig) -> None:
         super().__init__()
         E = config.decoder_width
-        shape = ViTConfig(
-            width=E, depth=config.decoder_depth, num_heads=config.decoder_heads, mlp_width=4 * E,
-            gelu=encoder.gelu, norm_eps=encoder.norm_eps, num_classes=None,
-        )  # fmt: skip
         self.num_leading_tokens = encoder.num_prefix_tokens + encoder.num_registers
         self.narrow = nn.Linear(encoder.width, E)
         self.mask_token = nn.Parameter(torch.empty(1, 1, E))
         self.positions = SinCos2D(width=E, num_slots=self.num_leading_tokens)
-        self.blocks = nn.ModuleList(Block(shape, drop_rate=0.0) for _ in range(config.decoder_depth))
+        self.blocks = nn.ModuleList(
+            Block(E, num_heads=config.decoder_heads, gelu=encoder.gelu, norm_eps=encoder.norm_eps)
+            for _ in range(config.decoder_depth)
+        )
         self.norm = nn.LayerNorm(E, eps=encoder.norm_eps)
         height, width = encoder.patch_size
         self.to_pixels = nn.Linear(E, encoder.channels * height * width)
@@ -190,7 +189,7 @@ def require_order_free(config: ViTConfig) -> None:
             "a masked autoencoder needs a ViT without convolutions, which would see hidden patches; "
             "hybrids can learn masked-patches"
         )
-    if config.positions == "relative" or config.position_placement != "stem":
+    if config.positions in ("relative", "peg") or config.position_placement != "stem":
         raise ConfigError(
             f"a masked autoencoder adds absolute positions once, got positions={config.positions} in "
             f"{config.position_placement}; use learned_1d, learned_2d or sincos_2d at the stem"

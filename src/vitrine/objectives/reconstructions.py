@@ -11,8 +11,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from vitrine.models import ViT
+from vitrine.models.patches import cut_patches
 from vitrine.models.positions import Grid
-from vitrine.models.vit import cut_patches
 from vitrine.objectives.patch_targets import DOWNSIZED, Target, class_colours
 
 # [mask] has no colour; medium grey stands for it.

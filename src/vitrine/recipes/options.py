@@ -6,9 +6,11 @@ from pathlib import Path
 from typing import Any, TypedDict, Unpack
 
 from vitrine.errors import ConfigError, MissingConfigError
+from vitrine.models import configure
 from vitrine.objectives import LabelsObjective, Objective, find_objective
 from vitrine.recipes.recipe import Recipe, from_yaml, with_settings
 from vitrine.recipes.registry import RECIPES, find_recipe
+from vitrine.runtime.progress import notice
 from vitrine.spelling import nearest
 
 FROM_SCRATCH = "from-scratch"
@@ -105,10 +107,16 @@ def with_training(recipe: Recipe, training: Mapping[str, Any], *, asked_for: Col
 
 
 def with_model(recipe: Recipe, model: str) -> Recipe:
-    """Give a recipe another model, without the options that belong to the shape of its own."""
+    """Give a recipe another model, without the options that belong to the shape of its own or to its family."""
     if model == recipe.model:
         return recipe
-    return dataclasses.replace(recipe, model=model, model_options=without_shape(recipe.model_options))
+    options = without_shape(recipe.model_options)
+    known = {field.name for field in dataclasses.fields(configure(model))}
+    unused = [name for name in options if name not in known]
+    if unused:
+        notice(f"{model} has no {', '.join(unused)}: these options of the recipe {recipe.name} are not used")
+    kept = {name: value for name, value in options.items() if name in known}
+    return dataclasses.replace(recipe, model=model, model_options=kept)
 
 
 def without_shape(model_options: Mapping[str, Any]) -> dict[str, Any]:

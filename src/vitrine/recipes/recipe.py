@@ -43,6 +43,8 @@ class Views:
     flip: bool = True
     resize_size: int | None = None
     """For `random`: side of the square that the image is squashed to before the crop (BiT-HyperRule)."""
+    repeats: int = 1
+    """How often a batch holds each of its images, with crops and augmentation of their own (arXiv:1902.05509)."""
     device_share: float = 0.0
     """Fraction of the images that a CUDA device decodes by nvJPEG, for `inception`; workers decode the others."""
 
@@ -52,6 +54,8 @@ class Views:
                 f"device_share must be from 0 to 1, and 0 for another crop than inception, got {self.device_share} "
                 f"and {self.crop}"
             )
+        if self.repeats < 1:
+            raise ConfigError(f"repeats must be at least 1, got {self.repeats}")
         require_choice("crop", self.crop, get_args(Crop))
         if not (len(self.area) == 2 and 0 < self.area[0] <= self.area[1] <= 1):
             raise ConfigError(f"area must be two fractions of the image, the smaller first, got {self.area}")
@@ -119,7 +123,11 @@ class Recipe:
         """Whether an image looks the same at every epoch."""
         augment = self.augment
         return self.views.are_fixed and not (
-            augment.mixes or augment.num_operations or augment.jitter or augment.erase
+            augment.mixes
+            or augment.num_operations
+            or augment.three_augment
+            or augment.jitter
+            or augment.erase
         )
 
     def with_objective(self, objective: Objective) -> "Recipe":

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 from vitrine.errors import ConfigError
+from vitrine.recipes.descendants import DESCENDANTS
 from vitrine.recipes.fine_tuning import FINE_TUNING
 from vitrine.recipes.pre_training import PRE_TRAINING
 from vitrine.recipes.recipe import Recipe
@@ -10,7 +11,13 @@ from vitrine.recipes.small_data import SMALL_DATA
 from vitrine.recipes.without_labels import WITHOUT_LABELS
 from vitrine.spelling import nearest
 
-RECIPES: dict[str, Callable[[], Recipe]] = {**PRE_TRAINING, **FINE_TUNING, **SMALL_DATA, **WITHOUT_LABELS}
+RECIPES: dict[str, Callable[[], Recipe]] = {
+    **PRE_TRAINING,
+    **DESCENDANTS,
+    **FINE_TUNING,
+    **SMALL_DATA,
+    **WITHOUT_LABELS,
+}
 
 
 def register_recipe(make: Callable[[], Recipe]) -> Callable[[], Recipe]:

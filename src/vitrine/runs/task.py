@@ -80,7 +80,7 @@ def build_task(
         on_best=None if validation is None else validation.keep_as_best,
         after_step=objective.after_step(context),
         draw=draw,
-        names_of=make_names(train, recipe.training),
+        names_of=make_names(train, recipe.training, repeats=recipe.views.repeats),
     )
 
 
@@ -106,6 +106,7 @@ def make_loader(
         "rank": processes.rank,
         "world_size": processes.world_size,
         "device": device,
+        "repeats": recipe.views.repeats,
     }
     if is_resident(train, view, device):
         return ResidentLoader(train, view, **sharing)
@@ -142,11 +143,13 @@ def training_view(recipe: Recipe, preprocess: Preprocess) -> TrainView:
     )
 
 
-def make_names(train: Source, training: TrainingConfig) -> Callable[[int], list[str]]:
+def make_names(train: Source, training: TrainingConfig, *, repeats: int = 1) -> Callable[[int], list[str]]:
     """Return the function from a step to the files of its batch."""
 
     def names_of(step: int) -> list[str]:
-        rows = training_rows(step, length=len(train), batch_size=training.batch_size, seed=training.seed)
+        rows = training_rows(
+            step, length=len(train), batch_size=training.batch_size, seed=training.seed, repeats=repeats
+        )
         return [train.name(int(index)) for index in rows.indices]
 
     return names_of

@@ -14,6 +14,7 @@ import torch
 from vitrine.models import build
 from vitrine.models.config import BiTConfig, ModelConfig, ViTConfig
 from vitrine.models.cost import TRAINING_FLOPS_PER_MAC, cost_of
+from vitrine.models.stem_configs import ResNetStemConfig
 from vitrine.studies.record import Run
 from vitrine.training.optimizer import Layers
 
@@ -97,7 +98,7 @@ def num_layers(config: ModelConfig) -> int:
     if not isinstance(config, ViTConfig):
         with torch.device("meta"):
             return Layers.of(build(config)).depth + 1
-    return config.depth + 1 + (sum(config.stem.units) if config.stem else 0)
+    return config.depth + 1 + (sum(config.stem.units) if isinstance(config.stem, ResNetStemConfig) else 0)
 
 
 def exaflops_of(run: Run, steps: int) -> float:

@@ -17,6 +17,7 @@ from vitrine.studies.verdicts import Finding
 
 Role = Literal["measured", "preparation"]
 Work = Literal["training", "speed"]
+Use = Literal["weights", "teacher"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,7 +56,9 @@ class Run:
     num_images: int | None = None
     """How many training images, drawn at random by the seed; None for all."""
     after: str | None = None
-    """The run whose weights it starts from."""
+    """The run that must be finished first."""
+    uses: Use = "weights"
+    """What it takes from the run before: weights to start from, or the whole model as its teacher."""
     keeps_positions: bool = True
     """Whether position embeddings from another resolution are resampled; otherwise they are new."""
     probes: bool = False

@@ -7,7 +7,7 @@ from typing import Any, Literal, get_args
 from vitrine.errors import ConfigError
 from vitrine.spelling import nearest
 
-OptimizerName = Literal["adamw", "sgd", "muon"]
+OptimizerName = Literal["adamw", "sgd", "muon", "lamb"]
 Decay = Literal["cosine", "linear", "steps", "constant"]
 Precision = Literal["auto", "bf16", "fp32", "fp8"]
 Trains = Literal["all", "head"]
@@ -22,7 +22,8 @@ class TrainingConfig:
     """The settings of the loop. Weight decay is decoupled and multiplied by the learning rate (torch's AdamW).
 
     `adamw` is the paper's Adam for ViTs and ResNets alike (Table 3, appendix D.1); `sgd` its fine-tuning
-    (Table 4); `muon` orthogonalises the updates of the blocks' matrices and leaves the rest to AdamW.
+    (Table 4); `muon` orthogonalises the updates of the blocks' matrices and leaves the rest to AdamW; `lamb` scales
+    each tensor's update to the tensor's size (DeiT III).
     """
 
     total_steps: int = 10_000

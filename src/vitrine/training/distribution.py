@@ -5,7 +5,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
 from vitrine.models.bit import PreActivationUnit
-from vitrine.models.encoder import Block
+from vitrine.models.encoder import Block, ParallelBlock
 from vitrine.runtime.processes import Processes
 
 
@@ -16,8 +16,11 @@ def distributed(model: nn.Module, processes: Processes, *, shard: bool) -> nn.Mo
     if shard:
         mesh = init_device_mesh(processes.device.type, (processes.world_size,))
         # Blocks one by one, so that only one of them is whole at a time.
+        inside = {
+            part for module in model.modules() if isinstance(module, ParallelBlock) for part in module.parts
+        }
         for module in list(model.modules()):
-            if isinstance(module, (Block, PreActivationUnit)):
+            if isinstance(module, (Block, ParallelBlock, PreActivationUnit)) and module not in inside:
                 fully_shard(module, mesh=mesh)
         fully_shard(model, mesh=mesh)
         return model

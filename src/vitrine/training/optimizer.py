@@ -8,7 +8,9 @@ import torch
 from torch import nn
 
 from vitrine.errors import ConfigError
+from vitrine.models.fixed import fixed_parameters
 from vitrine.training.config import Decay, TrainingConfig
+from vitrine.training.lamb import Lamb
 from vitrine.training.muon import Muon
 
 LAST = ("norm.", "head.", "distillation_head.", "representation.", "attention_pooling.")
@@ -27,6 +29,8 @@ def make_optimizer(model: nn.Module, config: TrainingConfig) -> torch.optim.Opti
         return DecoupledSGD(groups, lr=1.0, momentum=config.momentum, fused=True)
     if config.optimizer == "adamw":
         return torch.optim.AdamW(groups, lr=1.0, betas=config.betas, fused=True)
+    if config.optimizer == "lamb":
+        return Lamb(groups, betas=config.betas)
     return Muon(groups, betas=config.betas, momentum=0.95)
 
 
@@ -39,10 +43,11 @@ def freeze(model: nn.Module, config: TrainingConfig) -> None:
             f"must be at most {depth}, the number of blocks of the model, got {config.frozen_blocks}",
             option="freeze",
         )
+    fixed = fixed_parameters(model)
     for name, parameter in model.named_parameters():
         is_trained = is_head(name) if config.trains == "head" else not is_teacher(name)
         is_frozen = config.frozen_blocks > 0 and layers.number(name) <= config.frozen_blocks
-        parameter.requires_grad_(is_trained and not is_frozen)
+        parameter.requires_grad_(is_trained and not is_frozen and name not in fixed)
 
 
 def parameter_groups(model: nn.Module, config: TrainingConfig) -> list[dict[str, Any]]:

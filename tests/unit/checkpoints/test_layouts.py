@@ -14,7 +14,7 @@ from vitrine.checkpoints.layouts import layout_for
 from vitrine.checkpoints.layouts.native import empty_state
 from vitrine.errors import CheckpointError
 from vitrine.models import BiTConfig, Model, build
-from vitrine.models.config import ResNetStemConfig
+from vitrine.models.stem_configs import ResNetStemConfig
 
 STEM = {"stem": ResNetStemConfig(units=(2, 1)), "patch_size": (1, 1)}
 OFFICIAL_EVERYTHING = {

@@ -1,6 +1,19 @@
 """One small model of every kind, for the checks that all of them must pass."""
 
-from vitrine.models import Model, create_model
+from torch import nn
+
+from vitrine.models import Model, create_model, register_cnn
+from vitrine.models.cnn_stem import CNNS
+
+
+def two_convolutions(channels: int) -> nn.Module:
+    """A network with a stride of 4."""
+    first = nn.Conv2d(channels, 8, 3, stride=2, padding=1)
+    return nn.Sequential(first, nn.GroupNorm(2, 8), nn.ReLU(), nn.Conv2d(8, 12, 3, stride=2, padding=1))
+
+
+if "two convolutions" not in CNNS:  # pytest may import this file under two names
+    register_cnn("two convolutions", two_convolutions)
 
 SHAPE = {"width": 32, "depth": 3, "num_heads": 4, "mlp_width": 48, "patch_size": 8}
 VIT = {"name": "ViT", "image_size": 32, "num_classes": 5, **SHAPE}
@@ -24,6 +37,25 @@ KINDS: dict[str, dict[str, object]] = {
     "qk-norm": {**VIT, "qk_norm": True},
     "norm after pooling": {**VIT, "pooling": "average", "norm_after_pooling": True},
     "dropout": {**VIT, "dropout": 0.1, "stochastic_depth": 0.2},
+    "dropout apart": {
+        **VIT,
+        "attention_dropout": 0.1,
+        "projection_dropout": 0.1,
+        "position_dropout": 0.2,
+        "head_dropout": 0.1,
+    },
+    "ReLU and RMSNorm": {**VIT, "activation": "relu", "norm": "rms_norm", "qk_norm": True},
+    "SiLU": {**VIT, "activation": "silu", "pooling": "attention", "norm": "rms_norm"},
+    "quick GELU": {**VIT, "activation": "quick_gelu", "attention_scale": 0.3},
+    "parallel branches": {
+        **VIT,
+        "num_branches": 2,
+        "layer_scale": 0.1,
+        "stochastic_depth": 0.1,
+        "drop_rates": "constant",
+    },
+    "hMLP stem": {**VIT, "patch_size": 16, "image_size": 64, "stem": "hmlp"},
+    "hybrid on another network": {**VIT, "patch_size": 8, "stem": "two convolutions"},
     "activation checkpointing": {**VIT, "activation_checkpointing": True},
     "non-square": {**VIT, "image_size": (32, 48), "patch_size": (8, 4), "channels": 2},
     "hybrid": {"name": "R26+ViT-Ti/16", "image_size": 64, "num_classes": 5, "depth": 2},

@@ -74,7 +74,7 @@ def test_the_same_seed_gives_the_same_file_for_a_variant_by_name_and_another_see
     tmp_path: Path,
 ) -> None:
     photos = class_folders(tmp_path / "photos", each=6)
-    options = {"model": "ViT-Ti/16", "size": 32, "steps": 2, "batch_size": 4, "device": "cpu", "workers": 0}
+    options = {"model": "ViT-Ti/16", "size": 16, "steps": 1, "batch_size": 4, "device": "cpu", "workers": 0}
     files = []
     for number, seed in enumerate((3, 3, 4)):
         torch.manual_seed(number)  # what was drawn before must not matter

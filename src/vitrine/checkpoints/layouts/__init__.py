@@ -12,30 +12,35 @@ from dataclasses import dataclass
 
 from vitrine.checkpoints.layouts import (
     bit_npz,
+    deit3,
     huggingface,
     native,
     official,
+    t2t,
     timm,
     timm_bit,
     tnt,
     torchvision,
 )
 from vitrine.checkpoints.layouts.bit_npz import BiTNpzLayout
+from vitrine.checkpoints.layouts.deit3 import DeiT3Layout
 from vitrine.checkpoints.layouts.layout import Configured, Hints, Layout
 from vitrine.checkpoints.layouts.native import NativeLayout, empty_state
 from vitrine.checkpoints.layouts.official import Generation
 from vitrine.checkpoints.layouts.prefixed import PrefixedFile, prefixes_in
+from vitrine.checkpoints.layouts.t2t import T2TLayout
 from vitrine.checkpoints.layouts.timm import TimmLayout
 from vitrine.checkpoints.layouts.timm_bit import TimmBiTLayout
 from vitrine.checkpoints.layouts.tnt import TNTLayout
 from vitrine.checkpoints.layouts.torchvision import TorchvisionLayout
 from vitrine.checkpoints.tensors import Index, TensorFile
 from vitrine.errors import CheckpointError, ConfigError
-from vitrine.models import BiTConfig, ModelConfig, TNTConfig
+from vitrine.models import BiTConfig, ModelConfig, TNTConfig, ViTConfig
+from vitrine.models.stem_configs import TokensToTokenConfig
 from vitrine.spelling import nearest
 
 Target = str
-"""Name of a layout to write: npz, official, hf, timm, torchvision, dinov2, vitrine, or a registered one."""
+"""Name of a layout to write: npz, official, hf, timm, torchvision, dinov2, deit3, vitrine, or a registered one."""
 Recogniser = Callable[[Index], Layout | None]
 Writer = Callable[[ModelConfig, Generation], Layout]
 
@@ -130,6 +135,8 @@ def _official(config: ModelConfig, generation: Generation) -> Layout:
     """Use the names of the authors' own files; as .npz or as safetensors."""
     if isinstance(config, TNTConfig):
         return TNTLayout(origin="official")
+    if isinstance(config, ViTConfig) and isinstance(config.stem, TokensToTokenConfig):
+        return T2TLayout()
     return BiTNpzLayout() if isinstance(config, BiTConfig) else official.of_generation(generation)
 
 
@@ -155,7 +162,9 @@ register_layout(
 register_layout(
     "torchvision", recognise=torchvision.recognise, for_model=lambda config, generation: TorchvisionLayout()
 )
+register_layout("deit3", recognise=deit3.recognise, for_model=lambda config, generation: DeiT3Layout())
 register_layout("timm", recognise=timm.recognise, for_model=_timm)
 register_layout("timm BiT", recognise=timm_bit.recognise)
 register_layout("TNT", recognise=tnt.recognise)
+register_layout("T2T-ViT", recognise=t2t.recognise)
 register_layout("dinov2", for_model=lambda config, generation: TimmLayout(family="dinov2"))

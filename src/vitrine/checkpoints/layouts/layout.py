@@ -12,6 +12,7 @@ from vitrine.checkpoints.tensors import Index
 from vitrine.data.preparing.preprocess import Preprocess
 from vitrine.errors import CheckpointError, TryOption
 from vitrine.models import ModelConfig, ViTConfig
+from vitrine.models.stem_configs import HMlpStemConfig, ResNetStemConfig
 
 IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 HEAD_WIDTH = 64
@@ -185,6 +186,7 @@ def refuse_odd_vit(
         return f"{where} cannot hold BiT ResNets; the layouts npz and timm can"
     kinds = ("learned_1d", "sincos_2d") if allowed.get("fixed_positions") else ("learned_1d",)
     one_table = config.positions in kinds and config.position_placement == "stem"
+    is_gelu = config.activation == "gelu"
     wants = {
         f"{config.pooling} pooling": config.pooling not in poolings,
         "a class token that pooling does not read": config.pooling != "class_token"
@@ -192,7 +194,14 @@ def refuse_odd_vit(
         and not allowed.get("idle_class_token"),
         "average pooling with the norm after it": config.norm_after_pooling
         and not allowed.get("norm_after_pooling"),
-        "a ResNet stem": config.stem is not None and not allowed.get("stem"),
+        "a ResNet stem": isinstance(config.stem, ResNetStemConfig) and not allowed.get("stem"),
+        "a stem other than a ResNet": config.stem is not None
+        and not isinstance(config.stem, ResNetStemConfig)
+        and not (isinstance(config.stem, HMlpStemConfig) and allowed.get("hmlp")),
+        "parallel branches in a block": config.num_branches > 1 and not allowed.get("branches"),
+        "an attention scale of its own": config.attention_scale is not None,
+        f"the activation {config.activation}": config.activation != "gelu" and not allowed.get("activations"),
+        "RMSNorm": config.norm != "layer_norm" and not allowed.get("rms_norm"),
         "a representation layer before the head": config.representation_width is not None
         and not allowed.get("representation"),
         f"{config.positions} positions at {config.position_placement}": not one_table,
@@ -201,8 +210,8 @@ def refuse_odd_vit(
         "LayerScale": config.layer_scale is not None and not allowed.get("layer_scale"),
         "norms of queries and keys": config.qk_norm and not allowed.get("qk_norm"),
         "queries, keys and values without bias": not config.qkv_bias and not allowed.get("no_qkv_bias"),
-        "the tanh form of GELU": config.gelu == "tanh" and allowed.get("only_erf", False),
-        "the erf form of GELU": config.gelu == "erf" and allowed.get("only_tanh", False),
+        "the tanh form of GELU": is_gelu and config.gelu == "tanh" and allowed.get("only_erf", False),
+        "the erf form of GELU": is_gelu and config.gelu == "erf" and allowed.get("only_tanh", False),
         "patches or images that are not square": not is_square(config) and allowed.get("only_square", False),
     }
     for what, is_wanted in wants.items():

@@ -31,7 +31,7 @@ from vitrine.checkpoints.layouts.rules import (
 from vitrine.checkpoints.tensors import Index
 from vitrine.data.preparing.preprocess import Preprocess
 from vitrine.models import ModelConfig, ViTConfig
-from vitrine.models.config import ResNetStemConfig
+from vitrine.models.stem_configs import ResNetStemConfig
 
 Generation = Literal["A", "B", "C", "D"]
 PREFIXES = ("", "params/img/", "params/", "opt/target/", "img/", "target/")
@@ -195,7 +195,7 @@ class OfficialLayout:
 
     def stem_rules(self, config: ViTConfig) -> list[Rule]:
         """Declare a hybrid's ResNet."""
-        if config.stem is None:
+        if not isinstance(config.stem, ResNetStemConfig):
             return []
         p, shape = self.prefix, FOUR_AXES if self.has_old_norms else SAME
         declared = [rule(f"{p}conv_root/kernel", "stem.root_conv.weight", HWIO)]

@@ -15,16 +15,14 @@ from vitrine.checkpoints.layouts.layout import (
     vit_config,
 )
 from vitrine.checkpoints.layouts.rules import Rule, layer, rule
+from vitrine.checkpoints.layouts.timm_parts import block_rules, norm_rules, read_stem, stem_rules
 from vitrine.checkpoints.tensors import Index
 from vitrine.data.preparing.preprocess import Preprocess
 from vitrine.errors import CheckpointError
 from vitrine.models import ModelConfig, ViTConfig
-from vitrine.models.config import ResNetStemConfig
+from vitrine.models.timm_keywords import ACTIVATIONS
 from vitrine.spelling import counted
 
-STEM = "patch_embed.backbone."
-# timm's group norm and weight standardisation (which adds to the variance).
-STEM_NUMERICS = {"norm_eps": 1e-5, "standardisation_std_eps": 0.0, "standardisation_variance_eps": 1e-8}
 DEFAULT_CROP = 0.9  # timm's for ViTs below 384 pixels
 FULL_CROP_FROM = 384
 DINOV2_CROP = 224 / 256
@@ -63,7 +61,10 @@ class TimmLayout:
         slots = position_slots(index, prefix=prefix, kernel=kernel, stride=stride, hints=hints)
         heads = hints.num_heads or arguments.get("num_heads")
         head, pre = index.get("head.weight"), index.get("pre_logits.fc.weight")
-        scales = "blocks.0.ls1.gamma" in index
+        branches = max(count(index, r"blocks\.0\.attns\.(\d+)\."), 1)
+        first = "blocks.0." if branches == 1 else "blocks.0.ffns.0."
+        attention = "blocks.0.attn." if branches == 1 else "blocks.0.attns.0.attn."
+        scales = "blocks.0.ls1.gamma" in index or f"{first}ls.gamma" in index
         return vit_config(
             index,
             hints,
@@ -73,7 +74,8 @@ class TimmLayout:
             num_slots=slots,
             num_heads=heads,
             channels=channels or kernel[1],
-            mlp_width=shape_of(index, "blocks.0.mlp.fc1.weight", hints=hints, axes=2)[0],
+            mlp_width=shape_of(index, f"{first}mlp.fc1.weight", hints=hints, axes=2)[0],
+            num_branches=branches,
             stem=stem,
             **self.pooling_of(index, hints),
             has_prefix_positions=slots > 0 or prefix == 0,
@@ -83,9 +85,10 @@ class TimmLayout:
             representation_width=pre.shape[0] if pre else None,
             num_classes=head.shape[0] if head else None,
             layer_scale=1e-5 if scales else None,
-            qkv_bias="blocks.0.attn.qkv.bias" in index,
-            qk_norm="blocks.0.attn.q_norm.weight" in index,
-            gelu=gelu_of(hints),
+            qkv_bias=f"{attention}qkv.bias" in index,
+            qk_norm=f"{attention}q_norm.weight" in index,
+            norm="layer_norm" if "norm.bias" in index or "fc_norm.bias" in index else "rms_norm",
+            **activation_of(hints),
             norm_eps=1e-6,
             position_resampling=self.resampling(index, hints),
         )
@@ -119,7 +122,7 @@ class TimmLayout:
     def rules(self, config: ModelConfig) -> list[Rule]:
         """Declare every tensor."""
         assert isinstance(config, ViTConfig)
-        declared = layer("patch_embed.proj", "patch_projection")
+        declared = self.patch_rules(config)
         for theirs, ours, exists in (
             ("cls_token", "class_token", config.reads_class_token),
             ("dist_token", "distillation_token", config.has_distillation_token),
@@ -128,21 +131,20 @@ class TimmLayout:
         ):
             if exists:
                 declared.append(rule(theirs, ours))
-        declared += stem_rules(config)
         for i in range(config.depth):
-            declared += block_rules(config, theirs=f"blocks.{i}", ours=f"blocks.{i}")
-        declared += layer("fc_norm" if config.norm_after_pooling else "norm", "norm")
+            declared += self.block_rules(config, f"blocks.{i}")
+        declared += norm_rules(config, "fc_norm" if config.norm_after_pooling else "norm", "norm")
         if config.pooling == "attention":
             declared.append(rule("attn_pool.latent", "attention_pooling.probe"))
             for theirs, ours in (
                 ("q", "to_q"),
                 ("kv", "to_kv"),
                 ("proj", "to_out"),
-                ("norm", "norm"),
                 ("mlp.fc1", "mlp.expand"),
                 ("mlp.fc2", "mlp.contract"),
             ):
                 declared += layer(f"attn_pool.{theirs}", f"attention_pooling.{ours}")
+            declared += norm_rules(config, "attn_pool.norm", "attention_pooling.norm")
         if config.representation_width:
             declared += layer("pre_logits.fc", "representation")
         if config.num_classes:
@@ -150,6 +152,14 @@ class TimmLayout:
             if config.has_distillation_token:
                 declared += layer("head_dist", "distillation_head")
         return declared
+
+    def patch_rules(self, config: ViTConfig) -> list[Rule]:
+        """Declare the patch projection, and a hybrid's ResNet before it."""
+        return [*layer("patch_embed.proj", "patch_projection"), *stem_rules(config)]
+
+    def block_rules(self, config: ViTConfig, block: str) -> list[Rule]:
+        """Declare one encoder layer."""
+        return block_rules(config, theirs=block, ours=block)
 
     def refusal(self, config: ModelConfig) -> str | None:
         """Return why timm's VisionTransformer, or DINOv2's, cannot hold a model."""
@@ -167,6 +177,9 @@ class TimmLayout:
             layer_scale=True,
             qk_norm=is_timm,
             no_qkv_bias=True,
+            activations=is_timm,
+            rms_norm=is_timm,
+            branches=is_timm,
             only_erf=not is_timm,
             only_square=not is_timm,
         )
@@ -204,7 +217,8 @@ class TimmLayout:
 
 def recognise(index: Index) -> TimmLayout | None:
     """Recognise timm's names, and DINOv2's by its mask token or the name of its registers."""
-    if "patch_embed.proj.weight" not in index or "blocks.0.attn.qkv.weight" not in index:
+    attentions = ("blocks.0.attn.qkv.weight", "blocks.0.attns.0.attn.qkv.weight")
+    if "patch_embed.proj.weight" not in index or not any(name in index for name in attentions):
         return None
     if "mask_token" in index or "register_tokens" in index:
         return TimmLayout(family="dinov2")
@@ -213,57 +227,6 @@ def recognise(index: Index) -> TimmLayout | None:
     if scaled and "cls_token" in index and is_square(index["pos_embed"].shape[1] - 1):
         return TimmLayout(family="dinov2")
     return TimmLayout()
-
-
-def block_rules(config: ViTConfig, *, theirs: str, ours: str) -> list[Rule]:
-    """Declare one encoder layer."""
-    declared = []
-    for name, our_name in (
-        ("norm1", "norm_1"),
-        ("attn.qkv", "attention.to_qkv"),
-        ("attn.proj", "attention.to_out"),
-        ("norm2", "norm_2"),
-        ("mlp.fc1", "mlp.expand"),
-        ("mlp.fc2", "mlp.contract"),
-    ):
-        declared += layer(f"{theirs}.{name}", f"{ours}.{our_name}")
-    if not config.qkv_bias:
-        declared = [found for found in declared if found.theirs != f"{theirs}.attn.qkv.bias"]
-    if config.qk_norm:
-        declared += layer(f"{theirs}.attn.q_norm", f"{ours}.attention.q_norm")
-        declared += layer(f"{theirs}.attn.k_norm", f"{ours}.attention.k_norm")
-    if config.layer_scale is not None:
-        declared += [rule(f"{theirs}.ls{k}.gamma", f"{ours}.scale_{k}.gain") for k in (1, 2)]
-    return declared
-
-
-def stem_rules(config: ViTConfig) -> list[Rule]:
-    """Declare a hybrid's ResNet; with a root only, the root is the backbone."""
-    if config.stem is None:
-        return []
-    root = f"{STEM}stem." if config.stem.units else STEM
-    declared = [rule(f"{root}conv.weight", "stem.root_conv.weight"), *layer(f"{root}norm", "stem.root_norm")]
-    for i, num_units in enumerate(config.stem.units):
-        for j in range(num_units):
-            theirs, ours = f"{STEM}stages.{i}.blocks.{j}", f"stem.stages.{i}.{j}"
-            for k in (1, 2, 3):
-                declared.append(rule(f"{theirs}.conv{k}.weight", f"{ours}.conv_{k}.weight"))
-                declared += layer(f"{theirs}.norm{k}", f"{ours}.norm_{k}")
-            if j == 0:
-                declared.append(rule(f"{theirs}.downsample.conv.weight", f"{ours}.shortcut.0.weight"))
-                declared += layer(f"{theirs}.downsample.norm", f"{ours}.shortcut.1")
-    return declared
-
-
-def read_stem(index: Index, hints: Hints) -> tuple[ResNetStemConfig | None, int | None]:
-    """Return a hybrid's stem and the image's channels, or nothing for a plain ViT."""
-    root = next((f"{r}conv.weight" for r in (f"{STEM}stem.", STEM) if f"{r}conv.weight" in index), None)
-    if root is None:
-        return None, None
-    width, channels, _, _ = shape_of(index, root, hints=hints, axes=4)
-    stages = count(index, rf"{STEM}stages\.(\d+)\.")
-    units = tuple(count(index, rf"{STEM}stages\.{i}\.blocks\.(\d+)\.") for i in range(stages))
-    return ResNetStemConfig(units=units, width=width, **STEM_NUMERICS), channels
 
 
 def position_slots(index: Index, *, prefix: int, kernel: tuple[int, ...], stride: int, hints: Hints) -> int:
@@ -285,15 +248,16 @@ def position_slots(index: Index, *, prefix: int, kernel: tuple[int, ...], stride
     )
 
 
-def gelu_of(hints: Hints) -> str:
-    """Return the form of GELU: erf, unless config.json, the architecture or the graph says otherwise."""
+def activation_of(hints: Hints) -> dict[str, str]:
+    """Return the activation: the exact GELU, unless config.json, the architecture or the graph says otherwise."""
     arguments = hints.settings.get("model_args") or {}
-    said = str(arguments.get("act_layer") or "")
+    said = str(arguments.get("act_layer") or "gelu").replace("_", "")
     architecture = str(hints.settings.get("architecture") or "")
-    if said not in ("", "gelu", "gelu_tanh"):
-        raise CheckpointError(f"{hints.path} wants the activation {said!r}; known: gelu, gelu_tanh")
-    is_tanh = said == "gelu_tanh" or "siglip" in architecture or hints.metadata.get("gelu") == "tanh"
-    return "tanh" if is_tanh else "erf"
+    if said not in ACTIVATIONS:
+        raise CheckpointError(f"{hints.path} wants the activation {said!r}; known: {', '.join(ACTIVATIONS)}")
+    if "siglip" in architecture or hints.metadata.get("gelu") == "tanh":
+        return ACTIVATIONS["gelutanh"]
+    return ACTIVATIONS[said]
 
 
 def is_square(number: int) -> bool:

@@ -1,4 +1,4 @@
-"""Augmentation of whole batches on their device: RandAugment, colour jitter, erasing, mixup, cutmix.
+"""Augmentation of whole batches on their device: RandAugment, 3-Augment, colour jitter, erasing, mixup, cutmix.
 
 Crop and flip happen in the workers (`vitrine.data.preparing.training_view`). Each change to an image depends only on
 the seed and on its epoch and position, not on the batch, step or process. Mixup and cutmix mix each image with its
@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from torch.nn import functional as F
 
 from vitrine.data.augmenting.randaugment import GEOMETRY, OPERATIONS, affine, apply_operation, identities
+from vitrine.data.augmenting.three_augment import three_augment
 from vitrine.data.loading.order import Rows
 from vitrine.data.randomness import BETA_UNIFORMS, beta_from_uniforms, uniforms
 from vitrine.errors import ConfigError
@@ -36,7 +37,8 @@ _NUM_UNIFORMS = _MOST_OPERATIONS * _PER_OPERATION + _JITTER + _ERASE
 class Augment:
     """Augmentation of a batch; everything is off by default.
 
-    `num_operations` and `magnitude` (0 to 10 is usual, 30 the most) are RandAugment's; `jitter` is the
+    `num_operations` and `magnitude` (0 to 10 is usual, 30 the most) are RandAugment's; `three_augment` is DeiT III's
+    3-Augment: each image becomes grey, solarised or blurred (add a `jitter` of 0.3 as there); `jitter` is the
     largest relative change of brightness, contrast and saturation; `erase` is a probability; `mixup` and
     `cutmix` are the alphas of their Beta. With both, each pair gets one or the other with equal probability.
     `until` is the fraction of a run after which everything but label smoothing ends: the last steps see images as in
@@ -45,6 +47,7 @@ class Augment:
 
     num_operations: int = 0
     magnitude: float = 10.0
+    three_augment: bool = False
     jitter: float = 0.0
     erase: float = 0.0
     mixup: float = 0.0
@@ -77,7 +80,9 @@ class Augment:
         """Return the augmentation after a fraction of the run."""
         if progress < self.until:
             return self
-        return replace(self, num_operations=0, jitter=0.0, erase=0.0, mixup=0.0, cutmix=0.0)
+        return replace(
+            self, num_operations=0, three_augment=False, jitter=0.0, erase=0.0, mixup=0.0, cutmix=0.0
+        )
 
 
 def augment(
@@ -92,6 +97,9 @@ def augment(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Augment uint8 images (B, C, H, W) after a fraction of the run: floats from 0 to 255, and soft labels (B, K)."""
     pixels, config = images.float(), config.at(progress)
+    if config.three_augment:
+        drawn = uniforms(seed, stream="three", epochs=rows.epochs, positions=rows.positions, count=2)
+        pixels = three_augment(pixels, copy_to_device(drawn.astype(np.float32), pixels.device))
     if config.num_operations or config.jitter or config.erase:
         numbers = uniforms(
             seed, stream="augment", epochs=rows.epochs, positions=rows.positions, count=_NUM_UNIFORMS

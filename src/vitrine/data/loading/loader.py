@@ -63,7 +63,8 @@ class Loader:
     """Reads batches of one source through one view; its workers live as long as the loader.
 
     `batch_size` counts all processes together. `device_share` is the fraction of rows, from 0 to 1, that a CUDA
-    device decodes by nvJPEG; their pixels differ from those of the workers by a few levels.
+    device decodes by nvJPEG; their pixels differ from those of the workers by a few levels. `repeats` is how often a
+    training batch holds each of its images.
     """
 
     def __init__(
@@ -81,6 +82,7 @@ class Loader:
         device: torch.device | str = "cpu",
         keep_going: bool = False,
         device_share: float = 0.0,
+        repeats: int = 1,
     ) -> None:
         if num_workers < 0 or prefetch_batches < 1:
             raise ConfigError(
@@ -99,7 +101,7 @@ class Loader:
         self.device = torch.device(device)
         self.keep_going = keep_going
         self.prefetch_batches = prefetch_batches
-        self.device_share = device_share
+        self.device_share, self.repeats = device_share, repeats
         self._has_warned = False
         # First, as it may refuse: otherwise processes would be started for nothing.
         self._device_workers = DeviceWorkers(source, view, device=self.device) if device_share else None
@@ -160,6 +162,7 @@ class Loader:
                 seed=self.seed,
                 rank=self.rank,
                 world_size=self.world_size,
+                repeats=self.repeats,
             )
             step += 1
 

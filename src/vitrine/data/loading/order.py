@@ -47,17 +47,31 @@ def index_at(positions: Indices, *, epoch: int, seed: int, length: int) -> Indic
 
 
 def training_rows(
-    step: int, *, length: int, batch_size: int, seed: int, rank: int = 0, world_size: int = 1
+    step: int,
+    *,
+    length: int,
+    batch_size: int,
+    seed: int,
+    rank: int = 0,
+    world_size: int = 1,
+    repeats: int = 1,
 ) -> Rows:
-    """Rows of global batch `step` (from 0) that process `rank` of `world_size` reads."""
+    """Rows of global batch `step` (from 0) that process `rank` of `world_size` reads.
+
+    With `repeats`, a batch holds only every `repeats`-th image, but that many times (arXiv:1902.05509). Copies are
+    far apart, so that neighbours, which mixup mixes, are different images; each has an epoch and position of its
+    own in the stream, from which its crop and augmentation are drawn.
+    """
     check_batch(batch_size, rank=rank, world_size=world_size)
     own = batch_size // world_size
-    stream = step * batch_size + rank * own + np.arange(own, dtype=np.int64)
-    epochs, positions = np.divmod(stream, length)
+    row = rank * own + np.arange(own, dtype=np.int64)
+    distinct = -(-batch_size // repeats)
+    image_epochs, image_positions = np.divmod(step * distinct + row % distinct, length)
     indices = np.empty(own, dtype=np.int64)
-    for epoch in np.unique(epochs):
-        rows = epochs == epoch
-        indices[rows] = index_at(positions[rows], epoch=int(epoch), seed=seed, length=length)
+    for epoch in np.unique(image_epochs):
+        rows = image_epochs == epoch
+        indices[rows] = index_at(image_positions[rows], epoch=int(epoch), seed=seed, length=length)
+    epochs, positions = np.divmod(step * batch_size + row, length)
     return Rows(step, indices, epochs, positions)
 
 

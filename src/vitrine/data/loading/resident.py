@@ -54,11 +54,13 @@ class ResidentLoader:
         rank: int = 0,
         world_size: int = 1,
         device: torch.device | str = "cpu",
+        repeats: int = 1,
     ) -> None:
         check_batch(batch_size, rank=rank, world_size=world_size)
         assert can_reside(source, view)
         self.source, self.view, self.device = source, view, torch.device(device)
         self.batch_size, self.seed, self.rank, self.world_size = batch_size, seed, rank, world_size
+        self.repeats = repeats
         array = pixels_of(source)
         assert array is not None
         chosen = array[np.asarray(source.indices)] if isinstance(source, Subset) else array
@@ -86,6 +88,7 @@ class ResidentLoader:
             seed=self.seed,
             rank=self.rank,
             world_size=self.world_size,
+            repeats=self.repeats,
         )
         numbers = uniforms(
             self.seed, stream="view", epochs=rows.epochs, positions=rows.positions, count=_NUM_UNIFORMS

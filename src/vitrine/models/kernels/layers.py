@@ -1,7 +1,7 @@
 """Encoder layers that use the kernels: same parameters, same names, same results within bf16's rounding.
 
-Everything that the kernels do not support (other devices and precisions, long sequences, relative positions, dropout,
-layers that are wrapped, hooked or replaced) runs the parent class.
+What the kernels cannot take (other devices and precisions, long sequences, relative positions, dropout, other
+activations than GELU, another attention scale, layers that are wrapped, hooked or replaced) runs the parent class.
 """
 
 import torch
@@ -25,7 +25,7 @@ class FastMlp(Mlp):
         """Map tokens (..., D) to (..., D)."""
         if not is_low_precision(tokens) or not self.is_plain():
             return super().forward(tokens)
-        tanh = self.approximate == "tanh"
+        tanh = self.gelu == "tanh"
         expand, contract = self.expand, self.contract
         if self.in_fp8 and fp8.suits(tokens):
             return fp8.mlp(tokens, expand.weight, expand.bias, contract.weight, contract.bias, tanh=tanh)
@@ -40,7 +40,8 @@ class FastMlp(Mlp):
     def is_plain(self) -> bool:
         """Whether every layer inside is unchanged, so that its weights determine its result."""
         return (
-            is_plain(self.expand, nn.Linear)
+            self.activation == "gelu"
+            and is_plain(self.expand, nn.Linear)
             and is_plain(self.contract, nn.Linear)
             and is_plain(self.hidden_dropout, Dropout)
             and is_plain(self.dropout, Dropout)
@@ -67,9 +68,11 @@ class FastSelfAttention(SelfAttention):
         return self.to_out(mixed)
 
     def is_plain(self) -> bool:
-        """Whether the layers that the kernels replace are unchanged."""
+        """Whether the layers that the kernels replace compute as built, and as the kernels do."""
         return (
-            is_plain(self.to_qkv, nn.Linear)
+            self.scale is None
+            and isinstance(self.dropout, nn.Identity)
+            and is_plain(self.to_qkv, nn.Linear)
             and is_plain(self.q_norm, nn.Identity)
             and is_plain(self.k_norm, nn.Identity)
         )
@@ -87,11 +90,17 @@ def is_low_precision(tokens: Tensor) -> bool:
 def speed_up(model: nn.Module, *, in_fp8: bool = False) -> nn.Module:
     """Switch every supported layer of a model to the kernels; return the model."""
     for module in model.modules():
-        # Only the class changes: parameters, their names and references to them stay valid.
-        if type(module) is Mlp and module.dropout.rate == 0:
+        # The class alone changes, so that parameters, their names and whoever holds them stay.
+        if type(module) is Mlp and module.dropout.rate == 0 and module.activation == "gelu":
             module.__class__ = FastMlp
-        elif type(module) is SelfAttention and isinstance(module.q_norm, nn.Identity):
+        elif type(module) is SelfAttention and has_kernels(module):
             module.__class__ = FastSelfAttention
         if isinstance(module, FastMlp | FastSelfAttention):
             module.in_fp8 = in_fp8
     return model
+
+
+def has_kernels(attention: SelfAttention) -> bool:
+    """Whether the kernels compute this attention: no norms of q and k, the usual scale, no dropout of weights."""
+    is_usual = isinstance(attention.q_norm, nn.Identity) and attention.scale is None
+    return is_usual and isinstance(attention.dropout, nn.Identity)
