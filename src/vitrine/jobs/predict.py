@@ -1,7 +1,8 @@
 """The work behind `vitrine predict`: pictures through a model to named classes, in memory or in a file."""
 
+from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -30,6 +31,8 @@ class PredictResult(Result):
     """In the order of the pictures; empty where they were written to a file."""
     first: str
     """The first picture that can be read, or else the first."""
+    tally: dict[str, int] = field(default_factory=dict)
+    """Number of pictures by their most likely class, or by each label that applies; most frequent first."""
     num_listed: int = 1
     """Classes that are shown per picture where there are several."""
     num_unfamiliar: int | None = None
@@ -81,15 +84,22 @@ def predict_pictures(
         predictor.prediction_sets(torch.zeros(0, predictor.num_classes), coverage=coverage)
     readable: list[str] = []
     unfamiliar: list[bool] = []
+    tally = Counter[str]()
     answers = _predictions(
-        predictor, source, top=count, coverage=coverage, readable=readable, unfamiliar=unfamiliar
+        predictor, source, top=count, coverage=coverage, readable=readable, unfamiliar=unfamiliar, tally=tally
     )
     kept: tuple[Prediction, ...] = ()
     if out is None:
         kept = tuple(answers)
         counts = len(kept), sum(one.error is not None for one in kept)
     else:
-        counts = write_predictions(out, answers, top=count)
+        counts = write_predictions(
+            out,
+            answers,
+            top=count,
+            has_labels=predictor.is_multi_label,
+            is_ascii=all(map(str.isascii, predictor.classes)) and _has_ascii_names(source),
+        )
     return PredictResult(
         model=name,
         num_classes=predictor.num_classes,
@@ -97,6 +107,7 @@ def predict_pictures(
         num_errors=counts[1],
         predictions=kept,
         first=printable(readable[0] if readable else source.name(0)),
+        tally={printable(name): number for name, number in tally.most_common()},
         num_listed=1 if top is None else count,
         num_unfamiliar=sum(unfamiliar) if predictor.trust.familiarity is not None else None,
         coverage=coverage,
@@ -113,13 +124,22 @@ def _predictions(
     coverage: float | None,
     readable: list[str],
     unfamiliar: list[bool],
+    tally: Counter[str],
 ) -> Iterator[Prediction]:
-    """Predict picture by picture; put the first readable name into `readable`, and flags into `unfamiliar`."""
+    """Predict picture by picture; note the first readable one and unfamiliar ones, and count classes."""
     with announced("Predicting", total=len(source)) as advance:
         for rows in predictor.stream(source, wanted="scores"):
             for prediction in predictor.answers(rows, source, top=top, coverage=coverage):
                 if prediction.error is None and not readable:
                     readable.append(prediction.name)
                 unfamiliar.append(bool(prediction.none_of_these))
+                if prediction.labels is not None:
+                    tally.update(prediction.labels)
+                elif prediction.answers:
+                    tally[prediction.answers[0].label] += 1
                 yield prediction
             advance(len(rows.values), "")
+
+
+def _has_ascii_names(source: Source) -> bool:
+    return all(source.name(index).isascii() for index in range(len(source)))

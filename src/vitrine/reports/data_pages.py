@@ -6,10 +6,10 @@ from typing import Any, Protocol
 import numpy as np
 
 from vitrine.data.auditing.duplicates import Duplicate, ImageRef
+from vitrine.data.auditing.issues import REMEDIES
 from vitrine.data.auditing.overlap import TRAIN, Overlap
 from vitrine.data.auditing.scan import ScanReport
 from vitrine.data.decoding.decode import decode
-from vitrine.data.sources.file_list import photos_skipped
 from vitrine.data.sources.source import Source
 from vitrine.errors import DataError, ImageError
 from vitrine.evaluation.label_errors import Suspect
@@ -25,7 +25,18 @@ MOST_SUGGESTIONS = 200
 MOST_SAMPLES = 240
 MOST_SAMPLES_A_CLASS = 6
 # Problems of neither a file nor a pair, which no picture shows.
-ELSEWHERE = ("damaged shard", "extreme shape", "empty class", "missing class", "single class", "tiny class")
+ELSEWHERE = (
+    "damaged shard",
+    "unlabelled image",
+    "hidden image",
+    "tiny image",
+    "extreme shape",
+    "empty class",
+    "missing class",
+    "single class",
+    "tiny class",
+    "uneven classes",
+)
 _PAIR_KINDS = (
     (
         "leak",
@@ -59,10 +70,10 @@ def render_scan(
         address=printable(report.address),
         bad=bad,
         groups=groups,
-        has_photos_passed_over=bool(photos_skipped(report.passed_over)),
         suspects=None if suspects is None else _suspect_cards(suspects, next(iter(splits.values()))),
         num_suspects=len(suspects or ()),
         table=_class_table(report),
+        remedies={problem: REMEDIES[problem] for problem in report.problems},
         samples=_samples(report, splits),
         issues=[
             {"path": printable(issue.path), "problem": issue.problem, "detail": issue.detail}

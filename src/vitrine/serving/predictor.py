@@ -5,7 +5,7 @@ Pictures are prepared as in evaluation: the same decoder, the same `Preprocess` 
 Shapes: N pictures, B per batch, K classes, R features.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Self
@@ -30,6 +30,8 @@ from vitrine.runtime.devices import choose_device
 Wanted = Literal["logits", "features", "scores"]
 """`scores` are logits followed by the distance from the training images, where the model knows it."""
 TOP = 5
+# Probability from which a label applies, where a picture may have several.
+APPLIES = 0.5
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,6 +50,8 @@ class Prediction:
 
     name: str
     answers: tuple[Answer, ...] = ()
+    labels: tuple[str, ...] | None = None
+    """With several labels per picture, those that apply: a probability of at least one half; None with one."""
     error: str | None = None
     familiarity: float | None = None
     """Share of held-out images that are at least as unlike the training images; None where that is unknown."""
@@ -121,8 +125,11 @@ class Predictor:
     @property
     def is_multi_label(self) -> bool:
         """Whether a picture may have several classes, so that probabilities need not sum to 1."""
-        recipe = self.loaded.record.recipe
-        return recipe is not None and recipe.get("loss") == "sigmoid"
+        recipe = self.loaded.record.recipe or {}
+        objective = recipe.get("objective")
+        # Recipes of version 0.1 have the loss at the top.
+        loss = objective.get("loss") if isinstance(objective, Mapping) else recipe.get("loss")
+        return bool(loss == "sigmoid")
 
     def predict(
         self, images: Iterable[Picture], *, top: int = TOP, coverage: float | None = None
@@ -229,11 +236,12 @@ class Predictor:
         """Turn scores (B, K or K + 1) into predictions: classes, familiarity and prediction sets."""
         logits = scores[:, : self.num_classes]
         answers = self.best(logits, top=top)
+        applying = self.applying(logits)
         shares, flags = self.familiarity(scores)
         sets = [None] * len(scores) if coverage is None else self.prediction_sets(logits, coverage=coverage)
         return [
             Prediction(
-                name=name, answers=answers[row], familiarity=shares[row], none_of_these=flags[row],
+                name=name, answers=answers[row], labels=applying[row], familiarity=shares[row], none_of_these=flags[row],
                 prediction_set=sets[row],
             )
             for row, name in enumerate(names)
@@ -263,6 +271,16 @@ class Predictor:
         return [
             tuple(self.classes[number] for number in numbers if inside[row, number])
             for row, numbers in enumerate(order)
+        ]
+
+    def applying(self, logits: Tensor) -> list[tuple[str, ...] | None]:
+        """Return the labels that apply for each row of logits (B, K); None if a picture has one class."""
+        if not self.is_multi_label:
+            return [None] * len(logits)
+        classes = self.classes
+        return [
+            tuple(classes[number] for number in row.nonzero()[:, 0].tolist())
+            for row in logits.sigmoid() >= APPLIES
         ]
 
     def require_head(self) -> None:

@@ -106,6 +106,7 @@ class ServedModel(BaseModel):
     """One served model."""
 
     name: str
+    title: str = Field(description="The name as people know it.")
     variant: str | None
     backend: str
     image_size: list[int]
