@@ -241,8 +241,8 @@ class Predictor:
         sets = [None] * len(scores) if coverage is None else self.prediction_sets(logits, coverage=coverage)
         return [
             Prediction(
-                name=name, answers=answers[row], labels=applying[row], familiarity=shares[row], none_of_these=flags[row],
-                prediction_set=sets[row],
+                name=name, answers=answers[row], labels=applying[row], familiarity=shares[row],
+                none_of_these=flags[row], prediction_set=sets[row],
             )
             for row, name in enumerate(names)
         ]  # fmt: skip
