@@ -99,7 +99,7 @@ def child(**job: object) -> dict[str, float]:
 
 
 def start() -> tuple[int, float]:
-    """Forget the peak so far (a child inherits its parent's) and return what is resident now, and the time."""
+    """Reset the peak (a child inherits its parent's) and return the resident memory and the time."""
     Path("/proc/self/clear_refs").write_text("5")
     return resident("VmRSS"), time.perf_counter()
 
@@ -123,7 +123,7 @@ def run_reference(path: str) -> dict[str, float]:
 
 
 def run_load(path: str) -> dict[str, float]:
-    import vitrine.checkpoints  # what is timed is the loading, not the import
+    import vitrine.checkpoints  # time the loading, not the import
 
     began = start()
     vitrine.load(path)

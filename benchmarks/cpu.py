@@ -44,7 +44,7 @@ Run = Callable[[], object]
 
 
 def race(runs: dict[str, Run], rounds: int) -> dict[str, list[tuple[float, float]]]:
-    """Time all in every round: (seconds by the clock, seconds of the processor)."""
+    """Time all contestants in every round: (wall time, CPU time) in seconds."""
     for run in runs.values():
         run()
         run()
@@ -60,7 +60,7 @@ def race(runs: dict[str, Run], rounds: int) -> dict[str, list[tuple[float, float
 
 
 def told(times: dict[str, list[tuple[float, float]]], *, peer: str) -> dict[str, dict[str, float]]:
-    """Say for each: best and median times in ms, and the median ratio to a peer (below 1: faster)."""
+    """Print for each: best and median times in ms, and the median ratio to a peer (below 1: faster)."""
     rows = {}
     for name, found in times.items():
         row = {}
@@ -76,7 +76,7 @@ def told(times: dict[str, list[tuple[float, float]]], *, peer: str) -> dict[str,
 
 
 def infer(options: argparse.Namespace) -> dict[str, Any]:
-    """Race single images and batches through every engine."""
+    """Time single images and batches in every engine."""
     timm = import_installed("timm")
     ours = create_model(options.model, **blocks(options)).eval()
     torch.nn.init.normal_(ours.head.weight, std=0.02)  # type: ignore[union-attr]
@@ -124,7 +124,7 @@ def blocks(options: argparse.Namespace) -> dict[str, int]:
 
 
 def open_file(file: Path, threads: int) -> dict[str, Callable[[Any], object]]:
-    """Open one ONNX file in every engine that is here, each with the same settings for all files."""
+    """Open one ONNX file in every installed engine, each with the same settings for all files."""
     import onnxruntime
 
     settings = onnxruntime.SessionOptions()
@@ -155,7 +155,7 @@ def open_file(file: Path, threads: int) -> dict[str, Callable[[Any], object]]:
 
 
 def train(options: argparse.Namespace) -> dict[str, Any]:
-    """Race one training step of ours and of timm's, in fp32 and under bf16 autocast."""
+    """Time one training step of ours and of timm's, in fp32 and under bf16 autocast."""
     timm = import_installed("timm")
     images = torch.randn(options.batch_size, 3, 224, 224)
     labels = torch.randint(0, 1000, (options.batch_size,))
@@ -191,7 +191,7 @@ def train(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def start(options: argparse.Namespace) -> dict[str, Any]:
-    """Time starting up: least of several, by the clock and by the processor, above a bare Python."""
+    """Time the start-up: minimum of several, wall time and CPU time, above a bare Python."""
 
     def seconds(arguments: list[str]) -> tuple[float, float]:
         spent = []

@@ -51,7 +51,7 @@ def main() -> None:
     if options.synthetic_only:
         measure_synthetic(*options.synthetic)
         return
-    # In a process of its own, so that its peak of memory is its own.
+    # In its own process, so that its memory peak is separate.
     sizes = map(str, options.synthetic)
     subprocess.run([sys.executable, __file__, "--synthetic-only", "--synthetic", *sizes], check=True)
     if options.train and options.test:
@@ -173,7 +173,7 @@ def draw(
 
 
 def peak() -> float:
-    """Most memory that this process has had, in GiB."""
+    """Peak memory of this process in GiB."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
 
 

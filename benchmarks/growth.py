@@ -29,13 +29,13 @@ from vitrine.evaluation.fewshot import fewshot_accuracy
 from vitrine.models import ViT, ViTConfig
 
 Work = Callable[[], object]
-# Of an exponent: what caches, blocks and a noisy clock add to a straight line.
+# Tolerance of an exponent: caches, blocks and a noisy clock bend a straight line.
 SLACK = 0.25
 
 
 @dataclass(frozen=True, kw_only=True)
 class Growth:
-    """One quantity: its sizes, the most its exponent should be, and what to do at a size."""
+    """One quantity: its sizes, the upper bound of its exponent, and the work at a size."""
 
     name: str
     sizes: tuple[int, ...]
@@ -120,11 +120,11 @@ def backward(batch: int) -> Work:
 
 
 class Spent(float):
-    """Seconds that some work has clocked itself."""
+    """Seconds measured by the work itself."""
 
 
 def on_processes(count: int) -> Work:
-    """Steps of one global batch shared among processes (DDP, gloo): all processes' time together."""
+    """Steps of one global batch divided among processes (DDP, gloo): the total time of all processes."""
 
     def work() -> object:
         context = torch.multiprocessing.get_context("spawn")
@@ -175,7 +175,7 @@ def listing(folder: Path, count: int) -> Work:
 
 
 def ordering(length: int) -> Work:
-    """Which images step 1,000 trains on: a pure function, so it must not depend on the length at all."""
+    """The images of step 1,000: a pure function, so its time must not depend on the length."""
     return lambda: [
         training_rows(step, length=length, batch_size=256, seed=0) for step in range(1_000, 1_020)
     ]

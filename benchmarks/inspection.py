@@ -32,7 +32,7 @@ FOREGROUND, BORDER = 1, 3  # of a trimap; 2 is background
 PLAIN = "rollout (the paper's)"
 DISTANCE_IMAGES = 128  # as in the paper
 LIMIT_BYTES = 2e9
-# Model, images, image size. The last one takes seconds; it shows that the measurement runs.
+# Model, images, image size. The last one takes seconds and tests the measurement itself.
 MEMORY_CASES = {
     "large": ("ViT-L/16", "generated:shapes?size=512&count=1&val=0&test=0", 512),
     "base": ("ViT-B/16", "generated:shapes?size=224&count=128&val=0&test=0", 224),
@@ -103,7 +103,7 @@ def measure_attention(model: str, pets: Path, *, count: int, size: int) -> None:
 
 
 def maps_of(model: ViT, image: torch.Tensor) -> dict[str, np.ndarray]:
-    """Return every map from one pass: rollouts as `rollout` makes them, and the last layer's heads."""
+    """Return every map from one pass: rollouts as `rollout` computes them, and the last layer's heads."""
     down, across = model.config.token_stride
     grid = (image.shape[2] // down, image.shape[3] // across)
     averages = []
@@ -123,12 +123,12 @@ def maps_of(model: ViT, image: torch.Tensor) -> dict[str, np.ndarray]:
 
 
 def shares(weights: np.ndarray, animal: np.ndarray, counted: np.ndarray) -> tuple[float, float]:
-    """Return the animal's share of a map and its share of area, over what is counted."""
+    """Return the animal's fraction of a map and of the area, over the counted pixels."""
     return float((weights * animal).sum() / (weights * counted).sum()), float(animal.sum() / counted.sum())
 
 
 def on_grid(mask: torch.Tensor, stride: tuple[int, int]) -> np.ndarray:
-    """Return the share of each patch that the mask covers."""
+    """Return the fraction of each patch that the mask covers."""
     return torch.nn.functional.avg_pool2d(mask[None, None].double(), stride)[0, 0].numpy()
 
 

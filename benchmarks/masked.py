@@ -24,7 +24,7 @@ SHARES_SEEN = (1.0, 0.5, 0.25)
 
 
 def encoder_pass(vit: ViT, images: torch.Tensor, *, seen: float) -> Case:
-    """Encode and go back, with all patches or with a share of them."""
+    """Run the encoder forward and backward, with all patches or a fraction of them."""
     hidden = 1 - seen
 
     def run() -> None:
@@ -32,14 +32,14 @@ def encoder_pass(vit: ViT, images: torch.Tensor, *, seen: float) -> Case:
         tokens = vit.assemble(patches, grid)
         if hidden:
             S, N = vit.num_leading_tokens, patches.shape[1]
-            tokens = tokens[:, : S + num_visible(N, hidden=hidden)]  # which ones does not change the cost
+            tokens = tokens[:, : S + num_visible(N, hidden=hidden)]  # any choice costs the same
         vit.encode(tokens, grid).sum().backward()
 
     return run
 
 
 def step_of(module: torch.nn.Module, images: torch.Tensor, targets: torch.Tensor) -> Case:
-    """Work out loss and gradients as training does."""
+    """Compute loss and gradients as training does."""
 
     def run() -> None:
         losses, _ = module(images, targets)

@@ -10,9 +10,7 @@ from pathlib import Path
 import matplotlib
 
 matplotlib.use("svg")
-matplotlib.rcParams.update(
-    {"svg.hashsalt": "vitrine", "svg.fonttype": "none"}
-)  # the same runs, the same small file
+matplotlib.rcParams.update({"svg.hashsalt": "vitrine", "svg.fonttype": "none"})  # equal runs give equal files
 
 from matplotlib import pyplot  # noqa: E402
 

@@ -47,7 +47,7 @@ TUNING = {
     "checkpoint_every": 2000,
 }
 MASKED = {"batch_size": 1024, "lr": 1e-3, **TRAINING}
-# Each row: how it is pre-trained. Views are CIFAR's usual shift and flip, but for the one that cuts its own.
+# Pre-training of each row. Views are CIFAR's usual shift and flip, except for the objective with its own crops.
 METHODS: dict[str, dict[str, Any]] = {
     "scratch": {},
     **{
@@ -94,7 +94,7 @@ def main() -> None:
         for name in methods
         if (stage, name) != ("pretrain", "scratch")
     ]
-    # Fine-tuning waits for all pre-training of its seed, so that every job runs beside as many others.
+    # Fine-tuning waits for all pre-training of its seed, so that every job shares the GPU with equally many others.
     for seed in range(options.seeds):
         for stage in ("pretrain", "tune"):
             run_all([job for job in wanted if (job["seed"], job["stage"]) == (seed, stage)], options)
@@ -125,7 +125,7 @@ def read_options() -> argparse.Namespace:
 
 
 def run_all(jobs: list[dict[str, Any]], options: argparse.Namespace) -> None:
-    """Run jobs that have no result yet, so many at a time, each in a process of its own."""
+    """Run jobs that have no result yet, several at a time, each in its own process."""
     left = [job for job in jobs if result(job, options) is None]
     if options.jobs == 0:
         for job in left:
@@ -165,7 +165,7 @@ def result(job: dict[str, Any], options: argparse.Namespace) -> dict[str, Any] |
 
 
 def carry_out(job: dict[str, Any], options: argparse.Namespace) -> dict[str, Any]:
-    """Do one stage of one row; return what is to be kept of it."""
+    """Run one stage of one row; return its result."""
     name, seed = job["method"], job["seed"]
     place = options.out / name.replace(", ", "-") / f"seed-{seed}"
     if job["stage"] == "trial":
@@ -177,7 +177,7 @@ def carry_out(job: dict[str, Any], options: argparse.Namespace) -> dict[str, Any
         return {
             **job,
             "images_per_second": logged[-1]["images_per_second"],
-        }  # of the last steps: all is compiled
+        }  # of the last steps, after compilation
     if job["stage"] == "pretrain":
         pretrain(name, place / "pretrain", seed, options, epochs=epochs_of(job, options))
         judged = [r for r in records(place / "pretrain") if "val_loss" in r][-1]
@@ -197,7 +197,7 @@ def carry_out(job: dict[str, Any], options: argparse.Namespace) -> dict[str, Any
 
 
 def spent(run: Path, options: argparse.Namespace) -> dict[str, Any]:
-    """Return steps and minutes of a run from its own log, however often it was stopped; evaluation is not counted."""
+    """Return steps and minutes of a run from its log, also if it was stopped and resumed; without evaluation."""
     batch = yaml.safe_load((run / "config.yaml").read_text())["training"]["batch_size"]
     logged = [r for r in records(run) if "images_per_second" in r]
     steps = [0, *(r["step"] for r in logged)]
@@ -213,7 +213,7 @@ def records(run: Path) -> list[dict[str, Any]]:
 
 
 def epochs_of(job: dict[str, Any], options: argparse.Namespace) -> float:
-    """Return the epochs of a stage: as said, or as many as go into its minutes by the trial's rate."""
+    """Return the epochs of a stage: as given, or as many as fit into its minutes at the trial's rate."""
     stage = job["stage"]
     minutes = options.pretrain_minutes if stage == "pretrain" else options.tune_minutes
     if not minutes:
@@ -230,7 +230,7 @@ def model_options(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def fresh(place: Path, seed: int, options: argparse.Namespace) -> Path:
-    """Save fresh weights, which scratch begins with."""
+    """Save random weights, the start of scratch."""
     if not (place / "fresh").exists():
         torch.manual_seed(seed)
         model = create_model("ViT", num_classes=None, image_size=32, **model_options(options))
@@ -260,7 +260,7 @@ def pretrain(name: str, out: Path, seed: int, options: argparse.Namespace, **len
 
 def tune(model: Path, out: Path, seed: int, options: argparse.Namespace, **length: Any) -> None:
     small = ["training.batch_size=16", "training.compile=false"] if options.tiny else []
-    # AdamW for all rows: Muon's steps, made for fresh matrices, would wipe out what pre-training left.
+    # AdamW for all rows: Muon's large steps, made for random matrices, would erase the pre-training.
     given = [f"training.{key}={json.dumps(value)}" for key, value in TUNING.items()]
     given += [*small, *options.tune_set]
     if goes_on(out):
@@ -272,7 +272,7 @@ def tune(model: Path, out: Path, seed: int, options: argparse.Namespace, **lengt
 
 
 def goes_on(out: Path) -> bool:
-    """Go on with a run that was stopped before, if there is one; say whether there was."""
+    """Resume a stopped run, if there is one; return whether there was."""
     if (out / "model").exists():
         return True
     if not (out / "checkpoints" / "last.safetensors").exists():

@@ -47,12 +47,14 @@ TIMM_NAMES = {
     "ViT-S/16": "vit_small_patch16_224",
     "ViT-B/16": "vit_base_patch16_224",
     "ViT-L/16": "vit_large_patch16_224",
+    "TNT-S": "tnt_s_patch16_224",
+    "TNT-B": "tnt_b_patch16_224",
 }
 Step = Callable[[], object]
 
 
 def our_steps(images: torch.Tensor, labels: torch.Tensor, *, layers: str, options: Namespace) -> list[Step]:
-    """Return a step that is launched kernel by kernel and, where CUDA graphs exist, the same one replayed."""
+    """Return a step that is launched kernel by kernel and, on CUDA, the same step replayed as a graph."""
     device = images.device
     model = create_model(options.model, image_size=options.size).to(device).train()
     if layers != "plain":
@@ -201,7 +203,7 @@ def contestants(options: Namespace) -> dict[str, Step]:
 
 
 def working_gib(step: Step) -> float | None:
-    """Measure the memory that a step allocates; None for a replayed one, which keeps what it was recorded with."""
+    """Measure the memory that a step allocates; None for a replayed step, which keeps its memory."""
     synchronize()
     torch.cuda.reset_peak_memory_stats()
     before = torch.cuda.memory_allocated()
@@ -212,7 +214,7 @@ def working_gib(step: Step) -> float | None:
 
 
 def rows_of(best: dict[str, float], memory: dict[str, float | None], options: Namespace) -> dict[str, object]:
-    """Return rates, times, share of the machine's matrix products and memory of every contestant."""
+    """Return rates, times, fraction of the machine's matmul rate and memory of every contestant."""
     rate, device = measured_matmul_rate("bf16", device=options.device)
     flops = (
         TRAINING_FLOPS_PER_MAC

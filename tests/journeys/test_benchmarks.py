@@ -23,14 +23,11 @@ ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "benchmarks"
 CHROMIUM = Path("/usr/bin/chromium")
 SIZE = 32
-# File, and the words after it; {names} are places of the `desk` below.
+# File, and the words after it; {names} are places of the `desk` below. `make test` runs every file once.
 TOY_RUNS = [
     ("box_transfer.py", "{pets} --arms box,features --shots 4 --epochs 1 --batch-size 4 --size 32 --test 4"),
     ("checkpoints.py", "load --model ViT-Ti/16 --repeat 1"),
-    ("checkpoints.py", "convert --model ViT-Ti/16 --to vitrine"),
-    ("cpu.py", "infer --depth 1 --batches 1 --rounds 1 --eager"),
     ("cpu.py", "train --depth 1 --batch-size 1 --rounds 1"),
-    ("cpu.py", "start --rounds 1"),
     ("data.py", "--images {pets}/images --count 12 --size 32 --batch 4 --rounds 1 --workers 0,1"),
     ("dedup.py", "{pets}/images {photos} --synthetic 200 20 --sheets {out}"),
     ("dinov2_onnx.py", "{dinov2} {photos} --count 1"),
@@ -47,11 +44,17 @@ TOY_RUNS = [
     ("self_supervision.py", "--data {cifar} --out {out} --device cpu --tiny --seeds 1 --jobs 0 --pretrain-epochs 1 "
      "--tune-epochs 1 --methods scratch;dino"),
     ("serve.py", "latency {model} --count 10"),
-    ("serve.py", "load {model} {photos} --seconds 0.5 --clients 2 --round-seconds 0.5 --rounds 1 --growth 9"),
-    ("serve.py", "mutate {model} {photos} --count 20"),
     ("train_step.py", "--device cpu --model ViT-Ti/16 --size 32 --batch-size 2 --ours plain --no-compile --rounds 1 "
      "--repeats 1"),
 ]  # fmt: skip
+# Other modes of the same files, for `make slow`.
+SLOW_RUNS = [
+    ("checkpoints.py", "convert --model ViT-Ti/16 --to vitrine"),
+    ("cpu.py", "infer --depth 1 --batches 1 --rounds 1 --eager"),
+    ("cpu.py", "start --rounds 1"),
+    ("serve.py", "load {model} {photos} --seconds 0.5 --clients 2 --round-seconds 0.5 --rounds 1 --growth 9"),
+    ("serve.py", "mutate {model} {photos} --count 20"),
+]
 
 
 def test_every_benchmark_has_a_toy_run() -> None:
@@ -135,7 +138,11 @@ def settings_of_torch() -> Iterator[None]:
 
 @pytest.mark.usefixtures("settings_of_torch")
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("toy", TOY_RUNS, ids=[f"{name} {words[:12]}" for name, words in TOY_RUNS])
+@pytest.mark.parametrize(
+    "toy",
+    [*TOY_RUNS, *(pytest.param(toy, marks=pytest.mark.slow) for toy in SLOW_RUNS)],
+    ids=[f"{name} {words[:12]}" for name, words in [*TOY_RUNS, *SLOW_RUNS]],
+)
 def test_the_benchmark_runs_at_toy_size(
     toy: tuple[str, str],
     desk: dict[str, Path],

@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from journeys.commandline import assert_refused, inside, vitrine
+from journeys.commandline import assert_refused, inside
 from PIL import Image
 from unit.checkpoints.made import small_vit
 
@@ -13,7 +13,7 @@ from vitrine.checkpoints import save
 def test_convert_reports_each_tensor_and_the_agreement_and_says_what_is_next(tmp_path: Path) -> None:
     save(small_vit(), tmp_path / "model.npz", to="npz")
     Image.new("RGB", (50, 40), "teal").save(tmp_path / "photo.png")
-    done = vitrine(
+    done = inside(
         "convert", tmp_path / "model.npz", tmp_path / "hf", "--to", "hf", "--images", tmp_path / "photo.png"
     )
     assert done.returncode == 0, done.stderr
@@ -39,7 +39,7 @@ def test_a_model_without_a_head_goes_on_to_what_needs_none(tmp_path: Path) -> No
 
 def test_convert_speaks_json(tmp_path: Path) -> None:
     save(small_vit(), tmp_path / "model")
-    done = vitrine(
+    done = inside(
         "convert", tmp_path / "model", tmp_path / "c.npz", "--to", "npz", "--generation", "C", "--json"
     )
     assert done.returncode == 0, done.stderr
@@ -52,21 +52,21 @@ def test_convert_speaks_json(tmp_path: Path) -> None:
 
 def test_a_refusal_is_one_sentence_and_leaves_nothing(tmp_path: Path) -> None:
     save(small_vit(pooling="average"), tmp_path / "model")
-    done = vitrine("convert", tmp_path / "model", tmp_path / "out", "--to", "hf")
+    done = inside("convert", tmp_path / "model", tmp_path / "out", "--to", "hf")
     assert_refused(done, "Hugging Face's ViT cannot hold average pooling")
     assert not (tmp_path / "out").exists()
 
 
 def test_a_source_that_is_not_there_is_refused_with_the_nearest(tmp_path: Path) -> None:
     save(small_vit(), tmp_path / "model.npz", to="npz")
-    done = vitrine("convert", tmp_path / "model.npy", tmp_path / "out", "--to", "hf")
+    done = inside("convert", tmp_path / "model.npy", tmp_path / "out", "--to", "hf")
     assert_refused(done, "did you mean", "model.npz")
 
 
 def test_a_resampled_table_and_a_new_head_are_named_as_such(tmp_path: Path) -> None:
     save(small_vit(), tmp_path / "model")
     options = ("--to", "npz", "--size", "48", "--num-classes", "3", "--no-check")
-    done = vitrine("convert", tmp_path / "model", tmp_path / "x.npz", *options)
+    done = inside("convert", tmp_path / "model", tmp_path / "x.npz", *options)
     assert done.returncode == 0, done.stderr
     assert "pos_embedding (1, 37, 64) resampled <- vit.embeddings.position_embeddings" in done.stdout
     assert "head/kernel (64, 3) new" in done.stdout

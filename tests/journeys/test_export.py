@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import onnxruntime
 import pytest
-from journeys.commandline import assert_refused, inside, vitrine
+from journeys.commandline import assert_refused, inside
 from pictures import class_folders
 from unit.exporting.made import CLASSES, loaded
 
@@ -62,7 +62,7 @@ def test_without_images_generated_ones_are_taken_and_it_says_what_is_next(
     model: Path, tmp_path: Path
 ) -> None:
     out = tmp_path / "hf"
-    done = vitrine("export", model, "--to", "hf", "--out", out, "--no-speed")
+    done = inside("export", model, "--to", "hf", "--out", out, "--no-speed")
     assert done.returncode == 0, done.stderr
     for words in (
         "Proof on generated images",

@@ -30,6 +30,12 @@ READMES = [ROOT / "README.md", ROOT / "README.zh-CN.md"]
 GUIDES = [*sorted((ROOT / "docs" / "guides").glob("*.md")), *READMES]
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", flags=re.DOTALL | re.MULTILINE)
 IDS = [guide.name for guide in GUIDES]
+# Exports take a while to make, and the Python of both READMEs is the same.
+SLOW = {"exporting.md", "README.zh-CN.md"}
+TIMED_GUIDES = [
+    pytest.param(guide, id=guide.name, marks=[pytest.mark.slow] if guide.name in SLOW else [])
+    for guide in GUIDES
+]
 # Commands of the guides that are not run here, and why.
 NOT_RUN = {
     r"torchrun|srun": "several processes; test_many_processes.py has them",
@@ -61,7 +67,7 @@ def commands_in(text: str) -> list[list[str]]:
     return found
 
 
-@pytest.mark.parametrize("guide", GUIDES, ids=IDS)
+@pytest.mark.parametrize("guide", TIMED_GUIDES)
 def test_the_python_of_the_guide_runs_and_prints_what_it_says(
     guide: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -126,7 +132,7 @@ def test_most_commands_of_the_guides_are_run_and_the_reasons_for_the_others_hold
     assert len([line for line in lines if not is_left_out(line)]) >= 20
 
 
-@pytest.mark.parametrize("guide", GUIDES[:-1], ids=IDS[:-1])
+@pytest.mark.parametrize("guide", TIMED_GUIDES[:-1])
 def test_the_commands_of_the_guide_run_in_its_order(
     guide: Path, desk: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -155,6 +155,7 @@ def test_a_model_without_class_token_is_seen_from_its_patches_and_that_is_said(p
     assert (tmp_path / "out" / "positions_layer_03.png").exists()
 
 
+@pytest.mark.slow
 def test_hybrids_and_bit_are_shown_as_far_as_it_applies(photos, tmp_path):
     stem = vitrine.models.config.ResNetStemConfig(units=(1,), width=32)
     hybrid = saved(tmp_path / "hybrid", "R50+ViT-B/16", stem=stem, patch_size=2, classes=None)

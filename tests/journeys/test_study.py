@@ -247,3 +247,13 @@ def test_studies_share_a_gpu(tmp_path: Path) -> None:
     for name in names.split(","):
         assert all(line["device"] != "cpu" for line in lines(tmp_path / name))
     assert all(line["measures"]["largest_batch"] > 0 for line in lines(tmp_path / "cost"))
+
+
+def test_the_study_of_descendants_trains_every_method_and_the_teacher_of_one(tmp_path: Path) -> None:
+    done = inside(*study(tmp_path, "descendants", DATA, "--seeds", "1", "--steps", "0.13"))
+    assert done.returncode == 0, done.stderr
+    found = lines(tmp_path / "descendants")
+    assert {line["group"] for line in found} == {
+        "teacher", "plain-ViT", "T2T-tokens", "PEG", "PVT-v2", "TNT", "DeiTs-token",
+    }  # fmt: skip
+    assert "DeiT's token is better than the plain ViT" in done.stdout

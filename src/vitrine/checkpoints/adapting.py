@@ -33,17 +33,17 @@ def at_image_size(weights: Weights, image_size: tuple[int, int]) -> Changed:
         return at_size_of_family(weights, image_size)
     require_tiling(image_size, config.token_stride)
     changed = dataclasses.replace(config, image_size=image_size)
-    old, new, how = config.grid_size, changed.grid_size, config.position_resampling
+    old, new, resampling = config.grid_size, changed.grid_size, config.position_resampling
     slots = config.num_position_slots
 
     def resampled(table: Tensor) -> Tensor:
-        return torch.cat([table[:, :slots], resample_grid(table[:, slots:], old, new, how=how)], dim=1)
+        return torch.cat([table[:, :slots], resample_grid(table[:, slots:], old, new, how=resampling)], dim=1)
 
     # How to resample each kind of table; appendix D.4 has one per model or one per layer.
     changes: dict[str, Callable[[Tensor], Tensor]] = {
         "table": resampled,
-        "rows": lambda rows: resample_grid(rows, (old[0], 1), (new[0], 1), how=how),
-        "columns": lambda columns: resample_grid(columns, (1, old[1]), (1, new[1]), how=how),
+        "rows": lambda rows: resample_grid(rows, (old[0], 1), (new[0], 1), how=resampling),
+        "columns": lambda columns: resample_grid(columns, (1, old[1]), (1, new[1]), how=resampling),
     }
     if config.positions == "relative":
         changes["table"] = lambda table: stretched(table, 2 * changed.num_tokens - 1)
@@ -55,7 +55,7 @@ def at_image_size(weights: Weights, image_size: tuple[int, int]) -> Changed:
     what = f"positions {old[0]}x{old[1]} -> {new[0]}x{new[1]}"
     return ChangedWeights(
         weights, changed, makers, "resampled"
-    ), f"{what} ({how.replace('_', ' ')})" if makers else ""
+    ), f"{what} ({resampling.replace('_', ' ')})" if makers else ""
 
 
 def at_size_of_family(weights: Weights, image_size: tuple[int, int]) -> Changed:
@@ -104,7 +104,7 @@ def stem_kernel(stem: StemConfig) -> str:
     """Return the name of the kernel of a stem that reads the image."""
     kernels = {ResNetStemConfig: "stem.root_conv.weight", HMlpStemConfig: "stem.conv_1.weight"}
     if type(stem) not in kernels:
-        raise ConfigError("cannot adapt a registered network to other channels", option="channels")
+        raise ConfigError("cannot adapt this stem to other channels", option="channels")
     return kernels[type(stem)]
 
 
@@ -170,11 +170,13 @@ def with_table(weights: Weights) -> Changed:
     config = weights.config
     if (
         not isinstance(config, ViTConfig)
-        or config.positions not in ("learned_2d", "sincos_2d")
+        or config.positions not in ("learned_2d", "sincos_1d", "sincos_2d")
         or config.position_placement != "stem"
     ):
         return weights, ""
     changed = dataclasses.replace(config, positions="learned_1d")
+    if config.positions == "sincos_1d":  # a table already
+        return ChangedWeights(weights, changed, {}), "fixed positions kept as a table"
     dtype = weights.index["patch_projection.weight"].dtype
 
     def written_out() -> Tensor:

@@ -126,15 +126,15 @@ def compare(opened: Opened, prepared: Prepared, path: Path, *, inputs: Tensor | 
         batches["given images"] = inputs
     expected = {name: run(opened.weights, batch) for name, batch in batches.items()}
     gc.collect()
-    found = load(path, options=untold_options(config), image_size=config.image_size)
+    reloaded = load(path, options=untold_options(config), image_size=config.image_size)
     checks, explained = [], other_numerics(prepared.target, config)
     for name, batch in batches.items():
         with torch.inference_mode():
-            computed = found.model(batch)
+            computed = reloaded.model(batch)
         # A folder records the source's numerics; a bare .npz cannot.
         why = explained if prepared.target == "npz" else ""
         checks.append(largest_difference("Vitrine, read back", name, expected[name], computed, explained=why))
-    del found
+    del reloaded
     gc.collect()
     library = LIBRARIES.get("hf" if prepared.target == "vitrine" else prepared.target)
     if library is None or (prepared.target == "vitrine" and not prepared.layout.name.startswith("Hugging")):

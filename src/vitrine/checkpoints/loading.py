@@ -106,13 +106,7 @@ def load(
         features_only=features_only,
         new_head=new_head,
     )
-    verifier = None
-    if adapted.checksums and isinstance(adapted.file, SafetensorsFile):
-        verifier = Verifier(adapted.checksums.get("crc32", {}), path=adapted.file.path)
-        adapted.file.verifier = verifier
-    model = fill_model(adapted.weights, dtype=dtype)
-    if verifier is not None:
-        verifier.finish()
+    model = filled(adapted, dtype=dtype)
     notes = (*adapted.notes, *zero_head_note(model, num_classes=num_classes))
     for note in notes:
         notice(note)
@@ -120,6 +114,16 @@ def load(
     return Loaded(
         model=model, preprocess=record.preprocess, classes=record.classes, record=record, notes=notes
     )
+
+
+def filled(opened: Opened, *, dtype: torch.dtype) -> Model:
+    """Build the model and read its weights; tensors whose checksums are known are compared with them."""
+    if not opened.checksums or not isinstance(opened.file, SafetensorsFile):
+        return fill_model(opened.weights, dtype=dtype)
+    verifier = opened.file.verifier = Verifier(opened.checksums.get("crc32", {}), path=opened.file.path)
+    model = fill_model(opened.weights, dtype=dtype)
+    verifier.finish()
+    return model
 
 
 def open_weights(
@@ -151,9 +155,9 @@ def open_weights(
         metadata=file.metadata,
     )
     if beside.record is None:
-        found = understand(layout, file.index, hints)
-        record, assumed = foreign_record(layout, found, beside)
-        notes = (*found.notes, *assumed)
+        configured = understand(layout, file.index, hints)
+        record, assumed = foreign_record(layout, configured, beside)
+        notes = (*configured.notes, *assumed)
     else:
         is_foreign = is_saved_elsewhere(file, beside.settings, beside.record)
         shown = understand(layout, file.index, hints_of(beside.record, hints)).config if is_foreign else None
@@ -211,9 +215,11 @@ def fresh(name: str, *, image_size: tuple[int, int] | None, options: Mapping[str
     return Opened(weights=ModelWeights(model), record=record, notes=(note,))
 
 
-def foreign_record(layout: Layout, found: Configured, beside: Sidecars) -> tuple[Record, tuple[str, ...]]:
+def foreign_record(
+    layout: Layout, configured: Configured, beside: Sidecars
+) -> tuple[Record, tuple[str, ...]]:
     """Build the record of a foreign file: its own preprocessing and classes, or the layout's defaults."""
-    config, notes = found.config, []
+    config, notes = configured.config, []
     preprocess = beside.preprocess
     if preprocess is None:
         preprocess = layout.preprocess(config)

@@ -16,6 +16,7 @@ from vitrine.checkpoints.card import card
 from vitrine.checkpoints.layouts import Generation, Layout, Target, layout_for
 from vitrine.checkpoints.layouts.huggingface import HuggingFaceLayout, for_model
 from vitrine.checkpoints.layouts.rules import Rule
+from vitrine.checkpoints.layouts.t2t import T2TLayout
 from vitrine.checkpoints.loading import Loaded
 from vitrine.checkpoints.record import KEY, Record
 from vitrine.checkpoints.sidecars import hugging_face_settings, timm_settings
@@ -30,7 +31,7 @@ from vitrine.checkpoints.writing import (
 from vitrine.data.preparing.hf_preprocess import to_hf
 from vitrine.data.preparing.preprocess import Preprocess
 from vitrine.errors import CheckpointError, ConfigError, TryOption
-from vitrine.models import Model, ViTConfig
+from vitrine.models import Model, ModelConfig, ViTConfig
 from vitrine.runtime.files import move_into_place, temporary_beside
 from vitrine.runtime.progress import track
 
@@ -57,6 +58,7 @@ def save(
     preprocess: Preprocess | None = None,
     classes: tuple[str, ...] | list[str] | None = None,
     recipe: Mapping[str, Any] | None = None,
+    measured: Mapping[str, Any] | None = None,
     to: Target = "vitrine",
     generation: Generation = "A",
     overwrite: bool = False,
@@ -64,7 +66,8 @@ def save(
     """Save a model, with its preprocessing and classes, as a folder (or, to npz, a file) that `load` reads.
 
     `to` is the layout: Hugging Face transformers reads `vitrine` directly if the model is a classic ViT. `generation`
-    is that of an official .npz: A to D.
+    is that of an official .npz: A to D. `measured` is the accuracy for the model card: `accuracy`, `interval`,
+    `num_images`.
     """
     if isinstance(model, Loaded):
         record = model.record
@@ -80,6 +83,8 @@ def save(
         changes["classes"] = tuple(classes)
     if recipe is not None:
         changes["recipe"] = recipe
+    if measured is not None:
+        changes["measured"] = measured
     record = dataclasses.replace(record, **changes)
     require_classes(record)
     prepared = prepare(ModelWeights(module), record, target=to, generation=generation)
@@ -98,6 +103,7 @@ def prepare(
     layout, notes = layout_for(target, weights.config, generation=generation), []
     config = weights.config
     keeps_positions = target == "vitrine" and not isinstance(layout, HuggingFaceLayout)
+    keeps_positions = keeps_positions or isinstance(layout, T2TLayout)
     is_fixed = isinstance(config, ViTConfig) and config.positions == "sincos_2d"
     if not keeps_positions and not (is_fixed and target == "npz" and generation in ("C", "D")):
         weights, note = with_table(weights)
@@ -106,19 +112,7 @@ def prepare(
     if wanted is not None:
         weights, note = with_slots(weights, wanted)
         notes.append(note)
-    reason = layout.refusal(weights.config)
-    if reason and "form of GELU" in reason:
-        if not approximate:
-            raise CheckpointError(
-                f"not converted: {reason}",
-                advice=[TryOption("approximate", "to convert it all the same", True)],
-            )
-        notes.append(f"{reason.split(';')[0]}: what it computes will differ")
-        assert isinstance(weights.config, ViTConfig)
-        other = dataclasses.replace(weights.config, gelu="erf" if weights.config.gelu == "tanh" else "tanh")
-        reason = layout.refusal(other)
-    if reason:
-        raise CheckpointError(f"not converted: {reason}")
+    notes.append(require_layout(layout, weights.config, approximate=approximate))
     rules = in_order(layout.rules(weights.config))
     record = dataclasses.replace(record, config=weights.config)
     return Prepared(
@@ -129,6 +123,24 @@ def prepare(
         record=record,
         notes=tuple(note for note in notes if note),
     )
+
+
+def require_layout(layout: Layout, config: ModelConfig, *, approximate: bool) -> str:
+    """Refuse a model that a layout cannot hold; return a note where it holds it only approximately, else nothing."""
+    reason, note = layout.refusal(config), ""
+    if reason and "form of GELU" in reason:
+        if not approximate:
+            raise CheckpointError(
+                f"not converted: {reason}",
+                advice=[TryOption("approximate", "to convert it all the same", True)],
+            )
+        note = f"{reason.split(';')[0]}: what it computes will differ"
+        assert isinstance(config, ViTConfig)
+        other = dataclasses.replace(config, gelu="erf" if config.gelu == "tanh" else "tanh")
+        reason = layout.refusal(other)
+    if reason:
+        raise CheckpointError(f"not converted: {reason}")
+    return note
 
 
 def write(prepared: Prepared, destination: Path, *, overwrite: bool = False) -> Path:

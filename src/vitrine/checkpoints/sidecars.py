@@ -86,12 +86,12 @@ def read_json(path: Path) -> dict[str, Any]:
         return {}
     require_readable(path)
     try:
-        found = parse_json(path.read_text(encoding="utf-8"))
+        values = parse_json(path.read_text(encoding="utf-8"))
     except ValueError as error:
         raise CheckpointError(f"{path} is not JSON: {error}") from None
-    if not isinstance(found, dict):
+    if not isinstance(values, dict):
         raise CheckpointError(f"{path} is not a JSON object")
-    return found
+    return values
 
 
 def classes_in(settings: Mapping[str, Any]) -> tuple[str, ...] | None:
@@ -157,23 +157,33 @@ def hugging_face_settings(
         "initializer_range": 0.02,
         "dtype": "float32",
     }
-    if layout.family == "dinov2":
-        settings |= {
-            "mlp_ratio": exact_ratio(config),
-            "layerscale_value": config.layer_scale,
-            "use_swiglu_ffn": False,
-            "use_mask_token": False,
-        }
-        if config.num_registers:
-            settings["num_register_tokens"] = config.num_registers
-    else:
-        settings |= {"intermediate_size": config.mlp_width, "encoder_stride": config.patch_size[0]}
-        if config.representation_width:
-            settings |= {"pooler_output_size": config.representation_width, "pooler_act": "tanh"}
+    settings |= dinov2_settings(config) if layout.family == "dinov2" else vit_settings(config)
     if config.num_classes:
         names = classes or tuple(f"LABEL_{i}" for i in range(config.num_classes))
         settings["id2label"] = {str(i): name for i, name in enumerate(names)}
         settings["label2id"] = {name: i for i, name in enumerate(names)}
+    return settings
+
+
+def dinov2_settings(config: ViTConfig) -> dict[str, Any]:
+    """Return the settings that only DINOv2's classes have."""
+    settings = {
+        "mlp_ratio": exact_ratio(config),
+        "layerscale_value": config.layer_scale,
+        "use_swiglu_ffn": False,
+        "use_mask_token": False,
+    }
+    return settings | ({"num_register_tokens": config.num_registers} if config.num_registers else {})
+
+
+def vit_settings(config: ViTConfig) -> dict[str, Any]:
+    """Return the settings that the classes of ViT and DeiT have."""
+    settings: dict[str, Any] = {
+        "intermediate_size": config.mlp_width,
+        "encoder_stride": config.patch_size[0],
+    }
+    if config.representation_width:
+        settings |= {"pooler_output_size": config.representation_width, "pooler_act": "tanh"}
     return settings
 
 

@@ -19,8 +19,7 @@ from torch import Tensor, nn
 
 from vitrine.models import BiT, Model, ViT
 from vitrine.models.config import ViTConfig
-from vitrine.models.encoder import Block, LayerScale, ParallelBlock
-from vitrine.models.patches import cut_patches
+from vitrine.models.encoder import Block, LayerScale, ParallelBlock, cut_patches
 from vitrine.models.resnet_stem import SameConv2d
 from vitrine.models.standardised_conv import StandardisedConv2d
 
@@ -63,8 +62,8 @@ class PlainBody(nn.Module):
 
     def forward(self, pixels: Tensor) -> tuple[Tensor, ...]:
         """Return logits, where there is a head, and the embedding."""
-        found = self.model.features(pixels)  # a graph keeps only what its outputs need
-        return tuple(found[name] for name in ("logits", "representation") if name in found)
+        features = self.model.features(pixels)  # a graph keeps only what its outputs need
+        return tuple(features[name] for name in ("logits", "representation") if name in features)
 
 
 class InferenceViT(nn.Module):
@@ -136,6 +135,9 @@ class InferenceBlock(nn.Module):
         self.num_read = num_read
         self.positions: Tensor | None
         self.register_buffer("positions", added_positions(model, layer=layer))
+        self.grid = config.grid_size
+        has_encoding = config.positions == "peg" and layer - 1 in config.peg_layers
+        self.encoding = model.positions[config.peg_layers.index(layer - 1)] if has_encoding else None
         parts = [block] if isinstance(block, Block) else block.parts
         keys = relative_keys(model, layer=layer)
         self.branches = nn.ModuleList(
@@ -146,6 +148,8 @@ class InferenceBlock(nn.Module):
         """Map tokens (B, T, D) to (B, T, D), or to (B, R, D)."""
         if self.positions is not None:
             tokens = tokens + self.positions
+        if self.encoding is not None:
+            tokens = self.encoding(tokens, self.grid)
         read = tokens if self.num_read is None else tokens[:, : self.num_read]  # (B, R, D)
         branches = [branch for branch in self.branches if isinstance(branch, InferenceBranch)]
         for branch in branches:
@@ -283,7 +287,7 @@ def with_fixed_kernels(module: nn.Module) -> nn.Module:
 def added_positions(model: ViT, *, layer: int) -> Tensor | None:
     """Return what a layer adds to its tokens before it begins, (1, T, D), or None."""
     config = model.config
-    if config.position_placement == "stem" or config.positions in ("none", "relative"):
+    if config.position_placement == "stem" or config.positions in ("none", "relative", "peg"):
         return None
     zeros = torch.zeros(1, config.num_tokens, config.width)
     with torch.no_grad():

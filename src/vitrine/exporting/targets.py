@@ -147,9 +147,9 @@ def answer_of(runner: OnnxRunner) -> Answer:
     """Let a runner take and return tensors."""
 
     def answer(images: Tensor) -> dict[str, Tensor]:
-        found = runner(np.asarray(images))
-        named = {"embedding": torch.from_numpy(found.embedding)}
-        return named if found.logits is None else {"logits": torch.from_numpy(found.logits), **named}
+        answers = runner(np.asarray(images))
+        named = {"embedding": torch.from_numpy(answers.embedding)}
+        return named if answers.logits is None else {"logits": torch.from_numpy(answers.logits), **named}
 
     return answer
 

@@ -28,15 +28,15 @@ def position_similarity(model: Model, *, grid: Grid | None = None) -> NDArray[An
     if not isinstance(model, ViT):
         kind = family_of(model.config).kind
         raise ConfigError(f"figures of positions need one grid for all layers, which a {kind} does not have")
-    if model.config.positions == "none":
+    if model.config.positions in ("none", "peg"):
         raise ConfigError(
-            "the model was made with positions='none': there are no position embeddings to compare"
+            f"the model was made with positions={model.config.positions!r}: it has no position embeddings to compare"
         )
     rows, columns = grid or model.config.grid_size
     with torch.no_grad():
         tiles = [_similarity(model, table, (rows, columns)) for table in model.positions]
-    found = torch.stack(tiles).view(len(tiles), rows * columns, rows, columns).cpu().numpy()
-    return found if model.config.position_placement == "every_layer" else found[0]
+    cosines = torch.stack(tiles).view(len(tiles), rows * columns, rows, columns).cpu().numpy()
+    return cosines if model.config.position_placement == "every_layer" else cosines[0]
 
 
 def _similarity(model: ViT, table: torch.nn.Module, grid: Grid) -> Tensor:

@@ -5,8 +5,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from vitrine.checkpoints import load
+from vitrine.data.sources.source import Source
 from vitrine.errors import ConfigError
-from vitrine.evaluation.features import extract_features
+from vitrine.evaluation.features import Features, extract_features
 from vitrine.evaluation.fewshot import (
     FewShotResult,
     fewshot_accuracy,
@@ -14,6 +15,7 @@ from vitrine.evaluation.fewshot import (
     parse_shots,
     require_enough,
     usual_shots,
+    without_small_classes,
 )
 from vitrine.evaluation.outputs import Precision
 from vitrine.evaluation.probes import find_probe
@@ -78,6 +80,8 @@ def evaluate_fewshot(
     find_probe(probe)
     values, asked = _parse_l2(l2), None if shots is None else parse_shots(shots)
     names, (train, test) = open_support_and_test(data, test_fraction=test_fraction)
+    if asked is None:
+        train, test = without_small_classes(train, test)
     wanted = asked or usual_shots(train)
     require_enough(train.counts(), wanted, class_names=train.classes)  # before minutes of features
     if (run := trained_on(model, data)) is not None and "test" not in names:
@@ -85,7 +89,6 @@ def evaluate_fewshot(
     loaded = load(model, image_size=image_size)
     with joined_processes(device) as processes:
         place = processes.device
-        loaded.model.to(place)
         present(
             FewShotPlan(
                 model=model,
@@ -101,42 +104,33 @@ def evaluate_fewshot(
             )
         )
         extract = functools.partial(
-            extract_features,
-            loaded.model,
-            preprocess=loaded.preprocess,
-            cache=cache,
-            batch_size=batch_size,
-            num_workers=workers,
-            device=place,
-            precision=precision,
-        )
+            extract_features, loaded.model.to(place), preprocess=loaded.preprocess, cache=cache,
+            batch_size=batch_size, num_workers=workers, device=place, precision=precision,
+        )  # fmt: skip
         examples = extract(train, what=f"Extracting features of {names[0]}")
         tests = extract(test, what=f"Extracting features of {names[1]}")
     result = fewshot_accuracy(
-        examples.rows,
-        examples.labels,
-        tests.rows,
-        tests.labels,
-        shots=wanted,
-        seeds=seeds,
-        l2=values,
-        probe=probe,
-        neighbours=neighbours,
-        class_names=train.classes,
-    )
+        examples.rows, examples.labels, tests.rows, tests.labels, shots=wanted, seeds=seeds, l2=values,
+        probe=probe, neighbours=neighbours, class_names=train.classes,
+    )  # fmt: skip
     return FewShotReport(
         model=model,
         data=printable(data),
         train_split=names[0],
         test_split=names[1],
         width=examples.rows.shape[1],
-        unreadable={
-            printable(source.name(index)): why
-            for source, features in ((train, examples), (test, tests))
-            for index, why in features.failures.items()
-        },
+        unreadable=_unreadable((train, examples), (test, tests)),
         result=result,
     )
+
+
+def _unreadable(*parts: tuple[Source, Features]) -> dict[str, str]:
+    """Return the names of images that cannot be read, and why."""
+    return {
+        printable(source.name(index)): why
+        for source, features in parts
+        for index, why in features.failures.items()
+    }
 
 
 def _parse_l2(text: str | None) -> list[float] | None:

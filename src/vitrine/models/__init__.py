@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from vitrine.models import pcpvt, pvt, pvt_v2, tnt, tnt_config
+from vitrine.models import cpvt, pcpvt, pvt, pvt_v2, t2t_vit, tnt, tnt_config
 from vitrine.models.bit import BiT
 from vitrine.models.cnn_stem import register_cnn
 from vitrine.models.config import BiTConfig, ModelConfig, ViTConfig
@@ -73,6 +73,8 @@ register_family(
         config=ViTConfig,
         build=ViT,
         cost=vit_cost,
+        variants=t2t_vit.VARIANTS | cpvt.VARIANTS,
+        aliases=t2t_vit.ALIASES,
         pixel_kernel="patch_projection.weight",
         untold=("num_heads",),
     )

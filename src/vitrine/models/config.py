@@ -21,7 +21,7 @@ from vitrine.models.stem_configs import ResNetStemConfig, StemConfig  # noqa: F4
 from vitrine.spelling import nearest
 
 Pooling = Literal["class_token", "average", "attention"]
-Positions = Literal["none", "learned_1d", "learned_2d", "relative", "sincos_2d"]
+Positions = Literal["none", "learned_1d", "learned_2d", "relative", "sincos_1d", "sincos_2d", "peg"]
 Placement = Literal["stem", "every_layer", "shared"]
 Resampling = Literal[
     "linear_aligned",
@@ -35,6 +35,7 @@ Resampling = Literal[
 Activation = Literal["gelu", "relu", "silu", "quick_gelu"]
 Gelu = Literal["tanh", "erf"]
 Norm = Literal["layer_norm", "rms_norm"]
+Initialisation = Literal["vit", "deit"]
 DropRates = Literal["linear", "constant"]
 Root = Literal["7x7", "3x3"]
 
@@ -78,6 +79,9 @@ class ViTConfig:
     has_prefix_positions: bool = True
     """Whether class (and distillation) token have position slots of their own."""
 
+    peg_layers: tuple[int, ...] = (0,)
+    """With positions `peg` (CPVT): the blocks after which a position encoding generator stands; -1 is before all."""
+
     num_registers: int = 0
     has_distillation_token: bool = False
     num_branches: int = 1
@@ -106,6 +110,8 @@ class ViTConfig:
     """Drop rate of the last block's branches; earlier blocks less, in a line from 0."""
     drop_rates: DropRates = "linear"
     """`constant` gives every block the rate `stochastic_depth` (DeiT III)."""
+    initialisation: Initialisation = "vit"
+    """How fresh weights are drawn: as by ViT's authors, or by DeiT's and those of its descendants."""
     activation_checkpointing: bool = False
 
     def __post_init__(self) -> None:
@@ -114,8 +120,10 @@ class ViTConfig:
             require_positive(name, getattr(self, name))
         for name in ("depth", "num_branches"):
             require_positive(name, getattr(self, name), most=LARGEST_DEPTH)
-        for name in ("image_size", "patch_size"):
-            require_sizes(name, getattr(self, name))
+        require_sizes("patch_size", self.patch_size)
+        if len(self.image_size) == 2 and min(self.image_size) < 1:
+            require_tiling(self.image_size, self.token_stride)  # its error names the sizes that fit
+        require_sizes("image_size", self.image_size)
         require_choices(self)
         if self.num_classes is not None:
             require_classes(self.num_classes)
@@ -128,6 +136,7 @@ class ViTConfig:
                 raise ConfigError(
                     f"{positions} positions need a width that is a multiple of {step}, got {self.width}"
                 )
+        require_peg_layers(self)
         if self.pooling == "class_token" and self.has_class_token is False:
             raise ConfigError(
                 "pooling='class_token' needs a class token, got has_class_token=False; use 'average'"
@@ -287,6 +296,24 @@ def require_tiling(image_size: tuple[int, int], stride: tuple[int, int]) -> None
         f"image_size must be a multiple of the patch stride {shown(stride)}, got {shown(image_size)}; "
         f"nearest that fit: {fits}"
     )
+
+
+def require_peg_layers(config: ViTConfig) -> None:
+    """Refuse position encoding generators that no block would read, or that stand in no order."""
+    if config.positions != "peg":
+        return
+    layers, last = config.peg_layers, config.depth - 2
+    if list(layers) != sorted(set(layers)) or not layers or not -1 <= layers[0] <= layers[-1] <= last:
+        raise ConfigError(
+            f"peg_layers must be blocks from -1 to {last} in ascending order, got {layers}",
+            option="peg_layers",
+        )
+    if config.position_placement != "stem":
+        raise ConfigError(
+            "peg_layers places position encoding generators; position_placement must be 'stem', got "
+            f"{config.position_placement!r}",
+            option="position_placement",
+        )
 
 
 def checked_layer(layer: int, depth: int) -> int:

@@ -9,12 +9,19 @@ from dataclasses import dataclass
 from vitrine.models.cnn_stem import counted_cnn
 from vitrine.models.config import BiTConfig, ModelConfig, ViTConfig
 from vitrine.models.families import family_of
-from vitrine.models.stem_configs import CnnStemConfig, HMlpStemConfig, ResNetStemConfig, StemConfig
+from vitrine.models.stem_configs import (
+    CnnStemConfig,
+    HMlpStemConfig,
+    ResNetStemConfig,
+    StemConfig,
+    TokensToTokenConfig,
+)
 
 # A backward pass costs twice a forward pass; a multiply-add is two operations.
 TRAINING_FLOPS_PER_MAC = 6
 # Kept for the backward pass: the convolution's output (the norm reads it) and the ReLU's output.
 KEPT_MAPS = 2
+PEG_CELLS = 9  # of the kernel of a position encoding generator
 # Numbers of the MLP's width that the backward pass reads: both sides of the activation; a ReLU's output alone tells.
 KEPT_BY_ACTIVATION = {"gelu": 2, "relu": 1, "silu": 2, "quick_gelu": 3}
 # Weights before and after dropout, and what was kept of them.
@@ -71,6 +78,9 @@ def vit_cost(config: ViTConfig) -> Cost:
     block_params, block_macs, block_kept = block_cost(config)
     params += L * block_params
     macs += L * block_macs
+    if config.positions == "peg":
+        macs += len(config.peg_layers) * N * PEG_CELLS * D
+        kept += len(config.peg_layers) * T * D
     params += norm_params(config, D)  # the final norm
     if isinstance(config.stem, HMlpStemConfig):
         params += 2 * D
@@ -134,6 +144,8 @@ def position_params(config: ViTConfig) -> int:
     table = {
         "none": 0,
         "sincos_2d": 0,
+        "peg": len(config.peg_layers) * (PEG_CELLS + 1) * D,
+        "sincos_1d": (config.num_position_slots + rows * columns) * D,
         "learned_1d": (config.num_position_slots + rows * columns) * D,
         "learned_2d": config.num_position_slots * D + (rows + columns) * (D // 2),
         "relative": (2 * config.num_tokens - 1) * D,
@@ -173,6 +185,8 @@ def stem_cost(config: StemConfig, *, channels: int, image_size: tuple[int, int])
     if isinstance(config, CnnStemConfig):
         params, macs, kept = counted_cnn(config, channels=channels, image_size=image_size)
         return map_cost(params=params, macs=macs, kept=kept)
+    if isinstance(config, TokensToTokenConfig):
+        return tokens_to_token_cost(config, channels=channels, image_size=image_size)
     if isinstance(config, HMlpStemConfig):
         W, cells = config.width, image_size[0] * image_size[1] // 16  # of 4 x 4 pixels
         first, second = 16 * channels * W, 4 * W * W
@@ -187,6 +201,26 @@ def stem_cost(config: StemConfig, *, channels: int, image_size: tuple[int, int])
         macs=sum(conv.macs for conv in convs),
         kept=KEPT_MAPS * sum(conv.outputs for conv in convs),
     )
+
+
+def tokens_to_token_cost(config: TokensToTokenConfig, *, channels: int, image_size: tuple[int, int]) -> Cost:
+    """Count a tokens-to-token module: projections, attention and MLP of every layer, on more tokens the earlier."""
+    T, F = config.token_width, config.num_features
+    params, macs, kept, (rows, columns) = 0, 0, 0, image_size
+    for i, (kernel, stride) in enumerate(zip(config.kernels[:-1], config.strides[:-1], strict=True)):
+        rows, columns = rows // stride, columns // stride
+        N, gathered = rows * columns, kernel**2 * (T if i else channels)
+        dense = 3 * T * gathered + 3 * T * T  # keys, queries and values; output; both layers of the MLP
+        params += dense + 2 * gathered + 3 * T + 2 * T  # norms and biases
+        macs += N * dense
+        kept += N * (2 * gathered + 9 * T)
+        if config.mixing == "performer":
+            params += 3 * T + F * T
+            macs += N * F * (4 * T + 1)
+            kept += N * (2 * T + 4 * F)
+        else:
+            macs += 2 * N * N * T
+    return map_cost(params=params, macs=macs, kept=kept + rows * columns * T)
 
 
 def map_cost(*, params: int, macs: int, kept: int) -> Cost:

@@ -1,4 +1,4 @@
-"""Initialisation of new models, as in the authors' JAX code.
+"""Initialisation of new models, as in the authors' JAX code; at the end, as DeiT and its descendants do it.
 
 Patch kernel: lecun normal. Attention and MLP kernels: xavier uniform, each of q, k, v on its own; attention
 biases 0, MLP biases normal 1e-6. Positions: normal .02. Class token and head: zeros.
@@ -12,11 +12,13 @@ from torch import Tensor, nn
 from vitrine.models.attention import AttentionPooling, SelfAttention
 from vitrine.models.cnn_stem import CnnStem
 from vitrine.models.encoder import LayerScale, Mlp
+from vitrine.models.positions import Learned1D, Learned2D, Relative1D, initialise_positions
 from vitrine.models.resnet_stem import ResNetStem
+from vitrine.models.t2t_vit import TokenPerformer, TokenTransformer
 
-POSITION_STD = 0.02
 MLP_BIAS_STD = 1e-6
 DEIT_STD = 0.02
+POSITION_MODULES = (Learned1D, Learned2D, Relative1D)
 # DINOv2 initialises registers like its class token: almost zero, but different from each other.
 REGISTER_STD = 1e-6
 # Standard deviation of a normal truncated at two deviations; dividing by it restores the intended one (as in JAX).
@@ -25,23 +27,34 @@ TRUNCATED_NORMAL_STD = 0.87962566103423978
 
 def initialise_vit(model: Any) -> None:
     """Fill every parameter of a ViT; a registered network as a stem has filled its own."""
+    if model.config.initialisation == "deit":
+        tokens = (model.class_token, model.distillation_token)
+        initialise_like_deit(model, tables=[token for token in tokens if token is not None])
+        for head in (model.head, model.distillation_head):
+            if head is not None:
+                nn.init.constant_(head.bias, model.config.head_bias)
+    else:
+        initialise_like_vit(model)
+    if model.registers is not None:
+        nn.init.normal_(model.registers, std=REGISTER_STD)
+    if isinstance(model.stem, ResNetStem):
+        model.stem.zero_branches()
+
+
+def initialise_like_vit(model: Any) -> None:
+    """Fill a ViT as its authors do, all but its registers."""
     for module in own_modules(model):
         initialise_layer(module)
-    for table in model.positions:
-        for parameter in table.parameters():  # fixed sines and cosines have none
-            nn.init.normal_(parameter, std=POSITION_STD)
+    for positions in model.positions:
+        initialise_positions(positions)
     for token in (model.class_token, model.distillation_token):
         if token is not None:
             nn.init.zeros_(token)
-    if model.registers is not None:
-        nn.init.normal_(model.registers, std=REGISTER_STD)
     if model.representation is not None:
         lecun_normal_(model.representation.weight)
         nn.init.zeros_(model.representation.bias)
     for head in (model.head, model.distillation_head):
         initialise_head(head, bias=model.config.head_bias)
-    if isinstance(model.stem, ResNetStem):
-        model.stem.zero_branches()
 
 
 def own_modules(module: nn.Module) -> Iterator[nn.Module]:
@@ -79,6 +92,13 @@ def initialise_layer(module: nn.Module) -> None:
             nn.init.normal_(layer.bias, std=MLP_BIAS_STD)
     elif isinstance(module, LayerScale):
         nn.init.constant_(module.gain, module.initial)
+    elif isinstance(module, TokenTransformer):
+        xavier_each_(module.to_qkv, parts=3)
+        xavier_each_(module.to_out)
+    elif isinstance(module, TokenPerformer):
+        xavier_each_(module.to_kqv, parts=3)
+        xavier_each_(module.to_out)
+        module.draw_features()
 
 
 def initialise_head(head: nn.Linear | None, *, bias: float) -> None:
@@ -107,12 +127,20 @@ def initialise_like_deit(model: nn.Module, *, tables: Iterable[Tensor]) -> None:
 
     Biases are zero, convolutions begin as torch's do. The authors cut the normal at 2, a hundred deviations away.
     """
-    for module in model.modules():
+    for module in own_modules(model):
         if isinstance(module, nn.Linear):
             nn.init.normal_(module.weight, std=DEIT_STD)
             if module.bias is not None:
                 nn.init.zeros_(module.bias)
-        elif isinstance(module, (nn.Conv2d, nn.LayerNorm)):
+        elif isinstance(module, nn.Conv2d):
             module.reset_parameters()
+        elif isinstance(module, POSITION_MODULES):
+            initialise_positions(module)
+        elif isinstance(module, TokenPerformer):
+            module.draw_features()
+        elif isinstance(module, AttentionPooling):
+            nn.init.normal_(module.probe, std=DEIT_STD)
+        elif not isinstance(module, SelfAttention | Mlp | TokenTransformer):
+            initialise_layer(module)  # norms and gains
     for table in tables:
         nn.init.normal_(table, std=DEIT_STD)

@@ -14,9 +14,9 @@ from torch import Tensor, nn
 
 from vitrine.models.config import Resampling, ViTConfig
 from vitrine.models.fixed import HasFixedParameters
-from vitrine.models.initialisation import POSITION_STD
 
 Grid = tuple[int, int]
+POSITION_STD = 0.02
 DINOV2_OFFSET = 0.1
 
 
@@ -171,6 +171,11 @@ def position_tables(config: ViTConfig) -> list[nn.Module]:
     """Create the position modules: none, one, or one per layer (appendix D.4)."""
     if config.positions == "none":
         return []
+    if config.positions == "peg":
+        leading = config.num_prefix_tokens + config.num_registers
+        return [
+            ConditionalEncoding(width=config.width, num_leading_tokens=leading) for _ in config.peg_layers
+        ]
     count = config.depth if config.position_placement == "every_layer" else 1
 
     def table() -> nn.Module:
@@ -179,8 +184,8 @@ def position_tables(config: ViTConfig) -> list[nn.Module]:
             return Relative1D(num_tokens=config.num_tokens, width=D)
         if config.positions == "sincos_2d":
             return SinCos2D(width=D, num_slots=slots)
-        kind = Learned1D if config.positions == "learned_1d" else Learned2D
-        return kind(config.grid_size, width=D, num_slots=slots, resampling=how)
+        kinds = {"learned_1d": Learned1D, "sincos_1d": SinCos1D, "learned_2d": Learned2D}
+        return kinds[config.positions](config.grid_size, width=D, num_slots=slots, resampling=how)
 
     return [table() for _ in range(count)]
 

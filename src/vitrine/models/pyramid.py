@@ -155,7 +155,7 @@ class Pyramid(Model):
 
     def checked(self, images: Tensor) -> Tensor:
         """Refuse images of other channels, or of a size that the stages cannot halve."""
-        self.require_images(images)
+        self.require_image_shape(images.shape)
         self.require_size((images.shape[2], images.shape[3]))
         return images
 

@@ -3,17 +3,20 @@
 Every stem has a `stride` (pixels per side for one cell of its map) and `out_channels`; `stems.py` builds it.
 """
 
+import math
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, Literal
 
 from vitrine.errors import ConfigError
 from vitrine.models.config_checks import (
     LARGEST_DEPTH,
     MOST_STAGES,
+    require_choices,
     require_positive,
     require_types,
 )
 
+Mixing = Literal["performer", "transformer"]
 # The two steps of the hMLP stem before the patches: 4 pixels, then 2 cells.
 HMLP_STRIDE = 8
 
@@ -87,8 +90,71 @@ class CnnStemConfig:
         require_positive("stem out_channels", self.out_channels)
 
 
-StemConfig = ResNetStemConfig | HMlpStemConfig | CnnStemConfig
-STEM_KINDS: dict[str, type[Any]] = {"resnet": ResNetStemConfig, "hmlp": HMlpStemConfig, "cnn": CnnStemConfig}
+@dataclass(frozen=True, kw_only=True)
+class TokensToTokenConfig:
+    """The tokens-to-token module of T2T-ViT (arXiv:2101.11986): soft splits with attention between them."""
+
+    mixing: Mixing = "performer"
+    """Attention between the splits: linear in the number of tokens, or softmax."""
+    kernels: tuple[int, ...] = (7, 3, 3)
+    strides: tuple[int, ...] = (4, 2, 2)
+    token_width: int = 64
+    """Width of the tokens between the splits."""
+    performer_dropout: float = 0.1
+    """Of performers only, as the authors have it, whatever the model's own dropout."""
+    norm_eps: float = 1e-5
+
+    def __post_init__(self) -> None:
+        require_types(self)
+        require_choices(self)
+        require_positive("stem token_width", self.token_width)
+        if not 2 <= len(self.kernels) == len(self.strides) <= MOST_STAGES:
+            raise ConfigError(
+                f"a tokens-to-token stem has 2 to {MOST_STAGES} splits, each with a kernel and a stride, "
+                f"got {self.kernels} and {self.strides}"
+            )
+        for kernel, stride in zip(self.kernels, self.strides, strict=True):
+            require_positive("stem stride", stride)
+            if kernel < stride or (stride == 1 and kernel % 2 == 0):
+                raise ConfigError(
+                    f"splits of {kernel} cells every {stride} do not keep the map's proportions"
+                )
+        if not 0 <= self.performer_dropout < 1:
+            raise ConfigError(
+                f"performer_dropout must be at least 0 and below 1, got {self.performer_dropout}"
+            )
+
+    @property
+    def splits(self) -> tuple[tuple[int, int, int], ...]:
+        """Kernel, stride and padding of every split; the padding makes the map smaller by exactly the stride."""
+        return tuple(
+            (kernel, stride, (kernel - stride + 1) // 2)
+            for kernel, stride in zip(self.kernels, self.strides, strict=True)
+        )
+
+    @property
+    def stride(self) -> int:
+        """Pixels per side for one cell of the last map."""
+        return math.prod(self.strides)
+
+    @property
+    def out_channels(self) -> int:
+        """Values that the last split gathers for one cell."""
+        return self.token_width * self.kernels[-1] ** 2
+
+    @property
+    def num_features(self) -> int:
+        """Random features of a performer."""
+        return max(self.token_width // 2, 1)
+
+
+StemConfig = ResNetStemConfig | HMlpStemConfig | CnnStemConfig | TokensToTokenConfig
+STEM_KINDS: dict[str, type[Any]] = {
+    "resnet": ResNetStemConfig,
+    "hmlp": HMlpStemConfig,
+    "cnn": CnnStemConfig,
+    "t2t": TokensToTokenConfig,
+}
 """Config of each kind of stem, by its name in records."""
 
 

@@ -57,7 +57,7 @@ class TNT(Model):
         """Fill every parameter as the authors do; a model on the meta device has nothing to fill."""
         if self.norm.weight.is_meta:
             return
-        initialise_like_deit(self, tables=(self.class_token, self.word_positions, self.positions.table))
+        initialise_like_deit(self, tables=(self.class_token, self.word_positions))
 
     def forward(self, images: Tensor) -> Tensor:
         """Map normalised images (B, C, height, width) to logits (B, K)."""
@@ -88,7 +88,7 @@ class TNT(Model):
 
     def cut_patches(self, images: Tensor) -> tuple[Tensor, Grid]:
         """Cut images into patches in raster order, each an image of its own: (B x N, C, P, P)."""
-        self.require_images(images)
+        self.require_image_shape(images.shape)
         B, C, height, width = images.shape
         P, Q = self.config.patch_size
         require_tiling((height, width), (P, Q))

@@ -118,9 +118,9 @@ def resolve(name: str) -> tuple[ModelConfig, int | None]:
         read_timm_hybrid,
         read_torchvision,
     ):
-        found = read(name.strip())
-        if found is not None:
-            return found
+        resolved = read(name.strip())
+        if resolved is not None:
+            return resolved
     raise ConfigError(
         f"no model is called {name!r}; nearest: {', '.join(nearest(name, [*VARIANTS, *variant_names()], 3))}",
         advice=[TryVerb("models", (), "to list all")],

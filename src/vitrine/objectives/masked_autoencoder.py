@@ -189,7 +189,7 @@ def require_order_free(config: ViTConfig) -> None:
             "a masked autoencoder needs a ViT without convolutions, which would see hidden patches; "
             "hybrids can learn masked-patches"
         )
-    if config.positions == "relative" or config.position_placement != "stem":
+    if config.positions in ("relative", "peg") or config.position_placement != "stem":
         raise ConfigError(
             f"a masked autoencoder adds absolute positions once, got positions={config.positions} in "
             f"{config.position_placement}; use learned_1d, learned_2d or sincos_2d at the stem"

@@ -34,12 +34,28 @@ PVT_V2 = {
 # The README gives a rate of stochastic depth for none of the PCPVTs; PVT's of the same depth are used.
 PCPVT = {"PCPVT-Small": (81.2, 0.1), "PCPVT-Base": (82.7, 0.3), "PCPVT-Large": (83.1, 0.3)}
 TNT = {"TNT-S": 81.5, "TNT-B": 82.9}
+# Accuracy, weight decay and learning rate for batches of 512 (the rate is not scaled with the batch).
+T2T = {
+    "T2T-ViT-7": (71.7, 0.03, 1e-3),
+    "T2T-ViT-10": (75.2, 0.03, 1e-3),
+    "T2T-ViT-12": (76.5, 0.03, 1e-3),
+    "T2T-ViT-14": (81.5, 0.05, 5e-4),
+    "T2T-ViT-19": (81.9, 0.065, 5e-4),
+    "T2T-ViT-24": (82.3, 0.065, 5e-4),
+    "T2T-ViT_t-14": (81.7, 0.05, 5e-4),
+    "T2T-ViT_t-19": (82.4, 0.065, 5e-4),
+    "T2T-ViT_t-24": (82.6, 0.065, 5e-4),
+}
+# With five PEGs, from the figures of the authors' README.
+CPVT = {
+    "CPVT-Ti-5PEG": 73.4, "CPVT-S-5PEG": 80.5, "CPVT-B-5PEG": 82.3, "CPVT-Ti-GAP-5PEG": 74.9, "CPVT-S-GAP-5PEG": 81.5,
+}  # fmt: skip
 # Accuracy, pixels of the first 800 epochs, rate, stochastic depth.
 DEIT3 = {
     "DeiT-III-S/16": (81.4, 224, 4e-3, 0.05),
     "DeiT-III-B/16": (83.8, 192, 3e-3, 0.2),
     "DeiT-III-L/16": (84.9, 192, 3e-3, 0.45),
-    "DeiT-III-H/14": (85.2, 160, 3e-3, 0.6),
+    "DeiT-III-H/14": (85.2, 154, 3e-3, 0.6),  # 160 in their command, of which patches of 14 pixels read 154
 }
 # Stochastic depth when fine-tuned at 224 px.
 DEIT3_TUNED = {"DeiT-III-B/16": 0.2, "DeiT-III-L/16": 0.45, "DeiT-III-H/14": 0.55}
@@ -64,6 +80,24 @@ def like_deit(
         augment=AUGMENT,
         epochs=300,
         training=TrainingConfig(**values),
+    )
+
+
+def t2t(model: str) -> Recipe:
+    """T2T-ViT: batches of 512, warm-up of 10 epochs, averaged weights (.99996)."""
+    accuracy, decay, rate = T2T[model]
+    return like_deit(
+        model, accuracy=accuracy, depth_rate=0.1, paper="arXiv:2101.11986", batch_size=512, lr=rate,
+        weight_decay=decay, warmup_epochs=10, average_decay=0.99996,
+    )  # fmt: skip
+
+
+def cpvt(model: str) -> Recipe:
+    """CPVT: DeiT's recipe with batches of 2048; DeiT's rate, 5e-4 for 512 images, is scaled with them."""
+    return repeated(
+        like_deit(
+            model, accuracy=CPVT[model], depth_rate=0.1, paper="arXiv:2102.10882", batch_size=2048, lr=2e-3
+        )
     )
 
 
@@ -155,6 +189,8 @@ def _named(make: Callable[[str], Recipe], model: str) -> Callable[[], Recipe]:
 DESCENDANTS: dict[str, Callable[[], Recipe]] = {
     make(model).name: _named(make, model)
     for make, models in (
+        (t2t, T2T),
+        (cpvt, CPVT),
         (pvt, PVT | PVT_V2),
         (pcpvt, PCPVT),
         (tnt, TNT),

@@ -6,10 +6,10 @@ from typing import Any
 import numpy as np
 
 from vitrine.data.auditing.duplicates import Duplicate, ImageRef
+from vitrine.data.auditing.issues import REMEDIES
 from vitrine.data.auditing.overlap import TRAIN, Overlap
 from vitrine.data.auditing.scan import ScanReport
 from vitrine.data.decoding.decode import decode
-from vitrine.data.sources.file_list import photos_skipped
 from vitrine.data.sources.source import Source
 from vitrine.errors import DataError, ImageError
 from vitrine.reports.pages import render, thumbnail
@@ -22,7 +22,18 @@ MOST_PAIRS = 60
 MOST_SAMPLES = 240
 MOST_SAMPLES_A_CLASS = 6
 # Problems of neither a file nor a pair, which no picture shows.
-ELSEWHERE = ("damaged shard", "extreme shape", "empty class", "missing class", "single class", "tiny class")
+ELSEWHERE = (
+    "damaged shard",
+    "unlabelled image",
+    "hidden image",
+    "tiny image",
+    "extreme shape",
+    "empty class",
+    "missing class",
+    "single class",
+    "tiny class",
+    "uneven classes",
+)
 _PAIR_KINDS = (
     (
         "leak",
@@ -54,8 +65,8 @@ def render_scan(report: ScanReport, splits: Mapping[str, Source]) -> str:
         address=printable(report.address),
         bad=bad,
         groups=groups,
-        has_photos_passed_over=bool(photos_skipped(report.passed_over)),
         table=_class_table(report),
+        remedies={problem: REMEDIES[problem] for problem in report.problems},
         samples=_samples(report, splits),
         issues=[
             {"path": printable(issue.path), "problem": issue.problem, "detail": issue.detail}
@@ -68,15 +79,15 @@ def render_scan(report: ScanReport, splits: Mapping[str, Source]) -> str:
 def render_overlap(overlap: Overlap, train: Source, tests: Mapping[str, Source]) -> str:
     """Render the page of `vitrine dedup`, least similar pairs first: those are worth checking."""
     sources = {TRAIN: train, **tests}
-    ordered = sorted(overlap.pairs, key=lambda found: found.pair.similarity)
+    ordered = sorted(overlap.pairs, key=lambda shared: shared.pair.similarity)
     chosen = [*ordered[: 2 * MOST_PAIRS], *ordered[2 * MOST_PAIRS :][-MOST_PAIRS:]]
     return render(
         "pairs.html.j2",
         overlap=overlap,
         address=printable(train.address),
         pairs=[
-            _pair(found.pair, sources) | {"method": found.method}
-            for found in track(chosen, "Drawing pairs of pictures")
+            _pair(shared.pair, sources) | {"method": shared.method}
+            for shared in track(chosen, "Drawing pairs of pictures")
         ],
     )
 

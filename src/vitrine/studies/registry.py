@@ -6,6 +6,7 @@ from vitrine.studies.experiments import (
     compute,
     cost,
     data_size,
+    descendants,
     few_shot_vs_data,
     head,
     optimizer,
@@ -47,7 +48,7 @@ def find_studies(names: str) -> tuple[Study, ...]:
     return tuple(chosen)
 
 
-# In the paper's order.
+# In the paper's order, then the papers that followed.
 for _module in (
     transfer,
     data_size,
@@ -60,5 +61,6 @@ for _module in (
     positions,
     cost,
     resolution,
+    descendants,
 ):
     register_study(_module.STUDY)

@@ -3,6 +3,7 @@
 A run that was stopped resumes from its last checkpoint.
 """
 
+import dataclasses
 import functools
 import time
 from collections.abc import Mapping
@@ -19,8 +20,11 @@ from vitrine.checkpoints.weights import ModelWeights, fill_model
 from vitrine.data.preparing.preprocess import Preprocess
 from vitrine.models import Model, build
 from vitrine.models.cost import cost_of
+from vitrine.objectives import DistillationObjective
+from vitrine.recipes import Recipe
 from vitrine.runs.records import Execution, RunOutput, StartingModel
 from vitrine.runs.run_data import RunData
+from vitrine.runs.starting_model import load_teacher
 from vitrine.runs.train_run import steps_done, train_run
 from vitrine.runtime.devices import choose_device
 from vitrine.runtime.progress import quiet
@@ -99,10 +103,12 @@ def trained_and_measured(run: Run, place: Place, device: torch.device) -> dict[s
         """Evaluate on images that are already on the device."""
         return {"accuracy": accuracy_of(model, splits["val"], preprocess=preprocess, device=device)}
 
+    recipe = with_teacher(run, place)
+    model = first_weights(run, place)
     train_run(
-        StartingModel(model=first_weights(run, place), preprocess=preprocess),
+        StartingModel(model=model, preprocess=preprocess, teacher=load_teacher(recipe, model.config)),
         RunData(address=data.address, splits={"train": train_part, **held_out}),
-        run.recipe,
+        recipe,
         execution=Execution(device=place.device, workers=place.workers),
         output=RunOutput(folder=folder, verb="study", plans=False, reports=False),
         resume_from=unfinished,
@@ -120,12 +126,22 @@ def trained_and_measured(run: Run, place: Place, device: torch.device) -> dict[s
     }
 
 
+def with_teacher(run: Run, place: Place) -> Recipe:
+    """Return the run's recipe; where the run before is the teacher, with the place of its weights."""
+    if run.uses != "teacher" or run.after is None:
+        return run.recipe
+    objective = run.recipe.objective
+    assert isinstance(objective, DistillationObjective)
+    weights = str(RunFolder(place.folder(run.study, run.after)).model)
+    return dataclasses.replace(run.recipe, objective=dataclasses.replace(objective, teacher=weights))
+
+
 def first_weights(run: Run, place: Place) -> Model:
     """Build the model: fresh, or with the weights of the run before it, a new head and resampled positions."""
 
     torch.manual_seed(run.seed)
     fresh = build(run.model)
-    if run.after is None:
+    if run.after is None or run.uses == "teacher":
         return fresh
     before = load(RunFolder(place.folder(run.study, run.after)).model, image_size=run.model.image_size)
     # The head is new even if the classes are the same (section 3.2).

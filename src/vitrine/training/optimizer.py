@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from vitrine.errors import ConfigError
+from vitrine.models.fixed import fixed_parameters
 from vitrine.training.config import Decay, TrainingConfig
 from vitrine.training.lamb import Lamb
 from vitrine.training.muon import Muon
@@ -42,10 +43,11 @@ def freeze(model: nn.Module, config: TrainingConfig) -> None:
             f"must be at most {depth}, the number of blocks of the model, got {config.frozen_blocks}",
             option="freeze",
         )
+    fixed = fixed_parameters(model)
     for name, parameter in model.named_parameters():
         is_trained = is_head(name) if config.trains == "head" else not is_teacher(name)
         is_frozen = config.frozen_blocks > 0 and layers.number(name) <= config.frozen_blocks
-        parameter.requires_grad_(is_trained and not is_frozen)
+        parameter.requires_grad_(is_trained and not is_frozen and name not in fixed)
 
 
 def parameter_groups(model: nn.Module, config: TrainingConfig) -> list[dict[str, Any]]:
@@ -149,11 +151,11 @@ class DecoupledSGD(torch.optim.SGD):
     @torch.no_grad()
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
         """Decay, then step; change nothing if `found_inf` flags a gradient with NaN or infinity."""
-        found = getattr(self, "found_inf", None)
+        is_bad = getattr(self, "found_inf", None)
         for group in self.param_groups:
             if group["decoupled_decay"]:
                 factor = 1 - group["lr"] * group["decoupled_decay"]
-                kept = factor if found is None else torch.where(found > 0, 1.0, factor)
+                kept = factor if is_bad is None else torch.where(is_bad > 0, 1.0, factor)
                 for parameter in group["params"]:
                     parameter.mul_(kept)
         super().step(closure)

@@ -9,6 +9,7 @@ import onnx
 import pytest
 import torch
 from unit.exporting.made import CLASSES, loaded
+from variations import costly
 
 from vitrine.checkpoints import load
 from vitrine.checkpoints.reading.onnx_file import read_metadata
@@ -22,7 +23,7 @@ GRAPHS = ("class token", "attention pooling", "relative positions", "registers",
           "norm after pooling", "non-square", "hybrid", "BiT")  # fmt: skip
 
 
-@pytest.mark.parametrize("kind", GRAPHS)
+@pytest.mark.parametrize("kind", costly(GRAPHS, quick=["class token", "attention pooling"]))
 def test_the_file_computes_what_the_model_does_for_one_two_and_five_images(kind: str, tmp_path: Path) -> None:
     found = loaded(kind)
     onnx_graph.write_onnx(InferenceModel(found.model), tmp_path / "model.onnx", record=found.record)

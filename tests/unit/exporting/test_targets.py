@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 from unit.exporting.made import CLASSES, loaded
+from variations import costly
 
 from vitrine.exporting.proof import BATCHES, Agreement, answers_of, compare, measure_accuracy, reference
 from vitrine.exporting.targets import Kind, plan_export
@@ -28,7 +29,9 @@ def proven(kind: str, to: Kind, folder: Path, **options: bool) -> dict[str, Agre
     }
 
 
-@pytest.mark.parametrize("kind", ["class token", "average pooling", "hybrid", "BiT"])
+@pytest.mark.parametrize(
+    "kind", costly(["class token", "average pooling", "hybrid", "BiT"], quick=["class token"])
+)
 def test_a_program_of_torch_computes_the_same_without_vitrine(kind: str, tmp_path: Path) -> None:
     checks = proven(kind, "torch-export", tmp_path)
     assert checks["torch.export"].agrees and checks["torch.export"].batches == BATCHES

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 from unit.exporting.made import loaded
+from variations import costly
 
 from vitrine.exporting import InferenceModel
 from vitrine.exporting.targets import open_program, write_program
@@ -24,7 +25,7 @@ def written(kind: str, folder: Path) -> Path:
     return folder / "model.pt2"
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", costly(KINDS, quick=["class token"]))
 def test_decomposed_to_core_operators_the_batch_stays_free(kind: str, tmp_path: Path) -> None:
     program = torch.export.load(written(kind, tmp_path)).run_decompositions()
     # ExecuTorch, which retraces what is split, would fix the batch size at that of the example.
@@ -40,7 +41,7 @@ def test_decomposed_to_core_operators_the_batch_stays_free(kind: str, tmp_path: 
             )
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", costly(KINDS, quick=["class token"]))
 def test_executorch_lowers_it_and_computes_the_same(kind: str, tmp_path: Path) -> None:
     exir = pytest.importorskip("executorch.exir")
     runtime = pytest.importorskip("executorch.runtime")

@@ -7,16 +7,16 @@ import torch
 from safetensors.torch import load, save
 from torch import Tensor
 from unit.models.small import FAMILIES, KINDS, small_model
+from variations import costly
 
 from vitrine.errors import ConfigError
 from vitrine.models import Model, ViT
 from vitrine.models.cost import cost_of
+from vitrine.models.encoder import ParallelBlock
 
 every_kind = pytest.mark.parametrize("kind", KINDS)
 # Compiling takes seconds per kind: `make test` compiles the plain ViT, `make slow` all kinds.
-every_kind_slowly = pytest.mark.parametrize(
-    "kind", [pytest.param(kind, marks=[] if kind == "class token" else pytest.mark.slow) for kind in KINDS]
-)
+every_kind_slowly = pytest.mark.parametrize("kind", costly(KINDS, quick=["class token"]))
 
 
 def images_for(model: Model, count: int = 2) -> Tensor:
@@ -170,12 +170,13 @@ def test_attention_weights_sum_to_one_and_reproduce_the_fused_result(kind: str) 
         grid = model.embed_patches(images)[1]
         tokens, keys = model.block_input(before, grid, layer=layer)
         block = model.blocks[layer]
-        normed = block.norm_1(tokens)
-        value = block.attention.project(normed)[2]
-        mixed = (weights @ value).transpose(1, 2).flatten(2)
-        torch.testing.assert_close(
-            block.attention.to_out(mixed), block.attention(normed, keys), rtol=1e-4, atol=1e-5
-        )
+        parts = block.parts if isinstance(block, ParallelBlock) else [block]
+        for part, own in zip(parts, weights.chunk(len(parts), dim=1), strict=True):
+            normed = part.norm_1(tokens)
+            mixed = (own @ part.attention.project(normed)[2]).transpose(1, 2).flatten(2)
+            torch.testing.assert_close(
+                part.attention.to_out(mixed), part.attention(normed, keys), rtol=1e-4, atol=1e-5
+            )
     assert seen == list(range(model.config.depth))
 
 

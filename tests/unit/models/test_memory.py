@@ -50,10 +50,10 @@ def test_smaller_micro_batches_come_before_recomputation() -> None:
 
 
 def test_recomputation_comes_before_micro_batches_below_eight_images() -> None:
-    limit = total(micro_batch=64, checkpointing=True)
+    limit = total(micro_batch=16, checkpointing=True)
     assert limit < total(micro_batch=8), "the case needs a limit that eight images do not fit"
     choice = fit(ViT, per_device=64, devices=4, limit=limit)
-    assert (choice.micro_batch, choice.activation_checkpointing, choice.shard) == (64, True, False)
+    assert (choice.micro_batch, choice.activation_checkpointing, choice.shard) == (16, True, False)
 
 
 def test_sharding_is_the_last_resort_and_needs_several_devices() -> None:

@@ -12,6 +12,12 @@ from vitrine.models.variants import VARIANTS, resolve
 # At 224 px, 1000 classes, no representation layer. All but those marked with a star are asserted in the tests of
 # the reference code bases or were counted in timm; the starred ones are counted by the formula of each layer.
 PINNED = {
+    "ViT-b/32": 22_878_952,  # the widths of ViT-S; the number of heads changes no parameter
+    "DeiT-III-S/16": 22_059_496,
+    "DeiT-III-M/16": 38_849_512,
+    "DeiT-III-B/16": 86_585_320,
+    "DeiT-III-L/16": 304_374_760,
+    "DeiT-III-H/14": 632_126_440,
     "ViT-Ti/16": 5_717_416,
     "ViT-S/32": 22_878_952,
     "ViT-S/16": 22_050_664,
@@ -158,8 +164,9 @@ def test_the_nearest_name_is_the_one_meant() -> None:
     ("options", "sentence"),
     [
         ({"image_size": 230}, "must be a multiple of the patch stride 16, got 230; nearest that fit: 224 and 240"),
+        ({"image_size": 0}, "must be a multiple of the patch stride 16, got 0; nearest that fit: 16"),
+        ({"image_size": (-5, 40)}, "nearest that fit: 16x32 and 16x48"),
         ({"image_size": (224, 230)}, "got 224x230; nearest that fit: 224 and 224x240"),
-        ({"image_size": 0}, "image_size must be at least 1, got 0"),
         ({"width": 770}, "width must be a multiple of num_heads, got 770 and 12; nearest num_heads that fit: 11 and"),
         ({"num_classes": 0}, "num_classes must be at least 1, got 0; None builds no head"),
         ({"num_heads": 0}, "num_heads must be at least 1, got 0"),
@@ -176,3 +183,11 @@ def test_nonsense_is_refused_in_one_sentence(options: dict[str, object], sentenc
         configure("ViT-B/16", **options)  # type: ignore[arg-type]
     assert sentence in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_vit_b_with_a_small_letter_is_the_papers_vit_of_half_the_width() -> None:
+    half, whole = configure("ViT-b/32"), configure("ViT-B/32")
+    assert (half.width, half.mlp_width, half.depth) == (whole.width // 2, whole.mlp_width // 2, whole.depth)  # type: ignore[union-attr]
+    assert (
+        configure("vit-b/32") == configure("vit_b_32") == whole
+    )  # a name in lower case means what it meant before

@@ -21,7 +21,7 @@ from vitrine.objectives.classification import evaluate_classes
 from vitrine.recipes import find_recipe
 from vitrine.runs.records import Execution, RunOutput, TrainingResult
 from vitrine.runs.run_data import RunData, for_labels_of, undivided, with_held_out
-from vitrine.runs.starting_model import fresh_model, pretrained_model
+from vitrine.runs.starting_model import fresh_model, keep_known_classes, pretrained_model
 from vitrine.runs.train_run import train_run
 from vitrine.runs.validation import classes_without_validation
 from vitrine.runtime.run_folder import RunFolder
@@ -48,14 +48,14 @@ def test_every_validation_image_is_scored_once_per_evaluation_and_not_again_for_
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     collected = []
-    collect = outputs.collect_outputs
+    run_model = outputs.run_model
 
     def counting(model: object, source: object, **options: object) -> outputs.Outputs:
         collected.append(len(source))  # type: ignore[arg-type]
-        return collect(model, source, **options)  # type: ignore[arg-type]
+        return run_model(model, source, **options)  # type: ignore[arg-type]
 
-    monkeypatch.setattr("vitrine.runs.validation.collect_outputs", counting)
-    monkeypatch.setattr("vitrine.evaluation.outputs.collect_outputs", counting)
+    monkeypatch.setattr("vitrine.runs.validation.run_model", counting)
+    monkeypatch.setattr("vitrine.runs.run_report.run_model", counting)
     result = trained(tmp_path / "run")
     assert collected == [12, 12]  # steps 2 and 4
     assert result.report is not None
@@ -74,7 +74,7 @@ def test_the_same_seed_gives_the_same_file_for_a_variant_by_name_and_another_see
     tmp_path: Path,
 ) -> None:
     photos = class_folders(tmp_path / "photos", each=6)
-    options = {"model": "ViT-Ti/16", "size": 32, "steps": 2, "batch_size": 4, "device": "cpu", "workers": 0}
+    options = {"model": "ViT-Ti/16", "size": 16, "steps": 1, "batch_size": 4, "device": "cpu", "workers": 0}
     files = []
     for number, seed in enumerate((3, 3, 4)):
         torch.manual_seed(number)  # what was drawn before must not matter
@@ -178,3 +178,17 @@ def test_a_run_of_version_0_1_resumes_with_the_settings_of_its_objective(tmp_pat
     result = vitrine.resume(tmp_path, set="training.total_steps=3")
     assert (result.steps, result.objective) == (3, "autoencoder")
     assert yaml.safe_load(run.read_recipe())["objective"] == {"kind": "autoencoder", **section}
+
+
+def test_rows_of_the_head_are_kept_for_classes_of_the_same_name(tmp_path):
+    old = create_model("ViT-Ti/16", image_size=16, num_classes=3, **TINY)
+    torch.nn.init.normal_(old.head.weight)
+    torch.nn.init.normal_(old.head.bias)
+    vitrine.save(old, tmp_path / "model", classes=("cat", "dog", "owl"))
+    recipe = find_recipe("photos")
+    start = pretrained_model(str(tmp_path / "model"), recipe, num_classes=3)
+    assert keep_known_classes(start.model, str(tmp_path / "model"), ("bat", "cat", "owl")) == ("cat", "owl")
+    assert torch.equal(start.model.head.weight[1:], old.head.weight[[0, 2]])
+    assert torch.equal(start.model.head.bias[1:], old.head.bias[[0, 2]])
+    assert not start.model.head.weight[0].any()
+    assert keep_known_classes(start.model, str(tmp_path / "model"), ("ant", "bee", "yak")) == ()

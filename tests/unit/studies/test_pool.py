@@ -57,7 +57,7 @@ def test_every_run_is_done_once_and_after_the_one_it_needs(jobs: int) -> None:
     assert (processes == {os.getpid()}) is (jobs == 1)
 
 
-@pytest.mark.parametrize("jobs", [1, 2])
+@pytest.mark.parametrize("jobs", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_a_failure_is_said_and_stops_what_depends_on_it_alone(jobs: int) -> None:
     done = list(carry_out_all(listed(), note, ("pre-training-seed0",), jobs=jobs, names=name))
     failed = {found.run.name: found.reason for found in done if found.values is None}
@@ -81,6 +81,7 @@ class Deadly:
         return os._exit, (9,)
 
 
+@pytest.mark.slow
 def test_processes_that_die_while_they_start_are_reported_too() -> None:
     done = list(carry_out_all(listed("head"), note, Deadly(), jobs=2, names=name))
     assert len(done) == 12
@@ -98,6 +99,7 @@ def test_a_process_that_died_while_idle_is_passed_over() -> None:
     assert taken_by(runs[1], idle) is None
 
 
+@pytest.mark.slow
 def test_processes_whose_parent_is_killed_end_by_themselves(tmp_path: Path) -> None:
     code = (
         "from tests.unit.studies.test_pool import *\n"

@@ -441,6 +441,7 @@ def test_records_that_cannot_be_written_stop_the_run_in_one_sentence(tmp_path: P
     assert numbers_of(folder / LAST)["step"] == 2
 
 
+@pytest.mark.slow
 def test_bf16_and_compilation_train_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = Changed(CONFIG, total_steps=3)
     _, exact = run(tmp_path / "a", config)

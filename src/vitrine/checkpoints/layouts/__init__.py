@@ -17,6 +17,7 @@ from vitrine.checkpoints.layouts import (
     native,
     official,
     pyramids,
+    t2t,
     timm,
     timm_bit,
     tnt,
@@ -28,14 +29,16 @@ from vitrine.checkpoints.layouts.layout import Configured, Hints, Layout
 from vitrine.checkpoints.layouts.native import NativeLayout, empty_state
 from vitrine.checkpoints.layouts.official import Generation
 from vitrine.checkpoints.layouts.prefixed import PrefixedFile, prefixes_in
+from vitrine.checkpoints.layouts.t2t import T2TLayout
 from vitrine.checkpoints.layouts.timm import TimmLayout
 from vitrine.checkpoints.layouts.timm_bit import TimmBiTLayout
 from vitrine.checkpoints.layouts.tnt import TNTLayout
 from vitrine.checkpoints.layouts.torchvision import TorchvisionLayout
 from vitrine.checkpoints.tensors import Index, TensorFile
 from vitrine.errors import CheckpointError, ConfigError
-from vitrine.models import BiTConfig, ModelConfig, TNTConfig
+from vitrine.models import BiTConfig, ModelConfig, TNTConfig, ViTConfig
 from vitrine.models.pyramid_config import PyramidConfig
+from vitrine.models.stem_configs import TokensToTokenConfig
 from vitrine.spelling import nearest
 
 Target = str
@@ -92,9 +95,9 @@ def detect(file: TensorFile, *, config: ModelConfig | None = None) -> tuple[Tens
     ]
     # Two recognised prefixes, one inside the other, are the same model with more or fewer of its tensors.
     shortest = [
-        found
-        for found in inner
-        if not any(found[0] != other[0] and found[0].startswith(other[0]) for other in inner)
+        nested
+        for nested in inner
+        if not any(nested[0] != other[0] and nested[0].startswith(other[0]) for other in inner)
     ]
     if len(shortest) == 1:
         prefix, layout = shortest[0]
@@ -136,6 +139,8 @@ def _official(config: ModelConfig, generation: Generation) -> Layout:
         return pyramids.official_layout(config)
     if isinstance(config, TNTConfig):
         return TNTLayout(origin="official")
+    if isinstance(config, ViTConfig) and isinstance(config.stem, TokensToTokenConfig):
+        return T2TLayout()
     return BiTNpzLayout() if isinstance(config, BiTConfig) else official.of_generation(generation)
 
 
@@ -168,4 +173,5 @@ register_layout("timm", recognise=timm.recognise, for_model=_timm)
 register_layout("timm BiT", recognise=timm_bit.recognise)
 register_layout("pyramids", recognise=pyramids.recognise)
 register_layout("TNT", recognise=tnt.recognise)
+register_layout("T2T-ViT", recognise=t2t.recognise)
 register_layout("dinov2", for_model=lambda config, generation: TimmLayout(family="dinov2"))

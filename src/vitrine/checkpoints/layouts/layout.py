@@ -102,10 +102,10 @@ def vit_config(
     stride = stem.stride if stem else 1
     token_stride = rows * stride, columns * stride
     if table is not None:
-        found = index[table].shape
-        if len(found) < 2:
-            raise CheckpointError(f"{hints.path} holds {table} as {found}, expected (1, tokens, {width})")
-        grid = grid_of(found[-2] - num_slots, token_stride, table=table, hints=hints)
+        shape = index[table].shape
+        if len(shape) < 2:
+            raise CheckpointError(f"{hints.path} holds {table} as {shape}, expected (1, tokens, {width})")
+        grid = grid_of(shape[-2] - num_slots, token_stride, table=table, hints=hints)
         image_size = grid[0] * token_stride[0], grid[1] * token_stride[1]
     else:
         image_size = hints.image_size or hints.asked_size or nearest_size(token_stride)
@@ -176,8 +176,8 @@ def nearest_size(stride: tuple[int, int]) -> tuple[int, int]:
 
 def count(index: Iterable[str], pattern: str) -> int:
     """Count the different numbers that the pattern's group takes among the names: layers, units."""
-    found = re.compile(pattern)
-    return len({match[1] for name in index if (match := found.match(name))})
+    expression = re.compile(pattern)
+    return len({match[1] for name in index if (match := expression.match(name))})
 
 
 def shape_of(index: Index, name: str, *, hints: Hints, axes: int) -> tuple[int, ...]:

@@ -4,6 +4,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -15,7 +16,7 @@ from vitrine.checkpoints.tensors import Index
 from vitrine.data.preparing.preprocess import Preprocess
 from vitrine.errors import CheckpointError
 from vitrine.models import Model, ModelConfig, build
-from vitrine.models.stem_configs import ResNetStemConfig
+from vitrine.models.stem_configs import ResNetStemConfig, StemConfig, TokensToTokenConfig
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,24 +41,22 @@ class NativeLayout:
             return bit_config(
                 hints, units=units, root_width=width, channels=channels, num_classes=num_classes
             )
-        of_parts = (
-            "positions.0.rows",
-            "positions.1.table",
-            "patch_norm.weight",
-            "blocks.0.branches.0.norm_1.weight",
-        )
-        if any(name in index for name in of_parts) or "norm.bias" not in index:
-            raise CheckpointError(
-                f"{hints.path} holds positions, blocks or norms of a kind that its names do not tell whole; "
-                "the config.json that was saved with it is needed"
-            )
+        require_known_parts(index, hints)
         kernel = shape_of(index, "patch_projection.weight", hints=hints, axes=4)
-        stem, channels = None, kernel[1]
+        stem: StemConfig | None = None
+        channels = kernel[1]
         if "stem.root_conv.weight" in index:
             width, channels, units = read_resnet(index, hints, prefix="stem.")
             stem = ResNetStemConfig(units=units, width=width)
+        published: dict[str, Any] = {}
+        if "stem.layers.0.norm_1.weight" in index:
+            stem, channels = read_tokens_to_token(index, hints)
+            published = {"gelu": "erf", "norm_eps": stem.norm_eps, "position_resampling": "bicubic"}
         registers, has_token = index.get("registers"), "class_token" in index
-        has_table = "positions.0.table" in index
+        has_table, num_pegs = "positions.0.table" in index, count(index, r"positions\.(\d+)\.mix\.")
+        if num_pegs:  # after the first blocks, as in CPVT; `options` can say otherwise
+            published = {"gelu": "erf", "peg_layers": tuple(range(num_pegs))}
+        table_kind = "sincos_1d" if isinstance(stem, TokensToTokenConfig) else "learned_1d"
         pooling = "class_token" if has_token else "average"
         return vit_config(
             index,
@@ -74,12 +73,13 @@ class NativeLayout:
             has_class_token=has_token,
             has_distillation_token="distillation_token" in index,
             num_registers=registers.shape[1] if registers else 0,
-            positions="learned_1d" if has_table else "none",
+            positions=table_kind if has_table else "peg" if num_pegs else "none",
             representation_width=hidden.shape[0] if hidden else None,
             num_classes=num_classes,
             layer_scale=1e-5 if "blocks.0.scale_1.gain" in index else None,
             qkv_bias="blocks.0.attention.to_qkv.bias" in index,
             qk_norm="blocks.0.attention.q_norm.weight" in index,
+            **published,
         )
 
     def rules(self, config: ModelConfig) -> list[Rule]:
@@ -107,6 +107,16 @@ def read_resnet(index: Index, hints: Hints, *, prefix: str) -> tuple[int, int, t
     return width, channels, units
 
 
+def read_tokens_to_token(index: Index, hints: Hints) -> tuple[TokensToTokenConfig, int]:
+    """Return a tokens-to-token stem, split as in every published T2T-ViT, and the image's channels."""
+    stem = TokensToTokenConfig(
+        mixing="performer" if "stem.layers.0.features" in index else "transformer",
+        token_width=shape_of(index, "stem.layers.0.to_out.weight", hints=hints, axes=2)[0],
+    )
+    gathered = shape_of(index, "stem.layers.0.norm_1.weight", hints=hints, axes=1)[0]
+    return stem, gathered // stem.kernels[0] ** 2
+
+
 def recognise(index: Index) -> NativeLayout | None:
     """Recognise our own names."""
     first = (
@@ -129,3 +139,18 @@ def empty_model(config: ModelConfig) -> Model:
     """Build a model on the meta device: shapes, no memory."""
     with torch.device("meta"):
         return build(config)
+
+
+def require_known_parts(index: Index, hints: Hints) -> None:
+    """Refuse positions, blocks or norms of a kind that the names of tensors do not determine."""
+    of_parts = (
+        "positions.0.rows",
+        "positions.1.table",
+        "patch_norm.weight",
+        "blocks.0.branches.0.norm_1.weight",
+    )
+    if any(name in index for name in of_parts) or "norm.bias" not in index:
+        raise CheckpointError(
+            f"{hints.path} holds positions, blocks or norms of a kind that its names do not tell whole; "
+            "the config.json that was saved with it is needed"
+        )
