@@ -177,13 +177,9 @@ def dinov2_settings(config: ViTConfig) -> dict[str, Any]:
 
 def vit_settings(config: ViTConfig) -> dict[str, Any]:
     """Return the settings that the classes of ViT and DeiT have."""
-    settings: dict[str, Any] = {
-        "intermediate_size": config.mlp_width,
-        "encoder_stride": config.patch_size[0],
-    }
-    if config.representation_width:
-        settings |= {"pooler_output_size": config.representation_width, "pooler_act": "tanh"}
-    return settings
+    pooler: dict[str, Any] = {"pooler_output_size": config.representation_width, "pooler_act": "tanh"}
+    own = {"intermediate_size": config.mlp_width, "encoder_stride": config.patch_size[0]}
+    return own | (pooler if config.representation_width else {})
 
 
 def timm_settings(
