@@ -36,7 +36,7 @@ BAR, ESCAPED_BAR = "|", "\\|"
 # Order and headings of the names that are not commands.
 OTHER_NAMES = {
     "Models and weights": ("create_model", "load", "save", "Loaded"),
-    "Predicting": ("Predictor", "VitClassifier"),
+    "Predicting": ("Predictor", "VitClassifier", "VitRegressor"),
     "Evaluating": ("fewshot_accuracy",),
     "Errors": ("VitrineError",),
 }

@@ -39,12 +39,14 @@ if TYPE_CHECKING:
     from vitrine.estimator import VitClassifier as VitClassifier
     from vitrine.evaluation.fewshot import fewshot_accuracy as fewshot_accuracy
     from vitrine.models import create_model as create_model
+    from vitrine.regressor import VitRegressor as VitRegressor
     from vitrine.serving.predictor import Predictor as Predictor
 
 _HOME = {
     "Loaded": "vitrine.checkpoints",
     "Predictor": "vitrine.serving.predictor",
     "VitClassifier": "vitrine.estimator",
+    "VitRegressor": "vitrine.regressor",
     "VitrineError": "vitrine.errors",
     "bench": "vitrine.commands.bench",
     "check": "vitrine.commands.check",

@@ -4,23 +4,22 @@ Like the verbs it wires rooms together; nothing but the user imports it.
 """
 
 import dataclasses
-import inspect
 import math
 import tempfile
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Literal, Self
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from vitrine.data.decoding.picture_input import Picture
 from vitrine.data.sources.in_memory import PictureList, as_picture_list
 from vitrine.errors import ConfigError, DataError
 from vitrine.evaluation.closed_form import ClosedForm, fit_closed_form
+from vitrine.picture_estimator import PictureEstimator
 from vitrine.recipes.options import chosen_recipe
 from vitrine.runs.records import Execution, RunOutput
 from vitrine.runs.run_data import RunData
@@ -29,12 +28,11 @@ from vitrine.runs.train_run import train_run
 from vitrine.runtime.output_folder import new_output_folder
 from vitrine.runtime.run_folder import RESULTS, RunFolder
 from vitrine.serving.predictor import Predictor
-from vitrine.spelling import nearest
 
 METHODS = ("features", "finetune")
 
 
-class VitClassifier:
+class VitClassifier(PictureEstimator):
     """Classify pictures: paths, bytes, Pillow images or arrays (H, W, C), in a list, a pandas column or a generator.
 
     `method="features"` freezes the model and fits a linear classifier to its features in closed form, in seconds;
@@ -109,11 +107,6 @@ class VitClassifier:
         scores = self._scores(X)
         return scores[:, 1] - scores[:, 0] if len(self.classes_) == 2 else scores
 
-    def transform(self, X: Iterable[Picture]) -> NDArray[np.float32]:
-        """Return the features of each picture, the input of the classification head: (N, R)."""
-        self._require_fitted()
-        return self._outputs(as_picture_list(X), "features").numpy()
-
     def fit_transform(self, X: Iterable[Picture], y: Iterable[Any], **fit_params: Any) -> NDArray[np.float32]:
         """Fit, then return the features of the same pictures: (N, R)."""
         pictures = as_picture_list(X)
@@ -126,26 +119,6 @@ class VitClassifier:
         pictures = as_picture_list(X)
         labels = labels_of(y, count=len(pictures))
         return float(np.average(self.predict(pictures) == labels, weights=weights_of(sample_weight, labels)))
-
-    def get_params(self, deep: bool = True) -> dict[str, Any]:
-        """Return the options as they were passed."""
-        return {name: getattr(self, name) for name in self._option_names()}
-
-    def set_params(self, **options: Any) -> Self:
-        """Change options; the fitted model stays until the next `fit`."""
-        known = self._option_names()
-        for name, value in options.items():
-            if name not in known:
-                raise ConfigError(
-                    f"{type(self).__name__} has no option {name!r}; did you mean {nearest(name, known)[0]!r}?"
-                )
-            setattr(self, name, value)
-        return self
-
-    def __repr__(self) -> str:
-        defaults = inspect.signature(type(self)).parameters
-        changed = [f"{k}={v!r}" for k, v in self.get_params().items() if v != defaults[k].default]
-        return f"{type(self).__name__}({', '.join(changed)})"
 
     def __sklearn_tags__(self) -> Any:
         """Describe the estimator to scikit-learn (1.6 and later): a classifier of pictures, not of rows."""
@@ -164,16 +137,6 @@ class VitClassifier:
         """Return whether `fit` was called."""
         return hasattr(self, "classes_")
 
-    @classmethod
-    def _option_names(cls) -> list[str]:
-        return list(inspect.signature(cls).parameters)
-
-    def _require_fitted(self) -> None:
-        if not hasattr(self, "classes_"):
-            raise _not_fitted(
-                f"this {type(self).__name__} is not fitted yet; call fit(pictures, labels) first"
-            )
-
     def _scores(self, X: Iterable[Picture]) -> NDArray[np.float64]:
         """Return the logits of all classes: (N, K)."""
         self._require_fitted()
@@ -185,25 +148,8 @@ class VitClassifier:
             return self.closed_form_.logits(features).numpy()
         return self._outputs(pictures, "logits").double().numpy()
 
-    def _outputs(self, pictures: Sequence[Picture], wanted: Literal["logits", "features"]) -> Tensor:
-        predictor = self.predictor_
-        outputs = predictor.embed(pictures) if wanted == "features" else predictor.logits(pictures)
-        if outputs.failures:
-            number, why = next(iter(outputs.failures.items()))
-            raise DataError(
-                f"{len(outputs.failures)} of {len(pictures)} pictures cannot be read; the first, number {number}: "
-                f"{why}"
-            )
-        return outputs.rows
-
     def _fit_features(self, source: PictureList, weights: NDArray[np.float64] | None) -> None:
-        self.predictor_ = Predictor.open(
-            self.model,
-            device=self.device,
-            image_size=self.image_size,
-            batch_size=self.batch_size,
-            workers=self.workers,
-        )
+        self.predictor_ = self._opened()
         self.closed_form_: ClosedForm = fit_closed_form(
             self._outputs(source.pictures, "features"),
             torch.from_numpy(source.labels.astype(np.int64)),
@@ -279,15 +225,6 @@ def weights_of(sample_weight: Iterable[float] | None, labels: NDArray[Any]) -> N
     if not weights.any():
         raise DataError("sample_weight must not be zero for every picture")
     return weights
-
-
-def _not_fitted(sentence: str) -> Exception:
-    """Build the error that scikit-learn knows, where it is installed; it is a `ConfigError` too."""
-    try:
-        from sklearn.exceptions import NotFittedError as Known  # noqa: PLC0415 (an extra)
-    except ImportError:
-        Known = AttributeError
-    return type("NotFittedError", (ConfigError, Known), {})(sentence)
 
 
 def _conversion_warning() -> type[Warning]:

@@ -9,6 +9,8 @@ from pictures import altered, class_folders, photo, save
 from PIL import Image
 from rich.cells import cell_len
 
+from vitrine.data.decoding import file_kind
+
 pytestmark = pytest.mark.usefixtures("elsewhere")
 
 
@@ -136,14 +138,6 @@ def test_nothing_is_written_into_the_data_set(vitrine, photos):
     assert snapshot(photos) == before
 
 
-def test_from_inside_the_data_set_a_place_for_the_report_is_asked_for(vitrine, photos, monkeypatch):
-    monkeypatch.chdir(photos)
-    before = snapshot(photos)
-    code, _, err = vitrine("check", ".")
-    assert code == 2 and "--out" in err
-    assert snapshot(photos) == before
-
-
 def test_an_existing_report_is_kept_unless_told_otherwise(vitrine, photos, tmp_path):
     assert vitrine("check", photos, "--out", tmp_path / "out")[0] == 0
     code, _, err = vitrine("check", photos, "--out", tmp_path / "out")
@@ -192,23 +186,27 @@ def test_a_folder_of_a_single_class_is_named_as_a_problem(vitrine, tmp_path):
     assert "single class: cat: all images are of cat" in out
 
 
-def test_photos_of_phones_are_said_to_be_passed_over_and_what_would_do(vitrine, photos, tmp_path):
+def test_photos_of_phones_are_skipped_with_advice_where_heic_cannot_be_read(
+    vitrine, photos, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(file_kind, "pillow_heif", None)
     (photos / "cat" / "IMG_1.HEIC").write_bytes(b"....ftypheic")
     (photos / "cat" / "notes.txt").write_text("mine")
     code, out, _ = vitrine("check", photos, "--out", tmp_path / "out")
-    assert code == 0 and "1 .heic, 1 .txt; save these photos as JPEG: 1 .heic" in out
-    assert "Convert the photos among them to JPEG" in (tmp_path / "out" / "report.html").read_text()
+    assert code == 0 and "1 .heic (cat/IMG_1.HEIC), 1 .txt (cat/notes.txt)" in out
+    assert "vitrine[heic]" in out.replace("\n", " ")
+    assert "vitrine[heic]" in (tmp_path / "out" / "report.html").read_text()
     phone = tmp_path / "phone" / "dog"
     phone.mkdir(parents=True)
     (phone / "IMG_1.HEIC").write_bytes(b"....ftypheic")
     code, _, err = vitrine("check", phone.parent)
-    assert code == 2 and "contains no images; save these photos as JPEG: 1 .heic" in err
+    assert code == 2 and "contains no images; to read 1 .heic, install pillow-heif" in err
 
 
 def test_what_comes_next_is_what_training_would_refuse_to_begin_without(vitrine, photos, tmp_path):
     (photos / "owl").mkdir()
     out = vitrine("check", photos)[1]
-    assert f"Next: fill or remove the folder of the empty class, then: vitrine finetune {photos}" in out
+    assert f"Next: vitrine finetune {photos}" in out
     out = vitrine("check", photos / "cat")[1]
     assert "Next: put the images of each class into a folder with its name, then: vitrine finetune" in out
 
@@ -230,3 +228,11 @@ def test_escape_sequences_in_names_never_reach_the_terminal(vitrine, tmp_path):
     assert "lines.jpg" not in [line.split(":")[0].strip() for line in out.splitlines()]
     code, out, err = vitrine("check", tmp_path / "no\x1b[2Jsuch")
     assert code == 2 and "\x1b" not in out + err
+
+
+def test_a_check_started_inside_the_photos_writes_beside_them(vitrine, photos, monkeypatch):
+    monkeypatch.chdir(photos)
+    before = snapshot(photos)
+    code, out, _ = vitrine("check", ".")
+    assert code == 0 and "Wrote ../runs/" in out
+    assert snapshot(photos) == before and list((photos.parent / "runs").glob("*-check/report.html"))

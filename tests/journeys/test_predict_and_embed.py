@@ -309,3 +309,38 @@ def test_python_callers_may_pass_pictures_of_every_kind(tmp_path):
     with answering(lambda request: (200, {}, path.read_bytes())) as (address, _):
         (one,) = vitrine.predict("box", f"{address}/photo.png").predictions
         assert tuple(answer.label for answer in one.answers)[: len(answers)] == answers
+
+
+def test_pictures_are_counted_by_class_after_predict(here, inbox):
+    result = vitrine.predict(pictures=str(inbox))
+    best = [one.answers[0].label for one in result.predictions if one.answers]
+    assert result.tally == {name: best.count(name) for name in best} and sum(result.tally.values()) == 3
+    counts = list(result.tally.values())
+    assert counts == sorted(counts, reverse=True)
+    assert f"{counts[0]}  {next(iter(result.tally))}" in inside("predict", inbox).stdout
+
+
+def test_a_table_with_other_letters_begins_with_the_mark_that_excel_needs(here, inbox):
+    vitrine.predict(pictures="inbox", out="plain.csv")
+    assert (here / "plain.csv").read_bytes().startswith(b"path,")
+    (inbox / "0.png").rename(inbox / "Größe.png")
+    vitrine.predict(pictures="inbox", out="letters.csv")
+    assert (here / "letters.csv").read_bytes().startswith(b"\xef\xbb\xbfpath,")
+    with (here / "letters.csv").open(encoding="utf-8-sig", newline="") as file:
+        assert "inbox/Größe.png" in [row["path"] for row in csv.DictReader(file)]
+
+
+def test_features_of_class_folders_and_tables_come_with_labels(here):
+    class_folders(here / "photos", each=2)
+    vitrine.embed(pictures="photos", out="f.npy")
+    assert [row["label"] for row in rows_of(here / "f.csv")] == ["cat", "cat", "dog", "dog"]
+    vitrine.embed(pictures="photos", out="f.parquet")
+    assert parquet.read_table(here / "f.parquet")["label"].to_pylist() == ["cat", "cat", "dog", "dog"]
+    (here / "t.csv").write_text("file,class\nphotos/dog/0.png,woof\nphotos/cat/0.png,meow\n")
+    vitrine.embed(pictures="t.csv", out="u.npy")
+    assert [row["label"] for row in rows_of(here / "u.csv")] == ["woof", "meow"]
+
+
+def test_features_of_loose_pictures_have_no_labels(here, inbox):
+    vitrine.embed(pictures="inbox", out="f.npy")
+    assert "label" not in rows_of(here / "f.csv")[0]

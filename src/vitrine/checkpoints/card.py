@@ -1,6 +1,8 @@
 """The model card (README.md) that goes with a saved model."""
 
 import json
+from collections.abc import Mapping
+from typing import Any
 
 from vitrine.checkpoints.layouts.huggingface import HuggingFaceLayout
 from vitrine.checkpoints.layouts.layout import Layout
@@ -9,7 +11,7 @@ from vitrine.models import ViTConfig
 from vitrine.models.config import shown
 from vitrine.models.cost import cost_of
 from vitrine.models.families import family_of
-from vitrine.spelling import printable
+from vitrine.spelling import counted, printable
 
 MAX_NAMES = 20
 
@@ -18,7 +20,9 @@ def card(record: Record, *, layout: Layout) -> str:
     """Write the card: the model, its preprocessing, how to load it."""
     config, preprocess = record.config, record.preprocess
     name = record.variant or family_of(config).kind
-    lines = ["---", "library_name: vitrine", "tags: [image-classification, vision-transformer]", "---", ""]
+    lines = front_matter(
+        record, library="transformers" if isinstance(layout, HuggingFaceLayout) else "vitrine"
+    )
     lines += [f"# {name} at {shown(config.image_size)} px", ""]
     lines.append(f"{cost_of(config).params:,} parameters, {config.channels} input channels, ")
     lines[-1] += (
@@ -29,6 +33,8 @@ def card(record: Record, *, layout: Layout) -> str:
         lines.append(f"Classes: {', '.join(map(printable, record.classes[:MAX_NAMES]))}{more}.")
     if isinstance(config, ViTConfig):
         lines.append(f"Numerics: GELU in its {config.gelu} form, layer norm epsilon {config.norm_eps:g}.")
+    if record.measured:
+        lines += ["", "## Accuracy", "", measured_sentence(record.measured)]
     lines += [
         "",
         "## Input",
@@ -47,8 +53,45 @@ def card(record: Record, *, layout: Layout) -> str:
     ]
     if isinstance(layout, HuggingFaceLayout):
         lines += ["", "Hugging Face transformers reads this folder as it is (`from_pretrained`)."]
+    lines += ["", *licence_section(record)]
     lines += ["", f"Weights: first from {record.layout}; saved by Vitrine {record.version}."]
     return "\n".join([*lines, *recipe_section(record)]) + "\n"
+
+
+def front_matter(record: Record, *, library: str) -> list[str]:
+    """Write what the hub reads: the library that opens the folder, the task, the licence, the accuracy."""
+    task = "image-classification" if record.config.num_classes else "image-feature-extraction"
+    lines = ["---", f"library_name: {library}", f"pipeline_tag: {task}", "license: other"]
+    lines += ["license_name: not-chosen", f"tags: [{task}, vision-transformer]"]
+    if record.measured:
+        lines += [
+            "model-index:",
+            "- name: this model",
+            "  results:",
+            f"  - task: {{type: {task}}}",
+            "    dataset: {name: validation images, type: imagefolder}",
+            f"    metrics: [{{type: accuracy, value: {record.measured['accuracy']:.4f}}}]",
+        ]
+    return [*lines, "---", ""]
+
+
+def measured_sentence(measured: Mapping[str, Any]) -> str:
+    """Write the accuracy with its interval and the number of images."""
+    low, high = measured["interval"]
+    return (
+        f"{100 * measured['accuracy']:.1f} % (95 % interval {100 * low:.1f} to {100 * high:.1f}) on "
+        f"{counted(int(measured['num_images']), 'held-out image')}."
+    )
+
+
+def licence_section(record: Record) -> list[str]:
+    """Say which licences matter; only the owner of the photos can choose one."""
+    return [
+        "## Licence",
+        "",
+        "Not chosen yet: replace `license: other` at the top before you publish the model. It depends on the photos "
+        f"it was trained on and on the weights it started from ({record.layout}; the bundled model is Apache-2.0).",
+    ]
 
 
 def recipe_section(record: Record) -> list[str]:
@@ -56,5 +99,15 @@ def recipe_section(record: Record) -> list[str]:
     if not record.recipe:
         return []
     # The recipe's claim is omitted: this model has not shown it.
-    recipe = {name: value for name, value in record.recipe.items() if name != "claim"}
+    recipe = used_settings({name: value for name, value in record.recipe.items() if name != "claim"})
     return ["", "## Recipe", "", "```json", json.dumps(recipe, indent=2), "```"]
+
+
+def used_settings(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Drop settings that are not set: None, empty lists and tables without content."""
+    kept = {
+        name: used_settings(value) if isinstance(value, Mapping) else value for name, value in values.items()
+    }
+    return {
+        name: value for name, value in kept.items() if value is not None and value not in ([], (), {}, "")
+    }

@@ -41,6 +41,8 @@ class Record:
     preprocess: Preprocess
     classes: tuple[str, ...] | None = None
     recipe: Mapping[str, Any] | None = None
+    measured: Mapping[str, Any] | None = None
+    """Of a trained model: `accuracy`, its 95 % `interval`, and the `num_images` that were held out to measure it."""
     layout: str = "Vitrine"
     """Where the weights came from first."""
     version: str = __version__
@@ -63,6 +65,7 @@ class Record:
             "preprocess": self.preprocess.to_json(),
             "classes": list(self.classes) if self.classes else None,
             "recipe": dict(self.recipe) if self.recipe else None,
+            **({"measured": dict(self.measured)} if self.measured else {}),
             "checksums": {name: dict(sums) for name, sums in self.checksums.items()},
         }
 
@@ -84,6 +87,7 @@ class Record:
                 preprocess=Preprocess.from_json(values["preprocess"]),
                 classes=tuple(values["classes"]) if values.get("classes") else None,
                 recipe=values.get("recipe"),
+                measured=values.get("measured"),
                 layout=str(values.get("layout", "Vitrine")),
                 version=str(values.get("version", "")),
                 checksums=values.get("checksums") or {},

@@ -58,6 +58,7 @@ def save(
     preprocess: Preprocess | None = None,
     classes: tuple[str, ...] | list[str] | None = None,
     recipe: Mapping[str, Any] | None = None,
+    measured: Mapping[str, Any] | None = None,
     to: Target = "vitrine",
     generation: Generation = "A",
     overwrite: bool = False,
@@ -65,7 +66,8 @@ def save(
     """Save a model, with its preprocessing and classes, as a folder (or, to npz, a file) that `load` reads.
 
     `to` is the layout: Hugging Face transformers reads `vitrine` directly if the model is a classic ViT. `generation`
-    is that of an official .npz: A to D.
+    is that of an official .npz: A to D. `measured` is the accuracy for the model card: `accuracy`, `interval`,
+    `num_images`.
     """
     if isinstance(model, Loaded):
         record = model.record
@@ -81,6 +83,8 @@ def save(
         changes["classes"] = tuple(classes)
     if recipe is not None:
         changes["recipe"] = recipe
+    if measured is not None:
+        changes["measured"] = measured
     record = dataclasses.replace(record, **changes)
     require_classes(record)
     prepared = prepare(ModelWeights(module), record, target=to, generation=generation)

@@ -29,6 +29,12 @@ class Calibration:
     brier: float
     bins: tuple[ReliabilityBin, ...]
 
+    @property
+    def mean_confidence(self) -> float:
+        """Mean probability of the answers."""
+        num_images = sum(one.num_images for one in self.bins)
+        return sum(one.num_images * (one.confidence or 0.0) for one in self.bins) / max(num_images, 1)
+
 
 def measure_calibration(
     probabilities: NDArray[Any], labels: NDArray[Any], *, num_bins: int = BINS

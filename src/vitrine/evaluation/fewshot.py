@@ -16,13 +16,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from vitrine.data.sources.labels import match_classes
+from vitrine.data.sources.labels import match_classes, require_classes
 from vitrine.data.sources.opening import list_splits, open_splits
-from vitrine.data.sources.source import Source
+from vitrine.data.sources.source import Source, Subset
 from vitrine.errors import ConfigError, DataError
 from vitrine.evaluation.probes import NEIGHBOURS, Probe, ProbeOptions, find_probe
 from vitrine.runtime.progress import notice, track
-from vitrine.spelling import counted
+from vitrine.spelling import counted, printable, some_of
 
 Array: TypeAlias = Tensor | NDArray[Any]
 SHOTS = (1, 5, 10, 25)
@@ -95,7 +95,9 @@ def fewshot_accuracy(
     accuracies: dict[tuple[int, float | None], list[float]] = {
         (k, v): [] for k in sorted(set(shots)) for v in keys
     }
-    runs = [(seed, k) for seed in range(seeds) for k in sorted(set(shots))]
+    # A draw that takes every example is the same set with every seed: one is enough, and it has no spread.
+    most = int(np.bincount(train_targets.numpy(), minlength=num_classes).max())
+    runs = [(seed, k) for seed in range(seeds) for k in sorted(set(shots)) if seed == 0 or k < most]
     for seed, k in track(runs, f"Few-shot {probe}"):
         rows = draw_support(train_targets.numpy(), shots=k, seed=seed, num_classes=num_classes)
         predictions = classifier.predict(train[rows], train_targets[rows], test, options)
@@ -170,10 +172,36 @@ def open_support_and_test(
         raise DataError(
             f"{data} has only {', '.join(splits)}; few-shot evaluation needs train, and test or val"
         )
+    require_classes(splits["train"], data)
+    if len(splits["train"].classes) == 1:
+        raise DataError(f"all images of {printable(data)} have one class; add images of another class")
     if splits["train"].is_multi_label:
         raise DataError(f"{data} has several labels per image; few-shot evaluation needs one")
     names = ("train", test if test in own else f"the {100 * test_fraction:g} % held out")
     return names, (splits["train"], match_classes(splits[test], splits["train"].classes))
+
+
+def without_small_classes(train: Source, test: Source) -> tuple[Source, Source]:
+    """Leave out classes that are too small for more than one shot, and report them; the others decide the shots.
+
+    They stay if they are most of the classes, or if fewer than two others are left.
+    """
+    counts, least = train.counts(), SHOTS[1]
+    small = np.flatnonzero(counts < least)
+    if not len(small) or 2 * len(small) > len(counts) or len(counts) - len(small) < 2:
+        return train, test
+    names = [f"{printable(train.classes[number])} ({counts[number]})" for number in small]
+    notice(
+        f"Left out {some_of(names)}: fewer than {least} training examples would limit every class to "
+        f"{counted(int(max(counts.min(), 1)), 'shot')}"
+    )
+    kept = [name for number, name in enumerate(train.classes) if counts[number] >= least]
+    return _of_classes(train, kept), _of_classes(test, kept)
+
+
+def _of_classes(source: Source, names: Sequence[str]) -> Source:
+    numbers = [number for number, name in enumerate(source.classes) if name in set(names)]
+    return match_classes(Subset(source, np.flatnonzero(np.isin(source.labels, numbers))), names)
 
 
 def usual_shots(train: Source) -> tuple[int, ...]:

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from vitrine.data.sources.labels import match_classes
+from vitrine.data.sources.labels import match_classes, require_classes
 from vitrine.data.sources.opening import list_splits, open_source
 from vitrine.data.sources.source import ALL, NO_LABEL, Source
 from vitrine.errors import ConfigError, DataError, TryOption, TryVerb
@@ -35,6 +35,7 @@ def in_model_classes(
         )
     if not source.is_labelled:
         raise DataError(f"{source.address} has no labels to compare predictions with")
+    require_classes(source, source.address)
     if classes is not None and not by_order:
         try:
             source = match_classes(source, classes)

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from vitrine.checkpoints.card import recipe_section
+from vitrine.checkpoints.card import front_matter, licence_section, measured_sentence, recipe_section
 from vitrine.checkpoints.record import Record
 from vitrine.exporting.proof import Accuracy, Agreement
 from vitrine.exporting.targets import Kind
@@ -12,6 +12,13 @@ from vitrine.models.cost import cost_of
 from vitrine.spelling import printable
 
 MAX_NAMES = 20
+# Who opens the folder, in the hub's words; everything else is opened by code of one's own.
+LIBRARIES: dict[str, str] = {
+    "onnx": "onnx",
+    "transformers.js": "transformers.js",
+    "hf": "transformers",
+    "timm": "timm",
+}
 
 
 def write_card(
@@ -26,7 +33,7 @@ def write_card(
     """Write README.md."""
     config, preprocess = record.config, record.preprocess
     name = record.variant or type(config).__name__.removesuffix("Config")
-    lines = ["---", "library_name: vitrine", "tags: [image-classification, vision-transformer]", "---", ""]
+    lines = front_matter(record, library=LIBRARIES.get(to, "vitrine"))
     lines += [f"# {name} at {shown(config.image_size)} px, for {to}", ""]
     classes = f"{config.num_classes} classes" if config.num_classes else "no head: it answers with features"
     lines.append(f"{cost_of(config).params:,} parameters, {config.channels} input channels, {classes}.")
@@ -41,10 +48,13 @@ def write_card(
     )
     lines += ["", "## Proof", "", "Compared with the model that it was made from, on the same images.", ""]
     lines += [f"- {line}" for line in proof_lines(proof)]
+    if record.measured and not accuracy:
+        lines += ["", "## Accuracy", "", f"Before the export: {measured_sentence(record.measured)}"]
     if accuracy:
         lines += ["", "## Accuracy", ""] + [f"- {line}" for line in accuracy_lines(accuracy)]
     if notes:
         lines += ["", "## Notes", ""] + [f"- {note}" for note in notes]
+    lines += ["", *licence_section(record)]
     lines += ["", f"Weights: first from {record.layout}; exported by Vitrine {record.version}."]
     return "\n".join([*lines, *recipe_section(record)]) + "\n"
 

@@ -4,7 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from vitrine.data.auditing.scan import Issue, scan, write_issues
+from vitrine.data.auditing.issues import Issue, write_issues
+from vitrine.data.auditing.scan import scan
 from vitrine.data.sources.opening import is_loose, open_kind, open_source
 from vitrine.data.sources.source import ALL, Source
 from vitrine.reports.data_pages import render_scan
@@ -38,7 +39,9 @@ class CheckResult(Result):
     converted: dict[str, int]
     """Conversions that decoding makes, and of how many images."""
     passed_over: dict[str, int]
-    """Files without the extension of an image, by extension."""
+    """Files that are not images, by extension; also `hidden` files and `system folder`s."""
+    passed_over_names: dict[str, tuple[str, ...]]
+    """The first few of each kind."""
     median_size: tuple[int, int]
     """Height, width."""
     num_set_aside: int
@@ -84,7 +87,8 @@ def check_data(
         formats=report.formats,
         modes=report.modes,
         converted=report.converted,
-        passed_over=report.passed_over,
+        passed_over=dict(report.unused.counts),
+        passed_over_names=dict(report.unused.names),
         median_size=report.median,
         num_set_aside=report.num_bad,
         problems=report.problems,

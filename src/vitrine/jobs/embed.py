@@ -7,16 +7,20 @@ from typing import Any, Literal
 
 import torch
 
-from vitrine.errors import DataError
+from vitrine.data.sources.opening import is_loose, open_kind
+from vitrine.data.sources.source import Source
+from vitrine.errors import DataError, VitrineError
 from vitrine.jobs.model_argument import opened_pictures, plan_of
 from vitrine.runtime.output_folder import new_output_folder
-from vitrine.runtime.progress import announced, present
+from vitrine.runtime.progress import announced, present, quiet
 from vitrine.runtime.result import Result
 from vitrine.serving.output_files import FEATURE_KINDS, require_kind, write_features
 from vitrine.serving.predictor import Predictor
 from vitrine.spelling import printable
 
 FILE = "features.npy"
+# Separates the names of several labels in one cell.
+BETWEEN_LABELS = ";"
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -80,6 +84,50 @@ def embed_pictures(
         num_pictures=len(source),
         width=values.shape[1],
         unreadable={printable(names[index]): why for index, why in failures.items()},
-        wrote=write_features(file, values, names=names, failures=failures),
+        wrote=write_features(
+            file, values, names=names, failures=failures, labels=label_names(source, model, pictures)
+        ),
         is_strict=is_strict,
     )
+
+
+def label_names(source: Source, model: str | None, pictures: Iterable[Any]) -> list[str] | None:
+    """Return the label of each picture, from the data set that it is part of; None without labels.
+
+    Pictures of a folder are listed as files; the class folders or the table around them know their labels.
+    """
+    if source.is_labelled:
+        return [_label_of(source, index) for index in range(len(source))]
+    places = [
+        one for one in (model, *(pictures if isinstance(pictures, tuple) else ())) if isinstance(one, str)
+    ]
+    known: dict[str, str] = {}
+    for place in places:
+        known |= _labels_below(Path(place))
+    names = [str(source.path(index)) for index in range(len(source))]
+    return [known.get(name, "") for name in names] if any(name in known for name in names) else None
+
+
+def _labels_below(place: Path) -> dict[str, str]:
+    """Return the labels of the files of a data set by their path; none if `place` is no set of labelled files."""
+    if not place.exists() or is_loose(place):
+        return {}
+    try:
+        with quiet():
+            splits = open_kind(place)
+    except VitrineError:
+        return {}
+    return {
+        str(path): _label_of(split, index)
+        for split in splits.values()
+        for index in range(len(split))
+        if (path := split.path(index)) is not None
+    }
+
+
+def _label_of(source: Source, index: int) -> str:
+    if source.values is not None:
+        return f"{source.values[index]:g}"
+    label = source.label(index)
+    numbers = label if isinstance(label, tuple) else (label,)
+    return BETWEEN_LABELS.join(source.classes[number] for number in numbers if number >= 0)

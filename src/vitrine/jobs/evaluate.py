@@ -60,6 +60,8 @@ class EvaluateResult(Result):
     real: Interval | None
     num_real_images: int | None
     ece: float | None
+    mean_confidence: float | None
+    """Mean probability of the answers: above `top1` the model claims too much, below it too little."""
     macro_f1: float | None
     mean_average_precision: Interval | None
     class_measure: ClassMeasure
@@ -183,6 +185,7 @@ def _result(
         real=single.real if single else None,
         num_real_images=single.num_real_images if single else None,
         ece=single.calibration.ece if single else None,
+        mean_confidence=single.calibration.mean_confidence if single else None,
         macro_f1=single.macro_f1 if single else None,
         mean_average_precision=figures.mean_average_precision if isinstance(figures, MultiLabel) else None,
         class_measure=score.class_measure,

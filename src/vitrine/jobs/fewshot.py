@@ -14,6 +14,7 @@ from vitrine.evaluation.fewshot import (
     parse_shots,
     require_enough,
     usual_shots,
+    without_small_classes,
 )
 from vitrine.evaluation.outputs import Precision
 from vitrine.evaluation.probes import find_probe
@@ -78,6 +79,8 @@ def evaluate_fewshot(
     find_probe(probe)
     values, asked = _parse_l2(l2), None if shots is None else parse_shots(shots)
     names, (train, test) = open_support_and_test(data, test_fraction=test_fraction)
+    if asked is None:
+        train, test = without_small_classes(train, test)
     wanted = asked or usual_shots(train)
     require_enough(train.counts(), wanted, class_names=train.classes)  # before minutes of features
     if (run := trained_on(model, data)) is not None and "test" not in names:

@@ -11,7 +11,7 @@ from vitrine.recipes.options import RecipeOptions, chosen_recipe, is_file
 from vitrine.runs.records import Execution, RunOutput, TrainingResult
 from vitrine.runs.run_data import DataOptions, for_labels_of, open_data
 from vitrine.runs.run_start import create_run_folder, removed_on_failure, restarted_run
-from vitrine.runs.starting_model import pretrained_model, require_free_options
+from vitrine.runs.starting_model import keep_known_classes, pretrained_model, require_free_options
 from vitrine.runs.sweep import require_sweep, sweep_run
 from vitrine.runs.train_run import train_run
 from vitrine.runs.validation import with_evaluations
@@ -62,11 +62,12 @@ def finetune_model(
             else:  # a sweep compares the ends of its runs, as the run on all images has no evaluation
                 chosen = with_evaluations(chosen, opened)
             start = pretrained_model(model, chosen, num_classes=len(opened.train.classes))
+            keep_known_classes(start.model, model, opened.train.classes)
             freeze_weights(start.model, chosen.training)
-        output = RunOutput(folder=folder, verb="finetune", tensorboard=tensorboard, wandb=wandb)
-        chosen = dataclasses.replace(chosen, model=model)
-        train = sweep_run if sweep else train_run
-        return train(start, opened, chosen, execution=execution, output=output)
+            output = RunOutput(folder=folder, verb="finetune", tensorboard=tensorboard, wandb=wandb)
+            chosen = dataclasses.replace(chosen, model=model)
+            train = sweep_run if sweep else train_run
+            return train(start, opened, chosen, execution=execution, output=output)
 
 
 def labels_recipe(name: str, options: RecipeOptions) -> Recipe:

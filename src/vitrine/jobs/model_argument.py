@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from vitrine.checkpoints.locating import BOX, names_weights
-from vitrine.data.sources.file_list import list_images
+from vitrine.data.sources.folder_walk import list_images
 from vitrine.data.sources.in_memory import PictureList
 from vitrine.data.sources.picture_paths import names_pictures, open_pictures
 from vitrine.data.sources.source import Source

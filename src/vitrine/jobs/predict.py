@@ -1,7 +1,8 @@
 """The work behind `vitrine predict`: pictures through a model to named classes, in memory or in a file."""
 
+from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -28,6 +29,8 @@ class PredictResult(Result):
     """In the order of the pictures; empty where they were written to a file."""
     first: str
     """The first picture that can be read, or else the first."""
+    tally: dict[str, int] = field(default_factory=dict)
+    """Number of pictures by their most likely class, or by each label that applies; most frequent first."""
     num_listed: int = 1
     """Classes that are shown per picture where there are several."""
     wrote: tuple[Path, ...] = ()
@@ -71,13 +74,20 @@ def predict_pictures(
     count = min(TOP if top is None else top, predictor.num_classes)
     present(plan_of(predictor, source, name))
     readable: list[str] = []
-    answers = _predictions(predictor, source, top=count, readable=readable)
+    tally = Counter[str]()
+    answers = _predictions(predictor, source, top=count, readable=readable, tally=tally)
     kept: tuple[Prediction, ...] = ()
     if out is None:
         kept = tuple(answers)
         counts = len(kept), sum(one.error is not None for one in kept)
     else:
-        counts = write_predictions(out, answers, top=count)
+        counts = write_predictions(
+            out,
+            answers,
+            top=count,
+            has_labels=predictor.is_multi_label,
+            is_ascii=all(map(str.isascii, predictor.classes)) and _has_ascii_names(source),
+        )
     return PredictResult(
         model=name,
         num_classes=predictor.num_classes,
@@ -85,6 +95,7 @@ def predict_pictures(
         num_errors=counts[1],
         predictions=kept,
         first=printable(readable[0] if readable else source.name(0)),
+        tally={printable(name): number for name, number in tally.most_common()},
         num_listed=1 if top is None else count,
         wrote=() if out is None else (out,),
         is_strict=is_strict,
@@ -92,13 +103,21 @@ def predict_pictures(
 
 
 def _predictions(
-    predictor: Predictor, source: Source, *, top: int, readable: list[str]
+    predictor: Predictor, source: Source, *, top: int, readable: list[str], tally: Counter[str]
 ) -> Iterator[Prediction]:
-    """Predict picture by picture, and put the name of the first that can be read into `readable`."""
+    """Predict picture by picture, put the name of the first readable one into `readable` and count classes."""
     with announced("Predicting", total=len(source)) as advance:
         for rows in predictor.stream(source, wanted="logits"):
             for prediction in predictor.answers(rows, source, top=top):
                 if prediction.error is None and not readable:
                     readable.append(prediction.name)
+                if prediction.labels is not None:
+                    tally.update(prediction.labels)
+                elif prediction.answers:
+                    tally[prediction.answers[0].label] += 1
                 yield prediction
             advance(len(rows.values), "")
+
+
+def _has_ascii_names(source: Source) -> bool:
+    return all(source.name(index).isascii() for index in range(len(source)))

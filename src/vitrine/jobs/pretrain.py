@@ -45,5 +45,5 @@ def pretrain_model(
             chosen = for_labels_of(opened, chosen.with_steps_for(len(opened.train)))
             chosen = with_evaluations(chosen, opened)
             start = fresh_model(chosen, classes=tuple(opened.train.classes))
-        output = RunOutput(folder=folder, verb="pretrain", tensorboard=tensorboard, wandb=wandb)
-        return train_run(start, opened, chosen, execution=execution, output=output)
+            output = RunOutput(folder=folder, verb="pretrain", tensorboard=tensorboard, wandb=wandb)
+            return train_run(start, opened, chosen, execution=execution, output=output)

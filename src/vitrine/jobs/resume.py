@@ -1,5 +1,7 @@
 """The work behind `vitrine resume`: continue a run from its last checkpoint, bit for bit."""
 
+import dataclasses
+import functools
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -10,7 +12,7 @@ from vitrine.recipes.recipe import from_yaml, to_yaml
 from vitrine.runs.records import Execution, RunOutput, TrainingResult
 from vitrine.runs.run_data import DataOptions, open_data, require_same_classes, with_held_out
 from vitrine.runs.run_start import require_unlocked
-from vitrine.runs.starting_model import described_model, pretrained_model
+from vitrine.runs.starting_model import described_model, keep_known_classes, pretrained_model
 from vitrine.runs.sweep import sweep_run
 from vitrine.runs.train_run import train_run
 from vitrine.runtime.cache import downloads
@@ -53,12 +55,15 @@ def resume_run(
         state, done = on_first_process(
             lambda: unfinished_state(folder, recipe.training, is_sweeping=began.is_sweeping), processes
         )
-        data = open_data(
-            began.data,
-            DataOptions(hold_out=began.hold_out, exclude=exclude, allow_empty_class=True),
+        options = DataOptions(hold_out=began.hold_out, exclude=exclude, allow_empty_class=True)
+        opened = functools.partial(
+            open_data, began.data,
             folder=folder, seed=recipe.training.seed, workers=execution.workers, processes=processes,
             needs_labels=recipe.needs_labels, is_resumed=True, allow_changed=allow_changed_data,
         )  # fmt: skip
+        data = opened(options)
+        if list(data.train.classes) != folder.read_classes():  # the run skipped classes without images
+            data = opened(dataclasses.replace(options, allow_empty_class=False))
         if began.trains_on_all:
             data = with_held_out(data)
         require_same_classes(data, folder)
@@ -69,6 +74,7 @@ def resume_run(
                 notice(f"Resuming the sweep in {folder}")
                 assert recipe.model is not None
                 start = pretrained_model(recipe.model, recipe, num_classes=len(data.train.classes))
+                keep_known_classes(start.model, recipe.model, data.train.classes)
                 return sweep_run(
                     start, data, recipe, execution=execution, output=output,
                     allow_changed_data=allow_changed_data,

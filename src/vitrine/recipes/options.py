@@ -84,7 +84,7 @@ def chosen_recipe(name: str | None, **options: Unpack[RecipeOptions]) -> Recipe:
     recipe = with_training(recipe, training, asked_for=asked)
     if (size := options.get("size")) is not None:
         recipe = dataclasses.replace(recipe, size=size)
-    if epochs is not None or wanted_steps is not None:
+    if epochs is not None:
         recipe = dataclasses.replace(recipe, epochs=epochs)
     chosen = with_settings(recipe, settings)
     return chosen if wanted_steps is None else chosen.with_steps(chosen.training.total_steps)
@@ -97,7 +97,7 @@ def lasting(name: str) -> str:
 
 def with_training(recipe: Recipe, training: Mapping[str, Any], *, asked_for: Collection[str]) -> Recipe:
     """Change settings of the training; those asked for, here or by a setting, are not adapted to the data."""
-    kept = (name for name in ("warmup_steps", "log_every") if name in asked_for)
+    kept = (name for name in ("total_steps", "warmup_steps", "log_every") if name in asked_for)
     return dataclasses.replace(
         recipe,
         training=dataclasses.replace(recipe.training, **training),

@@ -84,13 +84,13 @@ class Recipe:
     augment: Augment = field(default_factory=Augment)
     training: TrainingConfig = field(default_factory=TrainingConfig)
     epochs: float | None = None
-    """Passes over the data; decides `training.total_steps` once the data is known."""
+    """Passes over the data; decides `training.total_steps` once the data is known, unless that was asked for."""
     least_steps: int = 0
     """If `epochs` would be fewer steps than this, the batch is halved until they are not, down to 16 images."""
     sweep: tuple[float, ...] = ()
     """Learning rates that a sweep tries (Table 4)."""
     asked_for: tuple[str, ...] = ()
-    """Numbers of `training` that are not adapted to short runs: `warmup_steps`, `log_every`."""
+    """Numbers of `training` that are not adapted to the data: `total_steps`, `warmup_steps`, `log_every`."""
 
     def __post_init__(self) -> None:
         require_option_types(self.model_options)
@@ -152,6 +152,8 @@ class Recipe:
         while batch_size >= 2 * LEAST_BATCH and self.epochs * num_images / batch_size < self.least_steps:
             batch_size //= 2
         steps = max(round(self.epochs * num_images / batch_size), 1)
+        if "total_steps" in self.asked_for:  # the batch is that of the run that nobody shortened
+            steps = self.training.total_steps
         training = dataclasses.replace(self.training, batch_size=batch_size)
         return dataclasses.replace(self, training=training).with_steps(steps)
 

@@ -6,10 +6,10 @@ from typing import Any
 import numpy as np
 
 from vitrine.data.auditing.duplicates import Duplicate, ImageRef
+from vitrine.data.auditing.issues import REMEDIES
 from vitrine.data.auditing.overlap import TRAIN, Overlap
 from vitrine.data.auditing.scan import ScanReport
 from vitrine.data.decoding.decode import decode
-from vitrine.data.sources.file_list import photos_skipped
 from vitrine.data.sources.source import Source
 from vitrine.errors import DataError, ImageError
 from vitrine.reports.pages import render, thumbnail
@@ -22,7 +22,18 @@ MOST_PAIRS = 60
 MOST_SAMPLES = 240
 MOST_SAMPLES_A_CLASS = 6
 # Problems of neither a file nor a pair, which no picture shows.
-ELSEWHERE = ("damaged shard", "extreme shape", "empty class", "missing class", "single class", "tiny class")
+ELSEWHERE = (
+    "damaged shard",
+    "unlabelled image",
+    "hidden image",
+    "tiny image",
+    "extreme shape",
+    "empty class",
+    "missing class",
+    "single class",
+    "tiny class",
+    "uneven classes",
+)
 _PAIR_KINDS = (
     (
         "leak",
@@ -54,8 +65,8 @@ def render_scan(report: ScanReport, splits: Mapping[str, Source]) -> str:
         address=printable(report.address),
         bad=bad,
         groups=groups,
-        has_photos_passed_over=bool(photos_skipped(report.passed_over)),
         table=_class_table(report),
+        remedies={problem: REMEDIES[problem] for problem in report.problems},
         samples=_samples(report, splits),
         issues=[
             {"path": printable(issue.path), "problem": issue.problem, "detail": issue.detail}

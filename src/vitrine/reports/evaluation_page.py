@@ -14,6 +14,8 @@ from vitrine.runtime.progress import track
 from vitrine.spelling import printable
 
 MOST_PICTURES = 24
+# Mean confidence and accuracy that differ by at most this are called equal.
+FAIR_CLAIM = 0.02
 MOST_CLASSES = 20
 MOST_PAIRS = 10
 MOST_UNREADABLE = 100
@@ -22,7 +24,7 @@ MOST_MATRIX = 40
 # A letter of the matrix's labels is about 7.5 px wide; longer names are cut.
 LABEL_LETTERS, LETTER = 22, 7.5
 # Few classes get large cells with their counts; many get small ones.
-MATRIX_SIDE, SMALLEST_CELL, LARGEST_CELL = 480, 18, 56
+MATRIX_SIDE, SMALLEST_CELL, LARGEST_CELL = 880, 22, 140
 
 
 def render_evaluation(score: SplitScore, *, model: str, extra: Mapping[str, float]) -> str:
@@ -50,6 +52,7 @@ def render_evaluation(score: SplitScore, *, model: str, extra: Mapping[str, floa
         worst=worst_classes(score.figures),
         matrix=matrix_cells(score.figures),
         pairs=confused_pairs(score.figures),
+        claim=claim_words(score.figures),
         bins=reliability_bars(score.figures),
         mistakes=cards_of(score, score.mistaken[:MOST_PICTURES]),
         num_mistakes=len(score.mistaken),
@@ -139,6 +142,16 @@ def cards_of(
             }
         )
     return cards
+
+
+def claim_words(figures: SingleLabel) -> str:
+    """Compare what the model claims with how often it is right, in one sentence."""
+    claimed, right = figures.calibration.mean_confidence, figures.top1.value
+    numbers = f"it claims {100 * claimed:.1f} % on average and is right for {100 * right:.1f} % of the images"
+    if abs(claimed - right) <= FAIR_CLAIM:
+        return f"The model is about as often right as it claims: {numbers}."
+    more = "more" if right > claimed else "less"
+    return f"The model is {more} often right than it claims: {numbers}."
 
 
 def reliability_bars(figures: SingleLabel) -> list[dict[str, float]]:

@@ -2,7 +2,8 @@
 
 import io
 import re
-from collections.abc import Iterator
+import warnings
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,6 +21,15 @@ if TYPE_CHECKING:
 SCALE = "viridis"
 INK, PAPER, ACCENT = "#1d1f23", "#fefefe", "#4267b2"
 PNG_DPI = 144
+# Fonts for what matplotlib's own lacks, by script; of each row the first that is installed: Chinese, Japanese and
+# Korean; Devanagari; Thai; emoji (matplotlib draws outlines, not colours).
+SCRIPT_FONTS = (
+    ("Noto Sans CJK SC", "Noto Sans CJK JP", "Source Han Sans SC", "WenQuanYi Zen Hei", "WenQuanYi Micro Hei",
+     "PingFang SC", "Hiragino Sans GB", "Arial Unicode MS", "Microsoft YaHei", "SimHei", "Droid Sans Fallback"),
+    ("Noto Sans Devanagari", "Nirmala UI", "Kohinoor Devanagari", "Lohit Devanagari"),
+    ("Noto Sans Thai", "Leelawadee UI", "Thonburi"),
+    ("Noto Emoji", "Segoe UI Emoji", "Symbola", "Segoe UI Symbol"),
+)  # fmt: skip
 # Share of colour in an overlay where the map is 0 and where it is largest; the rest is the picture.
 LEAST_COLOUR, MOST_COLOUR = 0.3, 0.8
 # A few patches often hold most of a map: values above this percentile are drawn as the largest.
@@ -34,6 +44,7 @@ def drawing(name: str) -> Iterator[None]:
     """Set the style for figures made in the block; `name` makes their ids unique on a page."""
     try:
         import matplotlib  # noqa: PLC0415 (an extra)
+        from matplotlib import font_manager  # noqa: PLC0415 (an extra)
     except ImportError as error:
         raise MissingExtraError("matplotlib", extra="report", purpose="drawing figures") from error
     coloured = (
@@ -47,6 +58,7 @@ def drawing(name: str) -> Iterator[None]:
     style: dict[str, Any] = dict.fromkeys(coloured, INK) | {
         "figure.facecolor": PAPER,
         "axes.facecolor": "none",
+        "font.family": font_families([font.name for font in font_manager.fontManager.ttflist]),
         "font.size": 10,
         "axes.titlesize": 10,
         "axes.spines.top": False,
@@ -55,8 +67,17 @@ def drawing(name: str) -> Iterator[None]:
         "svg.fonttype": "none",
         "svg.hashsalt": f"vitrine {name}",
     }
-    with matplotlib.rc_context(style):  # type: ignore[arg-type]
+    with matplotlib.rc_context(style), warnings.catch_warnings():  # type: ignore[arg-type]
+        # Without any font for a script its letters are boxes; a line on the terminal for each helps nobody.
+        warnings.filterwarnings("ignore", message="Glyph .* missing from font")
         yield
+
+
+def font_families(installed: Collection[str]) -> list[str]:
+    """Return the fonts to draw text with: the usual one, then installed ones that have what it lacks."""
+    known = set(installed)
+    scripts = (next((name for name in names if name in known), None) for names in SCRIPT_FONTS)
+    return ["DejaVu Sans", *(name for name in scripts if name is not None)]
 
 
 def save_figure(figure: "Figure", folder: Path, name: str) -> str:

@@ -75,7 +75,12 @@ class Captions:
 
 def page_figures(analysis: Analysis, *, model: Model, captions: Captions) -> list[PageFigure]:
     """List the figures for which there are results, in the order of the page."""
-    plates = _model_figures(analysis, model)
+    plates: list[PageFigure] = []
+    if analysis.rollout is not None and analysis.pictures is not None:
+        words = f"{OF_ROLLOUT} Seen from {output_of(model)}."
+        draw = partial(figures.draw_rollout, analysis.pictures, analysis.rollout, captions.names)
+        plates.append(PageFigure(name="rollout", heading="Attention rollout", words=words, draw=draw))
+    plates += _model_figures(analysis, model)
     if analysis.distance is not None:
         draw = partial(
             figures.draw_distance,
@@ -86,10 +91,6 @@ def page_figures(analysis: Analysis, *, model: Model, captions: Captions) -> lis
         plates.append(
             PageFigure(name="attention_distance", heading="Attention distance", words=OF_DISTANCE, draw=draw)
         )
-    if analysis.rollout is not None and analysis.pictures is not None:
-        words = f"{OF_ROLLOUT} Seen from {output_of(model)}."
-        draw = partial(figures.draw_rollout, analysis.pictures, analysis.rollout, captions.names)
-        plates.append(PageFigure(name="rollout", heading="Attention rollout", words=words, draw=draw))
     for number in range(len(captions.names)):
         plates += _image_figures(analysis, number, model=model, captions=captions)
     if analysis.similarity is not None:
@@ -208,6 +209,8 @@ def _filter_words(model: Model) -> str:
 def _image_figures(analysis: Analysis, number: int, *, model: Model, captions: Captions) -> list[PageFigure]:
     assert analysis.pictures is not None
     picture, name = analysis.pictures[number], captions.names[number]
+    of_class = captions.of_class[number] if number < len(captions.of_class) else ""
+    titled = f"{name}: {of_class}" if of_class else name
     plates = []
     if analysis.colours is not None and analysis.norms is not None:
         draw = partial(
@@ -222,13 +225,15 @@ def _image_figures(analysis: Analysis, number: int, *, model: Model, captions: C
         )
         words = OF_TOKENS if isinstance(model, ViT) else OF_CONVOLUTION
         plates.append(
-            PageFigure(name=f"tokens_{number + 1:02d}", heading=f"Tokens of {name}", words=words, draw=draw)
+            PageFigure(name=f"tokens_{number + 1:02d}", heading=f"Tokens of {titled}", words=words, draw=draw)
         )
     if analysis.heads is not None:
         query = output_of(model).split(",")[0]
         draw = partial(figures.draw_heads, picture, analysis.heads[number], name=name, query=query)
         plates.append(
-            PageFigure(name=f"heads_{number + 1:02d}", heading=f"Heads on {name}", words=OF_HEADS, draw=draw)
+            PageFigure(
+                name=f"heads_{number + 1:02d}", heading=f"Heads on {titled}", words=OF_HEADS, draw=draw
+            )
         )
     return plates
 

@@ -8,10 +8,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vitrine.evaluation.classification import MultiLabel, SingleLabel
+from vitrine.evaluation.evaluators import majority_accuracy
 from vitrine.evaluation.scoring import SplitScore
 from vitrine.reports.charts import Chart, Point, lay_out_all
 from vitrine.reports.evaluation_page import (
     cards_of,
+    claim_words,
     confused_pairs,
     matrix_cells,
     reliability_bars,
@@ -26,6 +28,10 @@ MOST_WORST = 12
 MOST_ISSUES = 60
 CARD_SIDE = 192
 MOST_POINTS = 400
+# A class this many times as large as another makes the accuracy say little about the smaller one.
+UNEVEN = 4
+# With fewer images than this the 95 % interval of an accuracy is wider than about 10 points.
+FEW_IMAGES = 200
 # Title, unit, what a value is multiplied by, and the records' names with the words for them.
 CURVES = (
     ("Loss", "", 1, {"loss": "training", "val_loss": "validation"}),
@@ -65,6 +71,8 @@ def render_run(
         "num_issues": len(account.data.get("issues", ())),
         "single": None,
         "ranked": [],
+        "guess": None if score is None else majority_accuracy(score).get("majority_accuracy"),
+        "next_steps": [] if score is None else next_steps(score, account),
     }
     if score is None:
         return render("run.html.j2", **values)
@@ -85,8 +93,33 @@ def _single(score: SplitScore, figures: SingleLabel, attention: Attention | None
         "bins": reliability_bars(figures),
         "mistakes": cards_of(score, chosen, attention=seen, side=CARD_SIDE),
         "num_mistakes": len(mistaken),
+        "claim": claim_words(figures),
         "has_attention": bool(seen and any(seen)),
     }
+
+
+def next_steps(score: SplitScore, account: RunAccount) -> list[str]:
+    """Choose what is worth doing next, from the score and the problems of the data."""
+    steps = []
+    if account.data.get("issues"):
+        steps.append(
+            "Look at the problems of the data, listed above; a check of the data shows each with its pictures."
+        )
+    if not isinstance(score.figures, SingleLabel):
+        return [*steps, "Collect more images of the classes with the lowest average precision."]
+    if len(score.mistaken):
+        steps.append("Look at the mistakes above: a wrong label costs twice, in training and in this score.")
+    counts = [figure.num_images for figure in score.figures.per_class if figure.num_images]
+    if max(counts, default=0) > UNEVEN * min(counts, default=1):
+        steps.append(
+            "Classes are uneven: add images of the small ones, and read mean F1 rather than accuracy."
+        )
+    if score.figures.num_images < FEW_IMAGES:
+        steps.append(
+            f"{score.figures.num_images:,} images leave a wide interval: hold out more, or evaluate on a test set."
+        )
+    steps.append("Try it on new photos, and look at what it attends to.")
+    return steps
 
 
 def _issues(account: RunAccount) -> list[dict[str, str]]:

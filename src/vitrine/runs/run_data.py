@@ -9,9 +9,11 @@ from pathlib import Path
 
 import numpy as np
 
-from vitrine.data.auditing.scan import Issue, ScanReport, conversion_text, scan, skip_unreadable
+from vitrine.data.auditing.issues import Issue
+from vitrine.data.auditing.scan import ScanReport, conversion_text, scan, skip_unreadable
+from vitrine.data.auditing.unused_files import report_unused
 from vitrine.data.sources.exclusions import leave_out, read_exclusions
-from vitrine.data.sources.file_list import photos_skipped
+from vitrine.data.sources.labels import require_classes
 from vitrine.data.sources.opening import check_classes, open_splits
 from vitrine.data.sources.source import ConcatSource, Source, Subset
 from vitrine.data.sources.splitting import write_split
@@ -116,6 +118,7 @@ def open_data(
         if needs_labels and not own["train"].is_labelled:
             raise DataError(f"{address} has no labels; use one folder per class, or a manifest with labels")
         if needs_labels:
+            require_classes(own["train"], address)
             require_two_classes(own["train"], address)
         if own["train"].root is None:  # generated pictures cannot be broken
             return None, ()
@@ -138,8 +141,7 @@ def open_data(
         splits = skip_unreadable(splits, report)
         if report.converted:
             notice(conversion_text(report.converted))
-        if photos := photos_skipped(report.passed_over):
-            notice(photos)
+        report_unused(report.unused)
     if options.exclude is not None:
         splits |= without(splits, read_exclusions(options.exclude))
     return RunData(
@@ -212,13 +214,18 @@ def splits_of_run(folder: RunFolder) -> dict[str, Source] | None:
     run = folder.read_record()
     if run.trains_on_all or run.model["num_classes"] is None:
         return None
-    return open_splits(
+    opened = functools.partial(
+        open_splits,
         run.data,
         seed=from_yaml(folder.read_recipe()).training.seed,
         val_fraction=run.hold_out,
         split_file=None if run.hold_out == 0 else folder.split_file,
-        allow_empty_class=True,
     )
+    splits = opened(allow_empty_class=True)
+    if list(splits["train"].classes) == folder.read_classes():
+        return splits
+    with quiet():  # the run skipped classes without images
+        return opened(allow_empty_class=False)
 
 
 def trained_on(model: str | Path, data: str) -> RunFolder | None:

@@ -1,5 +1,7 @@
 """The end of a run: its trained model, its report and its result."""
 
+from typing import Any
+
 from vitrine.checkpoints import save
 from vitrine.errors import VitrineError
 from vitrine.evaluation.metrics import wilson_interval
@@ -17,7 +19,9 @@ from vitrine.training.saving import newest_state, weights_of
 from vitrine.training.task import Outcome
 
 
-def save_model(start: StartingModel, data: RunData, recipe: Recipe, folder: RunFolder) -> None:
+def save_model(
+    start: StartingModel, data: RunData, recipe: Recipe, folder: RunFolder, *, accuracy: float | None = None
+) -> None:
     """Save the best weights, or the last if nothing was evaluated, with their record."""
     model = trained_model(start.model.config, recipe, folder)
     save(
@@ -26,8 +30,21 @@ def save_model(start: StartingModel, data: RunData, recipe: Recipe, folder: RunF
         preprocess=start.preprocess,
         classes=list(data.train.classes) if model.config.num_classes else None,
         recipe=as_values(recipe),
+        measured=measured_on(data, accuracy),
         overwrite=True,
     )
+
+
+def measured_on(data: RunData, accuracy: float | None) -> dict[str, Any] | None:
+    """Return the accuracy as a model's record holds it; None without one label per image and held-out images."""
+    if accuracy is None or data.validation is None or data.validation.is_multi_label:
+        return None
+    count = len(data.validation)
+    return {
+        "accuracy": accuracy,
+        "interval": list(wilson_interval(accuracy, count)),
+        "num_images": count,
+    }
 
 
 def trained_model(config: ModelConfig, recipe: Recipe, folder: RunFolder) -> Model:

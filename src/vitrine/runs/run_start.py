@@ -15,7 +15,7 @@ from vitrine.checkpoints.record import config_to_json
 from vitrine.recipes.recipe import Recipe, to_yaml
 from vitrine.runs.records import Execution, RunOutput, StartingModel
 from vitrine.runs.run_data import RunData, changed_data
-from vitrine.runtime.find_run import runs_in
+from vitrine.runtime.find_run import link_latest, runs_in
 from vitrine.runtime.launch import launched
 from vitrine.runtime.output_folder import new_output_folder
 from vitrine.runtime.processes import Processes, on_first_process
@@ -120,6 +120,7 @@ def write_records(
             teacher=None if start.teacher is None else start.teacher.weights,
         )
     )
+    link_latest(folder)
     folder.write_recipe(to_yaml(recipe))
     folder.write_command(shlex.join(["vitrine", *sys.argv[1:]]))
     folder.write_environment(environment())

@@ -1,7 +1,9 @@
 """The model that a run starts with: fresh, from trained weights with a new head, or as a run folder describes it."""
 
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+
+import torch
 
 from vitrine.checkpoints import load
 from vitrine.checkpoints.loading import open_weights
@@ -15,7 +17,9 @@ from vitrine.objectives.teacher import Teacher, TeacherRequest
 from vitrine.recipes.recipe import Recipe
 from vitrine.runs.records import StartingModel
 from vitrine.runtime.devices import seeded
+from vitrine.runtime.progress import notice
 from vitrine.runtime.run_record import RunRecord
+from vitrine.spelling import some_of
 
 # The model of a recipe that names none.
 DEFAULT_MODEL = "ViT-Ti/16"
@@ -80,6 +84,27 @@ def pretrained_model(model: str, recipe: Recipe, *, num_classes: int) -> Startin
     if recipe.views.crop == "random":  # BiT-HyperRule squashes images to a square, in validation too
         preprocess = dataclasses.replace(preprocess, rule="squash", crop_fraction=1.0)
     return StartingModel(model=with_free_options(loaded.model, recipe), preprocess=preprocess)
+
+
+def keep_known_classes(started: Model, model: str, classes: Sequence[str]) -> tuple[str, ...]:
+    """Copy the rows of the old head whose classes have the name of a new one, and return these names.
+
+    A representation layer is replaced with the head, so that its rows would mean nothing without it.
+    """
+    record = open_weights(model).record
+    known = {name: number for number, name in enumerate(record.classes or ())}
+    kept = tuple(name for name in classes if name in known)
+    if not kept or getattr(record.config, "representation_width", None) is not None:
+        return ()
+    old, new = load(model).model.head, started.head
+    assert old is not None and new is not None
+    with torch.no_grad():
+        for number, name in enumerate(classes):
+            if name in known:
+                new.weight[number] = old.weight[known[name]]
+                new.bias[number] = old.bias[known[name]]
+    notice(f"The head starts from the rows of {model} for classes of the same name: {some_of(kept)}")
+    return kept
 
 
 def with_free_options(model: Model, recipe: Recipe) -> Model:

@@ -19,6 +19,7 @@ from vitrine.runs.run_start import check_data, exclusive, write_records
 from vitrine.runs.task import build_task, context_of, make_loader
 from vitrine.runs.validation import SplitValidation
 from vitrine.runtime.devices import has_fast_bf16, seeded
+from vitrine.runtime.find_run import link_latest
 from vitrine.runtime.log_file import logged_to
 from vitrine.runtime.processes import Processes, joined_processes, on_first_process
 from vitrine.runtime.progress import notice, present
@@ -84,7 +85,7 @@ def train_run(
             module, task, planned, execution=execution, output=output, processes=processes,
             resume_from=resume_from,
         )  # fmt: skip
-        on_first_process(lambda: save_model(start, data, recipe, folder), processes)
+        on_first_process(lambda: save_model(start, data, recipe, folder, accuracy=outcome.best), processes)
         report = None
         if output.reports:
             report = report_run(folder, data, validation, execution=execution, processes=processes)
@@ -203,6 +204,7 @@ def begin_records(
 ) -> None:
     """Write the records of a new run; check that the data of a resumed run is the same."""
     if is_resumed:
+        link_latest(output.folder)
         check_data(data, output.folder, allow_changed=allow_changed_data)
     else:
         write_records(start, data, recipe, execution=execution, output=output)

@@ -1,5 +1,7 @@
 """Find a training run by its folder, by `runs/latest`, or by the model that it trained. No torch."""
 
+import os
+from contextlib import suppress
 from pathlib import Path
 
 from vitrine.errors import ConfigError, TryVerb
@@ -15,6 +17,7 @@ def find_run(named: str | Path) -> RunFolder:
     path = Path(named)
     if path.name == LATEST and not path.exists():
         return latest_run(path.parent)
+    path = Path(resolve_latest(str(path)))
     if not RunFolder(path).is_run:
         raise ConfigError(f"{path} is not the folder of a training run{_suggestion(path)}")
     return RunFolder(path)
@@ -32,7 +35,7 @@ def latest_run(parent: Path) -> RunFolder:
 
 def runs_in(parent: Path) -> list[RunFolder]:
     """Return the runs whose folders lie in `parent`."""
-    return [RunFolder(path.parent) for path in parent.glob(f"*/{RECORD}")]
+    return [RunFolder(path.parent) for path in parent.glob(f"*/{RECORD}") if not path.parent.is_symlink()]
 
 
 def run_of_model(model: str | Path) -> RunFolder | None:
@@ -50,9 +53,22 @@ def run_of_model(model: str | Path) -> RunFolder | None:
 def resolve_latest(model: str) -> str:
     """Replace `runs/latest` by the run that it names now, before another run becomes the latest."""
     path = Path(model)
-    if path.name != LATEST or path.exists() or not runs_in(path.parent):
+    if path.name != LATEST:
         return model
-    return str(latest_run(path.parent).path)
+    if path.is_symlink() and path.exists():
+        return str(path.parent / os.readlink(path))  # noqa: PTH115 (relative to the folder, not to this one)
+    return model if path.exists() or not runs_in(path.parent) else str(latest_run(path.parent).path)
+
+
+def link_latest(run: RunFolder) -> None:
+    """Make `runs/latest` a link to a run that begins, if its folder is one of `runs`; some systems have no links."""
+    parent = run.path.parent
+    link, temporary = parent / LATEST, parent / f".{LATEST}-{os.getpid()}"
+    if parent.name != "runs" or (link.exists() and not link.is_symlink()):
+        return
+    with suppress(OSError):
+        temporary.symlink_to(run.path.name, target_is_directory=True)
+        temporary.replace(link)
 
 
 def _suggestion(named: Path) -> str:

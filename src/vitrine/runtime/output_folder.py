@@ -7,6 +7,7 @@ from datetime import datetime
 from pathlib import Path
 
 from vitrine.errors import ConfigError, TryOption, VitrineError
+from vitrine.runtime.progress import notice
 
 
 def new_output_folder(
@@ -21,7 +22,9 @@ def new_output_folder(
 
     Refuses a folder inside any of `never_in`, and one that already holds one of the files.
     """
-    folder = Path(named) if named is not None else _dated(verb)
+    never_in = list(never_in)
+    parent = Path("runs") if named is not None else _runs_outside(never_in)
+    folder = Path(named) if named is not None else _dated(parent, verb)
     for data in never_in:
         if is_inside(folder, data):
             raise ConfigError(
@@ -37,7 +40,7 @@ def new_output_folder(
         )
     try:
         if named is None:
-            return _new_dated(verb)
+            return _new_dated(parent, verb)
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise ConfigError(
@@ -63,12 +66,27 @@ def is_inside(path: Path, data: Path) -> bool:
     return os.path.commonpath([root, os.path.realpath(path)]) == root
 
 
-def _new_dated(verb: str) -> Path:
+def _runs_outside(never_in: Iterable[Path]) -> Path:
+    """Return `runs` in the working directory, or beside the data set if that is where the command was started."""
+    here = Path("runs")
+    outermost = min(
+        (data for data in never_in if data.is_dir() and is_inside(here, data)),
+        key=lambda data: len(os.path.realpath(data)),
+        default=None,
+    )
+    if outermost is None:
+        return here
+    beside = Path(os.path.relpath(os.path.dirname(os.path.realpath(outermost)))) / here  # noqa: PTH120
+    notice(f"Results go to {beside}, as nothing is ever written into the data set")
+    return beside
+
+
+def _new_dated(parent: Path, verb: str) -> Path:
     """Create a folder that nobody else has, even if two commands start in the same second."""
-    Path("runs").mkdir(exist_ok=True)
+    parent.mkdir(exist_ok=True)
     number = 1
     while True:
-        folder = _dated(verb, number)
+        folder = _dated(parent, verb, number)
         try:
             folder.mkdir()
         except FileExistsError:
@@ -77,6 +95,6 @@ def _new_dated(verb: str) -> Path:
             return folder
 
 
-def _dated(verb: str, number: int = 1) -> Path:
+def _dated(parent: Path, verb: str, number: int = 1) -> Path:
     stamp = datetime.now().strftime("%Y-%m-%d-%H%M%S")
-    return Path("runs") / (f"{stamp}-{verb}" + (f"-{number}" if number > 1 else ""))
+    return parent / (f"{stamp}-{verb}" + (f"-{number}" if number > 1 else ""))

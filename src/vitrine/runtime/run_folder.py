@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TextIO
 
-from vitrine.errors import CheckpointError, ConfigError, VitrineError
+from vitrine.errors import CheckpointError, ConfigError
 from vitrine.runtime.files import json_text, parse_json, require_own_file, write_atomically
 from vitrine.runtime.locks import require_lock
 from vitrine.runtime.run_record import RunRecord, metrics_until, read_metrics
@@ -228,14 +228,13 @@ class RunFolder:
 
     @contextmanager
     def removed_on_failure(self) -> Iterator[None]:
-        """Remove the folder again where the block fails before the run has begun; only if it was empty."""
+        """Remove the folder again if the block fails before the run has begun, and only if it was empty."""
         was_empty = not any(self.path.iterdir())
         try:
             yield
-        except (VitrineError, KeyboardInterrupt):
-            if was_empty:
-                _remove(self.split_file)
-                self.path.rmdir()
+        except BaseException:
+            if was_empty and not self.is_run:
+                shutil.rmtree(self.path, ignore_errors=True)
             raise
 
     def _text(self, name: str, default: str | None = None) -> str:

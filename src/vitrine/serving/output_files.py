@@ -19,6 +19,7 @@ STANDARD_OUTPUT = Path("-")
 """In the place of a file: predictions as CSV on standard output."""
 PREDICTION_KINDS = (".csv", ".json", ".jsonl")
 FEATURE_KINDS = (".npy", ".parquet")
+BYTE_ORDER_MARK = "\ufeff"
 # Most numbers in a column of lists with 32-bit offsets; 2.8 million rows of 768 are more.
 _LONGEST_LIST = 2**31 - 1
 
@@ -37,8 +38,19 @@ def require_kind(file: Path, kinds: Sequence[str], *, is_overwriting: bool) -> N
         _pyarrow()
 
 
-def write_predictions(file: Path, predictions: Iterable[Prediction], *, top: int) -> tuple[int, int]:
-    """Write predictions as they arrive; return their number and the number of errors among them."""
+def write_predictions(
+    file: Path,
+    predictions: Iterable[Prediction],
+    *,
+    top: int,
+    has_labels: bool = False,
+    is_ascii: bool = True,
+) -> tuple[int, int]:
+    """Write predictions as they arrive; return their number and the number of errors among them.
+
+    `has_labels` adds a column of the labels that apply. A CSV with other letters than ASCII begins with a byte order
+    mark, without which Excel shows the wrong ones.
+    """
     counts = [0, 0]
 
     def counted() -> Iterator[Prediction]:
@@ -48,23 +60,32 @@ def write_predictions(file: Path, predictions: Iterable[Prediction], *, top: int
             yield prediction
 
     if file == STANDARD_OUTPUT:
-        _csv(sys.stdout, counted(), top)
+        _csv(sys.stdout, counted(), top, has_labels=has_labels)
         return counts[0], counts[1]
     with write_atomically(file, mode="w") as opened:
-        {".csv": _csv, ".json": _json, ".jsonl": _json_lines}[file.suffix](opened, counted(), top)
+        if file.suffix == ".csv":
+            opened.write("" if is_ascii else BYTE_ORDER_MARK)
+            _csv(opened, counted(), top, has_labels=has_labels)
+        else:
+            {".json": _json, ".jsonl": _json_lines}[file.suffix](opened, counted())
     return counts[0], counts[1]
 
 
 def write_features(
-    file: Path, rows: NDArray[np.float32], *, names: Sequence[str], failures: dict[int, str]
+    file: Path,
+    rows: NDArray[np.float32],
+    *,
+    names: Sequence[str],
+    failures: dict[int, str],
+    labels: Sequence[str] | None = None,
 ) -> tuple[Path, ...]:
-    """Write features (N, R) with the paths of their pictures; return the files.
+    """Write features (N, R) with the paths, and the labels if they are known, of their pictures; return the files.
 
     A .npy file has one row per readable picture, and a .csv beside it maps rows to paths; a .parquet file has both,
     one row per picture.
     """
     if file.suffix == ".parquet":
-        _write_parquet(file, rows, names=names, failures=failures)
+        _write_parquet(file, rows, names=names, failures=failures, labels=labels)
         return (file,)
     keep = [index for index in range(len(names)) if index not in failures]
     with write_atomically(file) as opened:
@@ -73,29 +94,31 @@ def write_features(
     place = {index: row for row, index in enumerate(keep)}
     with write_atomically(table, mode="w") as text:
         writer = csv.writer(text, lineterminator="\n")
-        writer.writerow(["row", "path", "error"])
+        writer.writerow(["row", "path", *([] if labels is None else ["label"]), "error"])
         for index, name in enumerate(names):
-            writer.writerow([place.get(index, ""), printable(name), failures.get(index, "")])
+            label = [] if labels is None else [printable(labels[index])]
+            writer.writerow([place.get(index, ""), printable(name), *label, failures.get(index, "")])
     return file, table
 
 
-def _csv(file: IO[str], predictions: Iterator[Prediction], top: int) -> None:
+def _csv(file: IO[str], predictions: Iterator[Prediction], top: int, *, has_labels: bool) -> None:
     writer = csv.writer(file, lineterminator="\n")
     columns = [
         f"{word}{'' if rank == 1 else f'_{rank}'}"
         for rank in range(1, top + 1)
         for word in ("predicted", "confidence")
     ]
-    writer.writerow(["path", *columns, "error"])
+    writer.writerow(["path", *(["labels"] if has_labels else []), *columns, "error"])
     for prediction in predictions:
+        applying = [";".join(map(printable, prediction.labels or ()))] if has_labels else []
         cells: list[str] = []
         for answer in prediction.answers:
             cells += [printable(answer.label), f"{answer.probability:.6f}"]
         cells += [""] * (2 * top - len(cells))
-        writer.writerow([printable(prediction.name), *cells, prediction.error or ""])
+        writer.writerow([printable(prediction.name), *applying, *cells, prediction.error or ""])
 
 
-def _json(file: IO[str], predictions: Iterator[Prediction], top: int) -> None:
+def _json(file: IO[str], predictions: Iterator[Prediction]) -> None:
     before = "[\n"
     for prediction in predictions:
         file.write(before + json.dumps(_plain(prediction), ensure_ascii=False))
@@ -103,7 +126,7 @@ def _json(file: IO[str], predictions: Iterator[Prediction], top: int) -> None:
     file.write("\n]\n" if before == ",\n" else "[]\n")
 
 
-def _json_lines(file: IO[str], predictions: Iterator[Prediction], top: int) -> None:
+def _json_lines(file: IO[str], predictions: Iterator[Prediction]) -> None:
     for prediction in predictions:
         file.write(json.dumps(_plain(prediction), ensure_ascii=False) + "\n")
 
@@ -117,11 +140,17 @@ def _plain(prediction: Prediction) -> dict[str, Any]:
         }
         for answer in prediction.answers
     ]
-    return {"path": printable(prediction.name), "answers": answers, "error": prediction.error}
+    labels = {} if prediction.labels is None else {"labels": list(map(printable, prediction.labels))}
+    return {"path": printable(prediction.name), **labels, "answers": answers, "error": prediction.error}
 
 
 def _write_parquet(
-    file: Path, rows: NDArray[np.float32], *, names: Sequence[str], failures: dict[int, str]
+    file: Path,
+    rows: NDArray[np.float32],
+    *,
+    names: Sequence[str],
+    failures: dict[int, str],
+    labels: Sequence[str] | None,
 ) -> None:
     pyarrow, parquet = _pyarrow()
     missing = np.zeros(len(names), dtype=bool)
@@ -136,6 +165,7 @@ def _write_parquet(
     table = pyarrow.table(
         {
             "path": [printable(name) for name in names],
+            **({} if labels is None else {"label": [printable(label) for label in labels]}),
             "features": features,
             "error": pyarrow.array([failures.get(index) for index in range(len(names))], pyarrow.string()),
         }

@@ -5,7 +5,7 @@ Pictures are prepared as in evaluation: the same decoder, the same `Preprocess` 
 Shapes: N pictures, B per batch, K classes, R features.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Self
@@ -27,6 +27,8 @@ from vitrine.runtime.devices import choose_device
 
 Wanted = Literal["logits", "features"]
 TOP = 5
+# Probability from which a label applies, where a picture may have several.
+APPLIES = 0.5
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,6 +47,8 @@ class Prediction:
 
     name: str
     answers: tuple[Answer, ...] = ()
+    labels: tuple[str, ...] | None = None
+    """With several labels per picture, those that apply: a probability of at least one half; None with one."""
     error: str | None = None
 
 
@@ -110,8 +114,11 @@ class Predictor:
     @property
     def is_multi_label(self) -> bool:
         """Whether a picture may have several classes, so that probabilities need not sum to 1."""
-        recipe = self.loaded.record.recipe
-        return recipe is not None and recipe.get("loss") == "sigmoid"
+        recipe = self.loaded.record.recipe or {}
+        objective = recipe.get("objective")
+        # Recipes of version 0.1 have the loss at the top.
+        loss = objective.get("loss") if isinstance(objective, Mapping) else recipe.get("loss")
+        return bool(loss == "sigmoid")
 
     def predict(self, images: Iterable[Picture], *, top: int = TOP) -> list[Prediction]:
         """Return the `top` most likely classes of each picture, or an error if it cannot be read."""
@@ -186,11 +193,22 @@ class Predictor:
 
     def answers(self, rows: Rows, source: Source, *, top: int = TOP) -> list[Prediction]:
         """Return the predictions for the pictures of `source` that `rows` of logits belong to."""
+        applying = self.applying(rows.values)
         return [
             Prediction(name=source.name(rows.start + row), error=rows.failures[row])
             if row in rows.failures
-            else Prediction(name=source.name(rows.start + row), answers=answers)
+            else Prediction(name=source.name(rows.start + row), answers=answers, labels=applying[row])
             for row, answers in enumerate(self.best(rows.values, top=top))
+        ]
+
+    def applying(self, logits: Tensor) -> list[tuple[str, ...] | None]:
+        """Return the labels that apply for each row of logits (B, K); None if a picture has one class."""
+        if not self.is_multi_label:
+            return [None] * len(logits)
+        classes = self.classes
+        return [
+            tuple(classes[number] for number in row.nonzero()[:, 0].tolist())
+            for row in logits.sigmoid() >= APPLIES
         ]
 
     def require_head(self) -> None:

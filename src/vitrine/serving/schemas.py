@@ -95,6 +95,7 @@ class ServedModel(BaseModel):
     """One served model."""
 
     name: str
+    title: str = Field(description="The name as people know it.")
     variant: str | None
     backend: str
     image_size: list[int]

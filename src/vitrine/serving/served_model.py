@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from vitrine.checkpoints.locating import BOX
 from vitrine.exporting.runner import OnnxRunner
 from vitrine.models import ViTConfig
 from vitrine.serving.batching import Task
@@ -88,6 +89,7 @@ class ServedModel:
         stride = attention.token_stride if attention else None
         return {
             "name": self.name,
+            "title": "Bundled model" if self.name == BOX else self.name,
             "variant": predictor.loaded.record.variant,
             "backend": f"torch, {predictor.precision}" if self.graph is None else self.graph.version,
             "image_size": list(size),

@@ -3,9 +3,18 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pictures import class_folders, photo, save
 
+from vitrine.data.sources.opening import open_source
 from vitrine.errors import ConfigError, DataError
-from vitrine.evaluation.fewshot import draw_support, fewshot_accuracy, parse_shots
+from vitrine.evaluation.fewshot import (
+    draw_support,
+    fewshot_accuracy,
+    open_support_and_test,
+    parse_shots,
+    without_small_classes,
+)
+from vitrine.runtime.progress import listening
 
 
 def separable(num_classes=4, per_class=6, width=4):
@@ -135,3 +144,39 @@ def test_shots_are_read_from_text_and_nonsense_is_refused():
     assert parse_shots("1, 5,10") == (1, 5, 10)
     with pytest.raises(ConfigError, match="got '1,x'"):
         parse_shots("1,x")
+
+
+def test_draws_that_take_every_example_are_one_set_and_have_no_spread():
+    features, labels = separable(per_class=5)
+    few, all_of_them = fewshot_accuracy(features, labels, features, labels, shots=[1, 5], seeds=3).scores
+    assert len(few.accuracies) == 3 and few.spread is not None
+    assert len(all_of_them.accuracies) == 1 and all_of_them.spread is None
+
+
+def test_one_class_is_refused_since_every_answer_would_be_right(tmp_path):
+    class_folders(tmp_path, classes=("cat",))
+    with pytest.raises(DataError):
+        open_support_and_test(str(tmp_path), test_fraction=0.2)
+
+
+def test_a_class_with_a_single_photo_is_left_out_and_named(tmp_path):
+    class_folders(tmp_path, classes=("cat", "dog", "owl"), each=6)
+    save(tmp_path / "bat" / "0.png", photo(99))
+
+    class Heard:
+        said = ""
+
+        def notice(self, text, advice=()):
+            Heard.said += text
+
+    source = open_source(str(tmp_path))
+    with listening(Heard()):
+        train, test = without_small_classes(source, source)
+    assert train.classes == test.classes == ("cat", "dog", "owl") and len(train) == 18
+    assert train.counts().tolist() == [6, 6, 6] and "bat (1)" in Heard.said
+
+
+def test_small_classes_stay_where_they_are_most_of_them(tmp_path):
+    class_folders(tmp_path, classes=("cat", "dog"), each=2)
+    source = open_source(str(tmp_path))
+    assert without_small_classes(source, source)[0] is source

@@ -128,6 +128,13 @@ def test_epochs_become_steps_once_the_data_is_known() -> None:
     assert chosen_recipe("photos", steps=7).with_steps_for(1000).training.total_steps == 7
 
 
+def test_another_number_of_steps_does_not_change_the_batch_size() -> None:
+    for num_images in (50, 200, 1000, 20_000):
+        usual = chosen_recipe("photos").with_steps_for(num_images).training
+        shorter = chosen_recipe("photos", steps=7).with_steps_for(num_images).training
+        assert (shorter.batch_size, shorter.total_steps) == (usual.batch_size, 7)
+
+
 def test_little_data_gets_small_batches_unless_the_batch_was_asked_for() -> None:
     def planned(num_images: int, **options: object) -> tuple[int, int]:
         training = chosen_recipe("photos", **options).with_steps_for(num_images).training  # type: ignore[arg-type]

@@ -33,7 +33,7 @@ def splits(tmp_path):
 
 def test_the_page_shows_bad_files_pairs_classes_and_samples(splits):
     page = render_scan(scan(splits), splits)
-    for words in ("Files that cannot be read", "Leaks between splits", "Problems with classes", "Samples"):
+    for words in ("Files that cannot be read", "Leaks between splits", "Other problems", "Samples"):
         assert words in page
     assert "train/dog/cut.jpg" in page and "val/dog/leak.jpg" in page
     assert page.count("<img") >= 2 + 1 + 12  # the pair, what is left of the cut file, samples

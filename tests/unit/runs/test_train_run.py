@@ -21,7 +21,7 @@ from vitrine.objectives.classification import evaluate_classes
 from vitrine.recipes import find_recipe
 from vitrine.runs.records import Execution, RunOutput, TrainingResult
 from vitrine.runs.run_data import RunData, for_labels_of, undivided, with_held_out
-from vitrine.runs.starting_model import fresh_model, pretrained_model
+from vitrine.runs.starting_model import fresh_model, keep_known_classes, pretrained_model
 from vitrine.runs.train_run import train_run
 from vitrine.runs.validation import classes_without_validation
 from vitrine.runtime.run_folder import RunFolder
@@ -178,3 +178,17 @@ def test_a_run_of_version_0_1_resumes_with_the_settings_of_its_objective(tmp_pat
     result = vitrine.resume(tmp_path, set="training.total_steps=3")
     assert (result.steps, result.objective) == (3, "autoencoder")
     assert yaml.safe_load(run.read_recipe())["objective"] == {"kind": "autoencoder", **section}
+
+
+def test_rows_of_the_head_are_kept_for_classes_of_the_same_name(tmp_path):
+    old = create_model("ViT-Ti/16", image_size=16, num_classes=3, **TINY)
+    torch.nn.init.normal_(old.head.weight)
+    torch.nn.init.normal_(old.head.bias)
+    vitrine.save(old, tmp_path / "model", classes=("cat", "dog", "owl"))
+    recipe = find_recipe("photos")
+    start = pretrained_model(str(tmp_path / "model"), recipe, num_classes=3)
+    assert keep_known_classes(start.model, str(tmp_path / "model"), ("bat", "cat", "owl")) == ("cat", "owl")
+    assert torch.equal(start.model.head.weight[1:], old.head.weight[[0, 2]])
+    assert torch.equal(start.model.head.bias[1:], old.head.bias[[0, 2]])
+    assert not start.model.head.weight[0].any()
+    assert keep_known_classes(start.model, str(tmp_path / "model"), ("ant", "bee", "yak")) == ()

@@ -7,7 +7,8 @@ import pytest
 
 import vitrine
 from vitrine.errors import CheckpointError, ConfigError
-from vitrine.runtime.find_run import find_run, resolve_latest, run_of_model
+from vitrine.runtime.find_run import find_run, link_latest, resolve_latest, run_of_model, runs_in
+from vitrine.runtime.run_folder import RunFolder
 
 
 def test_latest_stands_for_the_newest_run_when_weights_are_loaded(tmp_path):
@@ -79,3 +80,30 @@ def test_a_model_leads_to_its_run_from_the_run_folder_and_from_the_folder_model_
         (run / name).write_text("{}")
     found = {run_of_model(place) for place in (run, run / "model", str(tmp_path / "latest"))}
     assert {folder.path for folder in found} == {run}
+
+
+def test_latest_is_a_link_to_the_run_that_began_last(tmp_path):
+    runs = [tmp_path / "runs" / name for name in ("first", "second")]
+    for run in runs:
+        run.mkdir(parents=True)
+        (run / "run.json").write_text("{}")
+        link_latest(RunFolder(run))
+    link = tmp_path / "runs" / "latest"
+    assert link.is_symlink() and link.resolve() == runs[1]
+    assert find_run(link).path == runs[1] and resolve_latest(str(link)) == str(runs[1])
+    assert sorted(run.path for run in runs_in(tmp_path / "runs")) == runs  # the link is no run of its own
+    link_latest(RunFolder(runs[0]))  # it was resumed
+    assert find_run(link).path == runs[0]
+    for file in runs[0].iterdir():
+        file.unlink()
+    runs[0].rmdir()
+    assert find_run(link).path == runs[1]  # the folder that the link names is gone
+
+
+def test_no_link_is_made_outside_runs_nor_over_a_folder(tmp_path):
+    (tmp_path / "mine").mkdir()
+    link_latest(RunFolder(tmp_path / "mine"))
+    assert not (tmp_path / "latest").exists()
+    (tmp_path / "runs" / "latest").mkdir(parents=True)
+    link_latest(RunFolder(tmp_path / "runs" / "first"))
+    assert not (tmp_path / "runs" / "latest").is_symlink()

@@ -80,3 +80,13 @@ def test_what_is_interrupted_before_it_wrote_anything_leaves_no_folder(tmp_path)
                 (folder / "half.csv").touch()
             raise KeyboardInterrupt
         assert folder.exists() == is_kept
+
+
+@pytest.mark.parametrize("place", [".", "cat"])
+def test_results_go_beside_the_data_set_that_a_command_is_started_in(tmp_path, monkeypatch, place):
+    data = tmp_path / "photos"
+    (data / "cat").mkdir(parents=True)
+    monkeypatch.chdir(data / place)
+    folder = new_output_folder(None, verb="check", files=["report.html"], never_in=[data])
+    assert folder.is_dir() and folder.resolve().parent == tmp_path / "runs"
+    assert not (data / "runs").exists() and not (data / "cat" / "runs").exists()

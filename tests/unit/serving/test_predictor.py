@@ -179,3 +179,25 @@ def test_importing_the_predictor_imports_no_training_code():
     environment = {"PYTHONPATH": ":".join(sys.path)}
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment)
     assert found.stdout.strip() == "[]", found.stderr
+
+
+@pytest.mark.parametrize(
+    "recipe", [{"objective": {"kind": "labels", "loss": "sigmoid"}}, {"loss": "sigmoid"}]
+)
+def test_a_model_for_several_labels_says_which_apply(tmp_path, photos, recipe):
+    vitrine.save(small(), tmp_path / "model", preprocess=PREPROCESS, classes=CLASSES, recipe=recipe)
+    predictor = Predictor.open(tmp_path / "model", device="cpu")
+    assert predictor.is_multi_label
+    files = sorted(photos.rglob("*.png"))
+    logits = predictor.logits(files).rows
+    for prediction, row in zip(predictor.predict(files), logits, strict=True):
+        assert prediction.labels == tuple(
+            name for name, value in zip(CLASSES, row, strict=True) if value >= 0
+        )
+        assert prediction.answers[0].probability == pytest.approx(float(row.max().sigmoid()))
+
+
+def test_a_model_for_one_label_names_no_labels(weights, photos):
+    predictor = Predictor.open(weights, device="cpu")
+    assert not predictor.is_multi_label
+    assert predictor.predict(sorted(photos.rglob("*.png"))[:1])[0].labels is None

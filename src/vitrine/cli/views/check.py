@@ -5,17 +5,15 @@ from collections.abc import Iterator
 from vitrine.cli.command_line import command, glued
 from vitrine.cli.lines import Line, Next, NextStep, Table, Wrote
 from vitrine.data.auditing.scan import conversion_text
-from vitrine.data.sources.file_list import photos_skipped
+from vitrine.data.sources.folder_walk import skipped_text
 from vitrine.jobs.check import CheckPlan, CheckResult
 from vitrine.spelling import counted
 
 # The table on the terminal stays on one screen; the page has all classes.
 MOST_CLASSES = 20
 MOST_ISSUES = 12
-MOST_EXTENSIONS = 8
 # What to do first about problems that training refuses to start with.
 FIRST = {
-    "empty class": "fill or remove the folder of the empty class",
     "single class": "add a folder with images of another class",
 }
 
@@ -38,7 +36,7 @@ def lines(result: CheckResult) -> Iterator[Line]:
     if result.converted:
         yield conversion_text(result.converted)
     if result.passed_over:
-        yield skipped_line(result)
+        yield skipped_text(result.passed_over, result.passed_over_names)
     yield from problem_lines(result)
     yield from map(Wrote, result.wrote)
     yield next_step(result)
@@ -56,13 +54,6 @@ def class_table(result: CheckResult) -> Iterator[Line]:
     yield Table(rows, header=("class", *splits), right=range(1, 1 + len(splits)), indent=2)
     if len(classes) > MOST_CLASSES:
         yield f"  and {len(classes) - MOST_CLASSES} more classes"
-
-
-def skipped_line(result: CheckResult) -> str:
-    """Count the files that were skipped by their extension."""
-    extensions = [f"{count:,} {ending}" for ending, count in result.passed_over.items()]
-    text = f"Skipped, not an image file extension: {', '.join(extensions[:MOST_EXTENSIONS])}"
-    return f"{text}; {photos}" if (photos := photos_skipped(result.passed_over)) else text
 
 
 def problem_lines(result: CheckResult) -> Iterator[Line]:

@@ -7,6 +7,8 @@ from vitrine.cli.lines import Line, NextStep, Wrote
 from vitrine.jobs.evaluate import EvaluatePlan, EvaluateResult
 from vitrine.spelling import counted, with_first
 
+# Mean confidence and accuracy that differ by at most this are called equal.
+FAIR_CLAIM = 0.02
 CLASS_MEASURES = {"f1": "F1", "average_precision": "average precision"}
 
 
@@ -24,7 +26,7 @@ def lines(result: EvaluateResult) -> Iterator[Line]:
     if result.mean_average_precision is not None:
         yield f"Mean average precision {result.mean_average_precision}"
     if result.ece is not None and result.macro_f1 is not None:
-        yield f"Mean F1 {100 * result.macro_f1:.2f} %, calibration error {100 * result.ece:.2f} %"
+        yield f"Mean F1 {100 * result.macro_f1:.2f} %, calibration error {100 * result.ece:.2f} %{claim(result)}"
     for name, value in result.extra.items():
         yield extra_line(name, value)
     if named := [f"{name} {100 * value:.1f} %" for name, value in result.worst if value < 1]:
@@ -34,6 +36,18 @@ def lines(result: EvaluateResult) -> Iterator[Line]:
     yield from map(Wrote, result.wrote)
     if result.wrote:
         yield NextStep(f"open {glued(result.wrote[-1])} in a browser")
+
+
+def claim(result: EvaluateResult) -> str:
+    """Compare how often the model is right with what it claims."""
+    if result.top1 is None or result.mean_confidence is None:
+        return ""
+    gap = result.top1.value - result.mean_confidence
+    if abs(gap) <= FAIR_CLAIM:
+        return ": about as often right as it claims"
+    return (
+        f": {'more' if gap > 0 else 'less'} often right than it claims ({100 * result.mean_confidence:.0f} %)"
+    )
 
 
 def extra_line(name: str, value: float) -> str:

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 from vitrine.cli.lines import Line, Next, Table
 from vitrine.commands.arguments import BOX
+from vitrine.evaluation.fewshot import FewShotScore
 from vitrine.jobs.fewshot import FewShotPlan, FewShotReport
 from vitrine.spelling import counted, with_first
 
@@ -26,7 +27,7 @@ def lines(report: FewShotReport) -> Iterator[Line]:
                 f"{score.shots}-shot",
                 *([f"l2 {score.l2:g}"] if has_several and score.l2 is not None else []),
                 f"{100 * score.mean:.2f} %",
-                "" if score.spread is None else f"± {100 * score.spread:.2f}",
+                spread_of(score, result.seeds),
             )
             for score in result.scores
         ],
@@ -36,6 +37,13 @@ def lines(report: FewShotReport) -> Iterator[Line]:
     if report.unreadable:
         yield f"Skipped, cannot be read: {with_first(report.unreadable, 'file')}"
     yield Next("finetune", (report.data,), {} if report.model == BOX else {"model": report.model})
+
+
+def spread_of(score: FewShotScore, seeds: int) -> str:
+    """Write the spread over seeds, or why there is none."""
+    if score.spread is not None:
+        return f"± {100 * score.spread:.2f}"
+    return "every draw is the same set" if seeds > 1 else ""
 
 
 def plan_lines(plan: FewShotPlan) -> Iterator[Line]:

@@ -11,6 +11,8 @@ from vitrine.serving.predictor import Prediction
 from vitrine.spelling import counted, with_name
 
 BAR_WIDTH = 24
+# Classes that are counted on the terminal after the pictures.
+MOST_TALLIED = 10
 
 
 def lines(result: PredictResult) -> Iterator[Line]:
@@ -24,6 +26,7 @@ def lines(result: PredictResult) -> Iterator[Line]:
     if result.num_pictures > 1:
         failed = f"; {result.num_errors:,} cannot be read" if result.num_errors else ""
         yield f"{result.num_pictures:,} pictures{failed}"
+        yield from tally_lines(result)
     yield from map(Wrote, result.wrote)
     if result.num_errors == result.num_pictures:
         return
@@ -31,6 +34,14 @@ def lines(result: PredictResult) -> Iterator[Line]:
         yield NextStep(f"the same command with {option('out', 'predictions.csv')}")
     else:
         yield Next("inspect", (result.model, result.first), note="what the model looked at")
+
+
+def tally_lines(result: PredictResult) -> Iterator[Line]:
+    """Count the pictures per class, the most frequent classes first."""
+    tally = list(result.tally.items())
+    yield Table([(f"{count:,}", name) for name, count in tally[:MOST_TALLIED]], right=(0,), indent=2)
+    if len(tally) > MOST_TALLIED:
+        yield f"  and {len(tally) - MOST_TALLIED:,} more classes"
 
 
 def single_picture(prediction: Prediction, result: PredictResult) -> Iterator[Line]:
@@ -47,6 +58,8 @@ def single_picture(prediction: Prediction, result: PredictResult) -> Iterator[Li
         right=(0,),
         indent=1,
     )
+    if prediction.labels is not None:
+        yield f"Labels that apply (at least 50 %): {', '.join(prediction.labels) or 'none'}"
     yield f"The most likely of the {result.num_classes:,} classes of {result.model}"
 
 
@@ -54,6 +67,8 @@ def picture_line(prediction: Prediction, *, count: int) -> str:
     """Name the most likely classes of one picture of several."""
     if prediction.error is not None:
         return f"  error  {with_name(prediction.error, prediction.name)}"
+    if prediction.labels is not None and count == 1:
+        return f"{prediction.name}: {', '.join(prediction.labels) or 'no label applies'}"
     best, *others = prediction.answers[:count]
     rest = "".join(f", {percent(one.probability)} {one.label}" for one in others)
     return f"{percent(best.probability):>7}  {prediction.name}: {best.label}{rest}"

@@ -21,6 +21,14 @@ from numpy.typing import NDArray
 from PIL import Image, ImageMode
 
 from vitrine.data.decoding.declared_sizes import av1_frame_sizes, icon_sizes, webp_size
+from vitrine.data.decoding.file_kind import (
+    HEIC_ADVICE,
+    frames_advice,
+    is_heic_data,
+    is_video_data,
+    reads_heic,
+    register_heic,
+)
 from vitrine.errors import DataError, ImageError, ImageSizeError
 from vitrine.spelling import printable
 
@@ -32,8 +40,6 @@ MAX_PIXELS = 178_956_970
 # Pixels per side at most.
 MAX_SIDE = 65_535
 JPEG_MAGIC = b"\xff\xd8\xff"
-HEIC_BRANDS = (b"heic", b"heix", b"heim", b"heis", b"hevc", b"mif1", b"msf1")
-AVIF_BRANDS = (b"avif", b"avis")
 OTHER_KINDS = {
     b"%PDF": "a PDF",
     b"%!PS": "PostScript",
@@ -73,8 +79,11 @@ def open_image(data: bytes, *, name: str = "image", max_pixels: int = MAX_PIXELS
     if data[:4] == b"RIFF" and data[8:12] == b"WEBP":
         # Pillow allocates the whole canvas when it opens the file.
         check_size(*webp_size(data), name=name, max_pixels=max_pixels, may_be_unknown=True)
+    is_heic = reads_heic() and is_heic_data(data)
+    if is_heic:
+        register_heic()
     try:
-        image = Image.open(io.BytesIO(data), formats=FORMATS)
+        image = Image.open(io.BytesIO(data), formats=("HEIF",) if is_heic else FORMATS)
     except Image.DecompressionBombError as error:
         raise ImageSizeError(
             f"{printable(name)} is too large: {str(error).rstrip('.')}; scale it down or remove it"
@@ -85,7 +94,8 @@ def open_image(data: bytes, *, name: str = "image", max_pixels: int = MAX_PIXELS
                 f"{printable(name)} is a damaged JPEG: its header cannot be read", kind="damaged"
             ) from error
         raise ImageError(
-            f"{printable(name)} is not an image that can be read ({_looks_like(data)})", kind="not an image"
+            f"{printable(name)} is not an image that can be read ({_looks_like(data, name)})",
+            kind="not an image",
         ) from error
     check_size(image.height, image.width, name=name, max_pixels=max_pixels)
     check_parts(image, data, name=name, max_pixels=max_pixels)
@@ -143,17 +153,21 @@ def _part_sizes(image: Image.Image, data: bytes | None) -> Iterator[tuple[int, i
         yield from av1_frame_sizes(data)
 
 
-def _looks_like(data: bytes) -> str:
+def _looks_like(data: bytes, name: str) -> str:
     start = data[:512]
     if not start.strip(b"\0"):
         return "only zero bytes"
-    if start[4:8] == b"ftyp":  # ISO media files name their kind in the next four bytes
-        return (
-            "HEIC, the format of iPhone photos: save it as JPEG" if start[8:12] in HEIC_BRANDS else "a video"
-        )
+    if is_heic_data(start):
+        return "damaged HEIC" if reads_heic() else f"HEIC, the format of iPhone photos; {HEIC_ADVICE}"
+    if is_video_data(start):
+        return f"a video; {frames_advice(name)}"
     for magic, kind in OTHER_KINDS.items():
         if start.startswith(magic):
             return kind
+    return _text_kind(start)
+
+
+def _text_kind(start: bytes) -> str:
     if start.lstrip()[:1] == b"<":
         return "it looks like HTML or XML"
     try:

@@ -14,7 +14,8 @@ import numpy as np
 
 from vitrine.data.sources.array_files import read_matlab
 from vitrine.data.sources.class_folders import list_class_folders
-from vitrine.data.sources.file_list import FileList, require_path, subfolders
+from vitrine.data.sources.file_list import FileList, require_path
+from vitrine.data.sources.folder_walk import subfolders
 from vitrine.data.sources.labels import class_number
 from vitrine.data.sources.source import Source, Subset
 from vitrine.errors import DataError

@@ -8,16 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
-from vitrine.data.sources.file_list import (
-    FileList,
-    Strings,
-    holds_images,
-    list_images,
-    no_images,
-    no_such,
-    require_path,
-    subfolders,
-)
+from vitrine.data.sources.file_list import FileList, Strings, no_such, require_path
+from vitrine.data.sources.folder_walk import holds_images, list_images, no_images, subfolders
 from vitrine.data.sources.source import ALL, NO_LABEL, SPLIT_NAMES, Labels, Source
 from vitrine.errors import DataError
 from vitrine.runtime.progress import notice
@@ -97,7 +89,13 @@ def list_class_folders(
     if len(listed) == 0:
         raise DataError(_nothing_in(base / under))
     return FileList(
-        root or base, listed, labels=np.concatenate(labels), classes=classes, address=address, base=base
+        root or base,
+        listed,
+        labels=np.concatenate(labels),
+        classes=classes,
+        address=address,
+        base=base,
+        is_whole_folder=root is not None,
     )
 
 

@@ -1,8 +1,7 @@
 """Images that are files under one folder: shared by class folders, manifests and lists."""
 
 import os
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,18 +10,7 @@ import numpy as np
 from vitrine.data.decoding.decode import read_file
 from vitrine.data.sources.source import Example, Labels, Source
 from vitrine.errors import DataError, MissingDataError
-from vitrine.runtime.progress import notice
 from vitrine.spelling import near_match, printable
-
-# Extensions of files that are listed as images; reading a file shows whether it is one. Other files are skipped.
-_SUFFIXES = "jpg jpeg jpe jfif png bmp gif webp tif tiff ppm pgm pbm pnm avif jp2 ico tga"
-IMAGE_SUFFIXES = frozenset("." + name for name in _SUFFIXES.split())
-# Photos that Pillow does not read: HEIC of phones, raw files of cameras.
-PHOTO_SUFFIXES = frozenset((".heic", ".heif", ".dng", ".cr2", ".cr3", ".nef", ".arw", ".orf", ".raf", ".rw2"))
-
-
-# Folders that systems leave among photos: macOS in archives, Synology for its thumbnails.
-LITTER = ("__MACOSX", "@eaDir")
 
 
 class Strings(Sequence[str]):
@@ -65,8 +53,11 @@ class FileList(Source):
         classes: Sequence[str],
         address: str = "",
         base: Path | None = None,
+        is_whole_folder: bool = False,
     ) -> None:
         self.root = root
+        # Whether every image below `base` should be part of the set.
+        self.is_whole_folder = is_whole_folder
         self.base = root if base is None else base
         self.paths = paths if isinstance(paths, Strings) else Strings(_inside(paths, self.base, address))
         self.labels = labels
@@ -94,37 +85,6 @@ class FileList(Source):
             return os.stat(os.path.join(str(self.base), self.name(index))).st_size  # noqa: PTH116, PTH118
         except OSError:
             return 0
-
-
-def list_images(folder: Path) -> Iterator[str]:
-    """Yield every image file below `folder` as a path relative to it, folders and names sorted.
-
-    Links to folders are followed, except those that lead back to a folder above them. Hidden files and
-    system folders are skipped.
-    """
-    yield from _walk(str(folder), "", above=frozenset([_identity(str(folder))]))
-
-
-def holds_images(folder: Path) -> bool:
-    """Whether images lie directly in a folder, not only in its subfolders."""
-    return any(
-        _is_image(entry.name) and not _is_skipped(entry.name) and not _is_folder(entry)
-        for entry in scan(str(folder))
-    )
-
-
-def subfolders(folder: Path) -> list[str]:
-    """Names of the folders directly in `folder`, sorted, without hidden ones and system folders."""
-    return sorted(entry.name for entry in scan(str(folder)) if not _is_skipped(entry.name) and entry.is_dir())
-
-
-def scan(folder: str) -> list[os.DirEntry[str]]:
-    """List a folder; the error names the folder and the reason."""
-    try:
-        with os.scandir(folder) as entries:
-            return list(entries)
-    except OSError as error:
-        raise DataError(f"cannot list the folder {printable(folder)}: {error.strerror}") from error
 
 
 def require_path(path: Path) -> Path:
@@ -172,64 +132,6 @@ def no_such(path: Path, *, kind: str) -> str:
         names = []
     close = near_match(path.name, names)
     return f"{text}; did you mean {printable(str(parent / close))}?" if close else text
-
-
-def no_images(folder: Path) -> str:
-    """Return the sentence that a folder contains no images, and which photos in it cannot be read."""
-    photos = photos_skipped(skipped_extensions(folder))
-    return f"{printable(str(folder))} contains no images" + (f"; {photos}" if photos else "")
-
-
-def skipped_extensions(root: Path) -> dict[str, int]:
-    """Count the files below a folder that have no image extension, by extension."""
-    endings = Counter[str]()
-    for _, folders, files in os.walk(root):
-        folders[:] = [name for name in folders if not _is_skipped(name)]
-        for name in files:
-            ending = os.path.splitext(name)[1].lower()  # noqa: PTH122 (called for every file)
-            if not name.startswith(".") and ending not in IMAGE_SUFFIXES:
-                endings[ending or "no ending"] += 1
-    return {printable(ending): count for ending, count in endings.most_common()}
-
-
-def photos_skipped(endings: Mapping[str, int]) -> str:
-    """Name the photos among skipped files and how to have them read; empty if there are none."""
-    photos = [f"{count:,} {ending}" for ending, count in endings.items() if ending in PHOTO_SUFFIXES]
-    return f"save these photos as JPEG: {', '.join(photos)}" if photos else ""
-
-
-def _walk(folder: str, prefix: str, *, above: frozenset[tuple[int, int]]) -> Iterator[str]:
-    for entry in sorted(scan(folder), key=lambda entry: entry.name):
-        if _is_skipped(entry.name):
-            continue
-        if _is_folder(entry):
-            identity = _identity(entry.path)
-            if identity in above:
-                notice(f"{printable(entry.path)} links back to a folder above it; it is not followed")
-                continue
-            yield from _walk(entry.path, f"{prefix}{entry.name}/", above=above | {identity})
-        elif _is_image(entry.name):
-            yield prefix + entry.name
-
-
-def _is_image(name: str) -> bool:
-    return os.path.splitext(name)[1].lower() in IMAGE_SUFFIXES  # noqa: PTH122 (called for every file)
-
-
-def _is_skipped(name: str) -> bool:
-    return name.startswith(".") or name in LITTER
-
-
-def _is_folder(entry: os.DirEntry[str]) -> bool:
-    try:
-        return entry.is_dir()
-    except OSError:  # a link to itself: reading it as an image reports it
-        return False
-
-
-def _identity(folder: str) -> tuple[int, int]:
-    facts = os.stat(folder)  # noqa: PTH116
-    return facts.st_dev, facts.st_ino
 
 
 def _grow(items: Iterable[str], joined: bytearray) -> Iterator[int]:

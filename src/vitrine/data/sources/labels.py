@@ -30,6 +30,16 @@ def match_classes(source: Source, classes: Sequence[str]) -> Source:
     return matched
 
 
+def require_classes(source: Source, address: str) -> None:
+    """Refuse labels that are measurements where classes are needed."""
+    if source.values is not None:
+        raise DataError(
+            f"the column {printable(source.classes[0])} of {printable(address)} holds numbers that hardly repeat, "
+            f"from {source.values.min():g} to {source.values.max():g}: measurements, not classes; name the column "
+            "class if each number is a class"
+        )
+
+
 def class_number(label: str, number: Mapping[str, int], *, where: str) -> int:
     """Return the number of a class by its name; refuse a label that is not among them."""
     if label not in number:

@@ -1,61 +1,108 @@
 """CSV and JSONL manifests, and Hugging Face's imagefolder metadata: one row per image.
 
-Columns: `path` (or `file_name`, `filename`, `image`), `label` or `labels` (several, separated by `;` in a
-CSV, a list in JSONL), and `split` if the file contains several splits. Paths are relative to the manifest.
+Columns: `path` (or `file_name`, `filename`, `image`, `file`), `label` (or `class`, `category`) or `labels` (several,
+separated by `;` in a CSV, a list in JSONL), and `split` if the file contains several splits. Paths are relative to
+the manifest, or to the one folder beside it that contains the images. Numbers in `label` that hardly repeat are
+measurements (`Source.values`), not classes; a column `class` always holds classes, `value` always numbers.
 """
 
-import csv
-import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from vitrine.data.sources.file_list import FileList, require_path, subfolders
+import numpy as np
+
+from vitrine.data.sources.file_list import FileList, require_path
+from vitrine.data.sources.folder_walk import subfolders
 from vitrine.data.sources.labels import pack_labels, sorted_classes
 from vitrine.data.sources.source import ALL, SPLIT_NAMES, Source
+from vitrine.data.sources.tables import (
+    CLASS_COLUMNS,
+    LABEL_COLUMNS,
+    NUMBER_COLUMNS,
+    PATH_COLUMNS,
+    SEVERAL_COLUMNS,
+    TABLES,
+    column_in,
+    path_in,
+    rows_of,
+    separator_of,
+)
 from vitrine.errors import DataError
-from vitrine.runtime.files import parse_json
+from vitrine.runtime.progress import notice
 from vitrine.spelling import printable
 
-PATH_COLUMNS = ("path", "file_name", "filename", "image")
 METADATA = ("metadata.csv", "metadata.jsonl")
-_Row = tuple[str, tuple[str, ...], str]
+# Up to this many different numbers are classes, however few images each has.
+MOST_NUMBERED_CLASSES = 20
+# Rows whose files are looked for to decide whether a table belongs to a folder.
+LOOKED_AT = 5
+# Path, labels, split, column of the label.
+_Row = tuple[str, tuple[str, ...], str, str]
 
 
 def recognises(address: str) -> bool:
     """Take .csv, .tsv and .jsonl files, and folders with metadata in them or in their split folders."""
     path = Path(address)
     if path.is_dir():
-        return bool(_metadata_files(path))
-    return path.suffix.lower() in (".csv", ".tsv", ".jsonl")
+        return bool(_metadata_files(path)) or table_beside(path) is not None
+    return path.suffix.lower() in TABLES
 
 
 def open_all(address: str) -> dict[str, Source]:
     """Read the rows; splits come from the `split` column or from the folders that contain metadata."""
     path = require_path(Path(address))
     if not path.is_dir():
-        return _sources(path, list(_read(path, split=ALL, prefix="")), address=address, base=path.parent)
-    rows: list[_Row] = []
-    for split, file in _metadata_files(path).items():
+        rows = list(_read(path, split=ALL, prefix=""))
+        return _sources(path, rows, address=address, base=_folder_of(rows, path.parent))
+    files = _metadata_files(path)
+    if not files:
+        table = table_beside(path)
+        assert table is not None
+        notice(f"Labels are read from {printable(str(table))}")
+        files = {ALL: table}
+    rows = []
+    for split, file in files.items():
         prefix = "" if file.parent == path else f"{file.parent.name}/"
         rows.extend(_read(file, split=split, prefix=prefix))
-    return _sources(path, rows, address=address, base=path)
+    return _sources(path, rows, address=address, base=_folder_of(rows, path))
 
 
-def rows_of(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Read the rows of a .csv, .tsv or .jsonl file, each with its line number."""
-    return _json_rows(path) if path.suffix.lower() == ".jsonl" else _csv_rows(path)
+def table_beside(folder: Path) -> Path | None:
+    """Return the table of labels in a folder of photos without class folders; None if there is none, or several."""
+    if len(subfolders(folder)) > 1:
+        return None
+    tables = [one for one in sorted(folder.iterdir()) if one.suffix.lower() in TABLES and one.is_file()]
+    fitting = [table for table in tables if _names_images(table, folder)]
+    return fitting[0] if len(fitting) == 1 else None
 
 
-def path_in(row: dict[str, Any], number: int, path: Path) -> str:
-    """Return the image path in row `number` of a table."""
-    name = next((row[column] for column in PATH_COLUMNS if row.get(column)), None)
-    if name is None:
-        raise DataError(
-            f"line {number} of {printable(str(path))} has no path; it needs a column "
-            f"{' or '.join(PATH_COLUMNS)}, and has {', '.join(map(str, row))}"
-        )
-    return str(name)
+def _names_images(table: Path, folder: Path) -> bool:
+    """Whether a table has columns of paths and labels, and its first rows name files in the folder."""
+    columns = (*LABEL_COLUMNS, *CLASS_COLUMNS, *NUMBER_COLUMNS, *SEVERAL_COLUMNS)
+    try:
+        rows = [row for _, row in zip(range(LOOKED_AT), rows_of(table), strict=False)]
+        if not rows or column_in(rows[0][1], PATH_COLUMNS) is None or column_in(rows[0][1], columns) is None:
+            return False
+        names = [path_in(row, number, table) for number, row in rows]
+    except DataError:
+        return False
+    return any((place / name).is_file() for name in names for place in _places(folder))
+
+
+def _places(folder: Path) -> list[Path]:
+    """Return the folders that paths of a table may be relative to: its own, then those in it."""
+    return [folder, *(folder / name for name in subfolders(folder))]
+
+
+def _folder_of(rows: list[_Row], folder: Path) -> Path:
+    """Return the folder that the paths of a table are relative to."""
+    names = [row[0] for row in rows[:LOOKED_AT]]
+    if any((folder / name).exists() for name in names):
+        return folder
+    inner = [place for place in _places(folder) if any((place / name).is_file() for name in names)]
+    return inner[0] if len(inner) == 1 else folder
 
 
 def _metadata_files(folder: Path) -> dict[str, Path]:
@@ -74,86 +121,100 @@ def _metadata_files(folder: Path) -> dict[str, Path]:
 def _sources(root: Path, rows: list[_Row], *, address: str, base: Path) -> dict[str, Source]:
     if not rows:
         raise DataError(f"{printable(str(root))} has no rows")
-    if not any((base / name).exists() for name, _, _ in rows[:5]):
+    if not any((base / row[0]).exists() for row in rows[:LOOKED_AT]):
         raise DataError(
             f"{printable(str(root))} names {printable(rows[0][0])}, which is not in "
             f"{printable(str(base))}; paths must be relative to the folder of the manifest"
         )
-    is_multi_label = any(len(labels) != 1 for _, labels, _ in rows)
-    classes = sorted_classes(label for _, labels, _ in rows for label in labels)
+    is_multi_label = any(len(row[1]) != 1 for row in rows)
+    is_numeric = not is_multi_label and are_measurements(
+        [row[1][0] for row in rows], column=rows[0][3], where=address
+    )
+    classes = [rows[0][3]] if is_numeric else sorted_classes(label for row in rows for label in row[1])
     number = {name: index for index, name in enumerate(classes)}
     splits: dict[str, Source] = {}
-    for split in dict.fromkeys(split for _, _, split in rows):
+    for split in dict.fromkeys(row[2] for row in rows):
         chosen = [row for row in rows if row[2] == split]
-        numbered = [[number[label] for label in labels] for _, labels, _ in chosen]
+        numbered = [[0 if is_numeric else number[label] for label in row[1]] for row in chosen]
         labels = pack_labels(
             numbered if is_multi_label else [row[0] for row in numbered], is_multi_label=is_multi_label
         )
         splits[split] = FileList(
             root,
-            (name for name, _, _ in chosen),
+            (row[0] for row in chosen),
             labels=labels,
             classes=classes,
             address=address,
             base=base,
+            is_whole_folder=root.is_dir(),
         )
+        if is_numeric:
+            splits[split].values = np.array([as_number(row[1][0]) for row in chosen], dtype=np.float32)
     order = ("train", "val", "test")
     return {name: splits[name] for name in sorted(splits, key=lambda n: order.index(n) if n in order else 9)}
 
 
 def _read(path: Path, *, split: str, prefix: str) -> Iterator[_Row]:
+    separator = "," if path.suffix.lower() == ".jsonl" else separator_of(path)
     for number, row in rows_of(path):
         name = path_in(row, number, path)
-        if "label" not in row and "labels" not in row:
+        column = column_in(row, (*SEVERAL_COLUMNS, *LABEL_COLUMNS, *CLASS_COLUMNS, *NUMBER_COLUMNS))
+        if column is None:
             raise DataError(
-                f"line {number} of {printable(str(path))} has no label; it needs a column label or labels, "
-                f"and has {', '.join(map(str, row))}"
+                f"line {number} of {printable(str(path))} has no label; it needs a column label, class or category, "
+                f"or labels for several, and has {', '.join(map(str, row))}"
             )
         own = str(row.get("split") or split)
-        yield (
-            prefix + name,
-            _labels(row, where=f"line {number} of {path}"),
-            SPLIT_NAMES.get(own.lower(), own),
-        )
+        labels = _labels(row, column, separator=separator, where=f"line {number} of {path}")
+        yield prefix + name, labels, SPLIT_NAMES.get(own.lower(), own), column
 
 
-def _labels(row: dict[str, Any], *, where: str) -> tuple[str, ...]:
-    if "labels" in row:
-        value = row["labels"]
-        words = value if isinstance(value, list) else str(value or "").split(";")
+def are_measurements(labels: list[str], *, column: str, where: str) -> bool:
+    """Whether labels are numbers to predict: by the name of their column, or since they hardly repeat.
+
+    Classes may be numbered. Numbers with decimals, or more than half as many different numbers as images, are none.
+    """
+    if column in CLASS_COLUMNS:
+        return False
+    values = [as_number(label) for label in labels]
+    if column in NUMBER_COLUMNS:
+        if None in values:
+            wrong = labels[values.index(None)]
+            raise DataError(
+                f"{printable(where)} has {printable(wrong)} in the column {column}, which is not a number; for "
+                "classes, call the column class"
+            )
+        return True
+    different = set(values)
+    if None in different or len(different) <= MOST_NUMBERED_CLASSES:
+        return False
+    has_decimals = any(value is not None and value != round(value) for value in different)
+    return has_decimals or 2 * len(different) > len(values)
+
+
+def as_number(text: str) -> float | None:
+    """Return the number that a text is, with a decimal point or a decimal comma; None if it is none."""
+    plain = text.strip()
+    if re.fullmatch(r"[+-]?\d+,\d+", plain):
+        plain = plain.replace(",", ".")
+    try:
+        value = float(plain)
+    except ValueError:
+        return None
+    return value if np.isfinite(value) else None
+
+
+def _labels(row: dict[str, Any], column: str, *, separator: str, where: str) -> tuple[str, ...]:
+    value = row[column]
+    if column in SEVERAL_COLUMNS:
+        # Where `;` separates columns, a cell of several labels has another separator, or quotes.
+        pattern = ";" if separator == "," else r"[;,|]"
+        words = value if isinstance(value, list) else re.split(pattern, str(value or ""))
         return tuple(str(word).strip() for word in words if str(word).strip())
-    value = row["label"]
     if isinstance(value, list):
         return tuple(str(word) for word in value)
     if value is None or str(value).strip() == "":
-        raise DataError(f"{printable(where)} has an empty label; images without labels go into `labels` rows")
+        raise DataError(
+            f"{printable(where)} has an empty label; name the column labels if images may have none"
+        )
     return (str(value).strip(),)
-
-
-def _csv_rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    with path.open(newline="", encoding="utf-8-sig", errors="surrogateescape") as file:
-        delimiter = "\t" if path.suffix.lower() == ".tsv" else ","
-        reader = csv.DictReader(file, delimiter=delimiter)
-        reader.fieldnames = [name.strip().lower() for name in reader.fieldnames or ()]
-        try:
-            for row in reader:
-                row.pop(None, None)
-                yield reader.line_num, row
-        except csv.Error as error:
-            raise DataError(f"line {reader.line_num} of {printable(str(path))}: {error}") from error
-
-
-def _json_rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    with path.open(encoding="utf-8", errors="surrogateescape") as file:
-        for number, line in enumerate(file, start=1):
-            if not line.strip():
-                continue
-            try:
-                row = parse_json(line)
-            except json.JSONDecodeError as error:
-                raise DataError(
-                    f"line {number} of {printable(str(path))} is not JSON: {error.msg}"
-                ) from error
-            if not isinstance(row, dict):
-                raise DataError(f"line {number} of {printable(str(path))} is not a JSON object")
-            yield number, row

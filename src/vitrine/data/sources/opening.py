@@ -9,15 +9,19 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
+import numpy as np
+
+from vitrine.data.decoding.file_kind import VIDEO_SUFFIXES, frames_advice
 from vitrine.data.sources import cifar, class_folders, generated, hub, idx, manifest, parquet, shards
 from vitrine.data.sources.builtin import BuiltInSets
-from vitrine.data.sources.file_list import list_images, require_path, subfolders
+from vitrine.data.sources.file_list import FileList, require_path
+from vitrine.data.sources.folder_walk import list_images, subfolders
 from vitrine.data.sources.labels import match_classes
-from vitrine.data.sources.source import ALL, ConcatSource, Source, Subset
+from vitrine.data.sources.source import ALL, NO_LABEL, ConcatSource, Source, Subset
 from vitrine.data.sources.splitting import held_out_split, stored_split
 from vitrine.data.sources.vtab import lists
 from vitrine.errors import ConfigError, DataError, TryOption, TryVerb
-from vitrine.runtime.progress import quiet
+from vitrine.runtime.progress import notice, quiet
 from vitrine.spelling import near_match, printable, some_of
 
 COMPRESSED_TARS = (".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".tar.zst")
@@ -78,6 +82,8 @@ def open_source(
         return open_loose(address)
     if split == ALL:
         splits_on_disk = open_kind(address)
+        if classes is None and not allow_empty_class:
+            skip_empty_classes(splits_on_disk)
         whole = _joined(
             [splits_on_disk[name] for name in splits_on_disk if name in (ALL, "train", "val", "test")]
         )
@@ -115,6 +121,8 @@ def open_splits(
     loose images is accepted too; a set with labels keeps them.
     """
     splits = open_kind(address) if is_labelled or not is_loose(address) else {ALL: open_loose(address)}
+    if not allow_empty_class:
+        skip_empty_classes(splits)
     base = splits.pop(ALL, None) or splits.get("train")
     if base is not None and "val" not in splits:
         fraction = base.val_fraction if val_fraction is None else val_fraction
@@ -150,20 +158,22 @@ def open_kind(address: str | Path) -> dict[str, Source]:
         if kind.recognises(text):
             return kind.open_all(text)
     path = require_path(Path(text))
-    _refuse_compressed(path)
+    _refuse_other_file(path)
     raise DataError(
         f"{printable(str(path))} is not a data set; pass a folder with one folder per class, "
         "a .csv, .jsonl, .parquet or .tar file, or a built-in name"
     )
 
 
-def _refuse_compressed(path: Path) -> None:
-    """Say what a compressed file is."""
+def _refuse_other_file(path: Path) -> None:
+    """Refuse a compressed file and a video, with what to do about it."""
     if path.name.lower().endswith(COMPRESSED_TARS):
         raise DataError(
             f"{printable(str(path))} is a compressed tar file; images in a tar are read by their position, which "
             "compression hides: decompress it (gunzip) or unpack it"
         )
+    if path.suffix.lower() in VIDEO_SUFFIXES:
+        raise DataError(f"{printable(str(path))} is a video; {frames_advice(str(path))}")
     if path.suffix.lower() in ARCHIVES:
         raise DataError(f"{printable(str(path))} is an archive; unpack it and pass the folder")
 
@@ -173,7 +183,27 @@ def _refuse_compressed_shards(folder: Path) -> None:
     names = [entry.name for entry in os.scandir(folder) if not entry.name.startswith(".")]
     tars = sorted(name for name in names if name.lower().endswith(COMPRESSED_TARS))
     if tars and len(tars) == len([name for name in names if not name.endswith((".json", ".txt", ".md"))]):
-        _refuse_compressed(folder / tars[0])
+        _refuse_other_file(folder / tars[0])
+
+
+def skip_empty_classes(splits: Mapping[str, Source]) -> None:
+    """Remove classes without an image in any split from the class map of files, with a notice.
+
+    The sources were just opened, so nobody has read their labels yet.
+    """
+    first = next(iter(splits.values()))
+    used = np.sum([source.counts() for source in splits.values()], axis=0) > 0
+    if used.all() or not used.any() or not all(isinstance(source, FileList) for source in splits.values()):
+        return
+    empty = [name for name, is_used in zip(first.classes, used, strict=True) if not is_used]
+    notice(
+        f"Skipped {some_of(empty)}: no images; add some to learn the class",
+        advice=[TryOption("allow_empty_class", "to keep it as a class", True)],
+    )
+    kept = tuple(name for name, is_used in zip(first.classes, used, strict=True) if is_used)
+    table = np.append(np.cumsum(used) - 1, NO_LABEL).astype(np.int32)
+    for source in splits.values():
+        source.classes, source.labels = kept, table[source.labels]  # -1 selects the last entry: no label
 
 
 def check_classes(splits: Mapping[str, Source], *, allow_empty_class: bool = False) -> dict[str, Source]:

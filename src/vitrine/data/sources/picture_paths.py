@@ -9,18 +9,20 @@ from urllib.parse import urlsplit
 
 import numpy as np
 
+from vitrine.data.decoding.file_kind import HEIC_SUFFIXES, IMAGE_SUFFIXES, VIDEO_SUFFIXES
 from vitrine.data.decoding.image_file import read_facts
 from vitrine.data.decoding.picture_input import is_url
-from vitrine.data.sources.file_list import IMAGE_SUFFIXES, FileList, Strings, list_images, require_path
+from vitrine.data.sources.file_list import FileList, Strings, require_path
+from vitrine.data.sources.folder_walk import SkippedFiles, list_images, photo_advice
 from vitrine.data.sources.in_memory import PictureList
-from vitrine.data.sources.manifest import path_in, rows_of
 from vitrine.data.sources.opening import open_source
 from vitrine.data.sources.source import NO_LABEL, Source
+from vitrine.data.sources.tables import TABLES, path_in, rows_of
 from vitrine.errors import DataError
+from vitrine.runtime.progress import notice
 from vitrine.spelling import printable
 
 STANDARD_INPUT = "-"
-TABLES = (".csv", ".tsv", ".jsonl")
 LISTS = (*TABLES, ".txt")
 LOOKED_AT = 512  # bytes of standard input that show whether it is text
 
@@ -54,7 +56,7 @@ def open_pictures(places: Sequence[str]) -> tuple[Source | None, list[Path]]:
             path = Path(match)
             if path.is_dir():
                 folders.append(path)
-                names |= dict.fromkeys(str(path / name) for name in list_images(path))
+                names |= dict.fromkeys(_images_in(path))
             elif path.suffix.lower() in LISTS:
                 names |= dict.fromkeys(_listed(require_path(path)))
             elif not glob.has_magic(match) or path.exists():
@@ -68,6 +70,14 @@ def open_pictures(places: Sequence[str]) -> tuple[Source | None, list[Path]]:
     # The user names these files, so they may be anywhere: `Strings` skips the check of listings from elsewhere.
     paths = Strings(names)
     return FileList(Path(), paths, labels=labels, classes=(), address=" ".join(places)), folders
+
+
+def _images_in(folder: Path) -> Iterator[str]:
+    """List the images below a folder; photos and videos that cannot be read are reported."""
+    skipped = SkippedFiles()
+    yield from (str(folder / name) for name in list_images(folder, skipped))
+    for advice in photo_advice(skipped.counts):
+        notice(f"{printable(str(folder))}: {advice}")
 
 
 def is_picture(data: bytes) -> bool:
@@ -95,7 +105,7 @@ def names_pictures(place: str) -> bool:
     return (
         place == STANDARD_INPUT
         or is_picture_url(place)
-        or suffix in IMAGE_SUFFIXES
+        or suffix in IMAGE_SUFFIXES | HEIC_SUFFIXES | VIDEO_SUFFIXES
         or suffix in LISTS
         or bool(_matches(place))
     )

@@ -16,7 +16,8 @@ from typing import IO, Any
 import numpy as np
 from PIL import Image
 
-from vitrine.data.sources.file_list import IMAGE_SUFFIXES, Strings
+from vitrine.data.decoding.file_kind import IMAGE_SUFFIXES
+from vitrine.data.sources.file_list import Strings
 from vitrine.data.sources.shards import LISTING, read_listing
 from vitrine.data.sources.source import Example, Source
 from vitrine.data.sources.tar_index import TarIndex, read_index, write_index

@@ -57,6 +57,9 @@ class Source(ABC):
     root: Path | None = None
     # Fraction of `train` to hold out if the set has no `val` of its own.
     val_fraction: float = 0.1
+    # The number to predict for each image (N,) float32, if labels are measurements and not classes. The set then has
+    # one class, the name of the measurement, which every image has.
+    values: NDArray[np.float32] | None = None
     # Whether the set defines its classes, so that a class without images is not a mistake.
     has_fixed_classes: bool = False
 
@@ -92,12 +95,22 @@ class Source(ABC):
         return self.labels.ndim == 2
 
     @property
+    def is_numeric(self) -> bool:
+        """Whether labels are numbers to predict, not classes."""
+        return self.values is not None
+
+    @property
     def is_labelled(self) -> bool:
         """Whether the set has classes."""
         return bool(self.classes)
 
     def targets(self, indices: NDArray[np.int64]) -> NDArray[Any]:
-        """Return the classes of some images for a loss: numbers (B,); with several labels rows (B, K) of 0 and 1."""
+        """Return the classes of some images for a loss: numbers (B,); with several labels rows (B, K) of 0 and 1.
+
+        Measurements are columns (B, 1).
+        """
+        if self.values is not None:
+            return self.values[indices][:, None]
         labels = self.labels[indices]
         if not self.is_multi_label:
             return labels.astype(np.int64)
@@ -116,6 +129,8 @@ class Source(ABC):
         digest = hashlib.blake2b(digest_size=16)
         digest.update("\0".join(self.classes).encode("utf-8", "surrogateescape"))
         digest.update(np.ascontiguousarray(self.labels).tobytes())
+        if self.values is not None:
+            digest.update(self.values.tobytes())
         for index in range(len(self)):
             digest.update(f"{self.name(index)}\0{self.size(index)}\n".encode("utf-8", "surrogateescape"))
         return digest.hexdigest()
@@ -136,6 +151,7 @@ class Subset(Source):
         self.indices: NDArray[Any] = chosen.astype(np.uint32) if len(source) < 2**32 else chosen
         self.classes = source.classes
         self.labels = source.labels[chosen]
+        self.values = None if source.values is None else source.values[chosen]
         self.address = source.address
         self.root = source.root
         self.has_fixed_classes = source.has_fixed_classes
@@ -181,6 +197,8 @@ class ConcatSource(Source):
         self._starts = np.cumsum([0, *(len(source) for source in sources)])
         width = max(source.labels.shape[1] if source.is_multi_label else 0 for source in sources)
         self.labels = np.concatenate([_widened(source.labels, width) for source in sources])
+        if first.values is not None:
+            self.values = np.concatenate([source.values for source in sources if source.values is not None])
 
     def name(self, index: int) -> str:
         """Return the name of example `index`."""

@@ -13,7 +13,8 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from vitrine.data.sources.file_list import IMAGE_SUFFIXES, Strings
+from vitrine.data.decoding.file_kind import IMAGE_SUFFIXES
+from vitrine.data.sources.file_list import Strings
 from vitrine.data.sources.source import Labels
 from vitrine.errors import DataError
 from vitrine.runtime.files import parse_json

@@ -22,7 +22,7 @@ export function distanceChart(distance, model) {
   const medians = distance.map((row, l) => [l + 1, median(row)]);
   const drawing = chart(
     [{ name: "head", kind: "dots", points }, { name: "median", kind: "line", points: medians }],
-    { x: "layer", y: null, from: 0, label: `Mean attention distance in pixels by layer for ${model.name}` },
+    { x: "layer", y: null, from: 0, label: `Mean attention distance in pixels by layer for ${model.title}` },
   );
   return el("figure", {}, drawing, el("figcaption", { className: "caption" }, "Mean distance in pixels between a patch and the patches it attends to. One dot per head; the line is the median."));
 }

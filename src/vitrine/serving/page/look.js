@@ -45,15 +45,15 @@ function makeStage(model) {
   const canvas = el("canvas", { tabIndex: 0, className: "look", role: "application" });
   canvas.setAttribute("aria-label", "Picture; arrow keys select a patch, Escape releases it");
   const glass = el("div", { className: "glass" }, canvas);
-  glass.dataset.name = model.name;
+  glass.dataset.name = model.title;
   const bars = el("ol", { className: "bars" });
   const facts = el("span", { className: "soft fine" });
   const atlas = el("canvas", { className: "atlas", tabIndex: 0, role: "application" });
   const atlasBox = el("div", { className: "atlas-box panel", hidden: true },
     el("h3", {}, "All heads by layer", el("span", { className: "soft" }, "select one")), atlas);
   const distance = el("div", { className: "panel", hidden: true });
-  const side = el("article", { className: "side", "aria-label": model.name },
-    el("div", { className: "panel" }, el("div", { className: "who" }, el("h2", {}, model.name), facts), bars),
+  const side = el("article", { className: "side", "aria-label": model.title },
+    el("div", { className: "panel" }, el("div", { className: "who" }, el("h2", {}, model.title), facts), bars),
     atlasBox, distance);
   const stage = { model, canvas, glass, side, bars, facts, atlas, atlasBox, distance, explained: null };
   listen(stage);

@@ -116,7 +116,7 @@ async function start() {
 function showServed(served) {
   const isFirst = !models.length;
   models = served.models;
-  $("#about").textContent = `Vitrine ${served.version}: ${models.map((model) => model.name).join(" and ") || "no model yet"}`;
+  $("#about").textContent = `Vitrine ${served.version}: ${models.map((model) => model.title).join(" and ") || "no model yet"}`;
   if (!models.length) return;
   startLook(models);
   startModel(models);

@@ -33,7 +33,7 @@ async function drawCard(card) {
     ? positions(figures.positions)
     : el("p", { className: "soft" }, figures.missing)));
   if (model.num_layers) parts.push((card.distance = el("div", { className: "panel" })));
-  root.replaceChildren(el("div", { className: "panel" }, el("h2", {}, model.name), facts(model), ...notes), el("div", { className: "figures" }, parts));
+  root.replaceChildren(el("div", { className: "panel" }, el("h2", {}, model.title), facts(model), ...notes), el("div", { className: "figures" }, parts));
 }
 
 function facts(model) {

@@ -5,8 +5,10 @@ import pytest
 from pictures import altered, class_folders, photo, save
 from PIL import Image
 
-from vitrine.data.auditing.scan import Issue, scan, skip_unreadable, write_issues
-from vitrine.data.sources.opening import open_kind
+from vitrine.data.auditing.issues import Issue, write_issues
+from vitrine.data.auditing.scan import scan, skip_unreadable
+from vitrine.data.decoding import file_kind
+from vitrine.data.sources.opening import open_kind, open_splits
 from vitrine.runtime.progress import listening
 
 
@@ -240,12 +242,53 @@ def test_a_file_that_cannot_be_opened_is_called_unreadable(tmp_path, monkeypatch
     assert issue.path == "cat/loop.png"
 
 
-def test_files_that_are_not_taken_for_images_are_counted(tmp_path):
+def test_files_that_are_not_taken_for_images_are_counted(tmp_path, monkeypatch):
+    monkeypatch.setattr(file_kind, "pillow_heif", None)
     root = class_folders(tmp_path / "set")
     for name in ("a.HEIC", "b.heic", "notes.txt", "README", ".hidden"):
         (root / "cat" / name).write_bytes(b"x")
     report, _ = scan_folder(root)
-    assert report.passed_over == {".heic": 2, ".txt": 1, "no ending": 1} and report.issues == ()
+    assert report.unused.counts == {".heic": 2, ".txt": 1, "no extension": 1, "hidden": 1}
+    assert report.unused.names["hidden"] == ("cat/.hidden",) and report.issues == ()
+
+
+def test_photos_in_no_class_folder_are_counted_and_named(tmp_path):
+    root = class_folders(tmp_path / "set")
+    save(root / "loose.jpg", photo(90))
+    (root / "loose.jpg").rename(root / "loose")
+    save(root / "cat" / ".secret.png", photo(91))
+    (root / "cat" / "._mac.jpg").write_bytes(b"attributes")
+    report, _ = scan_folder(root)
+    assert [issue.path for issue in issues_of(report, "unlabelled image")] == ["loose"]
+    assert [issue.path for issue in issues_of(report, "hidden image")] == ["cat/.secret.png"]
+    assert report.unused.counts["hidden"] == 2
+
+
+def test_photos_beside_the_splits_are_counted_when_only_training_images_are_scanned(tmp_path):
+    root = class_folders(tmp_path / "set")
+    save(root / "loose.png", photo(90))
+    report = scan(open_splits(root))
+    assert report.unused.unlabelled == ("loose.png",)
+
+
+def test_pictures_of_one_pixel_are_named(tmp_path):
+    root = class_folders(tmp_path / "set")
+    Image.fromarray(photo(1)).resize((1, 1)).save(root / "cat" / "counter.png")
+    report, _ = scan_folder(root)
+    (issue,) = issues_of(report, "tiny image")
+    assert issue.path == "cat/counter.png" and "1 x 1" in issue.detail
+
+
+def test_a_photo_is_known_by_its_content_whatever_its_name(tmp_path):
+    root = class_folders(tmp_path / "set")
+    before, _ = scan_folder(root)
+    for number, (kind, name) in enumerate([("jpg", "plain"), ("png", "saved.txt"), ("webp", "photo.old"),
+                                           ("gif", "moved.tmp"), ("bmp", "x.data"), ("tif", "y.raw")]):  # fmt: skip
+        save(tmp_path / f"photo.{kind}", photo(60 + number)).rename(root / "cat" / name)
+    (root / "cat" / "BMnotes").write_text("BM is how this text begins, and P6 is in it")
+    report, _ = scan_folder(root)
+    assert report.num_images == before.num_images + 6 and report.num_bad == 0
+    assert report.unused.counts == {"no extension": 1}
 
 
 @pytest.mark.parametrize("kind", ["png", "jpg", "gif", "webp", "tif", "bmp"])

@@ -254,8 +254,14 @@ def test_a_truncated_png_is_named_with_its_reason():
             r"x\.jpg is not an image that can be read \(it looks like text\)",
         ),
         (b"<!DOCTYPE html><html></html>", r"x\.jpg is not an image .*HTML"),
-        (b"\0\0\0\x18ftypheic\0\0\0\0mif1heic\xff", r"x\.jpg is not an image .*\(HEIC.*save it as JPEG\)"),
-        (b"\0\0\0\x18ftypmp42\0\0\0\0isom\xff", r"x\.jpg is not an image .*\(a video\)"),
+        (
+            b"\0\0\0\x18ftypheic\0\0\0\0mif1heic\xff",
+            r"x\.jpg is not an image .*\((HEIC.*vitrine\[heic\]|damaged HEIC)",
+        ),
+        (
+            b"\0\0\0\x18ftypmp42\0\0\0\0isom\xff",
+            r"x\.jpg is not an image .*\(a video; extract frames .*ffmpeg -i x\.jpg",
+        ),
         (b"%PDF-1.7\n\xff", r"x\.jpg is not an image .*\(a PDF\)"),
         (b"\0" * 900, r"x\.jpg is not an image .*only zero bytes"),
         (b"\xff\xd8\xff\xe0 broken", r"x\.jpg is a damaged JPEG: its header cannot be read"),

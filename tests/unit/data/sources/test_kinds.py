@@ -32,7 +32,7 @@ def test_a_list_protects_itself_and_not_the_folder_that_it_lies_in(tmp_path):
     splits = open_splits(tmp_path / "list.csv", split_file=tmp_path / "runs" / "split.csv", val_fraction=0.5)
     assert splits["train"].path(0).is_file()
     report = scan(open_kind(tmp_path / "list.csv"), is_cached=False)
-    assert report.passed_over == {} and report.num_images == 2
+    assert report.unused.counts == {} and report.num_images == 2
 
 
 def test_a_csv_manifest_gives_paths_labels_and_splits(tmp_path):
@@ -74,8 +74,8 @@ def test_numbered_classes_keep_the_order_of_their_numbers(tmp_path):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("file,label\nx.png,a\n", r"line 2 of .* has no path; it needs a column path or file_name"),
-        ("path,kind\n0.png,a\n", r"line 2 of .* has no label; it needs a column label or labels"),
+        ("where,label\nx.png,a\n", r"line 2 of .* has no path; it needs a column such as path, file_name"),
+        ("path,kind\n0.png,a\n", r"line 2 of .* has no label; it needs a column label, class or category"),
         ("path,label\n0.png,\n", r"line 2 of .* has an empty label"),
         ("path,label\nx/0.png,a\n", r"names x/0\.png, which is not in .*; paths must be relative"),
         ("path,label\n", r"a\.csv has no rows"),

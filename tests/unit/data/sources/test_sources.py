@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from unit.data.pictures import class_folders, save
 
-from vitrine.data.sources import file_list
+from vitrine.data.sources import folder_walk
 from vitrine.data.sources.file_list import Strings
 from vitrine.data.sources.generated import GeneratedSource
 from vitrine.data.sources.labels import match_classes
@@ -198,7 +198,7 @@ def test_nothing_is_written_into_the_data_set(tmp_path):
             open_splits(data, split_file=place)
 
 
-def test_an_empty_class_is_refused_with_advice(tmp_path):
+def test_a_class_with_images_in_validation_alone_is_refused_with_advice(tmp_path):
     class_folders(tmp_path / "train", {"ant": 2, "bee": 0, "cat": 3})
     class_folders(tmp_path / "val", {"ant": 1, "bee": 1})
     with pytest.raises(DataError) as caught:
@@ -207,6 +207,18 @@ def test_an_empty_class_is_refused_with_advice(tmp_path):
     option, verb = caught.value.advice
     assert option.option == "allow_empty_class" and (verb.verb, verb.arguments) == ("check", (str(tmp_path),))
     assert open_splits(tmp_path, allow_empty_class=True)["train"].counts().tolist() == [2, 0, 3]
+
+
+def test_an_empty_class_folder_is_skipped_with_a_notice(tmp_path):
+    class_folders(tmp_path, {"ant": 12, "bee": 0, "cat": 12})
+    heard = Heard()
+    with listening(heard):
+        splits = open_splits(tmp_path)
+    assert splits["train"].classes == splits["val"].classes == ("ant", "cat")
+    assert splits["val"].counts().tolist() == [1, 1] and set(splits["train"].labels) == {0, 1}
+    assert len(heard.remarks) == 1 and "bee" in heard.remarks[0]
+    assert open_source(tmp_path).classes == ("ant", "cat")
+    assert open_source(tmp_path, allow_empty_class=True).counts().tolist() == [12, 0, 12]
 
 
 def test_a_wrong_path_is_answered_with_the_nearest_one(tmp_path):
@@ -272,6 +284,15 @@ def test_a_link_loop_is_not_followed_and_said(tmp_path):
         source.read(1)
 
 
+@pytest.mark.parametrize("place", ["a/up", "up", "a/deep/top"])
+def test_a_link_to_a_folder_above_the_photos_is_not_followed(tmp_path, place):
+    class_folders(tmp_path / "set", {"a": 2, "b": 1})
+    (tmp_path / "set" / place).parent.mkdir(exist_ok=True)
+    (tmp_path / "set" / place).symlink_to(tmp_path if place.endswith("top") else tmp_path / "set")
+    source = open_source(tmp_path / "set")
+    assert len(source) == 3 and source.classes == ("a", "b")
+
+
 def test_linked_folders_are_followed(tmp_path):
     class_folders(tmp_path / "elsewhere", {"x": 2})
     (tmp_path / "set").mkdir()
@@ -288,7 +309,7 @@ def test_an_unreadable_folder_is_named(tmp_path, monkeypatch):
             raise PermissionError(13, "Permission denied")
         return real(path)
 
-    monkeypatch.setattr(file_list.os, "scandir", refuse)
+    monkeypatch.setattr(folder_walk.os, "scandir", refuse)
     with pytest.raises(DataError, match=r"^cannot list the folder .*/b: Permission denied$"):
         open_source(tmp_path)
 

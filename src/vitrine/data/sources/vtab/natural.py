@@ -16,8 +16,10 @@ from pathlib import Path
 
 import numpy as np
 
+from vitrine.data.decoding.file_kind import IMAGE_SUFFIXES
 from vitrine.data.sources.array_files import read_matlab
-from vitrine.data.sources.file_list import IMAGE_SUFFIXES, FileList, scan, subfolders
+from vitrine.data.sources.file_list import FileList
+from vitrine.data.sources.folder_walk import scan, subfolders
 from vitrine.data.sources.in_memory import ArraySource
 from vitrine.data.sources.source import Source, Subset
 from vitrine.data.sources.vtab.labels import svhn_digit

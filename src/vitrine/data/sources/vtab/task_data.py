@@ -12,7 +12,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from vitrine.data.sources.file_list import FileList, subfolders
+from vitrine.data.sources.file_list import FileList
+from vitrine.data.sources.folder_walk import subfolders
 from vitrine.data.sources.opening import open_kind
 from vitrine.data.sources.source import ConcatSource, Source, Subset
 from vitrine.data.sources.vtab.dmlab import open_dmlab
