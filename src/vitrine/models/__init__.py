@@ -76,6 +76,7 @@ register_family(
         variants=t2t_vit.VARIANTS | cpvt.VARIANTS,
         aliases=t2t_vit.ALIASES,
         pixel_kernel="patch_projection.weight",
+        untold=("num_heads",),
     )
 )
 register_family(
@@ -90,6 +91,7 @@ register_family(
         variants=pvt.VARIANTS,
         aliases=pvt.ALIASES,
         pixel_kernel="stages.0.embedding.projection.weight",
+        untold=("num_heads",),
         resample=pvt.resample,
     )
 )
@@ -102,6 +104,7 @@ register_family(
         variants=pvt_v2.VARIANTS,
         aliases=pvt_v2.ALIASES,
         pixel_kernel="stages.0.embedding.projection.weight",
+        untold=("num_heads",),
     )
 )
 register_family(
@@ -113,6 +116,7 @@ register_family(
         variants=pcpvt.VARIANTS,
         aliases=pcpvt.ALIASES,
         pixel_kernel="stages.0.embedding.projection.weight",
+        untold=("num_heads",),
     )
 )
 register_family(
@@ -124,6 +128,7 @@ register_family(
         variants=tnt_config.VARIANTS,
         aliases=tnt_config.ALIASES,
         pixel_kernel="word_projection.weight",
+        untold=("num_heads", "inner_num_heads"),
         resample=tnt.resample,
     )
 )

@@ -187,6 +187,10 @@ class Service:
                     result.set_exception(refusal_of(error) if isinstance(error, DataError) else error)
 
         self.decoders.submit(attempt, decode_if_small)
+        return await self._within_time(result)
+
+    async def _within_time(self, result: Future[Any]) -> Any:
+        """Wait for a result; cancelling this cancels it."""
         try:
             async with asyncio.timeout(self.limits.answer_seconds):
                 return await asyncio.wrap_future(result)
