@@ -23,49 +23,31 @@ import asyncio
 import io
 import json
 import os
-import random
-import re
 import signal
 import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from parts.serve_rivals import model_alone, plain_server
+from parts.serve_traffic import (
+    PAGE_BYTES,
+    ROOT,
+    Load,
+    clients,
+    exchange,
+    is_ready,
+    port_of,
+    predict_request,
+    running,
+    send_mutated,
+)
 from PIL import Image
 
-if TYPE_CHECKING:
-    from vitrine.serving.served_model import ServedModel
-
-ROOT = Path(__file__).resolve().parents[1]
-PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 KEPT_PHOTOS = 256
-FILLING_SECONDS = 1.5
 QUIET = 0.05
 BLOCK = 10
-
-
-@dataclass
-class Load:
-    """The responses seen by the clients."""
-
-    seconds: float = 0.0
-    latencies: list[float] = field(default_factory=list)
-    statuses: dict[int, int] = field(default_factory=dict)
-    memory: list[float] = field(default_factory=list)
-    rate: float = 0.0
-    """Answers a second once the queue is full."""
-    processor_ms: float = 0.0
-    """Of server and clients together, an answer."""
-    others: float = 0.0
-    """Share of the machine's processors that anybody else took meanwhile."""
-
-    def quantile(self, share: float) -> float:
-        return sorted(self.latencies)[min(len(self.latencies) - 1, int(share * len(self.latencies)))]
 
 
 def main() -> None:
@@ -235,14 +217,6 @@ def others_share(alone: dict[str, float], served: Load, plain: Load) -> float:
     return max(alone["others"], served.others, plain.others)
 
 
-def busy_seconds() -> float:
-    """CPU time of all processes on this machine so far."""
-    user, nice, system, _, _, *interrupts = map(
-        int, Path("/proc/stat").read_text().split("\n")[0].split()[1:]
-    )
-    return (user + nice + system + sum(interrupts[:2])) / os.sysconf("SC_CLK_TCK")
-
-
 def described(alone: dict[str, float], served: Load, plain: Load) -> str:
     return (
         f"model alone {alone['rate']:.1f}, server {served.rate:.1f}, plain FastAPI {plain.rate:.1f} images/s; "
@@ -273,71 +247,6 @@ def smaller(photo: bytes, side: int) -> bytes:
         return buffer.getvalue()
 
 
-def model_alone(options: argparse.Namespace) -> None:
-    """Choose the best of four ways to use the cores with pixels in memory; then run once for every line read."""
-    import threading
-
-    import torch
-
-    from vitrine.runtime.threads import available_cores as cores
-    from vitrine.serving.batching import keep_freed_memory
-
-    keep_freed_memory()  # as the server does
-
-    def rate(
-        threads: int, workers: int, batch: int, hosted: "ServedModel", seconds: float
-    ) -> dict[str, float]:
-        torch.set_num_threads(threads)
-        shape = (hosted.predictor.preprocess.channels, *hosted.predictor.preprocess.size)
-        pixels = list(torch.randint(0, 255, (batch, *shape), dtype=torch.uint8))
-        hosted.compute(pixels, wanted="logits")
-        end, counts = time.perf_counter() + seconds, [0] * workers
-
-        def work(number: int) -> None:
-            while time.perf_counter() < end:
-                hosted.compute(pixels, wanted="logits")
-                counts[number] += batch
-
-        begin, spent, busy = time.perf_counter(), time.process_time(), busy_seconds()
-        some = [threading.Thread(target=work, args=(number,)) for number in range(workers)]
-        for each in some:
-            each.start()
-        for each in some:
-            each.join()
-        took, spent = time.perf_counter() - begin, time.process_time() - spent
-        return {
-            "rate": sum(counts) / took,
-            "ms": spent / sum(counts) * 1000,
-            "others": (busy_seconds() - busy - spent) / took / cores(),
-        }
-
-    together, each = opened(options, threads=cores()), opened(options, threads=1)
-    ways = [
-        (cores(), 1, 8, together),
-        (cores(), 1, 32, together),
-        (1, cores(), 8, each),
-        (1, cores(), 32, each),
-    ]
-    found = [rate(*way, seconds=options.round_seconds / 2) for way in ways]
-    # By CPU time, which other work on the machine changes least.
-    best = min(range(len(ways)), key=lambda number: found[number]["ms"])
-    threads, workers, batch, _ = ways[best]
-    print(f"model alone: {workers} x {threads} threads, batches of {batch}", flush=True)
-    for _ in sys.stdin:
-        print(json.dumps(rate(*ways[best], seconds=options.round_seconds)), flush=True)
-
-
-def opened(options: argparse.Namespace, *, threads: int) -> "ServedModel":
-    """Open the model as the server does."""
-    from vitrine.serving.open_models import open_models
-
-    onnx = Path(options.onnx) if options.onnx else None
-    [hosted] = open_models(
-        [options.model], device="cpu", max_batch=32, threads=threads, onnx=onnx, precision=options.precision
-    ).models
-    return hosted
-
-
 def serve_command(options: argparse.Namespace) -> list[str]:
     command = [sys.executable, "-m", "vitrine", "serve", options.model, "--port", "0"]
     return [*command, *computed_by(options), *options.options.split()]
@@ -349,122 +258,6 @@ def part_command(what: str, options: argparse.Namespace, *more: str) -> list[str
 
 def computed_by(options: argparse.Namespace) -> list[str]:
     return ["--onnx", options.onnx] if options.onnx else ["--precision", options.precision]
-
-
-def plain_server(options: argparse.Namespace) -> None:
-    """The same model as a tutorial would serve it: one request at a time on all cores."""
-    import uvicorn
-    from fastapi import FastAPI, Request
-
-    from vitrine.runtime.threads import available_cores as cores
-    from vitrine.serving.server import bind
-
-    hosted = opened(options, threads=cores())
-    predictor = hosted.predictor
-    app = FastAPI()
-
-    @app.post("/predict")
-    async def predict(request: Request) -> list[tuple[str, float]]:
-        pixels = predictor.pixels(await request.body())
-        [logits] = hosted.compute([pixels], wanted="logits")
-        [answers] = predictor.best(logits[None])
-        return [(answer.label, answer.probability) for answer in answers]
-
-    with bind("127.0.0.1", 0) as socket:
-        print(f"Serving at http://127.0.0.1:{socket.getsockname()[1]} ", file=sys.stderr, flush=True)
-        uvicorn.Server(uvicorn.Config(app, log_level="warning")).run(sockets=[socket])
-
-
-@contextmanager
-def running(command: list[str]) -> Iterator[tuple[int, int]]:
-    """Start a server and yield its port and process id, then stop it."""
-    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
-    server = subprocess.Popen(
-        command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True, env=environment
-    )
-    try:
-        yield port_of(server), server.pid
-    finally:
-        server.send_signal(signal.SIGTERM)
-        server.wait(90)
-
-
-def processor_seconds(pid: int) -> float:
-    """User and system time of a process so far."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-
-def port_of(server: "subprocess.Popen[str]") -> int:
-    assert server.stderr is not None
-    for line in server.stderr:
-        if found := re.search(r"http://127\.0\.0\.1:(\d+) ", line):
-            return int(found.group(1))
-    raise SystemExit("the server did not start")
-
-
-async def clients(
-    port: int, photos: list[bytes], *, number: int, seconds: float, pid: int, keeps: bool
-) -> Load:
-    found = Load()
-    begin = time.perf_counter()
-    end = begin + FILLING_SECONDS + seconds
-
-    async def client(which: int) -> None:
-        rng = random.Random(which)
-        reader, writer = await asyncio.open_connection("127.0.0.1", port)
-        while time.perf_counter() < end:
-            start = time.perf_counter()
-            status, _, is_open = await post(reader, writer, rng.choice(photos))
-            found.latencies.append(time.perf_counter() - start)
-            found.statuses[status] = found.statuses.get(status, 0) + 1
-            if not (is_open and keeps):
-                writer.close()
-                reader, writer = await asyncio.open_connection("127.0.0.1", port)
-        writer.close()
-
-    async def watch() -> None:
-        while time.perf_counter() < end:
-            found.memory.append(int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * PAGE_BYTES)
-            await asyncio.sleep(min(1.0, seconds / 20))
-
-    async def measure() -> None:
-        """Exclude the time in which the queue fills or empties."""
-        await asyncio.sleep(FILLING_SECONDS)
-        start, count = time.perf_counter(), len(found.latencies)
-        spent, busy = processor_seconds(pid) + time.process_time(), busy_seconds()
-        await asyncio.sleep(seconds)
-        answers = max(1, len(found.latencies) - count)
-        took = time.perf_counter() - start
-        spent = processor_seconds(pid) + time.process_time() - spent
-        found.rate, found.processor_ms = answers / took, spent / answers * 1000
-        found.others = (busy_seconds() - busy - spent) / took / (os.cpu_count() or 1)
-
-    await asyncio.gather(watch(), measure(), *(client(which) for which in range(number)))
-    found.seconds = time.perf_counter() - begin
-    return found
-
-
-async def post(
-    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, body: bytes
-) -> tuple[int, bytes, bool]:
-    """Send a picture over an open connection; return status, response, and whether it stays open."""
-    return await exchange(reader, writer, predict_request(body))
-
-
-def predict_request(body: bytes) -> bytes:
-    head = f"POST /predict HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n\r\n"
-    return head.encode() + body
-
-
-async def exchange(
-    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, request: bytes
-) -> tuple[int, bytes, bool]:
-    writer.write(request)
-    answer = (await reader.readuntil(b"\r\n\r\n")).lower()
-    length = re.search(rb"content-length: (\d+)", answer)
-    data = await reader.readexactly(int(length.group(1))) if length else await reader.read()
-    return int(answer.split()[1]), data, b"connection: close" not in answer and length is not None
 
 
 def mutate(options: argparse.Namespace) -> None:
@@ -497,31 +290,6 @@ def mutate(options: argparse.Namespace) -> None:
         server.send_signal(signal.SIGTERM)
         server.wait(90)
     sys.exit(int(failed))
-
-
-async def is_ready(port: int) -> dict[str, object]:
-    reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    writer.write(b"GET /ready HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
-    answer = await reader.read()
-    found: dict[str, object] = json.loads(answer.partition(b"\r\n\r\n")[2])
-    return found
-
-
-async def send_mutated(port: int, whole: list[bytes], mutated: object, *, count: int) -> dict[int, int]:
-    statuses: dict[int, int] = {}
-
-    async def client(first: int, step: int) -> None:
-        reader, writer = await asyncio.open_connection("127.0.0.1", port)
-        for seed in range(first, count, step):
-            status, _, is_open = await post(reader, writer, mutated(whole[seed % len(whole)], seed))  # type: ignore[operator]
-            statuses[status] = statuses.get(status, 0) + 1
-            if not is_open:
-                writer.close()
-                reader, writer = await asyncio.open_connection("127.0.0.1", port)
-        writer.close()
-
-    await asyncio.gather(*(client(first, 16) for first in range(16)))
-    return statuses
 
 
 if __name__ == "__main__":

@@ -31,8 +31,8 @@ def nearest(name: str, known: Iterable[str], count: int = 1) -> list[str]:
 def near_match(name: str, known: Collection[str]) -> str | None:
     """Return the known name that is spelt almost like `name`, case aside, or None where none is."""
     lower = {candidate.lower(): candidate for candidate in known}
-    found = difflib.get_close_matches(name.lower(), list(lower), n=1, cutoff=0.6)
-    return lower[found[0]] if found else None
+    matches = difflib.get_close_matches(name.lower(), list(lower), n=1, cutoff=0.6)
+    return lower[matches[0]] if matches else None
 
 
 def counted(number: int, noun: str) -> str:

@@ -33,17 +33,17 @@ def at_image_size(weights: Weights, image_size: tuple[int, int]) -> Changed:
         return at_size_of_family(weights, image_size)
     require_tiling(image_size, config.token_stride)
     changed = dataclasses.replace(config, image_size=image_size)
-    old, new, how = config.grid_size, changed.grid_size, config.position_resampling
+    old, new, resampling = config.grid_size, changed.grid_size, config.position_resampling
     slots = config.num_position_slots
 
     def resampled(table: Tensor) -> Tensor:
-        return torch.cat([table[:, :slots], resample_grid(table[:, slots:], old, new, how=how)], dim=1)
+        return torch.cat([table[:, :slots], resample_grid(table[:, slots:], old, new, how=resampling)], dim=1)
 
     # How to resample each kind of table; appendix D.4 has one per model or one per layer.
     changes: dict[str, Callable[[Tensor], Tensor]] = {
         "table": resampled,
-        "rows": lambda rows: resample_grid(rows, (old[0], 1), (new[0], 1), how=how),
-        "columns": lambda columns: resample_grid(columns, (1, old[1]), (1, new[1]), how=how),
+        "rows": lambda rows: resample_grid(rows, (old[0], 1), (new[0], 1), how=resampling),
+        "columns": lambda columns: resample_grid(columns, (1, old[1]), (1, new[1]), how=resampling),
     }
     if config.positions == "relative":
         changes["table"] = lambda table: stretched(table, 2 * changed.num_tokens - 1)
@@ -55,7 +55,7 @@ def at_image_size(weights: Weights, image_size: tuple[int, int]) -> Changed:
     what = f"positions {old[0]}x{old[1]} -> {new[0]}x{new[1]}"
     return ChangedWeights(
         weights, changed, makers, "resampled"
-    ), f"{what} ({how.replace('_', ' ')})" if makers else ""
+    ), f"{what} ({resampling.replace('_', ' ')})" if makers else ""
 
 
 def at_size_of_family(weights: Weights, image_size: tuple[int, int]) -> Changed:

@@ -28,33 +28,17 @@ def fetch(repository: str, *, revision: str | None = None) -> Path:
 
     def get(name: str) -> Path | None:
         try:
-            path = huggingface_hub.hf_hub_download(
-                repository,
-                name,
-                revision=revision,
-                tqdm_class=listener_bar(),
-                library_name="vitrine",
-                local_files_only=is_offline(),
-            )
-        except errors.LocalEntryNotFoundError:
-            # A lost network raises this too; huggingface-hub has searched its cache by then.
-            raise unreachable(repository, name) from None
+            with refusals_in_words(repository, name, revision=revision):
+                path = huggingface_hub.hf_hub_download(
+                    repository,
+                    name,
+                    revision=revision,
+                    tqdm_class=listener_bar(),
+                    library_name="vitrine",
+                    local_files_only=is_offline(),
+                )
         except errors.EntryNotFoundError:
             return None
-        except errors.GatedRepoError:
-            raise CheckpointError(
-                f"{repository} on the hub asks for its terms to be accepted first; do so on its page, "
-                "then log in with: hf auth login"
-            ) from None
-        except (errors.RepositoryNotFoundError, errors.RevisionNotFoundError):
-            where = f"{repository}" + (f" at {revision}" if revision else "")
-            raise CheckpointError(f"no model {where} on the hub, and no such folder here") from None
-        except errors.HFValidationError:
-            raise CheckpointError(
-                f"{repository!r} is not the name of a model on the hub: owner/name"
-            ) from None
-        except (errors.HfHubHTTPError, OSError) as error:
-            raise CheckpointError(f"could not download {repository}/{name} from the hub: {error}") from None
         return Path(path)
 
     with quiet_retries(repository):
@@ -67,6 +51,32 @@ def fetch(repository: str, *, revision: str | None = None) -> Path:
                     fetch_shards(weights, get)
                 return weights.parent
     raise CheckpointError(f"{repository} on the hub holds no weights: there is no {', '.join(WEIGHT_FILES)}")
+
+
+@contextmanager
+def refusals_in_words(repository: str, name: str, *, revision: str | None) -> Iterator[None]:
+    """Turn what huggingface-hub raises into one sentence, except that a file does not exist."""
+    from huggingface_hub import errors  # noqa: PLC0415 (an extra)
+
+    try:
+        yield
+    except errors.LocalEntryNotFoundError:
+        # A lost network raises this too; huggingface-hub has searched its cache by then.
+        raise unreachable(repository, name) from None
+    except errors.EntryNotFoundError:
+        raise
+    except errors.GatedRepoError:
+        raise CheckpointError(
+            f"{repository} on the hub asks for its terms to be accepted first; do so on its page, "
+            "then log in with: hf auth login"
+        ) from None
+    except (errors.RepositoryNotFoundError, errors.RevisionNotFoundError):
+        where = f"{repository}" + (f" at {revision}" if revision else "")
+        raise CheckpointError(f"no model {where} on the hub, and no such folder here") from None
+    except errors.HFValidationError:
+        raise CheckpointError(f"{repository!r} is not the name of a model on the hub: owner/name") from None
+    except (errors.HfHubHTTPError, OSError) as error:
+        raise CheckpointError(f"could not download {repository}/{name} from the hub: {error}") from None
 
 
 @contextmanager

@@ -77,12 +77,12 @@ def hugging_face_model(library: Any, path: Path, config: ModelConfig) -> Any:
     model = getattr(library, architecture).from_pretrained(path, local_files_only=True).eval().float()
 
     def run(images: Tensor) -> Tensor:
-        found = model(images)
+        output = model(images)
         if config.num_classes:
-            return found.logits
+            return output.logits
         if isinstance(config, ViTConfig) and config.representation_width:
-            return found.pooler_output
-        return found.last_hidden_state[:, 0]
+            return output.pooler_output
+        return output.last_hidden_state[:, 0]
 
     return run
 

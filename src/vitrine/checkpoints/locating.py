@@ -128,12 +128,12 @@ def in_folder(folder: Path) -> Place:
     run = RunFolder(folder)
     if run.model.is_dir():
         return in_folder(run.model)
-    found = [name for name in present if Path(name).suffix in SUFFIXES]
-    if len(found) == 1 or "model.onnx" in found:  # beside smaller copies of itself
-        return Place(weights=folder / ("model.onnx" if "model.onnx" in found else found[0]), folder=folder)
-    if found:
+    files = [name for name in present if Path(name).suffix in SUFFIXES]
+    if len(files) == 1 or "model.onnx" in files:  # beside smaller copies of itself
+        return Place(weights=folder / ("model.onnx" if "model.onnx" in files else files[0]), folder=folder)
+    if files:
         raise CheckpointError(
-            f"{folder} holds {len(found)} files of weights ({', '.join(found[:4])}); name the one to load"
+            f"{folder} holds {len(files)} files of weights ({', '.join(files[:4])}); name the one to load"
         )
     if run.is_run:
         raise CheckpointError(

@@ -48,17 +48,17 @@ def is_saved_elsewhere(file: TensorFile, settings: Mapping[str, Any], record: Re
 
 
 def reconcile(
-    record: Record, found: ModelConfig | None, *, layout: Layout, beside: Sidecars
+    record: Record, read: ModelConfig | None, *, layout: Layout, beside: Sidecars
 ) -> tuple[Record, tuple[str, ...]]:
     """Correct a record by the files beside it; return it with a note of the differences.
 
-    `found` is the config as the tensors show it, given where another program wrote them.
+    `read` is the config as the tensors show it, given where another program wrote them.
     """
     changes: dict[str, Any] = {}
     differs = []
-    if found is not None:
+    if read is not None:
         changes["checksums"] = {}
-        config = corrected(record.config, found, layout=layout)
+        config = corrected(record.config, read, layout=layout)
         if config != record.config:
             changes["config"] = config
             differs += [
@@ -80,13 +80,13 @@ def reconcile(
     return dataclasses.replace(record, **changes), (note_of(beside.settings, differs),)
 
 
-def corrected(config: ModelConfig, found: ModelConfig, *, layout: Layout) -> ModelConfig:
+def corrected(config: ModelConfig, read: ModelConfig, *, layout: Layout) -> ModelConfig:
     """Combine the values stated in the files with those that only the record can hold."""
-    if type(config) is not type(found):
-        return found
+    if type(config) is not type(read):
+        return read
     names = (*FROM_SHAPES, *(FROM_SETTINGS if isinstance(layout, HuggingFaceLayout) else ()))
     known = {field.name for field in dataclasses.fields(config)}
-    return dataclasses.replace(config, **{name: getattr(found, name) for name in names if name in known})
+    return dataclasses.replace(config, **{name: getattr(read, name) for name in names if name in known})
 
 
 def as_hugging_face_reads(preprocess: Preprocess) -> Preprocess | None:

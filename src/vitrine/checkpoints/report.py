@@ -47,13 +47,13 @@ class Parity:
 
 
 def largest_difference(
-    against: str, images: str, expected: Tensor, found: Tensor, *, explained: str = ""
+    against: str, images: str, expected: Tensor, actual: Tensor, *, explained: str = ""
 ) -> Parity:
     """Compare two sets of logits (B, K)."""
-    if expected.shape != found.shape:
-        reason = f"answers {tuple(found.shape)} instead of {tuple(expected.shape)}"
+    if expected.shape != actual.shape:
+        reason = f"answers {tuple(actual.shape)} instead of {tuple(expected.shape)}"
         return Parity(against=against, images=images, largest=None, scale=None, reason=reason)
-    largest = (expected.double() - found.double()).abs().max().item()
+    largest = (expected.double() - actual.double()).abs().max().item()
     scale = expected.abs().max().item() if expected.numel() else 0.0
     return Parity(against=against, images=images, largest=largest, scale=scale, explained=explained)
 
@@ -68,10 +68,10 @@ def describe_tensors(prepared: Prepared, source: Weights) -> tuple[TensorLine, .
     lines = []
     for rule in prepared.rules:
         sources = sources_of(rule, source, is_split=parts[rule.ours[0]] > 1)
-        how = made.get(rule.ours[0]) or how_mapped(rule, sources)
+        operation = made.get(rule.ours[0]) or how_mapped(rule, sources)
         shape = shown_shape(spec_of(rule, prepared.weights.index).shape)
-        names = tuple(found.theirs for found in sources)
-        lines.append(TensorLine(name=rule.theirs, shape=shape, sources=names, how=how))
+        names = tuple(one.theirs for one in sources)
+        lines.append(TensorLine(name=rule.theirs, shape=shape, sources=names, how=operation))
     return tuple(lines)
 
 
@@ -79,15 +79,15 @@ def sources_of(rule: Rule, source: Weights, *, is_split: bool) -> list[Rule]:
     """Return the source's rules that fill the tensor from which one written tensor is taken."""
     if not isinstance(source, MappedWeights):
         return []
-    found: dict[str, Rule] = {}
+    rules: dict[str, Rule] = {}
     for name in rule.ours:
         candidates = source.sources.get(name, ())
         for candidate, _ in candidates:
             # If both sides split the fused tensor, only the overlapping part is a source.
             both_split = is_split and len(candidates) > 1
             if not both_split or overlaps(rule, candidate, shape=source.index[name].shape):
-                found[candidate.theirs] = candidate
-    return list(found.values())
+                rules[candidate.theirs] = candidate
+    return list(rules.values())
 
 
 def overlaps(one: Rule, other: Rule, *, shape: tuple[int, ...]) -> bool:
@@ -118,9 +118,9 @@ def words(rule: Rule) -> set[str]:
 
 def made_anew(weights: Weights) -> dict[str, str]:
     """Return our names of all tensors that were computed, not read, with the operation."""
-    found: dict[str, str] = {}
+    reasons: dict[str, str] = {}
     while isinstance(weights, ChangedWeights):
         for name in weights.makers:
-            found[name] = f"{weights.how} and {found[name]}" if name in found else weights.how
+            reasons[name] = f"{weights.how} and {reasons[name]}" if name in reasons else weights.how
         weights = weights.source
-    return found
+    return reasons

@@ -31,7 +31,7 @@ from vitrine.checkpoints.writing import (
 from vitrine.data.preparing.hf_preprocess import to_hf
 from vitrine.data.preparing.preprocess import Preprocess
 from vitrine.errors import CheckpointError, ConfigError, TryOption
-from vitrine.models import Model, ViTConfig
+from vitrine.models import Model, ModelConfig, ViTConfig
 from vitrine.runtime.files import move_into_place, temporary_beside
 from vitrine.runtime.progress import track
 
@@ -112,19 +112,7 @@ def prepare(
     if wanted is not None:
         weights, note = with_slots(weights, wanted)
         notes.append(note)
-    reason = layout.refusal(weights.config)
-    if reason and "form of GELU" in reason:
-        if not approximate:
-            raise CheckpointError(
-                f"not converted: {reason}",
-                advice=[TryOption("approximate", "to convert it all the same", True)],
-            )
-        notes.append(f"{reason.split(';')[0]}: what it computes will differ")
-        assert isinstance(weights.config, ViTConfig)
-        other = dataclasses.replace(weights.config, gelu="erf" if weights.config.gelu == "tanh" else "tanh")
-        reason = layout.refusal(other)
-    if reason:
-        raise CheckpointError(f"not converted: {reason}")
+    notes.append(require_layout(layout, weights.config, approximate=approximate))
     rules = in_order(layout.rules(weights.config))
     record = dataclasses.replace(record, config=weights.config)
     return Prepared(
@@ -135,6 +123,24 @@ def prepare(
         record=record,
         notes=tuple(note for note in notes if note),
     )
+
+
+def require_layout(layout: Layout, config: ModelConfig, *, approximate: bool) -> str:
+    """Refuse a model that a layout cannot hold; return a note where it holds it only approximately, else nothing."""
+    reason, note = layout.refusal(config), ""
+    if reason and "form of GELU" in reason:
+        if not approximate:
+            raise CheckpointError(
+                f"not converted: {reason}",
+                advice=[TryOption("approximate", "to convert it all the same", True)],
+            )
+        note = f"{reason.split(';')[0]}: what it computes will differ"
+        assert isinstance(config, ViTConfig)
+        other = dataclasses.replace(config, gelu="erf" if config.gelu == "tanh" else "tanh")
+        reason = layout.refusal(other)
+    if reason:
+        raise CheckpointError(f"not converted: {reason}")
+    return note
 
 
 def write(prepared: Prepared, destination: Path, *, overwrite: bool = False) -> Path:

@@ -12,8 +12,9 @@ from vitrine.checkpoints.tensors import require_readable
 from vitrine.data.preparing.hf_preprocess import from_hf
 from vitrine.data.preparing.preprocess import Preprocess
 from vitrine.errors import CheckpointError, ConfigError
-from vitrine.models import BiTConfig, ModelConfig, TNTConfig, ViTConfig
+from vitrine.models import BiTConfig, ModelConfig, PCPVTConfig, PVTv2Config, TNTConfig, ViTConfig
 from vitrine.models.config import as_size
+from vitrine.models.pyramid_config import PyramidConfig
 from vitrine.models.stem_configs import ResNetStemConfig
 from vitrine.runtime.files import parse_json
 
@@ -85,12 +86,12 @@ def read_json(path: Path) -> dict[str, Any]:
         return {}
     require_readable(path)
     try:
-        found = parse_json(path.read_text(encoding="utf-8"))
+        values = parse_json(path.read_text(encoding="utf-8"))
     except ValueError as error:
         raise CheckpointError(f"{path} is not JSON: {error}") from None
-    if not isinstance(found, dict):
+    if not isinstance(values, dict):
         raise CheckpointError(f"{path} is not a JSON object")
-    return found
+    return values
 
 
 def classes_in(settings: Mapping[str, Any]) -> tuple[str, ...] | None:
@@ -156,23 +157,33 @@ def hugging_face_settings(
         "initializer_range": 0.02,
         "dtype": "float32",
     }
-    if layout.family == "dinov2":
-        settings |= {
-            "mlp_ratio": exact_ratio(config),
-            "layerscale_value": config.layer_scale,
-            "use_swiglu_ffn": False,
-            "use_mask_token": False,
-        }
-        if config.num_registers:
-            settings["num_register_tokens"] = config.num_registers
-    else:
-        settings |= {"intermediate_size": config.mlp_width, "encoder_stride": config.patch_size[0]}
-        if config.representation_width:
-            settings |= {"pooler_output_size": config.representation_width, "pooler_act": "tanh"}
+    settings |= dinov2_settings(config) if layout.family == "dinov2" else vit_settings(config)
     if config.num_classes:
         names = classes or tuple(f"LABEL_{i}" for i in range(config.num_classes))
         settings["id2label"] = {str(i): name for i, name in enumerate(names)}
         settings["label2id"] = {name: i for i, name in enumerate(names)}
+    return settings
+
+
+def dinov2_settings(config: ViTConfig) -> dict[str, Any]:
+    """Return the settings that only DINOv2's classes have."""
+    settings = {
+        "mlp_ratio": exact_ratio(config),
+        "layerscale_value": config.layer_scale,
+        "use_swiglu_ffn": False,
+        "use_mask_token": False,
+    }
+    return settings | ({"num_register_tokens": config.num_registers} if config.num_registers else {})
+
+
+def vit_settings(config: ViTConfig) -> dict[str, Any]:
+    """Return the settings that the classes of ViT and DeiT have."""
+    settings: dict[str, Any] = {
+        "intermediate_size": config.mlp_width,
+        "encoder_stride": config.patch_size[0],
+    }
+    if config.representation_width:
+        settings |= {"pooler_output_size": config.representation_width, "pooler_act": "tanh"}
     return settings
 
 
@@ -191,7 +202,7 @@ def timm_settings(
         "pretrained_cfg": {
             "num_classes": config.num_classes or 0,
             "input_size": [config.channels, *config.image_size],
-            "fixed_input_size": not isinstance(config, BiTConfig),
+            "fixed_input_size": not isinstance(config, BiTConfig | PVTv2Config),
             "pool_size": None,
             "crop_pct": preprocess.crop_fraction,
             "crop_mode": "squash" if preprocess.rule == "squash" else "center",
@@ -209,6 +220,8 @@ def timm_settings(
 
 def first_convolution(config: ModelConfig) -> str:
     """Return timm's name of the layer that reads pixels."""
+    if isinstance(config, PCPVTConfig):
+        return "patch_embeds.0.proj"
     if isinstance(config, TNTConfig):
         return "pixel_embed.proj"
     return "stem.conv" if isinstance(config, BiTConfig) else "patch_embed.proj"
@@ -216,6 +229,8 @@ def first_convolution(config: ModelConfig) -> str:
 
 def timm_model(config: ModelConfig) -> tuple[str | None, dict[str, Any]]:
     """Return the name and arguments with which timm builds such a model; no name if timm has none."""
+    if isinstance(config, PyramidConfig):
+        return timm_pyramid(config)
     if isinstance(config, TNTConfig):
         return "tnt_s_patch16_224", timm_tnt_arguments(config)
     if not isinstance(config, ViTConfig | BiTConfig):
@@ -252,6 +267,24 @@ def timm_model(config: ModelConfig) -> tuple[str | None, dict[str, Any]]:
     if config.pooling == "average":
         arguments["fc_norm"] = config.norm_after_pooling
     return name, arguments
+
+
+def timm_pyramid(config: PyramidConfig) -> tuple[str | None, dict[str, Any]]:
+    """Return the name and arguments with which timm builds a PVT v2 or a PCPVT; it has no PVT v1."""
+    arguments: dict[str, Any] = {
+        "in_chans": config.channels,
+        "depths": list(config.depths),
+        "embed_dims": list(config.widths),
+        "num_heads": list(config.num_heads),
+        "mlp_ratios": list(config.mlp_ratios),
+        "sr_ratios": list(config.reductions),
+    }
+    if isinstance(config, PVTv2Config):
+        linear = {"linear": True} if config.has_linear_attention else {}
+        return "pvt_v2_b2", {**arguments, "qkv_bias": config.qkv_bias, **linear}
+    if isinstance(config, PCPVTConfig) and config.qkv_bias:
+        return "twins_pcpvt_small", {"img_size": list(config.image_size), **arguments}
+    return None, {"in_chans": config.channels}
 
 
 def timm_activation(config: ViTConfig) -> str:

@@ -57,9 +57,9 @@ class MappedWeights:
             bad = next(
                 rule for rule, _ in self.sources[name] if not torch.isfinite(rule.view.apply(out)).all()
             )
-            found = out[~torch.isfinite(out)]
+            not_finite = out[~torch.isfinite(out)]
             raise CheckpointError(
-                f"{self.file.path}: tensor {bad.theirs} contains NaN or infinity in {len(found):,} of "
+                f"{self.file.path}: tensor {bad.theirs} contains NaN or infinity in {len(not_finite):,} of "
                 f"{out.numel():,} values; use an earlier checkpoint"
             )
         return out
@@ -145,11 +145,11 @@ def map_weights(file: TensorFile, layout: Layout, config: ModelConfig) -> Mapped
     if missing := next((name for name, rules_of in sources.items() if not rules_of), None):
         raise CheckpointError(f"{file.path} has no tensor for {missing}, which its config asks for")
     index = {
-        name: Spec(tuple(ours[name].shape), file.index[found[0][0].theirs].dtype)
-        for name, found in sources.items()
+        name: Spec(tuple(ours[name].shape), file.index[parts[0][0].theirs].dtype)
+        for name, parts in sources.items()
     }
     return MappedWeights(
-        file, layout, config, index, {name: tuple(found) for name, found in sources.items()}, left_out
+        file, layout, config, index, {name: tuple(parts) for name, parts in sources.items()}, left_out
     )
 
 
@@ -158,14 +158,14 @@ def require_shape(file: TensorFile, rule: Rule, ours: Mapping[str, Tensor]) -> N
     expected = tuple(rule.view.apply(ours[rule.ours[0]]).shape)
     if rule.is_stacked:
         expected = (len(rule.ours), *expected)
-    found = file.index.get(rule.theirs)
-    if found is None:
+    spec = file.index.get(rule.theirs)
+    if spec is None:
         raise CheckpointError(
             f"{file.path} does not contain the tensor {rule.theirs}, expected with shape {shown_shape(expected)}"
         )
-    if found.shape != expected:
+    if spec.shape != expected:
         raise CheckpointError(
-            f"{file.path} does not fit: its tensor {rule.theirs} has shape {shown_shape(found.shape)}, "
+            f"{file.path} does not fit: its tensor {rule.theirs} has shape {shown_shape(spec.shape)}, "
             f"expected {shown_shape(expected)}"
         )
 

@@ -74,11 +74,8 @@ def run_benchmark(
     for side in track(sizes, "Timing"):
         ours = model_at(side)
         config = ours.config
-        models: dict[str, nn.Module] = {OURS: ours}
-        theirs = timm_counterpart(ours, timm) if timm is not None else None
-        if theirs is not None:
-            models[TIMM], has_timm = theirs, True
-        models = {name: model.eval().to(timing.device) for name, model in models.items()}
+        models = _compared(ours, timm, device=timing.device)
+        has_timm = has_timm or TIMM in models
         timed = {name: _compiled(model) if timing.is_compiled else model for name, model in models.items()}
         for count in batches:
             # Measured again beside every batch size, so that all see the machine equally busy.
@@ -100,6 +97,15 @@ def run_benchmark(
         too_large=tuple(too_large),
         has_timm=has_timm,
     )
+
+
+def _compared(ours: Model, timm: ModuleType | None, *, device: torch.device) -> dict[str, nn.Module]:
+    """Return our model and, where timm has one of the same shape, timm's, ready on the device."""
+    models: dict[str, nn.Module] = {OURS: ours}
+    theirs = timm_counterpart(ours, timm) if timm is not None else None
+    if theirs is not None:
+        models[TIMM] = theirs
+    return {name: model.eval().to(device) for name, model in models.items()}
 
 
 def tiled_sizes(sizes: Sequence[int], model: Model) -> dict[int, int]:

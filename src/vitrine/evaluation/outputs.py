@@ -54,70 +54,30 @@ def run_model(
     device: torch.device | str = "cpu",
     precision: Precision = "fp32",
     what: str = "Evaluating",
-) -> Outputs:
-    """Apply `function` (the model itself by default) to every image; refuse outputs that are NaN or infinity."""
-    outputs = collect_outputs(
-        model, source, preprocess=preprocess, function=function, batch_size=batch_size, num_workers=num_workers,
-        device=device, precision=precision, what=what,
-    )  # fmt: skip
-    require_finite(outputs.rows, source, precision=precision)
-    return outputs
-
-
-def collect_outputs(
-    model: nn.Module,
-    source: Source,
-    *,
-    preprocess: Preprocess,
-    function: Callable[[Tensor], Tensor] | None = None,
-    batch_size: int | None = None,
-    num_workers: int = 2,
-    device: torch.device | str = "cpu",
-    precision: Precision = "fp32",
-    what: str = "Evaluating",
     is_sharded: bool = False,
+    requires_finite: bool = True,
 ) -> Outputs:
-    """Apply `function` to every image, `batch_size` at a time on each process.
+    """Apply `function` (the model itself by default) to every image, `batch_size` at a time on each process.
 
-    With fewer images than processes, each computes all of them. A sharded model gathers its weights in every pass, so
-    all processes make as many passes as the one with most images.
+    With fewer images than processes, each computes all of them. Outputs that are NaN or infinity are refused unless
+    the caller handles them.
     """
     device = torch.device(device)
     batch_size = batch_size or at_a_time(device, preprocess.size)
-    apply = model if function is None else function
     rank, world_size = this_rank()
     is_divided = len(source) >= world_size
     if not is_divided:
         rank, world_size = 0, 1
+    apply = computed_in(
+        model if function is None else function, preprocess, device=device, precision=precision
+    )
+    loader = Loader(
+        source, preprocess, batch_size=batch_size * world_size, rank=rank, world_size=world_size,
+        num_workers=num_workers, device=device, keep_going=True,
+    )  # fmt: skip
     share = (rank + 1) * len(source) // world_size - rank * len(source) // world_size
-    passes_left = math.ceil(math.ceil(len(source) / world_size) / batch_size) if is_sharded else 0
-    parts: list[Tensor] = []
-    failures: dict[int, str] = {}
-    with (
-        Loader(
-            source,
-            preprocess,
-            batch_size=batch_size * world_size,
-            rank=rank,
-            world_size=world_size,
-            num_workers=num_workers,
-            device=device,
-            keep_going=True,
-        ) as loader,
-        evaluating(model),
-        announced(what, total=share) as advance,
-    ):
-        for batch in loader.evaluation_batches():
-            # Not inference mode: tensors that a module caches in it could not be trained with afterwards.
-            with torch.no_grad(), casting(device, precision):
-                parts.append(apply(preprocess.normalise(batch.images)).float().cpu())
-            failures |= {int(batch.rows.indices[row]): why for row, why in batch.failures.items()}
-            advance(len(batch), "")
-            passes_left -= 1
-        for _ in range(passes_left):
-            with torch.no_grad(), casting(device, precision):
-                apply(torch.zeros(1, preprocess.channels, *preprocess.size, device=device))
-    rows = torch.cat(parts)
+    with loader, evaluating(model), announced(what, total=share) as advance:
+        rows, failures = own_outputs(loader, apply, advance, is_sharded=is_sharded)
     if is_divided:
         rows, failures = gather_rows(rows, length=len(source)), gather_mappings(failures)
     if len(failures) == len(source):
@@ -125,7 +85,52 @@ def collect_outputs(
             f"cannot read any image of {source.address}; the first: {next(iter(failures.values()))}"
         )
     rows[list(failures)] = 0
+    if requires_finite:
+        require_finite(rows, source, precision=precision)
     return Outputs(rows=rows, failures=failures)
+
+
+def own_outputs(
+    loader: Loader,
+    apply: Callable[[Tensor], Tensor],
+    advance: Callable[[int, str], None],
+    *,
+    is_sharded: bool,
+) -> tuple[Tensor, dict[int, str]]:
+    """Compute the outputs of this process's images, and why some could not be read.
+
+    A sharded model gathers its weights in every pass, so all processes make as many passes as the one with most
+    images.
+    """
+    parts: list[Tensor] = []
+    failures: dict[int, str] = {}
+    for batch in loader.evaluation_batches():
+        parts.append(apply(batch.images).float().cpu())
+        failures |= {int(batch.rows.indices[row]): why for row, why in batch.failures.items()}
+        advance(len(batch), "")
+    if is_sharded:
+        most_images = math.ceil(len(loader.source) / loader.world_size)
+        num_passes = math.ceil(most_images / (loader.batch_size // loader.world_size))
+        for _ in range(num_passes - len(parts)):
+            apply(torch.zeros(1, loader.view.channels, *loader.view.size, device=loader.device))
+    return torch.cat(parts), failures
+
+
+def computed_in(
+    function: Callable[[Tensor], Tensor],
+    preprocess: Preprocess,
+    *,
+    device: torch.device,
+    precision: Precision,
+) -> Callable[[Tensor], Tensor]:
+    """Return the function of raw images (B, C, H, W) that normalises them and computes without gradients."""
+
+    def apply(images: Tensor) -> Tensor:
+        # Not inference mode: tensors that a module caches in it could not be trained with afterwards.
+        with torch.no_grad(), casting(device, precision):
+            return function(preprocess.normalise(images))
+
+    return apply
 
 
 def at_a_time(device: torch.device, size: tuple[int, int]) -> int:

@@ -88,7 +88,7 @@ def differs(check: Agreement) -> str:
 def accuracy_lines(accuracy: Sequence[Accuracy]) -> list[str]:
     """Write each accuracy on one line."""
     return [
-        f"{found.against}, {found.precision}: top-1 {found.top1} on {found.num_images:,} images, "
-        f"{100 * found.cost:+.2f} points lost, {100 * found.changed:.2f} % of the predictions changed"
-        for found in accuracy
+        f"{score.against}, {score.precision}: top-1 {score.top1} on {score.num_images:,} images, "
+        f"{100 * score.cost:+.2f} points lost, {100 * score.changed:.2f} % of the predictions changed"
+        for score in accuracy
     ]

@@ -33,13 +33,13 @@ class Timing:
 def prove(model: Model, subjects: Sequence[Subject], pixels: Tensor) -> tuple[Agreement, ...]:
     """Compare every subject's answers with the model's on normalised images (N, C, height, width)."""
     expected = answers_of(reference(model), pixels)
-    found = []
+    proofs = []
     for subject in track(subjects, "Proving"):
         if subject.answer is None:
-            found.append(not_compared(subject.name, subject.reason))
+            proofs.append(not_compared(subject.name, subject.reason))
             continue
         try:
-            found.append(
+            proofs.append(
                 compare(
                     subject.name,
                     subject.answer,
@@ -50,8 +50,8 @@ def prove(model: Model, subjects: Sequence[Subject], pixels: Tensor) -> tuple[Ag
                 )
             )
         except NoAnswerError as error:
-            found.append(not_compared(subject.name, str(error)))
-    return tuple(found)
+            proofs.append(not_compared(subject.name, str(error)))
+    return tuple(proofs)
 
 
 def time_in_batches(model: Model, subjects: Sequence[Subject], pixels: Tensor) -> tuple[Timing, ...]:
@@ -67,7 +67,7 @@ def time_in_batches(model: Model, subjects: Sequence[Subject], pixels: Tensor) -
                 # Read back by Vitrine it is the same model again.
                 if subject.answer is not None and not subject.name.startswith("Vitrine"):
                     runs[subject.name, subject.precision] = functools.partial(subject.answer, images)
-            found = time_in_turns(runs, turns=TURNS, turn_seconds=TURN_SECONDS)
+            measured = time_in_turns(runs, turns=TURNS, turn_seconds=TURN_SECONDS)
             timings += [
                 Timing(
                     engine=engine,
@@ -75,6 +75,6 @@ def time_in_batches(model: Model, subjects: Sequence[Subject], pixels: Tensor) -
                     batch_size=size,
                     milliseconds=1000 * statistics.median(seconds),
                 )
-                for (engine, precision), seconds in found.items()
+                for (engine, precision), seconds in measured.items()
             ]
     return tuple(timings)

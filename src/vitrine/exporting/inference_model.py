@@ -19,8 +19,7 @@ from torch import Tensor, nn
 
 from vitrine.models import BiT, Model, ViT
 from vitrine.models.config import ViTConfig
-from vitrine.models.encoder import Block, LayerScale, ParallelBlock
-from vitrine.models.patches import cut_patches
+from vitrine.models.encoder import Block, LayerScale, ParallelBlock, cut_patches
 from vitrine.models.resnet_stem import SameConv2d
 from vitrine.models.standardised_conv import StandardisedConv2d
 
@@ -63,8 +62,8 @@ class PlainBody(nn.Module):
 
     def forward(self, pixels: Tensor) -> tuple[Tensor, ...]:
         """Return logits, where there is a head, and the embedding."""
-        found = self.model.features(pixels)  # a graph keeps only what its outputs need
-        return tuple(found[name] for name in ("logits", "representation") if name in found)
+        features = self.model.features(pixels)  # a graph keeps only what its outputs need
+        return tuple(features[name] for name in ("logits", "representation") if name in features)
 
 
 class InferenceViT(nn.Module):

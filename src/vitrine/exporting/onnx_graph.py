@@ -132,7 +132,9 @@ def clean(proto: Any) -> None:
 
 def require_one_file(model: InferenceModel) -> None:
     """Refuse what one ONNX file cannot hold."""
-    num_bytes = sum(found.numel() * found.element_size() for found in (*model.parameters(), *model.buffers()))
+    num_bytes = sum(
+        tensor.numel() * tensor.element_size() for tensor in (*model.parameters(), *model.buffers())
+    )
     if num_bytes > MOST_BYTES:
         raise ConfigError(
             f"one ONNX file holds at most 2 GiB and these weights are {num_bytes / 2**30:.1f} GiB",

@@ -81,9 +81,9 @@ def reference(model: Model) -> Answer:
 
     def answer(images: Tensor) -> dict[str, Tensor]:
         with torch.inference_mode():
-            found = model.features(images)
-        named = {"embedding": found["representation"]}
-        return named | ({"logits": found["logits"]} if "logits" in found else {})
+            features = model.features(images)
+        named = {"embedding": features["representation"]}
+        return named | ({"logits": features["logits"]} if "logits" in features else {})
 
     return answer
 
@@ -104,20 +104,20 @@ def compare(
     explained: str = "",
 ) -> Agreement:
     """Compare answers with the model's own on all images, and again on the first 1, 2 and 5 of them."""
-    found = answers_of(answer, images)
+    actual = answers_of(answer, images)
     main = "logits" if "logits" in expected else "embedding"
     top1 = None
     if main == "logits":
-        top1 = (found[main].argmax(dim=1) == expected[main].argmax(dim=1)).double().mean().item()
+        top1 = (actual[main].argmax(dim=1) == expected[main].argmax(dim=1)).double().mean().item()
     proven = []
-    worst = {name: largest_difference(found[name], expected[name]) for name in found}
-    scales = {name: expected[name].abs().max().item() for name in found}
+    worst = {name: largest_difference(actual[name], expected[name]) for name in actual}
+    scales = {name: expected[name].abs().max().item() for name in actual}
     for size in BATCHES:
         rows = torch.arange(size) % len(images)
         part = answer(images[rows])
-        apart = {name: largest_difference(part[name], expected[name][rows]) for name in found}
-        limit = {name: max(TOLERANCE * scales[name] + SMALLEST, 2 * worst[name]) for name in found}
-        if all(apart[name] <= limit[name] for name in found):
+        apart = {name: largest_difference(part[name], expected[name][rows]) for name in actual}
+        limit = {name: max(TOLERANCE * scales[name] + SMALLEST, 2 * worst[name]) for name in actual}
+        if all(apart[name] <= limit[name] for name in actual):
             proven.append(size)
     embedding = worst.get("embedding")
     return Agreement(
@@ -148,11 +148,11 @@ def not_compared(against: str, reason: str) -> Agreement:
     )
 
 
-def largest_difference(found: Tensor, expected: Tensor) -> float:
+def largest_difference(actual: Tensor, expected: Tensor) -> float:
     """Return the largest absolute difference; infinite for another shape, NaN or infinity."""
-    if found.shape != expected.shape:
+    if actual.shape != expected.shape:
         return float("inf")
-    apart = (found.double() - expected.double()).abs().max().item()
+    apart = (actual.double() - expected.double()).abs().max().item()
     return apart if math.isfinite(apart) else float("inf")
 
 
@@ -181,11 +181,11 @@ def measure_accuracy(
     own, readable = logits(lambda images: {"logits": model(images)}, "Accuracy of the model")
     labels = source.labels[readable]
     own_top1 = top_k_correct(own, labels, k=1).mean()
-    found = []
+    scores = []
     for name, precision, answer in others:
         rows, _ = logits(answer, f"Accuracy in {precision}")
         right = top_k_correct(rows, labels, k=1)
-        found.append(
+        scores.append(
             Accuracy(
                 against=name,
                 precision=precision,
@@ -195,4 +195,4 @@ def measure_accuracy(
                 cost=float(own_top1 - right.mean()),
             )
         )
-    return tuple(found)
+    return tuple(scores)

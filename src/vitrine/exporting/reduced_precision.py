@@ -45,7 +45,7 @@ def write_int8(source: Path, path: Path) -> None:
         )
         proto = onnx.load(whole)
     metadata = {
-        found.key: found.value for found in onnx.load(source, load_external_data=False).metadata_props
+        entry.key: entry.value for entry in onnx.load(source, load_external_data=False).metadata_props
     }
     clean(proto)
     onnx.helper.set_model_props(proto, metadata)

@@ -89,11 +89,11 @@ class OnnxRunner:
         if pixels.ndim != 4 or pixels.shape[1:] != self.input_shape:
             wanted = ", ".join(map(str, self.input_shape))
             raise ConfigError(f"pixels must be (batch, {wanted}), got {pixels.shape}")
-        found = dict(
+        named = dict(
             zip(self.outputs, self._run(np.ascontiguousarray(pixels, dtype=np.float32)), strict=True)
         )
-        embedding = found["embedding"] if "embedding" in found else found[HUGGING_FACE_EMBEDDING]
-        return Answers(logits=found.get("logits"), embedding=embedding)
+        embedding = named["embedding"] if "embedding" in named else named[HUGGING_FACE_EMBEDDING]
+        return Answers(logits=named.get("logits"), embedding=embedding)
 
 
 def open_runner(
@@ -137,7 +137,7 @@ def _start_onnxruntime(path: Path, threads: int) -> Started:
     except Exception as error:  # whatever it raises says that it cannot read the file
         raise CheckpointError(f"onnxruntime cannot open {path}: {_first_line(error)}") from error
     [given] = session.get_inputs()
-    outputs = tuple(found.name for found in session.get_outputs())
+    outputs = tuple(output.name for output in session.get_outputs())
 
     def run(pixels: Pixels) -> list[NDArray[np.float32]]:
         return session.run(None, {given.name: pixels})
@@ -160,13 +160,13 @@ def _start_openvino(path: Path, threads: int, *, is_bf16: bool) -> Started:
         compiled = openvino.Core().compile_model(path, "CPU", settings)
     except Exception as error:  # whatever it raises says that it cannot read the file
         raise CheckpointError(f"openvino cannot open {path}: {_first_line(error)}") from error
-    names = tuple(found.any_name for found in compiled.outputs)
+    names = tuple(output.any_name for output in compiled.outputs)
     shape = tuple(size.get_length() for size in list(compiled.inputs[0].partial_shape)[1:])
 
     def run(pixels: Pixels) -> list[NDArray[np.float32]]:
         # A request of its own for each call: one request cannot serve two threads.
-        found: Any = compiled.create_infer_request().infer({0: pixels})
-        return [found[name] for name in names]
+        results: Any = compiled.create_infer_request().infer({0: pixels})
+        return [results[name] for name in names]
 
     return run, shape, names, f"openvino {openvino.__version__.split('-')[0]}"
 

@@ -38,7 +38,8 @@ from vitrine.exporting.onnx_graph import (
 from vitrine.exporting.proof import Answer, reference
 from vitrine.exporting.reduced_precision import require_products, write_fp16, write_int8
 from vitrine.exporting.runner import FILES, HUGGING_FACE_FILES, OnnxRunner, Precision, open_runner
-from vitrine.models import BiTConfig, ViTConfig
+from vitrine.models import BiTConfig
+from vitrine.models.families import untold_options
 from vitrine.runtime.files import write_atomically
 from vitrine.runtime.progress import quiet, track
 
@@ -146,9 +147,9 @@ def answer_of(runner: OnnxRunner) -> Answer:
     """Let a runner take and return tensors."""
 
     def answer(images: Tensor) -> dict[str, Tensor]:
-        found = runner(np.asarray(images))
-        named = {"embedding": torch.from_numpy(found.embedding)}
-        return named if found.logits is None else {"logits": torch.from_numpy(found.logits), **named}
+        answers = runner(np.asarray(images))
+        named = {"embedding": torch.from_numpy(answers.embedding)}
+        return named if answers.logits is None else {"logits": torch.from_numpy(answers.logits), **named}
 
     return answer
 
@@ -172,9 +173,8 @@ def export_layout(prepared: Prepared, folder: Path) -> Exported:
     place = folder / "model.npz" if target == "npz" else folder
     write(prepared, place, overwrite=True)
     explained = other_numerics(target, config)
-    heads = config.num_heads if isinstance(config, ViTConfig) else None
     with quiet():
-        again = load(place, num_heads=heads, image_size=config.image_size)
+        again = load(place, options=untold_options(config), image_size=config.image_size)
     # A folder carries the model's numerics along; a bare .npz has no place for them.
     why = explained if target == "npz" else ""
     subjects = [Subject(name="Vitrine, read back", answer=reference(again.model), explained=why)]

@@ -78,11 +78,11 @@ def pixels_of(preprocess: Preprocess) -> str:
     (height, width), (rows, columns) = preprocess.size, preprocess.resize_size
     if preprocess.channels not in MODES:
         return f"pixels = ...  # float32 (1, {preprocess.channels}, {height}, {width}), normalised as below"
-    how = f"Image.Resampling.{preprocess.interpolation.upper()}"
+    resampling = f"Image.Resampling.{preprocess.interpolation.upper()}"
     mode = MODES[preprocess.channels]
     lines = [f'image = ImageOps.exif_transpose(Image.open("photo.jpg")).convert("{mode}")']
     if preprocess.rule == "squash" and (rows, columns) == (height, width):
-        lines.append(f"image = image.resize(({width}, {height}), {how})")
+        lines.append(f"image = image.resize(({width}, {height}), {resampling})")
     else:
         # The box is resized alone: a picture of 1 x 60,000 pixels would need gigabytes if it were resized whole.
         size = f"{columns}, {rows}"
@@ -95,7 +95,7 @@ def pixels_of(preprocess: Preprocess) -> str:
             f"right, bottom = left + {width}, top + {height}",
             "across, down = image.width / columns, image.height / rows",
             "box = left * across, top * down, min(right * across, image.width), min(bottom * down, image.height)",
-            f"image = image.resize(({width}, {height}), {how}, box=box)",
+            f"image = image.resize(({width}, {height}), {resampling}, box=box)",
         ]
     plane = "" if mode == "RGB" else "[:, :, None]"
     lines += [

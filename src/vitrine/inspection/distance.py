@@ -39,12 +39,12 @@ def attention_distance(model: Model, images: Images) -> NDArray[Any]:
 
 def head_distances(weights: Tensor, between: Tensor, *, first: int) -> Tensor:
     """Return the mean distance of each head for attention (B, H, T, T) whose patches start at `first`: (B, H)."""
-    found = []
+    distances = []
     for head in range(weights.shape[1]):  # one head's products in memory at a time
         patches = weights[:, head, first:, first:]  # (B, N, N)
         far = (patches * between).sum(dim=-1) / patches.sum(dim=-1)
-        found.append(far.mean(dim=-1).double().cpu())
-    return torch.stack(found, dim=1)
+        distances.append(far.mean(dim=-1).double().cpu())
+    return torch.stack(distances, dim=1)
 
 
 def pixel_distances(grid: tuple[int, int], *, stride: tuple[int, int]) -> Tensor:

@@ -30,8 +30,10 @@ def layer_similarity(model: Model, images: Images, *, tokens_each: int = TOKENS_
     rows: list[list[Tensor]] = []
     with evaluating(model), torch.no_grad():
         for piece in track(pieces(model, images), "Similarity of layers", total=num_pieces(model, images)):
-            found = _token_rows(model, piece, tokens_each) if isinstance(model, ViT) else _maps(model, piece)
-            rows.append([layer.float().cpu() if layer.dtype.itemsize < 4 else layer.cpu() for layer in found])
+            layers = _token_rows(model, piece, tokens_each) if isinstance(model, ViT) else _maps(model, piece)
+            rows.append(
+                [layer.float().cpu() if layer.dtype.itemsize < 4 else layer.cpu() for layer in layers]
+            )
     count = sum(len(piece[0]) for piece in rows)
     if count < LEAST_EXAMPLES:
         raise DataError(
@@ -57,11 +59,11 @@ def _token_rows(model: ViT, images: Tensor, tokens_each: int) -> list[Tensor]:
     N = grid[0] * grid[1]
     places = torch.linspace(0, N - 1, min(tokens_each, N), device=images.device).round().long()
     tokens = model.assemble(patches, grid)
-    found = [tokens[:, -N:][:, places].flatten(0, 1)]
+    layers = [tokens[:, -N:][:, places].flatten(0, 1)]
     for layer in range(model.config.depth):
         tokens = model.run_block(tokens, grid, layer=layer)
-        found.append(tokens[:, -N:][:, places].flatten(0, 1))
-    return found
+        layers.append(tokens[:, -N:][:, places].flatten(0, 1))
+    return layers
 
 
 def _maps(model: Model, images: Tensor) -> list[Tensor]:

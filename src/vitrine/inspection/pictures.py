@@ -80,12 +80,12 @@ def as_shown(pixels: Tensor) -> NDArray[np.uint8]:
 
 def smaller_than_a_patch(source: Source, patch: tuple[int, int]) -> dict[int, tuple[int, int]]:
     """Return height and width of the images that are smaller than one patch, from their headers."""
-    found = {}
+    sizes = {}
     for index in range(len(source)):
         try:
             facts = read_facts(source.read(index).data, name=source.name(index))
         except DataError:  # reported where it is decoded
             continue
         if facts.height < patch[0] or facts.width < patch[1]:
-            found[index] = (facts.height, facts.width)
-    return found
+            sizes[index] = (facts.height, facts.width)
+    return sizes

@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from vitrine.errors import ConfigError
-from vitrine.models import Model, ViT
+from vitrine.models import BiT, Model, ViT
+from vitrine.models.families import family_of
 from vitrine.models.positions import Grid
 
 
@@ -22,8 +23,11 @@ def position_similarity(model: Model, *, grid: Grid | None = None) -> NDArray[An
     positions have no embedding per patch, only a key per offset: tile p holds at patch k the cosine of the key of
     the offset from k to p with the key of offset 0.
     """
-    if not isinstance(model, ViT):
+    if isinstance(model, BiT):
         raise ConfigError("a BiT ResNet has no position embeddings; use a ViT or a hybrid")
+    if not isinstance(model, ViT):
+        kind = family_of(model.config).kind
+        raise ConfigError(f"figures of positions need one grid for all layers, which a {kind} does not have")
     if model.config.positions in ("none", "peg"):
         raise ConfigError(
             f"the model was made with positions={model.config.positions!r}: it has no position embeddings to compare"
@@ -31,8 +35,8 @@ def position_similarity(model: Model, *, grid: Grid | None = None) -> NDArray[An
     rows, columns = grid or model.config.grid_size
     with torch.no_grad():
         tiles = [_similarity(model, table, (rows, columns)) for table in model.positions]
-    found = torch.stack(tiles).view(len(tiles), rows * columns, rows, columns).cpu().numpy()
-    return found if model.config.position_placement == "every_layer" else found[0]
+    cosines = torch.stack(tiles).view(len(tiles), rows * columns, rows, columns).cpu().numpy()
+    return cosines if model.config.position_placement == "every_layer" else cosines[0]
 
 
 def _similarity(model: ViT, table: torch.nn.Module, grid: Grid) -> Tensor:

@@ -37,8 +37,8 @@ class TokenNorms:
     @property
     def outliers(self) -> NDArray[np.bool_]:
         """Patches whose norm exceeds their image's limit, (B, GH, GW)."""
-        found: NDArray[np.bool_] = self.patches > self.limits[:, None, None]
-        return found
+        is_outlier: NDArray[np.bool_] = self.patches > self.limits[:, None, None]
+        return is_outlier
 
 
 def token_colours(model: Model, images: Images, *, layer: int | None = None) -> NDArray[Any]:
@@ -56,9 +56,9 @@ def token_colours(model: Model, images: Images, *, layer: int | None = None) -> 
     leading = leading * np.where(
         np.take_along_axis(leading, np.abs(leading).argmax(axis=0)[None], 0) < 0, -1, 1
     )
-    found = flat @ leading
-    low, high = np.percentile(found, COLOUR_PERCENTILES, axis=0)
-    scaled = np.clip((found - low) / np.where(high > low, high - low, 1), 0, 1)
+    components = flat @ leading
+    low, high = np.percentile(components, COLOUR_PERCENTILES, axis=0)
+    scaled = np.clip((components - low) / np.where(high > low, high - low, 1), 0, 1)
     return np.pad(scaled, [(0, 0), (0, 3 - scaled.shape[1])]).reshape(*maps.shape[:3], 3)
 
 
@@ -75,11 +75,11 @@ def token_norms(model: Model, images: Images, *, layer: int | None = None) -> To
             num_registers = model.config.num_registers if isinstance(model, ViT) else 0
             class_token.append(lengths[:, :first])
             registers.append(lengths[:, lengths.shape[1] - N - num_registers : lengths.shape[1] - N])
-    found = joined(patches)
-    median = np.median(found, axis=(1, 2))
-    spread = ROBUST_DEVIATION * np.median(np.abs(found - median[:, None, None]), axis=(1, 2))
+    norms = joined(patches)
+    median = np.median(norms, axis=(1, 2))
+    spread = ROBUST_DEVIATION * np.median(np.abs(norms - median[:, None, None]), axis=(1, 2))
     return TokenNorms(
-        patches=found,
+        patches=norms,
         class_token=joined(class_token),
         registers=joined(registers),
         limits=median + OUTLIER_DEVIATIONS * spread,

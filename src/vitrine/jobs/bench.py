@@ -1,5 +1,6 @@
 """The work behind `vitrine bench`: load a model at several sizes and time it."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -84,13 +85,13 @@ def measure_model_speed(
             timm=timm,
         )
     if timm is not None and not measured.has_timm:
-        why_no_timm = "only plain ViTs can be compared"
+        timm, why_no_timm = None, "only plain ViTs can be compared"
     return BenchResult(
         model=name,
         device=_device_name(place),
         precision=chosen,
         torch=torch.__version__,
-        timm=timm.__version__ if timm is not None and measured.has_timm else None,
+        timm=None if timm is None else timm.__version__,
         is_compiled=compiles,
         turns=turns,
         ceilings=measured.ceilings,
@@ -99,11 +100,13 @@ def measure_model_speed(
         moved_sizes={side: new for side, new in tiled.items() if side != new},
         too_large=measured.too_large,
         why_no_timm=why_no_timm,
-        is_below_floor=any(
-            speed.floor_ms is not None and speed.floor_ms > speed.latency_ms for speed in measured.speeds
-        ),
+        is_below_floor=_is_below_floor(measured.speeds),
         skips_largest=finds_largest and place.type != "cuda",
     )
+
+
+def _is_below_floor(speeds: Sequence[Speed]) -> bool:
+    return any(speed.floor_ms is not None and speed.floor_ms > speed.latency_ms for speed in speeds)
 
 
 def _whole_numbers(text: str, option: str) -> list[int]:

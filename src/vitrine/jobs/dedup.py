@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from vitrine.checkpoints import load
-from vitrine.data.auditing.overlap import TRAIN, Features, check_methods, find_overlap, write_pairs
+from vitrine.data.auditing.overlap import TRAIN, Features, Overlap, check_methods, find_overlap, write_pairs
 from vitrine.data.sources.exclusions import write_exclusions
 from vitrine.data.sources.opening import is_loose, open_source
 from vitrine.data.sources.source import Source
@@ -79,9 +79,14 @@ def find_copies(
             num_workers=num_workers,
             is_cached=is_cached,
         )
+    page = write_page(folder / PAGE, render_overlap(overlap, training, tests))
+    return _written(folder, overlap, page=page, train=train)
+
+
+def _written(folder: Path, overlap: Overlap, *, page: Path, train: str) -> DedupResult:
+    """Write the lists beside the page."""
     write_pairs(overlap, folder / PAIRS)
     write_exclusions(overlap.excluded, folder / EXCLUDE)
-    page = write_page(folder / PAGE, render_overlap(overlap, training, tests))
     return DedupResult(
         train=train,
         num_train=overlap.num_train,

@@ -11,8 +11,10 @@ from vitrine.data.sources.demo_photos import CLASSES, Fault, write_inbox, write_
 from vitrine.errors import ConfigError
 from vitrine.jobs.check import CheckResult, check_data
 from vitrine.jobs.finetune import DataOptions, Execution, finetune_model
-from vitrine.jobs.inspect import inspect_model
-from vitrine.jobs.predict import predict_pictures
+from vitrine.jobs.inspect import InspectResult, inspect_model
+from vitrine.jobs.predict import PredictResult, predict_pictures
+from vitrine.recipes.options import RecipeOptions
+from vitrine.runs.records import TrainingResult
 from vitrine.runtime.files import write_atomically
 from vitrine.runtime.progress import notice, present
 from vitrine.runtime.result import Result
@@ -61,45 +63,11 @@ def run_demo(out: Path, *, images: int, steps: int | None, device: str) -> DemoR
     photos, inbox, run = out / PHOTOS, out / INBOX, out / RUN
     faults = write_photos(photos, count=images)
     write_inbox(inbox)
-
-    present(DemoStep(verb="check", arguments=(photos,), options={"out": out / "check"}))
-    checked = check_data(
-        str(photos), out=out / "check", is_strict=False, is_near=True, num_workers=0, is_cached=True,
-        is_overwriting=False,
-    )  # fmt: skip
+    checked = check_photos(photos, out=out / "check")
     num_found = num_faults_found(checked, faults)
-    epochs = None if steps else EPOCHS
-    options = {"size": SIZE, "epochs": epochs, "steps": steps, "batch_size": BATCH, "lr": PEAK_RATE}
-    present(
-        DemoStep(verb="finetune", arguments=(photos,), options={"out": run, **options, "hold_out": HELD_OUT})
-    )
-    tuned = finetune_model(
-        str(photos),
-        model=BOX,
-        recipe="photos",
-        options={"size": SIZE, "epochs": epochs, "steps": steps, "batch_size": BATCH, "lr": PEAK_RATE},
-        out=run,
-        data_options=DataOptions(hold_out=HELD_OUT),
-        execution=Execution(device=device),
-    )
-    present(
-        DemoStep(
-            verb="inspect",
-            arguments=(run, inbox),
-            options={"out": out / "inspect", "count": COUNT, "show": SHOWN},
-        )
-    )
-    inspected = inspect_model(
-        str(run), (str(inbox),), out=out / "inspect", count=COUNT, num_shown=SHOWN, num_components=COMPONENTS,
-        patch=None, layer=None, class_name=None, image_size=None, workers=WORKERS, device=device,
-        is_overwriting=False,
-    )  # fmt: skip
-    answers = out / "predictions.csv"
-    present(DemoStep(verb="predict", arguments=(run, inbox), options={"out": answers}))
-    predicted = predict_pictures(
-        str(run), (str(inbox),), out=answers, top=None, image_size=None, batch_size=None, workers=WORKERS,
-        device=device, precision="fp32", is_strict=False, is_overwriting=False,
-    )  # fmt: skip
+    tuned = finetune_on(photos, out=run, steps=steps, device=device)
+    inspected = inspect_on(run, inbox, out=out / "inspect", device=device)
+    predicted = predict_all(run, inbox, out=out / "predictions.csv", device=device)
     assert tuned.accuracy is not None and tuned.interval is not None
     report = () if tuned.report is None else (tuned.report,)
     return DemoResult(
@@ -113,6 +81,48 @@ def run_demo(out: Path, *, images: int, steps: int | None, device: str) -> DemoR
         images_per_second=tuned.images_per_second,
         pages=(*checked.wrote[:1], *report, *inspected.wrote[:1], *predicted.wrote),
     )
+
+
+def check_photos(photos: Path, *, out: Path) -> CheckResult:
+    """Check the photos, as `vitrine check` does."""
+    present(DemoStep(verb="check", arguments=(photos,), options={"out": out}))
+    return check_data(
+        str(photos), out=out, is_strict=False, is_near=True, num_workers=0, is_cached=True, is_overwriting=False,
+    )  # fmt: skip
+
+
+def finetune_on(photos: Path, *, out: Path, steps: int | None, device: str) -> TrainingResult:
+    """Fine-tune the bundled model on the photos, as `vitrine finetune` does."""
+    epochs = None if steps else EPOCHS
+    options: RecipeOptions = {
+        "size": SIZE, "epochs": epochs, "steps": steps, "batch_size": BATCH, "lr": PEAK_RATE,
+    }  # fmt: skip
+    present(
+        DemoStep(verb="finetune", arguments=(photos,), options={"out": out, **options, "hold_out": HELD_OUT})
+    )
+    return finetune_model(
+        str(photos), model=BOX, recipe="photos", options=options, out=out,
+        data_options=DataOptions(hold_out=HELD_OUT), execution=Execution(device=device),
+    )  # fmt: skip
+
+
+def inspect_on(run: Path, inbox: Path, *, out: Path, device: str) -> InspectResult:
+    """Look inside the model with the new pictures, as `vitrine inspect` does."""
+    options = {"out": out, "count": COUNT, "show": SHOWN}
+    present(DemoStep(verb="inspect", arguments=(run, inbox), options=options))
+    return inspect_model(
+        str(run), (str(inbox),), out=out, count=COUNT, num_shown=SHOWN, num_components=COMPONENTS, patch=None,
+        layer=None, class_name=None, image_size=None, workers=WORKERS, device=device, is_overwriting=False,
+    )  # fmt: skip
+
+
+def predict_all(run: Path, inbox: Path, *, out: Path, device: str) -> PredictResult:
+    """Classify the new pictures, as `vitrine predict` does."""
+    present(DemoStep(verb="predict", arguments=(run, inbox), options={"out": out}))
+    return predict_pictures(
+        str(run), (str(inbox),), out=out, top=None, image_size=None, batch_size=None, workers=WORKERS,
+        device=device, precision="fp32", is_strict=False, is_overwriting=False,
+    )  # fmt: skip
 
 
 def create_folder(folder: Path) -> None:
@@ -129,7 +139,7 @@ def create_folder(folder: Path) -> None:
 
 def num_faults_found(checked: CheckResult, faults: tuple[Fault, ...]) -> int:
     """Report the problems that the check found, and count the planted faults among them."""
-    found = {(issue.path, issue.problem) for issue in checked.issues}
+    reported = {(issue.path, issue.problem) for issue in checked.issues}
     for issue in checked.issues:
         notice(f"  {issue.problem}: {issue.path}: {issue.detail}")
-    return sum((fault.path, fault.problem) in found for fault in faults)
+    return sum((fault.path, fault.problem) in reported for fault in faults)

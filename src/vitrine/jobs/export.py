@@ -152,12 +152,12 @@ def _pixels(
         shape = (NUM_GENERATED, channels, *loaded.preprocess.size)
         return torch.randn(shape, generator=generator), "random", folders
     batches = PictureBatches(source, preprocess=loaded.preprocess, batch_size=8, num_workers=workers)
-    found = list(batches)
+    pixels = list(batches)
     for index, why in batches.failures.items():
         notice(f"Skipped: {with_name(why, source.name(index))}")
-    if not found:
+    if not pixels:
         raise DataError(f"none of the {len(source)} images can be read; the first: {batches.failures[0]}")
-    return torch.cat(found), "given" if images else "generated", folders
+    return torch.cat(pixels), "given" if images else "generated", folders
 
 
 def _data(loaded: Loaded, model: str, data: str, split: str | None, *, by_order: bool) -> Source:

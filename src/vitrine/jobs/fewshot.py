@@ -5,8 +5,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from vitrine.checkpoints import load
+from vitrine.data.sources.source import Source
 from vitrine.errors import ConfigError
-from vitrine.evaluation.features import extract_features
+from vitrine.evaluation.features import Features, extract_features
 from vitrine.evaluation.fewshot import (
     FewShotResult,
     fewshot_accuracy,
@@ -88,7 +89,6 @@ def evaluate_fewshot(
     loaded = load(model, image_size=image_size)
     with joined_processes(device) as processes:
         place = processes.device
-        loaded.model.to(place)
         present(
             FewShotPlan(
                 model=model,
@@ -104,42 +104,33 @@ def evaluate_fewshot(
             )
         )
         extract = functools.partial(
-            extract_features,
-            loaded.model,
-            preprocess=loaded.preprocess,
-            cache=cache,
-            batch_size=batch_size,
-            num_workers=workers,
-            device=place,
-            precision=precision,
-        )
+            extract_features, loaded.model.to(place), preprocess=loaded.preprocess, cache=cache,
+            batch_size=batch_size, num_workers=workers, device=place, precision=precision,
+        )  # fmt: skip
         examples = extract(train, what=f"Extracting features of {names[0]}")
         tests = extract(test, what=f"Extracting features of {names[1]}")
     result = fewshot_accuracy(
-        examples.rows,
-        examples.labels,
-        tests.rows,
-        tests.labels,
-        shots=wanted,
-        seeds=seeds,
-        l2=values,
-        probe=probe,
-        neighbours=neighbours,
-        class_names=train.classes,
-    )
+        examples.rows, examples.labels, tests.rows, tests.labels, shots=wanted, seeds=seeds, l2=values,
+        probe=probe, neighbours=neighbours, class_names=train.classes,
+    )  # fmt: skip
     return FewShotReport(
         model=model,
         data=printable(data),
         train_split=names[0],
         test_split=names[1],
         width=examples.rows.shape[1],
-        unreadable={
-            printable(source.name(index)): why
-            for source, features in ((train, examples), (test, tests))
-            for index, why in features.failures.items()
-        },
+        unreadable=_unreadable((train, examples), (test, tests)),
         result=result,
     )
+
+
+def _unreadable(*parts: tuple[Source, Features]) -> dict[str, str]:
+    """Return the names of images that cannot be read, and why."""
+    return {
+        printable(source.name(index)): why
+        for source, features in parts
+        for index, why in features.failures.items()
+    }
 
 
 def _parse_l2(text: str | None) -> list[float] | None:

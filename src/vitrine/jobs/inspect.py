@@ -93,16 +93,10 @@ def inspect_model(
     model, images = model_and_pictures([model, *images])
     source, folders = _open(images, count=count)
     loaded = load(model, image_size=image_size)
-    selection = Selection(
-        patch=None if patch is None else parse_patch(patch),
-        layer=layer,
-        target=None
-        if class_name is None
-        else find_class(class_name, loaded.model, classes=loaded.classes or ()),
-        num_components=num_components,
+    selection = _selected(
+        loaded, patch=patch, layer=layer, class_name=class_name, num_components=num_components
     )
     size = loaded.preprocess.size
-    check_selection(loaded.model, selection, image_size=size)
     folder = new_output_folder(
         out, verb="inspect", files=(PAGE, ARRAYS), never_in=folders, is_overwriting=is_overwriting
     )
@@ -126,6 +120,23 @@ def inspect_model(
     for note in notes:
         notice(note)
     return _written(folder, analysis, loaded, batches, selection, model=model, notes=notes)
+
+
+def _selected(
+    loaded: Loaded, *, patch: str | None, layer: int | None, class_name: str | None, num_components: int
+) -> Selection:
+    """Read the patch and the class, and refuse what the model does not have before any work."""
+    target = None
+    if class_name is not None:
+        target = find_class(class_name, loaded.model, classes=loaded.classes or ())
+    selection = Selection(
+        patch=None if patch is None else parse_patch(patch),
+        layer=layer,
+        target=target,
+        num_components=num_components,
+    )
+    check_selection(loaded.model, selection, image_size=loaded.preprocess.size)
+    return selection
 
 
 def _open(images: Sequence[str], *, count: int) -> tuple[Source | None, list[Path]]:

@@ -75,12 +75,7 @@ def plan_training(
     rate: float | None,
 ) -> Plan:
     """Reckon what a run needs on each device, and the mildest change that makes it fit."""
-    if batch_size % devices:
-        nearest = max(batch_size // devices, 1) * devices
-        raise ConfigError(
-            f"must be a multiple of the {devices} devices, got {batch_size}; nearest that fits: {nearest}",
-            option="batch_size",
-        )
+    require_equal_shares(batch_size, devices)
     config = configure(model, image_size=image_size, num_classes=num_classes)
     cost = cost_of(config)
     demand = Demand(cost=cost, states=STATES[optimizer], bytes_kept=BYTES_KEPT[precision])
@@ -109,6 +104,16 @@ def plan_training(
         rate_source=rate_source,
         hours=exaflops * 1e18 / per_second / devices / 3600,
     )
+
+
+def require_equal_shares(batch_size: int, devices: int) -> None:
+    """Refuse a batch that the devices cannot divide; the error names the nearest that they can."""
+    if batch_size % devices:
+        nearest = max(batch_size // devices, 1) * devices
+        raise ConfigError(
+            f"must be a multiple of the {devices} devices, got {batch_size}; nearest that fits: {nearest}",
+            option="batch_size",
+        )
 
 
 def training_rate(rate: float | None, *, precision: str) -> tuple[float, str]:

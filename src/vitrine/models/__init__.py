@@ -77,6 +77,7 @@ register_family(
         variants=t2t_vit.VARIANTS | cpvt.VARIANTS,
         aliases=t2t_vit.ALIASES,
         pixel_kernel="patch_projection.weight",
+        untold=("num_heads",),
     )
 )
 register_family(
@@ -91,6 +92,7 @@ register_family(
         variants=pvt.VARIANTS,
         aliases=pvt.ALIASES,
         pixel_kernel="stages.0.embedding.projection.weight",
+        untold=("num_heads",),
         resample=pvt.resample,
     )
 )
@@ -103,6 +105,7 @@ register_family(
         variants=pvt_v2.VARIANTS,
         aliases=pvt_v2.ALIASES,
         pixel_kernel="stages.0.embedding.projection.weight",
+        untold=("num_heads",),
     )
 )
 register_family(
@@ -114,6 +117,7 @@ register_family(
         variants=pcpvt.VARIANTS,
         aliases=pcpvt.ALIASES,
         pixel_kernel="stages.0.embedding.projection.weight",
+        untold=("num_heads",),
     )
 )
 register_family(
@@ -125,6 +129,7 @@ register_family(
         variants=tnt_config.VARIANTS,
         aliases=tnt_config.ALIASES,
         pixel_kernel="word_projection.weight",
+        untold=("num_heads", "inner_num_heads"),
         resample=tnt.resample,
     )
 )

@@ -67,7 +67,7 @@ class BiT(Model):
 
     def root(self, images: Tensor) -> Tensor:
         """Convolve 7x7 and pool to a quarter of the height and width; a 3x3 root keeps the size."""
-        self.require_images(images)
+        self.require_image_shape(images.shape)
         if self.config.root == "3x3":
             return self.root_conv(images)
         # BiT pads the maximum with zeros, not with -inf.
@@ -124,13 +124,13 @@ class BiT(Model):
         `root`, `stage_1` to `stage_4` (feature maps), `pooled` and `representation` (the same here), `logits`.
         """
         hidden = self.root(images)
-        found = {"root": hidden}
+        named = {"root": hidden}
         for stage in range(len(self.stages)):
-            hidden = found[f"stage_{stage + 1}"] = self.run_stage(hidden, stage=stage)
-        found["pooled"] = found["representation"] = self.pool(hidden)
+            hidden = named[f"stage_{stage + 1}"] = self.run_stage(hidden, stage=stage)
+        named["pooled"] = named["representation"] = self.pool(hidden)
         if self.head is not None:
-            found["logits"] = self.classify(found["pooled"])
-        return found
+            named["logits"] = self.classify(named["pooled"])
+        return named
 
     def last_map(self, images: Tensor) -> Tensor:
         """Return what is averaged: the last stage after norm and ReLU, (B, channels, rows, columns)."""

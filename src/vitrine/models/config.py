@@ -120,8 +120,10 @@ class ViTConfig:
             require_positive(name, getattr(self, name))
         for name in ("depth", "num_branches"):
             require_positive(name, getattr(self, name), most=LARGEST_DEPTH)
-        for name in ("image_size", "patch_size"):
-            require_sizes(name, getattr(self, name))
+        require_sizes("patch_size", self.patch_size)
+        if len(self.image_size) == 2 and min(self.image_size) < 1:
+            require_tiling(self.image_size, self.token_stride)  # its error names the sizes that fit
+        require_sizes("image_size", self.image_size)
         require_choices(self)
         if self.num_classes is not None:
             require_classes(self.num_classes)

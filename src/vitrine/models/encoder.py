@@ -1,4 +1,4 @@
-"""The Transformer encoder of ViT (arXiv:2010.11929, section 3.1, eqs. 2 and 3).
+"""The Transformer encoder of ViT (arXiv:2010.11929, section 3.1): patches of eq. 1, layers of eqs. 2 and 3.
 
 Shapes: B images, N tokens, D width.
 """
@@ -12,6 +12,15 @@ from vitrine.models.dropout import Dropout, StochasticDepth
 from vitrine.models.norms import activation_of, make_norm
 
 MLP_RATIO = 4  # hidden width of the MLP, in widths (Table 1)
+
+
+def cut_patches(images: Tensor, patch_size: tuple[int, int]) -> tuple[Tensor, tuple[int, int]]:
+    """Cut (B, C, height, width) into flat patches (B, N, C x P x P) in raster order, and return their grid."""
+    B, C, height, width = images.shape
+    P, Q = patch_size
+    grid = (height // P, width // Q)
+    pieces = images.reshape(B, C, grid[0], P, grid[1], Q).permute(0, 2, 4, 1, 3, 5)  # (B, GH, GW, C, P, P)
+    return pieces.reshape(B, grid[0] * grid[1], C * P * Q), grid
 
 
 class Mlp(nn.Module):

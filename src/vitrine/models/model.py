@@ -53,11 +53,11 @@ class Model(TimmSurface):
         """Return the feature map that the representation summarises, (B, width, rows, columns)."""
         raise NotImplementedError
 
-    def require_images(self, images: Tensor) -> None:
-        """Refuse what is not a batch of images with the model's channels."""
-        if images.ndim != 4 or images.shape[1] != self.config.channels:
+    def require_image_shape(self, shape: torch.Size) -> None:
+        """Refuse a shape that is not that of a batch of images with the model's channels."""
+        if len(shape) != 4 or shape[1] != self.config.channels:
             raise ConfigError(
-                f"images must be (batch, {self.config.channels}, height, width), got {tuple(images.shape)}"
+                f"images must be (batch, {self.config.channels}, height, width), got {tuple(shape)}"
             )
 
     def is_recomputing(self) -> bool:

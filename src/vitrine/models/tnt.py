@@ -88,7 +88,7 @@ class TNT(Model):
 
     def cut_patches(self, images: Tensor) -> tuple[Tensor, Grid]:
         """Cut images into patches in raster order, each an image of its own: (B x N, C, P, P)."""
-        self.require_images(images)
+        self.require_image_shape(images.shape)
         B, C, height, width = images.shape
         P, Q = self.config.patch_size
         require_tiling((height, width), (P, Q))

@@ -14,12 +14,11 @@ from torch.utils.checkpoint import checkpoint
 from vitrine.errors import ConfigError
 from vitrine.models.config import ViTConfig, require_tiling, with_options
 from vitrine.models.dropout import Dropout
-from vitrine.models.encoder import Block, ParallelBlock, attention_pooling, encoder_layer
+from vitrine.models.encoder import Block, ParallelBlock, attention_pooling, cut_patches, encoder_layer
 from vitrine.models.hmlp_stem import PatchNorm
 from vitrine.models.initialisation import initialise_vit
 from vitrine.models.model import Model, wanted_layers
 from vitrine.models.norms import make_norm
-from vitrine.models.patches import cut_patches
 from vitrine.models.positions import Grid, position_tables
 from vitrine.models.stem_configs import HMlpStemConfig
 from vitrine.models.stems import build_stem
@@ -91,7 +90,7 @@ class ViT(Model):
 
     def run_stem(self, images: Tensor) -> Tensor:
         """Return the input of the patch embedding: a hybrid's feature map, or the images unchanged."""
-        self.require_images(images)
+        self.require_image_shape(images.shape)
         require_tiling((images.shape[2], images.shape[3]), self.config.token_stride)
         maps: Tensor = self.stem(images)
         return maps

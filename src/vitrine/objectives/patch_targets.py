@@ -16,7 +16,7 @@ from vitrine.data.loading.order import Rows
 from vitrine.data.preparing.preprocess import Preprocess
 from vitrine.errors import ConfigError
 from vitrine.models import ModelConfig, ViTConfig
-from vitrine.models.patches import cut_patches
+from vitrine.models.encoder import cut_patches
 from vitrine.objectives.objective import Parts, PartsOf
 
 Target = Literal["mean-color", "downsized-colors", "pixels"]

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from vitrine.models import ViT
-from vitrine.models.patches import cut_patches
+from vitrine.models.encoder import cut_patches
 from vitrine.models.positions import Grid
 from vitrine.objectives.patch_targets import DOWNSIZED, Target, class_colours
 

@@ -79,15 +79,15 @@ def render_scan(report: ScanReport, splits: Mapping[str, Source]) -> str:
 def render_overlap(overlap: Overlap, train: Source, tests: Mapping[str, Source]) -> str:
     """Render the page of `vitrine dedup`, least similar pairs first: those are worth checking."""
     sources = {TRAIN: train, **tests}
-    ordered = sorted(overlap.pairs, key=lambda found: found.pair.similarity)
+    ordered = sorted(overlap.pairs, key=lambda shared: shared.pair.similarity)
     chosen = [*ordered[: 2 * MOST_PAIRS], *ordered[2 * MOST_PAIRS :][-MOST_PAIRS:]]
     return render(
         "pairs.html.j2",
         overlap=overlap,
         address=printable(train.address),
         pairs=[
-            _pair(found.pair, sources) | {"method": found.method}
-            for found in track(chosen, "Drawing pairs of pictures")
+            _pair(shared.pair, sources) | {"method": shared.method}
+            for shared in track(chosen, "Drawing pairs of pictures")
         ],
     )
 

@@ -19,20 +19,20 @@ MOST_TILES = 16
 OUTLIER_COLOUR = "#e5484d"
 
 
-def draw_filters(found: FilterComponents) -> "Figure":
+def draw_filters(filters: FilterComponents) -> "Figure":
     """Draw the components as pictures with their share of the variance (Figure 7, left)."""
-    count = len(found.pictures)
+    count = len(filters.pictures)
     columns = min(COMPONENTS_A_ROW, count)
     rows = -(-count // columns)
     figure = _figure(9, 0.6 + 1.28 * rows)
     for number, axis in enumerate(np.atleast_1d(figure.subplots(rows, columns)).flat):
         axis.set_axis_off()
         if number < count:
-            axis.imshow(found.pictures[number], interpolation="none")
-            axis.set_title(f"{number + 1}:  {100 * found.explained[number]:.1f} %", fontsize=9, pad=3)
+            axis.imshow(filters.pictures[number], interpolation="none")
+            axis.set_title(f"{number + 1}:  {100 * filters.explained[number]:.1f} %", fontsize=9, pad=3)
     figure.suptitle(
         f"First {count} principal components of the filters: "
-        f"{100 * found.explained.sum():.0f} % of their variance",
+        f"{100 * filters.explained.sum():.0f} % of their variance",
         fontsize=11,
     )
     return figure
@@ -59,15 +59,15 @@ def draw_positions(tiles: NDArray[Any], *, title: str) -> "Figure":
     return figure
 
 
-def draw_distance(found: NDArray[Any], *, num_images: int, image_size: tuple[int, int]) -> "Figure":
+def draw_distance(distance: NDArray[Any], *, num_images: int, image_size: tuple[int, int]) -> "Figure":
     """Draw mean attention distance (L, H) by depth, one point per head, and the medians (Figure 7, right)."""
     figure = _figure(8, 4.4)
     axis = figure.subplots()
-    layers, heads = found.shape
+    layers, heads = distance.shape
     depth = np.arange(1, layers + 1)
-    axis.scatter(np.repeat(depth, heads), found.ravel(), s=26, alpha=0.55, color=ACCENT, linewidths=0,
+    axis.scatter(np.repeat(depth, heads), distance.ravel(), s=26, alpha=0.55, color=ACCENT, linewidths=0,
                  label="one head")  # fmt: skip
-    axis.plot(depth, np.median(found, axis=1), color=ACCENT, linewidth=2, label="median of the heads")
+    axis.plot(depth, np.median(distance, axis=1), color=ACCENT, linewidth=2, label="median of the heads")
     axis.set_xlabel("network depth (layer)")
     axis.set_ylabel("mean attention distance (pixels)")
     axis.set_xticks(depth if layers <= 16 else depth[::2])
@@ -160,11 +160,11 @@ def draw_tokens(
     return figure
 
 
-def draw_layers(found: NDArray[Any], *, names: list[str]) -> "Figure":
+def draw_layers(similarity: NDArray[Any], *, names: list[str]) -> "Figure":
     """Draw the similarity of any two layers (L + 1, L + 1)."""
     figure = _figure(6.2, 5.2)
     axis = figure.subplots()
-    shown = axis.imshow(found, vmin=0, vmax=1, origin="lower", interpolation="none")
+    shown = axis.imshow(similarity, vmin=0, vmax=1, origin="lower", interpolation="none")
     step = 1 if len(names) <= 14 else 2
     places = range(0, len(names), step)
     axis.set_xticks(places, names[::step], fontsize=8, rotation=90 if max(map(len, names)) > 3 else 0)

@@ -6,6 +6,7 @@ that need a second per image are estimated by their operations instead.
 
 import statistics
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -219,19 +220,9 @@ def tried_out(
     try:
         with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
             if device.type == "cpu":
-                first = once(even(2))  # slow: memory is allocated and kernels are chosen
-                if even(2) * first > LONGEST_PASS_SECONDS:
-                    return first
-                times = [once(even(2))]
-                end = time.perf_counter() + TRAINING_SECONDS
-                # A new size chooses kernels again: the second pass shows its time.
-                size = even(min(TRAINING_SECONDS / 2 / times[0], MOST_TRAINED))
-                while len(times) < MOST_PASSES and time.perf_counter() < end:
-                    times.append(once(size))
-                return statistics.median(times[2:] or times)
+                return timed_on_cpu(once, even)
             # An accelerator is fast if it is full: as many images as it will have, within the time.
-            rate = SURE_RATE.get(device.type, SURE_RATE["cpu"])
-            size = even(TRAINING_SECONDS * rate / flops)
+            size = even(TRAINING_SECONDS * SURE_RATE.get(device.type, SURE_RATE["cpu"]) / flops)
             once(size)
             return once(size)
     except torch.OutOfMemoryError:
@@ -241,6 +232,20 @@ def tried_out(
         module.train(was_training)
         if device.type == "cuda":
             torch.cuda.empty_cache()
+
+
+def timed_on_cpu(once: Callable[[int], float], even: Callable[[float], int]) -> float:
+    """Return the seconds of one image: `once` times a pass, `even` rounds a size to a possible one."""
+    first = once(even(2))  # slow: memory is allocated and kernels are chosen
+    if even(2) * first > LONGEST_PASS_SECONDS:
+        return first
+    times = [once(even(2))]
+    end = time.perf_counter() + TRAINING_SECONDS
+    # A new size chooses kernels again: the second pass shows its time.
+    size = even(min(TRAINING_SECONDS / 2 / times[0], MOST_TRAINED))
+    while len(times) < MOST_PASSES and time.perf_counter() < end:
+        times.append(once(size))
+    return statistics.median(times[2:] or times)
 
 
 def repeated(batch: Batch, size: int) -> Batch:

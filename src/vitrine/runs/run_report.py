@@ -1,5 +1,6 @@
 """The page of a run, written at its end, when it is stopped, and by `report`."""
 
+import dataclasses
 import importlib.util
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -76,9 +77,7 @@ def write_report(
         with quiet():
             loaded = load(folder.model)
         score = scored(loaded, splits[VALIDATION], outputs, device=device, workers=workers)
-    accuracy = None if score is None else score.accuracy
-    num_images = 0 if score is None else score.figures.num_images
-    interval = None if accuracy is None else wilson_interval(accuracy, num_images)
+    interval = interval_of(score)
     file = None
     if this_rank()[0] == 0:
         page = render_run(
@@ -90,18 +89,28 @@ def write_report(
             notes=notes,
         )
         file = write_page(out or folder.report_file, page)
-    return RunReport(
-        folder=folder.path,
-        file=file,
-        steps=account.steps,
-        accuracy=accuracy,
-        interval=interval,
-        num_images=num_images,
-        mean_average_precision=None if score is None else score.mean_average_precision,
-        worst=() if score is None else tuple(score.worst_classes[:MOST_WORST]),
-        worst_by="f1" if score is None else score.class_measure,
-        mistakes=() if score is None else score.mistakes(MOST_MISTAKES),
-        notes=tuple(notes),
+    report = RunReport(folder=folder.path, file=file, steps=account.steps, notes=tuple(notes))
+    return report if score is None else with_score(report, score)
+
+
+def interval_of(score: SplitScore | None) -> tuple[float, float] | None:
+    """Return the 95 % interval of the accuracy, where it was measured."""
+    if score is None or score.accuracy is None:
+        return None
+    return wilson_interval(score.accuracy, score.figures.num_images)
+
+
+def with_score(report: RunReport, score: SplitScore) -> RunReport:
+    """Add what was measured on the validation split."""
+    return dataclasses.replace(
+        report,
+        accuracy=score.accuracy,
+        interval=interval_of(score),
+        num_images=score.figures.num_images,
+        mean_average_precision=score.mean_average_precision,
+        worst=tuple(score.worst_classes[:MOST_WORST]),
+        worst_by=score.class_measure,
+        mistakes=score.mistakes(MOST_MISTAKES),
     )
 
 

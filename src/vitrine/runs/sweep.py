@@ -3,6 +3,7 @@
 import copy
 import dataclasses
 import math
+from collections.abc import Mapping
 from typing import TypeAlias
 
 from vitrine.errors import ConfigError, TryOption, TryVerb
@@ -53,19 +54,26 @@ def sweep_run(
         scores = {
             rate: try_rate(rate, start, data, recipe, execution=execution, output=output) for rate in rates
         }
-    # A small held-out set has many ties in accuracy: the loss decides them.
-    best = max(scores, key=lambda rate: scores[rate])
-    if scores[best] == NOT_FINITE:
-        raise NotFiniteError(
-            f"the loss was NaN or infinity with each of the learning rates {listed}; try lower ones or a longer "
-            "warm-up",
-            advice=[TryOption("set", "to choose the rates", "sweep=[1e-5,3e-5]")],
-        )
+    best = best_rate(scores)
     notice(f"Training on all images with learning rate {best:g}")
     whole = with_held_out(data)
     # Epochs are now passes over all images.
     final = with_rate(best, recipe).with_steps_for(len(whole.train))
     return train_run(start, whole, final, execution=execution, output=output)
+
+
+def best_rate(scores: Mapping[float, Score]) -> float:
+    """Return the learning rate with the best score; refuse to go on where none could be trained with."""
+    # A small held-out set has many ties in accuracy: the loss decides them.
+    best = max(scores, key=lambda rate: scores[rate])
+    if scores[best] == NOT_FINITE:
+        listed = ", ".join(f"{rate:g}" for rate in scores)
+        raise NotFiniteError(
+            f"the loss was NaN or infinity with each of the learning rates {listed}; try lower ones or a longer "
+            "warm-up",
+            advice=[TryOption("set", "to choose the rates", "sweep=[1e-5,3e-5]")],
+        )
+    return best
 
 
 def require_sweep(recipe: Recipe, data: RunData) -> None:

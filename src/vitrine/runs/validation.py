@@ -19,7 +19,7 @@ from vitrine.data.preparing.preprocess import Preprocess
 from vitrine.data.sources.source import NO_LABEL, Source, Subset
 from vitrine.errors import DataError
 from vitrine.evaluation.feature_statistics import collapse_warning, effective_rank, spread
-from vitrine.evaluation.outputs import Outputs, collect_outputs
+from vitrine.evaluation.outputs import Outputs, run_model
 from vitrine.evaluation.probes import nearest_neighbours
 from vitrine.models.dropout import image_keys, randomness_of
 from vitrine.objectives.objective import PartsOf
@@ -69,9 +69,10 @@ class SplitValidation:
     def logits(self, module: nn.Module) -> tuple[Tensor, Tensor]:
         """Return the logits (N, K) of all images and their labels: (N,), or flags (N, K) with several per image."""
         with quiet():
-            outputs = collect_outputs(
+            outputs = run_model(
                 module, self.source, preprocess=self.preprocess, batch_size=self.batch_size,
                 num_workers=self.workers, device=self.processes.device, is_sharded=self.is_sharded,
+                requires_finite=False,
             )  # fmt: skip
         if outputs.failures:
             raise DataError(f"cannot read a validation image: {next(iter(outputs.failures.values()))}")

@@ -1,7 +1,9 @@
 """Write the notices of a run to its log, and pass them on to the current listener."""
 
 import contextlib
-from collections.abc import Iterator, Sequence
+import dataclasses
+import re
+from collections.abc import Iterator, Mapping, Sequence, Sized
 from contextlib import contextmanager
 from datetime import datetime
 from typing import TextIO
@@ -45,8 +47,10 @@ class LogFile:
             self._then.notice(text, advice)
 
     def present(self, record: object) -> None:
-        """Write a record as text, and pass it on."""
-        self.write(str(record))
+        """Write a record as one line per field, and pass it on."""
+        self.write(
+            "\n".join([f"{_words(type(record).__name__)}:", *(f"  {line}" for line in fields_of(record))])
+        )
         if self._then is not None:
             self._then.present(record)
 
@@ -74,3 +78,34 @@ def logged_to(run: RunFolder, *, is_first: bool = True) -> Iterator[None]:
     finally:
         with contextlib.suppress(OSError):
             file.close()
+
+
+def fields_of(record: object) -> Iterator[str]:
+    """Yield one line per field of a record, such as `image size: 224, 224`; fields without a value are left out."""
+    if not dataclasses.is_dataclass(record):
+        yield str(record)
+        return
+    for field in dataclasses.fields(record):
+        value, name = getattr(record, field.name), _words(field.name)
+        if dataclasses.is_dataclass(value) and "__str__" not in type(value).__dict__:
+            yield f"{name}:"
+            yield from (f"  {line}" for line in fields_of(value))
+        elif text := _text(value):
+            yield f"{name}: {text}"
+
+
+def _text(value: object) -> str:
+    if value is None or value is False or (isinstance(value, Sized) and not len(value)):
+        return ""
+    if isinstance(value, int | float):
+        return "yes" if value is True else f"{value:,}" if isinstance(value, int) else f"{value:,.6g}"
+    if isinstance(value, Mapping):
+        return ", ".join(f"{key} {_text(one)}" for key, one in value.items())
+    if isinstance(value, tuple | list):
+        return ", ".join(_text(one) or "none" for one in value)
+    return str(value)
+
+
+def _words(name: str) -> str:
+    """Write the name of a class or a field as words: `RunPlan` is `Run plan`, `num_images` is `num images`."""
+    return re.sub(r"(?<=[a-z])([A-Z])", lambda match: f" {match[1].lower()}", name).replace("_", " ")

@@ -15,7 +15,7 @@ try:
 
     from vitrine.serving.picture_routes import add_picture_routes
     from vitrine.serving.responses import add_error_handlers
-    from vitrine.serving.status_routes import add_content_routes, add_health_routes
+    from vitrine.serving.status_routes import add_content_routes, add_health_routes, add_run_route
 except ImportError:
     raise MissingExtraError("fastapi", extra="serve", purpose="serving a model") from None
 
@@ -42,6 +42,7 @@ def create_app(
     )
     add_picture_routes(app, service)
     add_content_routes(app, service)
+    add_run_route(app, service)
     add_health_routes(app, service)
     pages = add_page(app)
     add_error_handlers(app)

@@ -120,12 +120,10 @@ def open_models(
         )
     slots: list[ModelSlot] = []
     for source in map(str, sources):
-        folder = run_folder(source)
-        run = None if folder is None else LiveRun(folder)
-        name = run.name if run is not None else name_of(source)
+        run, name = named_source(source)
         slots.append(
             ModelSlot(
-                name=f"{name} (2)" if name in {other.name for other in slots} else name,
+                name=f"{name} (2)" if slots and slots[0].name == name else name,
                 source=source,
                 run=run,
                 is_first=not slots,
@@ -145,6 +143,13 @@ def open_models(
         awaited=tuple(slot for slot, served in opened if served is None),
         run=next((slot.run for slot in slots if slot.run is not None), None),
     )
+
+
+def named_source(source: str) -> tuple[LiveRun | None, str]:
+    """Return the training run that a source is, if it is one, and the name to serve it under."""
+    folder = run_folder(source)
+    run = None if folder is None else LiveRun(folder)
+    return run, name_of(source) if run is None else run.name
 
 
 def run_folder(source: str) -> Path | None:

@@ -1,6 +1,7 @@
 """The routes that take a picture: /predict, /embed, /explain."""
 
 import asyncio
+import functools
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Annotated, Any
 
@@ -18,6 +19,13 @@ from vitrine.serving.uploads import read_upload
 PICTURE_TYPES = ("image/jpeg", "image/png", "image/webp", "application/octet-stream")
 ModelName = Annotated[
     str | None, Query(max_length=200, description="Name of the model [default: the first one].")
+]
+LayerNumbers = Annotated[
+    str,
+    Query(
+        pattern=r"^(all|last|[0-9]{1,3}(,[0-9]{1,3}){0,63})$",
+        description="all, last, or layer numbers from 0, separated by commas.",
+    ),
 ]
 _BINARY = {"schema": {"type": "string", "format": "binary"}}
 UPLOAD: dict[str, Any] = {
@@ -41,25 +49,7 @@ UPLOAD: dict[str, Any] = {
 def add_picture_routes(app: FastAPI, service: Service) -> None:
     """Add the routes that take a picture."""
 
-    async def respond(
-        request: Request, model: str | None, compute: Callable[[ServedModel, bytes], Coroutine[Any, Any, Any]]
-    ) -> JSONResponse:
-        with service.admission.upload() as upload:
-            served = service.find(model)
-            data = await read_upload(request.stream(), request.headers, limits=service.limits, upload=upload)
-            with service.admission.request():
-                return CompactJSON(await unless_disconnected(request, compute(served, data)))
-
-    def picture_route(path: str, result: type[BaseModel]) -> Callable[..., Any]:
-        return app.post(
-            path,
-            response_model=result,
-            response_description="The result.",
-            responses=refusal_docs(*REFUSALS),
-            openapi_extra=UPLOAD,
-        )
-
-    @picture_route("/predict", schemas.Predicted)
+    @picture_route(app, "/predict", schemas.Predicted)
     async def predict(
         request: Request,
         model: ModelName = None,
@@ -67,36 +57,49 @@ def add_picture_routes(app: FastAPI, service: Service) -> None:
         logits: Annotated[bool, Query(description="Include all logits.")] = False,
     ) -> Response:
         """Classify a picture: its most likely classes with their probabilities."""
+        compute = functools.partial(service.predict, top=top, with_logits=logits)
+        return await respond(request, service, model, compute)
 
-        async def compute(served: ServedModel, data: bytes) -> Any:
-            return await service.predict(served, data, top=top, with_logits=logits)
-
-        return await respond(request, model, compute)
-
-    @picture_route("/embed", schemas.Embedded)
+    @picture_route(app, "/embed", schemas.Embedded)
     async def embed(request: Request, model: ModelName = None) -> Response:
         """Compute the features of a picture: the input of the classification head."""
-        return await respond(request, model, service.embed)
+        return await respond(request, service, model, service.embed)
 
-    @picture_route("/explain", schemas.Explained)
+    @picture_route(app, "/explain", schemas.Explained)
     async def explain(
         request: Request,
         model: ModelName = None,
-        layers: Annotated[
-            str,
-            Query(
-                pattern=r"^(all|last|[0-9]{1,3}(,[0-9]{1,3}){0,63})$",
-                description="all, last, or layer numbers from 0, separated by commas.",
-            ),
-        ] = "last",
+        layers: LayerNumbers = "last",
         matrix: Annotated[bool, Query(description="Include the attention between all patches.")] = False,
     ) -> Response:
         """Show what the model attends to in a picture: attention maps, rollout and attention distance."""
+        compute = functools.partial(service.explain, layers=layers, with_matrix=matrix)
+        return await respond(request, service, model, compute)
 
-        async def compute(served: ServedModel, data: bytes) -> Any:
-            return await service.explain(served, data, layers=layers, with_matrix=matrix)
 
-        return await respond(request, model, compute)
+def picture_route(app: FastAPI, path: str, result: type[BaseModel]) -> Callable[..., Any]:
+    """Return the decorator of a route that takes a picture and answers with `result`."""
+    return app.post(
+        path,
+        response_model=result,
+        response_description="The result.",
+        responses=refusal_docs(*REFUSALS),
+        openapi_extra=UPLOAD,
+    )
+
+
+async def respond(
+    request: Request,
+    service: Service,
+    model: str | None,
+    compute: Callable[[ServedModel, bytes], Coroutine[Any, Any, Any]],
+) -> JSONResponse:
+    """Read the picture within the limits and answer with what is computed from it."""
+    with service.admission.upload() as upload:
+        served = service.find(model)
+        data = await read_upload(request.stream(), request.headers, limits=service.limits, upload=upload)
+        with service.admission.request():
+            return CompactJSON(await unless_disconnected(request, compute(served, data)))
 
 
 async def unless_disconnected(request: Request, work: Coroutine[Any, Any, Any]) -> Any:

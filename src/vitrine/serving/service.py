@@ -114,8 +114,10 @@ class Service:
             )
         logits = await self._computed(served, data, served.logits)
         [answers] = served.predictor.best(logits[None], top=top)
+        [labels] = served.predictor.applying(logits[None])
         return {
             "model": served.name,
+            "labels": None if labels is None else list(labels),
             "answers": [
                 {"label": answer.label, "number": answer.number, "probability": answer.probability}
                 for answer in answers
@@ -185,6 +187,10 @@ class Service:
                     result.set_exception(refusal_of(error) if isinstance(error, DataError) else error)
 
         self.decoders.submit(attempt, decode_if_small)
+        return await self._within_time(result)
+
+    async def _within_time(self, result: Future[Any]) -> Any:
+        """Wait for a result; cancelling this cancels it."""
         try:
             async with asyncio.timeout(self.limits.answer_seconds):
                 return await asyncio.wrap_future(result)

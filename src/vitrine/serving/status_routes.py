@@ -15,7 +15,7 @@ from vitrine.version import __version__
 
 
 def add_content_routes(app: FastAPI, service: Service) -> None:
-    """Add the routes that describe what is served: the models, their figures, a run's records."""
+    """Add the routes that describe what is served: the models and their figures."""
 
     @app.get("/models", response_model=schemas.Served, responses=refusal_docs(401))
     async def models() -> Response:
@@ -39,6 +39,10 @@ def add_content_routes(app: FastAPI, service: Service) -> None:
         """Return a model's embedding filters and the similarity of its position embeddings."""
         served = service.find(model)
         return CompactJSON({"model": served.name, **await service.in_thread(served.figures)})
+
+
+def add_run_route(app: FastAPI, service: Service) -> None:
+    """Add the route to the records of a training run."""
 
     @app.get("/run", response_model=schemas.Run, responses=refusal_docs(401, 404, 422))
     async def run(

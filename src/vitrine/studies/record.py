@@ -1,6 +1,5 @@
 """What a study consists of: runs, each a frozen record with its recipe, and a rule that compares their results."""
 
-import dataclasses
 import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -9,15 +8,19 @@ from typing import Any, Literal
 
 from vitrine.models.config import ModelConfig
 from vitrine.recipes import Recipe
-from vitrine.recipes.recipe import as_values
 from vitrine.reports.charts import Chart
 from vitrine.studies.results import Results
+from vitrine.studies.run_keys import later_fields, settings_of
 from vitrine.studies.scales import Scale
 from vitrine.studies.verdicts import Finding
 
 Role = Literal["measured", "preparation"]
 Work = Literal["training", "speed"]
 Use = Literal["weights", "teacher"]
+# The fields of a run that its key depends on, beside model and recipe (`vitrine.studies.run_keys`).
+KEY_FIELDS = (
+    "study", "group", "seed", "settings", "data", "num_images", "after", "keeps_positions", "probes", "role", "work",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,15 +77,14 @@ class Run:
     def key(self, fingerprints: Mapping[str, str], *, before: str = "") -> str:
         """Hash everything that decides the result, the data and the run before it included."""
         values = {
-            **dataclasses.asdict(self),
-            "recipe": as_values(self.recipe),
+            **{name: getattr(self, name) for name in KEY_FIELDS},
+            **later_fields(self, (*KEY_FIELDS, "model", "recipe")),
+            **settings_of(self.model, self.recipe),
             "data_is": fingerprints.get(self.data, ""),
             "before": before,
         }
         if self.probes:
             values["target_is"] = fingerprints.get("target0", "")
-        # A claim is a sentence; rewording it changes no result.
-        values["recipe"].pop("claim")
         return hash_of(values)
 
 

@@ -25,22 +25,22 @@ class Muon(torch.optim.Optimizer):
     @torch.no_grad()
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
         """Update every parameter; change nothing if `found_inf` flags a gradient with NaN or infinity."""
-        found = getattr(self, "found_inf", None)
+        is_bad = getattr(self, "found_inf", None)
         for group in self.param_groups:
             parameters = [p for p in group["params"] if p.grad is not None]
             if parameters and group["is_matrix"]:
-                self._step_matrices(group, parameters, found)
+                self._step_matrices(group, parameters, is_bad)
             elif parameters:
-                self._step_others(group, parameters, found)
+                self._step_others(group, parameters, is_bad)
 
-    def _step_matrices(self, group: dict[str, Any], parameters: list[Tensor], found: Tensor | None) -> None:
+    def _step_matrices(self, group: dict[str, Any], parameters: list[Tensor], is_bad: Tensor | None) -> None:
         by_shape: dict[torch.Size, list[Tensor]] = {}
         for parameter in parameters:
             by_shape.setdefault(parameter.shape, []).append(parameter)
         for shape, alike in by_shape.items():
             gradients = torch.stack([p.grad for p in alike if p.grad is not None])
-            if found is not None:  # zeros if anything is NaN or infinity, so that no state is spoilt
-                gradients = torch.where(found > 0, 0.0, gradients)
+            if is_bad is not None:  # zeros if anything is NaN or infinity, so that no state is spoilt
+                gradients = torch.where(is_bad > 0, 0.0, gradients)
             momenta = [self._buffer(parameter, "momentum") for parameter in alike]
             torch._foreach_lerp_(momenta, list(gradients), 1 - group["momentum"])
             ahead = gradients.lerp(torch.stack(momenta), group["momentum"])  # Nesterov's look ahead
@@ -48,11 +48,11 @@ class Muon(torch.optim.Optimizer):
             scale = 0.2 * max(shape) ** 0.5
             changes = orthogonalised(ahead).to(gradients.dtype) * scale
             changes = changes.add(torch.stack(alike), alpha=group["weight_decay"])
-            if found is not None:
-                changes = torch.where(found > 0, 0.0, changes)
+            if is_bad is not None:
+                changes = torch.where(is_bad > 0, 0.0, changes)
             torch._foreach_sub_(alike, list(changes * group["lr"]))  # a rate may be a tensor
 
-    def _step_others(self, group: dict[str, Any], parameters: list[Tensor], found: Tensor | None) -> None:
+    def _step_others(self, group: dict[str, Any], parameters: list[Tensor], is_bad: Tensor | None) -> None:
         first, second = group["betas"]
         adamw(
             parameters,
@@ -62,7 +62,7 @@ class Muon(torch.optim.Optimizer):
             [],
             [self._buffer(parameter, "step", shape=()) for parameter in parameters],
             fused=True,
-            found_inf=found,
+            found_inf=is_bad,
             amsgrad=False,
             beta1=first,
             beta2=second,

@@ -151,11 +151,11 @@ class DecoupledSGD(torch.optim.SGD):
     @torch.no_grad()
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
         """Decay, then step; change nothing if `found_inf` flags a gradient with NaN or infinity."""
-        found = getattr(self, "found_inf", None)
+        is_bad = getattr(self, "found_inf", None)
         for group in self.param_groups:
             if group["decoupled_decay"]:
                 factor = 1 - group["lr"] * group["decoupled_decay"]
-                kept = factor if found is None else torch.where(found > 0, 1.0, factor)
+                kept = factor if is_bad is None else torch.where(is_bad > 0, 1.0, factor)
                 for parameter in group["params"]:
                     parameter.mul_(kept)
         super().step(closure)

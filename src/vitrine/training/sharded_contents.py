@@ -126,8 +126,8 @@ class _ContentsUnpickler(pickle._Unpickler):
 def _fields(record: Any, name: str) -> dict[str, Any]:
     """Return the fields of a record that stands for the class called `name`."""
     if not isinstance(record, _Record) or record.name != name:
-        found = record.name if isinstance(record, _Record) else type(record).__name__
-        raise CheckpointError(f"it holds {found} where {name} belongs")
+        kind = record.name if isinstance(record, _Record) else type(record).__name__
+        raise CheckpointError(f"it holds {kind} where {name} belongs")
     return dict(record.fields)
 
 

@@ -89,14 +89,14 @@ class TrainingState:
 
     def tensors(self) -> dict[str, Tensor]:
         """Return every tensor under a name with its owner as prefix."""
-        found = {f"model.{name}": value for name, value in self.model.state_dict().items()}
+        tensors = {f"model.{name}": value for name, value in self.model.state_dict().items()}
         for parameter, name in parameter_names(self.optimizer):
             for key, value in self.optimizer.state.get(parameter, {}).items():
                 if isinstance(value, Tensor):
-                    found[f"optimizer.{name}:{key}"] = value
+                    tensors[f"optimizer.{name}:{key}"] = value
         if self.averages is not None:
-            found |= {f"averages.{name}": value for name, value in self.averages.weights.items()}
-        return found
+            tensors |= {f"averages.{name}": value for name, value in self.averages.weights.items()}
+        return tensors
 
 
 def num_bytes(tensors: dict[str, Tensor]) -> int:

@@ -164,8 +164,9 @@ def test_the_nearest_name_is_the_one_meant() -> None:
     ("options", "sentence"),
     [
         ({"image_size": 230}, "must be a multiple of the patch stride 16, got 230; nearest that fit: 224 and 240"),
+        ({"image_size": 0}, "must be a multiple of the patch stride 16, got 0; nearest that fit: 16"),
+        ({"image_size": (-5, 40)}, "nearest that fit: 16x32 and 16x48"),
         ({"image_size": (224, 230)}, "got 224x230; nearest that fit: 224 and 224x240"),
-        ({"image_size": 0}, "image_size must be at least 1, got 0"),
         ({"width": 770}, "width must be a multiple of num_heads, got 770 and 12; nearest num_heads that fit: 11 and"),
         ({"num_classes": 0}, "num_classes must be at least 1, got 0; None builds no head"),
         ({"num_heads": 0}, "num_heads must be at least 1, got 0"),

@@ -5,7 +5,7 @@ import torch
 from unit.objectives.test_masked_autoencoder import SMALL
 from unit.objectives.test_masked_patches import pixels, small_vit
 
-from vitrine.models.patches import cut_patches
+from vitrine.models.encoder import cut_patches
 from vitrine.objectives.masked_autoencoder import MaskedAutoencoder
 from vitrine.objectives.masked_patches import MaskedPatches, MaskedPatchesObjective
 from vitrine.objectives.patch_targets import (

@@ -48,14 +48,14 @@ def test_every_validation_image_is_scored_once_per_evaluation_and_not_again_for_
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     collected = []
-    collect = outputs.collect_outputs
+    run_model = outputs.run_model
 
     def counting(model: object, source: object, **options: object) -> outputs.Outputs:
         collected.append(len(source))  # type: ignore[arg-type]
-        return collect(model, source, **options)  # type: ignore[arg-type]
+        return run_model(model, source, **options)  # type: ignore[arg-type]
 
-    monkeypatch.setattr("vitrine.runs.validation.collect_outputs", counting)
-    monkeypatch.setattr("vitrine.evaluation.outputs.collect_outputs", counting)
+    monkeypatch.setattr("vitrine.runs.validation.run_model", counting)
+    monkeypatch.setattr("vitrine.runs.run_report.run_model", counting)
     result = trained(tmp_path / "run")
     assert collected == [12, 12]  # steps 2 and 4
     assert result.report is not None

@@ -1,12 +1,13 @@
 """What a run says is kept, and still reaches whoever listens."""
 
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from vitrine.errors import ConfigError
 from vitrine.runtime.log_file import LogFile, logged_to
-from vitrine.runtime.progress import announced, listening, notice
+from vitrine.runtime.progress import announced, listening, notice, present
 from vitrine.runtime.run_folder import RunFolder
 
 
@@ -63,3 +64,36 @@ def test_a_full_disk_silences_the_log_and_nobody_else() -> None:
     with listening(LogFile(Path("/dev/full").open("a", buffering=1), then=heard)):
         say_something()
     assert heard.words[0] == "Here we go" and heard.words[-1] == "end"
+
+
+@dataclass(frozen=True)
+class Schedule:
+    total_steps: int
+
+
+@dataclass(frozen=True)
+class RunPlan:
+    model: str
+    num_images: dict[str, int]
+    image_size: tuple[int, int]
+    schedule: Schedule
+    folder: RunFolder
+    teacher: str | None = None
+    is_evaluated: bool = True
+
+
+def test_a_plan_is_logged_as_one_line_per_field_that_has_a_value(tmp_path: Path) -> None:
+    plan = RunPlan("ViT-Ti/16", {"train": 1200, "val": 30}, (32, 48), Schedule(2000), RunFolder(Path("run")))
+    with logged_to(RunFolder(tmp_path)):
+        present(plan)
+    first, *lines = (tmp_path / "log.txt").read_text().splitlines()
+    assert first.endswith("Run plan:")
+    assert lines == [
+        "  model: ViT-Ti/16",
+        "  num images: train 1,200, val 30",
+        "  image size: 32, 48",
+        "  schedule:",
+        "    total steps: 2,000",
+        "  folder: run",
+        "  is evaluated: yes",
+    ]

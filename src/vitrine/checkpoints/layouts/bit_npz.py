@@ -89,10 +89,10 @@ class BiTNpzLayout:
 
 def recognise(index: Index) -> BiTNpzLayout | None:
     """Locate BiT's root under any prefix, and recognise how the convolutions are numbered."""
-    found = re.compile(
+    pattern = re.compile(
         rf"(?P<prefix>.*?)(?P<folder>root_block|block\d+/.*)/(?P<conv>{CONV}(?:_\d+)?)/kernel$"
     )
-    matches = [match for name in index if (match := found.match(name))]
+    matches = [match for name in index if (match := pattern.match(name))]
     root = next((match for match in matches if match["folder"] == "root_block"), None)
     if root is None:
         return None

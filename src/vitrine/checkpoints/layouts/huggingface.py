@@ -90,7 +90,7 @@ class HuggingFaceLayout:
         options, notes = self.read_head(index, hints, width=width)
         registers = index.get(f"{embeddings}register_tokens")
         is_distilled = f"{embeddings}distillation_token" in index
-        found = vit_config(
+        described = vit_config(
             index,
             hints,
             patch_kernel=index[f"{embeddings}patch_embeddings.projection.weight"].shape,
@@ -108,7 +108,7 @@ class HuggingFaceLayout:
             position_resampling="bicubic",
             **options,
         )
-        return Configured(found.config, (*found.notes, *notes))
+        return Configured(described.config, (*described.notes, *notes))
 
     def read_head(self, index: Index, hints: Hints, *, width: int) -> tuple[dict[str, Any], tuple[str, ...]]:
         """Recognise head and representation layer: the pooler counts only if no classifier ignores it."""

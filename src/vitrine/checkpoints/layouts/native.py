@@ -41,17 +41,7 @@ class NativeLayout:
             return bit_config(
                 hints, units=units, root_width=width, channels=channels, num_classes=num_classes
             )
-        of_parts = (
-            "positions.0.rows",
-            "positions.1.table",
-            "patch_norm.weight",
-            "blocks.0.branches.0.norm_1.weight",
-        )
-        if any(name in index for name in of_parts) or "norm.bias" not in index:
-            raise CheckpointError(
-                f"{hints.path} holds positions, blocks or norms of a kind that its names do not tell whole; "
-                "the config.json that was saved with it is needed"
-            )
+        require_known_parts(index, hints)
         kernel = shape_of(index, "patch_projection.weight", hints=hints, axes=4)
         stem: StemConfig | None = None
         channels = kernel[1]
@@ -149,3 +139,18 @@ def empty_model(config: ModelConfig) -> Model:
     """Build a model on the meta device: shapes, no memory."""
     with torch.device("meta"):
         return build(config)
+
+
+def require_known_parts(index: Index, hints: Hints) -> None:
+    """Refuse positions, blocks or norms of a kind that the names of tensors do not determine."""
+    of_parts = (
+        "positions.0.rows",
+        "positions.1.table",
+        "patch_norm.weight",
+        "blocks.0.branches.0.norm_1.weight",
+    )
+    if any(name in index for name in of_parts) or "norm.bias" not in index:
+        raise CheckpointError(
+            f"{hints.path} holds positions, blocks or norms of a kind that its names do not tell whole; "
+            "the config.json that was saved with it is needed"
+        )

@@ -95,7 +95,7 @@ class OnnxFile:
 
 def read_metadata(path: Path) -> dict[str, str]:
     """Return the file's metadata (ModelProto.metadata_props)."""
-    found = {}
+    metadata = {}
     try:
         with path.open("rb") as file:
             content = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
@@ -104,18 +104,18 @@ def read_metadata(path: Path) -> dict[str, str]:
                 words = {
                     key: str(part, "utf-8") for key, part in fields(value) if isinstance(part, memoryview)
                 }
-                found[words[1]] = words.get(2, "")
+                metadata[words[1]] = words.get(2, "")
     except (ValueError, IndexError, KeyError, OSError) as error:
         raise CheckpointError(f"{path} is cut off or no ONNX file ({error})") from None
-    return found
+    return metadata
 
 
 def name_parameters(initialisers: dict[str, Initialiser], nodes: list[Node]) -> dict[str, Stored]:
     """Give every stored matrix its parameter's name, without the exporter's prefix."""
     named = {
-        name.removeprefix("model."): Stored((found,))
-        for name, found in initialisers.items()
-        if not name.startswith("onnx::") and found.dtype in DTYPES
+        name.removeprefix("model."): Stored((initialiser,))
+        for name, initialiser in initialisers.items()
+        if not name.startswith("onnx::") and initialiser.dtype in DTYPES
     }
     for node in nodes:
         scope = re.fullmatch(r"/?(.+)/MatMul", node.name)
@@ -199,28 +199,28 @@ def read_graph(content: memoryview) -> tuple[dict[str, Initialiser], list[Node]]
             if part == 1 and isinstance(inner, memoryview):  # GraphProto.node
                 nodes.append(read_node(inner))
             elif part == 5 and isinstance(inner, memoryview):  # GraphProto.initializer
-                found = read_initialiser(inner)
-                initialisers[found.name] = found
+                initialiser = read_initialiser(inner)
+                initialisers[initialiser.name] = initialiser
     return initialisers, nodes
 
 
 def read_initialiser(content: memoryview) -> Initialiser:
     """Read a TensorProto: dims 1, data_type 2, float_data 4, name 8, raw_data 9."""
-    found, dims = Initialiser(), []
+    initialiser, dims = Initialiser(), []
     for number, value in fields(content):
         if isinstance(value, memoryview):
             if number == 8:
-                found.name = str(value, "utf-8")
+                initialiser.name = str(value, "utf-8")
             elif number in (4, 9):
-                found.data = value
+                initialiser.data = value
             elif number == 1:
                 dims += unpack_varints(value)
         elif number == 1:
             dims.append(value)
         elif number == 2:
-            found.dtype = value
-    found.shape = tuple(dims)
-    return found
+            initialiser.dtype = value
+    initialiser.shape = tuple(dims)
+    return initialiser
 
 
 def read_node(content: memoryview) -> Node:

@@ -189,10 +189,10 @@ def read_header(file: IO[bytes], *, path: Path, size: int) -> tuple[dict[str, An
 
 def read_metadata(header: dict[str, Any], *, path: Path) -> dict[str, str]:
     """Remove the metadata from the header and return it."""
-    found = header.pop("__metadata__", {})
-    if not isinstance(found, dict) or not all(isinstance(word, str) for word in found.values()):
+    metadata = header.pop("__metadata__", {})
+    if not isinstance(metadata, dict) or not all(isinstance(word, str) for word in metadata.values()):
         raise CheckpointError(f"{path} is damaged: its __metadata__ is not an object of words")
-    return found
+    return metadata
 
 
 def read_index(

@@ -46,10 +46,10 @@ class TorchFile:
 
     def __init__(self, path: Path) -> None:
         self.path, self.metadata = path, {}
-        found = find_tensors(unpickle(path))
-        if not found:
+        tensors = find_tensors(unpickle(path))
+        if not tensors:
             raise CheckpointError(f"{path} holds no tensors; a state dict is needed")
-        self._tensors = without_wrappers(found)
+        self._tensors = without_wrappers(tensors)
         self.index: Index = {
             name: Spec(tuple(tensor.shape), tensor.dtype) for name, tensor in self._tensors.items()
         }
@@ -89,15 +89,15 @@ def unpickle(path: Path) -> Any:
         raise CheckpointError(f"{path} is cut off or damaged ({first}); download or copy it again") from None
 
 
-def find_tensors(found: Any) -> dict[str, Tensor]:
+def find_tensors(content: Any) -> dict[str, Tensor]:
     """Return the state dict inside a training script's checkpoint."""
-    if not isinstance(found, Mapping):
+    if not isinstance(content, Mapping):
         return {}
     for nest in NESTS:
-        inner = find_tensors(found.get(nest))
+        inner = find_tensors(content.get(nest))
         if inner:
             return inner
-    return {str(name): value for name, value in found.items() if isinstance(value, Tensor)}
+    return {str(name): value for name, value in content.items() if isinstance(value, Tensor)}
 
 
 def without_wrappers(tensors: dict[str, Tensor]) -> dict[str, Tensor]:

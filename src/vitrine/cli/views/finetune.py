@@ -86,8 +86,8 @@ def lines_without_labels(result: TrainingResult) -> Iterator[Line]:
     numbers = {name: value for name, value in result.evaluation.items() if name != "collapsed"}
     measured = ", ".join(f"{name.replace('_', ' ')} {value:.4g}" for name, value in numbers.items())
     images = counted(result.num_validation, "validation image")
-    found = f"on {images}: {measured}" if measured else "nothing was held out, so there is no evaluation"
-    yield f"Trained with objective {result.objective} for {counted(result.steps, 'step')}; {found}"
+    evaluation = f"on {images}: {measured}" if measured else "nothing was held out, so there is no evaluation"
+    yield f"Trained with objective {result.objective} for {counted(result.steps, 'step')}; {evaluation}"
     yield Wrote(result.model, "weights, preprocessing, no head yet")
     yield Next("finetune", ("DATA",), {"model": result.folder})
     yield Next("fewshot", (result.folder, "DATA"))

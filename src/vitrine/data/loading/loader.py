@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Literal, Self
+from typing import Self
 
 import numpy as np
 import torch
@@ -23,12 +23,12 @@ from vitrine.data.loading.nvjpeg import Rendered
 from vitrine.data.loading.order import Rows, check_batch, evaluation_rows, training_rows
 from vitrine.data.loading.workers import (
     Failures,
-    ProcessWorkers,
     Task,
-    ThreadWorkers,
     Ticket,
+    WorkerKind,
     fill,
     one_thread,
+    start_workers,
 )
 from vitrine.data.preparing.training_view import Numbers, View
 from vitrine.data.randomness import uniforms
@@ -37,7 +37,6 @@ from vitrine.errors import ConfigError, DataError
 from vitrine.runtime.devices import copy_to_device
 from vitrine.runtime.progress import notice
 
-WorkerKind = Literal["threads", "processes"]
 # Images per task of a worker: few enough to divide a batch evenly, enough to be worth a message.
 _CHUNK = 8
 
@@ -84,13 +83,8 @@ class Loader:
         device_share: float = 0.0,
         repeats: int = 1,
     ) -> None:
-        if num_workers < 0 or prefetch_batches < 1:
-            raise ConfigError(
-                f"num_workers must be 0 or more and prefetch_batches 1 or more, "
-                f"got {num_workers} and {prefetch_batches}"
-            )
-        if worker_kind not in ("threads", "processes"):
-            raise ConfigError(f"worker_kind must be threads or processes, got {worker_kind!r}")
+        if prefetch_batches < 1:
+            raise ConfigError(f"prefetch_batches must be 1 or more, got {prefetch_batches}")
         if not 0 <= device_share <= 1:
             raise ConfigError(f"device_share must be from 0 to 1, got {device_share}")
         check_batch(batch_size, rank=rank, world_size=world_size)
@@ -105,17 +99,10 @@ class Loader:
         self._has_warned = False
         # First, as it may refuse: otherwise processes would be started for nothing.
         self._device_workers = DeviceWorkers(source, view, device=self.device) if device_share else None
-        self._workers: ThreadWorkers | ProcessWorkers | None = None
-        if num_workers and worker_kind == "threads":
-            self._workers = ThreadWorkers(source, view, num_workers=num_workers)
-        elif num_workers:
-            self._workers = ProcessWorkers(
-                source,
-                view,
-                num_workers=num_workers,
-                num_slots=prefetch_batches + 2,
-                rows=batch_size // world_size,
-            )
+        self._workers = start_workers(
+            source, view, worker_kind, num_workers=num_workers, num_slots=prefetch_batches + 2,
+            rows=batch_size // world_size,
+        )  # fmt: skip
 
     def training_batches(self, *, start_step: int = 0, stop_step: int | None = None) -> Iterator[Batch]:
         """Yield the batches of steps `start_step` up to `stop_step`, or without end."""

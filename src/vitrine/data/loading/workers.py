@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import torch
@@ -16,7 +16,9 @@ from numpy.typing import NDArray
 
 from vitrine.data.preparing.training_view import View
 from vitrine.data.sources.source import Source
-from vitrine.errors import DataError, VitrineError
+from vitrine.errors import ConfigError, DataError, VitrineError
+
+WorkerKind = Literal["threads", "processes"]
 
 # Row of the batch -> why its image could not be read.
 Failures = dict[int, str]
@@ -209,6 +211,21 @@ class _ProcessTicket:
         self.is_abandoned = True
         if self.left == 0:
             self.workers._free.append(self.slot)
+
+
+def start_workers(
+    source: Source, view: View, kind: WorkerKind, *, num_workers: int, num_slots: int, rows: int
+) -> ThreadWorkers | ProcessWorkers | None:
+    """Start workers of one kind for batches of so many rows; None without any, as the caller then reads itself."""
+    if kind not in ("threads", "processes"):
+        raise ConfigError(f"worker_kind must be threads or processes, got {kind!r}")
+    if num_workers < 0:
+        raise ConfigError(f"num_workers must be 0 or more, got {num_workers}")
+    if not num_workers:
+        return None
+    if kind == "threads":
+        return ThreadWorkers(source, view, num_workers=num_workers)
+    return ProcessWorkers(source, view, num_workers=num_workers, num_slots=num_slots, rows=rows)
 
 
 Ticket: TypeAlias = _ThreadTicket | _ProcessTicket

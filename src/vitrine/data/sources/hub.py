@@ -81,27 +81,34 @@ def fetch_dataset(
             raise DataError(f"cannot reach {repository} on the hub: {_first_line(error)}") from error
         notice(f"The hub cannot be reached: using {repository} as downloaded earlier ({kept.name[:12]})")
         return _common_folder(kept, _noted(kept)["files"])
+    folder = own / (facts.sha or revision)
     files = [file for file in facts.siblings or () if _is_wanted(file.rfilename, config)]
     if not files:
         raise DataError(f"the set {repository} has no Parquet files; only such sets can be read from the hub")
-    commit = facts.sha or revision
+    _download_all(client, repository, files, folder=folder, endpoint=endpoint)
+    sizes = {file.rfilename: file.size for file in files}
+    with write_atomically(folder / _NOTE, mode="w") as note:
+        json.dump({"revision": revision, "config": config, "files": sizes}, note)
+    return _common_folder(folder, sizes)
+
+
+def _download_all(
+    client: Any, repository: str, files: Iterable[Any], *, folder: Path, endpoint: str | None
+) -> None:
+    """Download the files of a set into the folder of its commit."""
     for file in files:
         if not _stays_inside(file.rfilename):
             raise DataError(f"the set {repository} names a file outside its folder: {file.rfilename!r}")
         address = client.hf_hub_url(
-            repository, file.rfilename, repo_type="dataset", revision=commit, endpoint=endpoint
+            repository, file.rfilename, repo_type="dataset", revision=folder.name, endpoint=endpoint
         )
         _download(
             address,
-            own / commit / file.rfilename,
+            folder / file.rfilename,
             size=file.size,
             sha256=file.lfs.sha256 if file.lfs else None,
             headers=client.utils.build_hf_headers(),
         )
-    sizes = {file.rfilename: file.size for file in files}
-    with write_atomically(own / commit / _NOTE, mode="w") as note:
-        json.dump({"revision": revision, "config": config, "files": sizes}, note)
-    return _common_folder(own / commit, sizes)
 
 
 def _common_folder(folder: Path, names: Iterable[str]) -> Path:

@@ -4,7 +4,7 @@ Training is a function that is passed in, so that nothing here depends on an opt
 """
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -134,19 +134,7 @@ def run_vtab(
     processes that must not write.
     """
     data = open_tasks(root, list(tasks), num_train=num_train, num_val=num_val)
-    missing = tuple(task.name for task in TASKS if task.name not in data)
-    if missing:
-        notice(
-            f"{len(missing)} of {len(TASKS)} tasks are missing and not part of any mean: {', '.join(missing)}"
-        )
-    present(
-        VtabPlan(
-            num_tasks=len(data),
-            num_runs=sum(_count_runs(protocol, one.task) for one in data.values()),
-            protocol=protocol,
-            folder=folder,
-        )
-    )
+    missing = _announced(data, protocol=protocol, folder=folder)
     scores = []
     for name, task_data in data.items():
         file = folder / "tasks" / f"{name}.json"
@@ -160,6 +148,18 @@ def run_vtab(
         notice(f"{name}: {kept.accuracy}")
         scores.append(kept)
     return VtabScores(model=model, protocol=protocol.name, scores=tuple(scores), missing=missing)
+
+
+def _announced(data: Mapping[str, TaskData], *, protocol: Protocol, folder: Path) -> tuple[str, ...]:
+    """Present the plan; return the names of the tasks that are missing."""
+    missing = tuple(task.name for task in TASKS if task.name not in data)
+    if missing:
+        notice(
+            f"{len(missing)} of {len(TASKS)} tasks are missing and not part of any mean: {', '.join(missing)}"
+        )
+    num_runs = sum(_count_runs(protocol, one.task) for one in data.values())
+    present(VtabPlan(num_tasks=len(data), num_runs=num_runs, protocol=protocol, folder=folder))
+    return missing
 
 
 def open_tasks(root: Path, tasks: list[Task], *, num_train: int, num_val: int) -> dict[str, TaskData]:

@@ -139,7 +139,7 @@ class Deadly(GeneratedSource):
         os._exit(9)
 
 
-@pytest.mark.parametrize("num_workers", [1, 2])
+@pytest.mark.parametrize("num_workers", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_worker_processes_that_all_die_stop_the_loader_even_where_a_batch_is_more_than_a_pipe_takes(
     num_workers, monkeypatch
 ):
