@@ -1,11 +1,15 @@
-"""Training with a small model of every family, through the words that users have: plan, train, resume, evaluate."""
+"""Every verb with a small model of every family, through the same functions and words that users have."""
 
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 from journeys.commandline import inside, losses
+from journeys.web import ask
+from pictures import photo, save
 from safetensors.torch import load_file
+from servers import jpeg, serving
 
 import vitrine
 
@@ -24,6 +28,14 @@ FAMILIES = {
     "PVT v2 linear": ("PVT-v2-B2-Li", PYRAMID),
     "PCPVT": ("twins_pcpvt_small", PYRAMID),
 }
+NARROW = ("width=16", "depth=2", "num_heads=2", "mlp_width=32", "stochastic_depth=0.1")
+FAMILIES |= {
+    "T2T-ViT": ("t2t_vit_7", NARROW),
+    "T2T-ViT with transformers": ("t2t_vit_t_14", NARROW),
+    "CPVT": ("CPVT-Ti", NARROW),
+    "TNT": ("tnt_s_patch16_224", (*NARROW, "inner_width=8", "inner_num_heads=2", "inner_mlp_width=16")),
+}
+WITHOUT_OFFICIAL_FILES = ("CPVT",)
 QUICK = ("--device", "cpu", "--workers", "0")
 TRAINING = (
     "--recipe", "demo", "--size", "32", "--steps", "6", "--batch-size", "8", "--log-every", "1",
@@ -42,7 +54,7 @@ def small(options: tuple[str, ...]) -> list[str]:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_every_verb_of_training_works(family: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_verb_works(family: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("VITRINE_CACHE", str(tmp_path / "cache"))
     name, options = FAMILIES[family]
     assert "GiB" in succeed("plan", name, "--batch-size", "64")
@@ -61,6 +73,24 @@ def test_every_verb_of_training_works(family: str, tmp_path: Path, monkeypatch: 
     assert vitrine.load(tuned).model.config.image_size == (64, 64)
     assert "%" in succeed("evaluate", whole, DATA, *QUICK)
     assert "%" in succeed("fewshot", whole, DATA, "--shots", "2", "--seeds", "1", *QUICK)
+
+    pictures = tmp_path / "pictures"
+    for number in range(3):
+        save(pictures / f"{number}.png", photo(number))
+    succeed("embed", whole, pictures, "--out", tmp_path / "features.npy", *QUICK)
+    rows = np.load(tmp_path / "features.npy")
+    assert rows.shape == (3, 16) and np.ptp(rows) > 0
+    succeed("predict", whole, pictures, *QUICK)
+    succeed("inspect", whole, pictures, "--out", tmp_path / "looked", *QUICK)
+    for to in ("onnx", "torch-export"):
+        succeed("export", whole, "--to", to, "--out", tmp_path / to, "--workers", "0")
+    to = "vitrine" if family in WITHOUT_OFFICIAL_FILES else "official"
+    succeed("convert", whole, tmp_path / "converted.safetensors", "--to", to)
+    succeed("bench", whole, "--batches", "1", "--turns", "1", "--device", "cpu")
+
+    with serving([whole]) as running:
+        reply = ask(running.port, "/predict", jpeg())
+        assert reply.status == 200
 
 
 @pytest.mark.parametrize("family", FAMILIES)
