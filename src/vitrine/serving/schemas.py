@@ -33,6 +33,10 @@ class Predicted(BaseModel):
     prediction_set: list[str] | None = Field(
         default=None, description="Classes that contain the true one with the requested coverage."
     )
+    labels: list[str] | None = Field(
+        default=None,
+        description="If a picture may have several labels, those with a probability of at least 0.5.",
+    )
     logits: list[float] | None = Field(default=None, description="All logits in order, if requested.")
     size: list[int] = Field(description="Height and width of the model's input in pixels.")
     milliseconds: float = Field(description="From the end of the upload to the result.")

@@ -119,6 +119,7 @@ class Service:
             raise RefusedError(UNREADABLE, str(error)) from None
         return {
             "model": served.name,
+            "labels": None if judged.labels is None else list(judged.labels),
             "answers": [
                 {"label": answer.label, "number": answer.number, "probability": answer.probability}
                 for answer in judged.answers

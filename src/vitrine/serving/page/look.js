@@ -187,7 +187,8 @@ function showBars(stage, answer) {
     stage.bars.replaceChildren(el("li", {}, el("span", { className: "soft" }, "This model has no classification head. Add classes under Teach.")));
     return;
   }
-  stage.facts.textContent = `${answer.milliseconds.toFixed(0)} ms at ${answer.size.join(" × ")} px`;
+  const applying = answer.labels ? `${answer.labels.join(", ") || "no label"} (at least 50 %); ` : "";
+  stage.facts.textContent = `${applying}${answer.milliseconds.toFixed(0)} ms at ${answer.size.join(" × ")} px`;
   stage.mark.hidden = !answer.none_of_these;
   stage.mark.replaceChildren(el("strong", {}, "None of these?"),
     " This picture is less like the training images than 95 % of the held-out ones.");
