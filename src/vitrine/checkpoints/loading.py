@@ -188,11 +188,11 @@ def hints_of(record: Record, hints: Hints) -> Hints:
 def understand(layout: Layout, index: object, hints: Hints) -> Configured:
     """Read a config; name the file if no model can be built from it."""
     try:
-        found = layout.configure(index, hints)  # type: ignore[arg-type]
+        configured = layout.configure(index, hints)  # type: ignore[arg-type]
     except ConfigError as error:
         raise CheckpointError(f"cannot build a model from {hints.path}: {error}") from None
-    config = with_stated(found.config, hints.options, path=hints.path)
-    return dataclasses.replace(found, config=config)
+    config = with_stated(configured.config, hints.options, path=hints.path)
+    return dataclasses.replace(configured, config=config)
 
 
 def with_stated(config: ModelConfig, options: Mapping[str, Any], *, path: Path) -> ModelConfig:

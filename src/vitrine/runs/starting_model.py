@@ -26,7 +26,10 @@ DEFAULT_MODEL = "ViT-Ti/16"
 # Options of a model without a head.
 HEAD_OPTIONS = ("representation_width", "head_bias")
 # Options that fine-tuning may change: they are not part of the trained weights.
-FREE_OPTIONS = ("dropout", "stochastic_depth", "activation_checkpointing")
+FREE_OPTIONS = (
+    "dropout", "position_dropout", "projection_dropout", "attention_dropout", "head_dropout", "stochastic_depth",
+    "drop_rates", "activation_checkpointing",
+)  # fmt: skip
 
 
 def fresh_model(recipe: Recipe, *, classes: tuple[str, ...]) -> StartingModel:
