@@ -47,6 +47,8 @@ TIMM_NAMES = {
     "ViT-S/16": "vit_small_patch16_224",
     "ViT-B/16": "vit_base_patch16_224",
     "ViT-L/16": "vit_large_patch16_224",
+    "DeiT-III-S/16": "deit3_small_patch16_224",
+    "DeiT-III-B/16": "deit3_base_patch16_224",
     "TNT-S": "tnt_s_patch16_224",
     "TNT-B": "tnt_b_patch16_224",
 }

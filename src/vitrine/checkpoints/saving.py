@@ -17,9 +17,10 @@ from vitrine.checkpoints.layouts import Generation, Layout, Target, layout_for
 from vitrine.checkpoints.layouts.huggingface import HuggingFaceLayout, for_model
 from vitrine.checkpoints.layouts.rules import Rule
 from vitrine.checkpoints.layouts.t2t import T2TLayout
+from vitrine.checkpoints.library_settings import hugging_face_settings, timm_settings
 from vitrine.checkpoints.loading import Loaded
 from vitrine.checkpoints.record import KEY, Record
-from vitrine.checkpoints.sidecars import hugging_face_settings, timm_settings
+from vitrine.checkpoints.tensors import TRUST_FILE
 from vitrine.checkpoints.weights import ModelWeights, Weights, as_written, in_order, spec_of
 from vitrine.checkpoints.writing import (
     refusing_in_words,
@@ -195,6 +196,7 @@ def put_in_place(staged: Path, destination: Path) -> None:
     if not destination.exists():
         move_into_place(staged, Path(os.path.realpath(destination)))
         return
+    (destination / TRUST_FILE).unlink(missing_ok=True)  # measured on the weights that are replaced
     for name in sorted((entry.name for entry in staged.iterdir()), key=lambda name: name == "config.json"):
         move_into_place(staged / name, destination / name)
 

@@ -18,10 +18,10 @@ from torch import Tensor
 from vitrine.checkpoints.converting import other_numerics
 from vitrine.checkpoints.layouts.huggingface import for_model
 from vitrine.checkpoints.libraries import LIBRARIES, NoAnswerError, open_in_library
+from vitrine.checkpoints.library_settings import hugging_face_settings
 from vitrine.checkpoints.loading import Loaded, load
 from vitrine.checkpoints.record import Record
 from vitrine.checkpoints.saving import Prepared, prepare, write
-from vitrine.checkpoints.sidecars import hugging_face_settings
 from vitrine.checkpoints.weights import ModelWeights
 from vitrine.checkpoints.writing import write_json
 from vitrine.data.preparing.hf_preprocess import to_hf

@@ -55,7 +55,8 @@ def create_model(
     """Create a freshly initialised model by name; it maps images (B, channels, height, width) to logits.
 
     Names are the paper's (`ViT-B/16`, `R50+ViT-B/16`, `BiT-R50x1`), timm's (`vit_base_patch16_224`) or
-    torchvision's (`vit_b_16`). Options are the fields of `ViTConfig` or `BiTConfig`.
+    torchvision's (`vit_b_16`). Options are the fields of the model's config, such as `ViTConfig`, or timm's keywords
+    (`embed_dim`).
     """
     return build(
         configure(name, num_classes=num_classes, image_size=image_size, channels=channels, **options)

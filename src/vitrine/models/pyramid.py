@@ -190,9 +190,9 @@ class Pyramid(Model):
 
     def block(self, stage: int, block: int) -> PyramidBlock:
         """Return a block by its stage and its number there."""
-        found = self.stages[stage].get_submodule(f"blocks.{block}")
-        assert isinstance(found, PyramidBlock)
-        return found
+        module = self.stages[stage].get_submodule(f"blocks.{block}")
+        assert isinstance(module, PyramidBlock)
+        return module
 
     def map_of(self, tokens: Tensor, grid: Grid) -> Tensor:
         """Set the patch tokens on their grid, (B, D, GH, GW); a class token is left out."""
@@ -209,21 +209,21 @@ class Pyramid(Model):
         `block_00`... (B, N, D) through all stages, `stage_1`... (B, D, GH, GW), `encoded` (B, N, R), `pooled` and
         `representation` (B, R; the same here), `logits`.
         """
-        found: dict[str, Tensor] = {}
+        named: dict[str, Tensor] = {}
         maps, layer = self.checked(images), 0
         for stage, depth in enumerate(self.config.depths):
             tokens, grid = self.begin_stage(maps, stage)
             for block in range(depth):
                 tokens = self.run_block(tokens, grid, stage=stage, block=block)
-                found[f"block_{layer:02d}"] = tokens
+                named[f"block_{layer:02d}"] = tokens
                 layer += 1
             tokens = self.end_stage(tokens, stage)
-            maps = found[f"stage_{stage + 1}"] = self.map_of(tokens, grid)
-        found["encoded"] = tokens
-        found["pooled"] = found["representation"] = self.pool(tokens)
+            maps = named[f"stage_{stage + 1}"] = self.map_of(tokens, grid)
+        named["encoded"] = tokens
+        named["pooled"] = named["representation"] = self.pool(tokens)
         if self.head is not None:
-            found["logits"] = self.head(found["representation"])
-        return found
+            named["logits"] = self.head(named["representation"])
+        return named
 
     def attention(
         self, images: Tensor, *, layers: Iterable[int] | None = None

@@ -14,7 +14,7 @@ from vitrine.runs.expected_time import expected_seconds
 from vitrine.runs.plan import choose_micro_batch, plan_of, require_disk_space
 from vitrine.runs.records import Execution, RunOutput, StartingModel, TrainingResult
 from vitrine.runs.run_data import RunData
-from vitrine.runs.run_end import finish_model, report_run, result_of
+from vitrine.runs.run_end import finish_model, measure_trust, report_run, result_of
 from vitrine.runs.run_start import check_data, exclusive, write_records
 from vitrine.runs.task import build_task, context_of, make_loader
 from vitrine.runs.validation import SplitValidation
@@ -92,6 +92,8 @@ def train_run(
             start, data, recipe, validation, folder=folder, execution=execution, processes=processes,
             accuracy=outcome.best,
         )  # fmt: skip
+        if output.measures_trust and recipe.needs_labels:
+            measure_trust(folder, data, execution=execution, processes=processes)
         report = None
         if output.reports:
             report = report_run(folder, data, outputs, execution=execution, processes=processes)
