@@ -178,6 +178,10 @@ def understand(layout: Layout, index: object, hints: Hints) -> Configured:
         return layout.configure(index, hints)  # type: ignore[arg-type]
     except ConfigError as error:
         raise CheckpointError(f"cannot build a model from {hints.path}: {error}") from None
+    except IndexError:
+        raise CheckpointError(
+            f"cannot build a model from {hints.path}: a tensor has fewer axes than in {layout.name}"
+        ) from None
 
 
 def fresh(name: str, *, image_size: tuple[int, int] | None) -> Opened:
