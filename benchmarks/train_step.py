@@ -22,7 +22,8 @@ import torch
 from torch import nn
 
 from vitrine.checkpoints.libraries import import_installed
-from vitrine.models import create_model
+from vitrine.checkpoints.sidecars import timm_model
+from vitrine.models import configure, create_model
 from vitrine.models.cost import TRAINING_FLOPS_PER_MAC, cost_of
 from vitrine.models.dropout import image_keys
 from vitrine.models.kernels.layers import speed_up
@@ -46,6 +47,8 @@ TIMM_NAMES = {
     "ViT-S/16": "vit_small_patch16_224",
     "ViT-B/16": "vit_base_patch16_224",
     "ViT-L/16": "vit_large_patch16_224",
+    "DeiT-III-S/16": "deit3_small_patch16_224",
+    "DeiT-III-B/16": "deit3_base_patch16_224",
     "TNT-S": "tnt_s_patch16_224",
     "TNT-B": "tnt_b_patch16_224",
 }
@@ -88,12 +91,7 @@ def our_steps(images: torch.Tensor, labels: torch.Tensor, *, layers: str, option
 
 def timm_step(images: torch.Tensor, labels: torch.Tensor, *, is_compiled: bool, options: Namespace) -> Step:
     device = images.device
-    model = (
-        import_installed("timm")
-        .create_model(TIMM_NAMES[options.model], img_size=options.size)
-        .to(device)
-        .train()
-    )
+    model = timm_peer(options).to(device).train()
     forward = torch.compile(model) if is_compiled else model
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, weight_decay=0.1, fused=True)
 
@@ -107,6 +105,18 @@ def timm_step(images: torch.Tensor, labels: torch.Tensor, *, is_compiled: bool, 
         return loss
 
     return step
+
+
+def timm_peer(options: Namespace) -> nn.Module:
+    """Build timm's model of the same shape, of any family that timm has."""
+    timm = import_installed("timm")
+    if options.model in TIMM_NAMES:
+        return timm.create_model(TIMM_NAMES[options.model], img_size=options.size)  # type: ignore[no-any-return]
+    config = configure(options.model, image_size=options.size)
+    name, arguments = timm_model(config)
+    if name is None:
+        raise SystemExit(f"timm has no model like {options.model}")
+    return timm.create_model(name, num_classes=config.num_classes, **arguments)  # type: ignore[no-any-return]
 
 
 def synchronize() -> None:
@@ -138,7 +148,9 @@ def profiled(step: Step, *, top: int = 45) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--model", default="ViT-B/16", choices=TIMM_NAMES)
+    parser.add_argument(
+        "--model", default="ViT-B/16", help="any model that timm has as well, such as PVT-v2-B2"
+    )
     parser.add_argument("--batch-size", type=int, default=256)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--repeats", type=int, default=10)

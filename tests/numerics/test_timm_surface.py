@@ -172,3 +172,32 @@ def test_a_keyword_that_has_no_meaning_here_is_refused_by_its_name(
     with pytest.raises(ConfigError) as error:
         create_model("ViT", **options)
     assert error.value.option == option
+
+
+@pytest.mark.parametrize(
+    ("name", "timms", "size", "options"),
+    [
+        ("TNT-S", "tnt_s_patch16_224", 32, {"depth": 2}),
+    ],
+)
+def test_other_families_return_the_features_and_heads_of_timms(
+    name: str, timms: str, size: int, options: dict[str, Any]
+) -> None:
+    sized = {"img_size": size} if name != "PVT-v2-B0" else {}
+    theirs = timm.create_model(timms, num_classes=5, **sized, **options).eval()
+    ours = create_model(name, num_classes=5, image_size=size, **options).eval()
+    share(theirs, ours)  # type: ignore[arg-type]
+    images = torch.randn(2, 3, size, size)
+    close = partial(torch.testing.assert_close, rtol=1e-3, atol=1e-4)
+    with torch.no_grad():
+        features = theirs.forward_features(images)
+        close(ours.forward_features(images), features)
+        close(ours.forward_head(features), theirs.forward_head(features))
+        close(ours.forward_head(features, pre_logits=True), theirs.forward_head(features, pre_logits=True))
+        levels = ours.forward_intermediates(images, indices=[0, 1], intermediates_only=True)
+        close(levels, theirs.forward_intermediates(images, indices=[0, 1], intermediates_only=True))
+    for model in (ours, theirs):
+        model.reset_classifier(3)
+    assert ours(images).shape == theirs(images).shape == (2, 3)
+    ours.set_grad_checkpointing()
+    assert ours.config.activation_checkpointing

@@ -1,8 +1,10 @@
 """Convert any layout to any other, tensor by tensor, with a report that proves the result."""
 
 import gc
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -20,6 +22,7 @@ from vitrine.checkpoints.weights import MappedWeights, Weights, as_written, fill
 from vitrine.errors import CheckpointError
 from vitrine.models import BiTConfig, ModelConfig, ViTConfig
 from vitrine.models.config import as_size
+from vitrine.models.families import untold_options
 from vitrine.models.stem_configs import ResNetStemConfig
 from vitrine.runtime.result import Result
 
@@ -68,6 +71,7 @@ def convert(
     num_classes: int | None = None,
     channels: int | None = None,
     num_heads: int | None = None,
+    options: Mapping[str, Any] | None = None,
     images: tuple[Path, ...] = (),
     approximate: bool = False,
     check_logits: bool = True,
@@ -75,7 +79,7 @@ def convert(
 ) -> Conversion:
     """Convert weights, read the result back and compare what both compute."""
     size = None if image_size is None else as_size(image_size)
-    opened = open_weights(source, image_size=size, num_heads=num_heads)
+    opened = open_weights(source, image_size=size, num_heads=num_heads, options=options)
     if "sha256" in opened.checksums and opened.file:
         require_sha256(opened.file.path, opened.checksums["sha256"])
     mapped = opened.weights
@@ -122,8 +126,7 @@ def compare(opened: Opened, prepared: Prepared, path: Path, *, inputs: Tensor | 
         batches["given images"] = inputs
     expected = {name: run(opened.weights, batch) for name, batch in batches.items()}
     gc.collect()
-    heads = config.num_heads if isinstance(config, ViTConfig) else None
-    reloaded = load(path, num_heads=heads, image_size=config.image_size)
+    reloaded = load(path, options=untold_options(config), image_size=config.image_size)
     checks, explained = [], other_numerics(prepared.target, config)
     for name, batch in batches.items():
         with torch.inference_mode():

@@ -11,8 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from vitrine.checkpoints.library_settings import timm_model
 from vitrine.checkpoints.reading.safetensors_file import SafetensorsFile
-from vitrine.checkpoints.sidecars import read_json, timm_model
+from vitrine.checkpoints.sidecars import read_json
 from vitrine.models import BiTConfig, ModelConfig, ViTConfig
 
 LIBRARIES = {"hf": "transformers", "timm": "timm", "torchvision": "torchvision"}

@@ -21,8 +21,9 @@ from vitrine.checkpoints.tensors import TensorFile
 from vitrine.checkpoints.weights import ModelWeights, Weights, fill_model, map_weights
 from vitrine.data.preparing.preprocess import Preprocess
 from vitrine.errors import CheckpointError, ConfigError
-from vitrine.models import Model, ViTConfig, create_model
-from vitrine.models.config import as_size
+from vitrine.models import Model, ModelConfig, create_model
+from vitrine.models.config import as_size, with_options
+from vitrine.models.families import untold_options
 from vitrine.runtime.progress import notice
 from vitrine.runtime.result import abbreviated, html_table, is_empty
 from vitrine.spelling import counted
@@ -84,6 +85,7 @@ def load(
     features_only: bool = False,
     new_head: bool = False,
     num_heads: int | None = None,
+    options: Mapping[str, Any] | None = None,
     dtype: torch.dtype = torch.float32,
     revision: str | None = None,
 ) -> Loaded:
@@ -91,10 +93,11 @@ def load(
 
     Another `num_classes` gets a new head of zeros (with `new_head` as many classes too), another `image_size`
     resampled positions, other `channels` an adapted first kernel; `notes` lists these changes. `features_only`
-    removes the head. `num_heads` is for files that do not record it; `revision` is the hub's.
+    removes the head. `options` gives fields of the config that a file does not record, such as
+    `{"num_heads": (1, 2, 5, 8)}` for a PVT; `num_heads` alone is a ViT's. `revision` is the hub's.
     """
     size = None if image_size is None else as_size(image_size)
-    opened = open_weights(source, image_size=size, num_heads=num_heads, revision=revision)
+    opened = open_weights(source, image_size=size, num_heads=num_heads, options=options, revision=revision)
     adapted = adapt(
         opened,
         num_classes=num_classes,
@@ -128,12 +131,17 @@ def open_weights(
     *,
     image_size: tuple[int, int] | None = None,
     num_heads: int | None = None,
+    options: Mapping[str, Any] | None = None,
     revision: str | None = None,
 ) -> Opened:
     """Locate weights and recognise layout, config, preprocessing and classes. No tensor is read yet."""
+    stated = {
+        name: tuple(value) if isinstance(value, list) else value for name, value in (options or {}).items()
+    }
+    heads = stated.get("num_heads", num_heads)
     place = find(source, revision=revision)
     if isinstance(place, str):
-        return fresh(place, image_size=image_size)
+        return fresh(place, image_size=image_size, options=stated)
     file = open_tensors(place.weights)
     beside = read_sidecars(place.folder, file.metadata)
     file, layout = detect(file, config=beside.record.config if beside.record else None)
@@ -141,7 +149,8 @@ def open_weights(
         path=place.weights,
         image_size=beside.image_size,
         asked_size=image_size,
-        num_heads=num_heads,
+        num_heads=heads if isinstance(heads, int) else None,
+        options=stated,
         settings=beside.settings,
         metadata=file.metadata,
     )
@@ -153,6 +162,7 @@ def open_weights(
         is_foreign = is_saved_elsewhere(file, beside.settings, beside.record)
         shown = understand(layout, file.index, hints_of(beside.record, hints)).config if is_foreign else None
         record, notes = reconcile(beside.record, shown, layout=layout, beside=beside)
+        record = dataclasses.replace(record, config=with_stated(record.config, stated, path=hints.path))
     if isinstance(file, PrefixedFile):
         skipped = f"; {counted(file.num_skipped, 'other tensor')} skipped" if file.num_skipped else ""
         notes = (*notes, f"the model is what the file calls {file.prefix.rstrip('.')}{skipped}")
@@ -164,10 +174,13 @@ def open_weights(
 def hints_of(record: Record, hints: Hints) -> Hints:
     """Complete the files' own settings with those of the record."""
     stated = hints.settings.get("num_attention_heads")
-    recorded = record.config.num_heads if isinstance(record.config, ViTConfig) else None
+    recorded = untold_options(record.config)
+    if stated:
+        recorded["num_heads"] = stated
     return dataclasses.replace(
         hints,
-        num_heads=hints.num_heads or stated or recorded,
+        num_heads=hints.num_heads or recorded.get("num_heads"),
+        options={**recorded, **hints.options},
         image_size=hints.image_size or record.config.image_size,
     )
 
@@ -175,18 +188,28 @@ def hints_of(record: Record, hints: Hints) -> Hints:
 def understand(layout: Layout, index: object, hints: Hints) -> Configured:
     """Read a config; name the file if no model can be built from it."""
     try:
-        return layout.configure(index, hints)  # type: ignore[arg-type]
+        configured = layout.configure(index, hints)  # type: ignore[arg-type]
     except ConfigError as error:
         raise CheckpointError(f"cannot build a model from {hints.path}: {error}") from None
     except IndexError:
         raise CheckpointError(
             f"cannot build a model from {hints.path}: a tensor has fewer axes than in {layout.name}"
         ) from None
+    config = with_stated(configured.config, hints.options, path=hints.path)
+    return dataclasses.replace(configured, config=config)
 
 
-def fresh(name: str, *, image_size: tuple[int, int] | None) -> Opened:
+def with_stated(config: ModelConfig, options: Mapping[str, Any], *, path: Path) -> ModelConfig:
+    """Change a config as the user says; name the file if no model can be built then."""
+    try:
+        return with_options(config, dict(options))
+    except ConfigError as error:
+        raise CheckpointError(f"cannot build a model from {path}: {error}") from None
+
+
+def fresh(name: str, *, image_size: tuple[int, int] | None, options: Mapping[str, Any]) -> Opened:
     """Create a variant with random weights, with a note."""
-    model = create_model(name, image_size=image_size)
+    model = create_model(name, image_size=image_size, **options)
     config = model.config
     preprocess = Preprocess(
         size=config.image_size, mean=(0.5,) * config.channels, std=(0.5,) * config.channels

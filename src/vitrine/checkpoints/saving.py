@@ -17,9 +17,9 @@ from vitrine.checkpoints.layouts import Generation, Layout, Target, layout_for
 from vitrine.checkpoints.layouts.huggingface import HuggingFaceLayout, for_model
 from vitrine.checkpoints.layouts.rules import Rule
 from vitrine.checkpoints.layouts.t2t import T2TLayout
+from vitrine.checkpoints.library_settings import hugging_face_settings, timm_settings
 from vitrine.checkpoints.loading import Loaded
 from vitrine.checkpoints.record import KEY, Record
-from vitrine.checkpoints.sidecars import hugging_face_settings, timm_settings
 from vitrine.checkpoints.weights import ModelWeights, Weights, as_written, in_order, spec_of
 from vitrine.checkpoints.writing import (
     refusing_in_words,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from annotated_doc import Doc
 
 from vitrine.commands import documented
-from vitrine.commands.arguments import as_model, as_path, as_paths
+from vitrine.commands.arguments import as_model, as_path, as_paths, as_texts
 
 if TYPE_CHECKING:
     from vitrine.checkpoints.converting import Conversion
@@ -19,7 +19,7 @@ def convert(
     destination: Annotated[Path | str, Doc("Folder, .safetensors file, or .npz file for npz")],
     *,
     to: Annotated[
-        Literal["npz", "hf", "timm", "torchvision", "dinov2", "vitrine"], Doc("Layout to write")
+        Literal["npz", "official", "hf", "timm", "torchvision", "dinov2", "vitrine"], Doc("Layout to write")
     ] = "vitrine",
     generation: Annotated[
         Literal["A", "B", "C", "D"],
@@ -35,6 +35,10 @@ def convert(
     ] = None,
     channels: Annotated[int | None, Doc("Adapt the first kernel to this number of input channels")] = None,
     num_heads: Annotated[int | None, Doc("Number of attention heads, if the file does not say")] = None,
+    set: Annotated[
+        Sequence[str] | None,
+        Doc("Value that the file does not contain, such as num_heads=1,2,5,8 [repeatable]"),
+    ] = None,
     images: Annotated[
         str | Path | Sequence[str | Path] | None, Doc("Also compare the logits on these images (at most 8)")
     ] = None,
@@ -46,7 +50,7 @@ def convert(
 ) -> "Conversion":
     """Convert weights between layouts and prove that both compute the same."""
     source, destination = as_model(source), as_path(destination)
-    from vitrine.checkpoints.converting import convert as convert_weights
+    from vitrine.jobs.convert import convert as convert_weights
 
     return convert_weights(
         source,
@@ -57,6 +61,7 @@ def convert(
         num_classes=num_classes,
         channels=channels,
         num_heads=num_heads,
+        settings=as_texts(set),
         images=as_paths(images),
         approximate=approximate,
         check_logits=check,

@@ -189,7 +189,7 @@ def find_timm() -> tuple[ModuleType | None, str | None]:
 
 def timm_counterpart(ours: Model, timm: ModuleType) -> nn.Module | None:
     """Build timm's model of the same shape; None for hybrids and ResNets, which it builds differently."""
-    if not isinstance(ours, ViT) or ours.config.stem is not None:
+    if not isinstance(ours, ViT) or ours.config.stem is not None or ours.config.num_branches > 1:
         return None
     config = ours.config
     model: nn.Module = timm.models.vision_transformer.VisionTransformer(
@@ -201,6 +201,8 @@ def timm_counterpart(ours: Model, timm: ModuleType) -> nn.Module | None:
         depth=config.depth,
         num_heads=config.num_heads,
         mlp_ratio=config.mlp_width / config.width,
+        init_values=config.layer_scale,
+        no_embed_class=not config.has_prefix_positions,
     )
     return model
 

@@ -18,10 +18,10 @@ from torch import Tensor
 from vitrine.checkpoints.converting import other_numerics
 from vitrine.checkpoints.layouts.huggingface import for_model
 from vitrine.checkpoints.libraries import LIBRARIES, NoAnswerError, open_in_library
+from vitrine.checkpoints.library_settings import hugging_face_settings
 from vitrine.checkpoints.loading import Loaded, load
 from vitrine.checkpoints.record import Record
 from vitrine.checkpoints.saving import Prepared, prepare, write
-from vitrine.checkpoints.sidecars import hugging_face_settings
 from vitrine.checkpoints.weights import ModelWeights
 from vitrine.checkpoints.writing import write_json
 from vitrine.data.preparing.hf_preprocess import to_hf
@@ -38,7 +38,8 @@ from vitrine.exporting.onnx_graph import (
 from vitrine.exporting.proof import Answer, reference
 from vitrine.exporting.reduced_precision import require_products, write_fp16, write_int8
 from vitrine.exporting.runner import FILES, HUGGING_FACE_FILES, OnnxRunner, Precision, open_runner
-from vitrine.models import BiTConfig, ViTConfig
+from vitrine.models import BiTConfig
+from vitrine.models.families import untold_options
 from vitrine.runtime.files import write_atomically
 from vitrine.runtime.progress import quiet, track
 
@@ -172,9 +173,8 @@ def export_layout(prepared: Prepared, folder: Path) -> Exported:
     place = folder / "model.npz" if target == "npz" else folder
     write(prepared, place, overwrite=True)
     explained = other_numerics(target, config)
-    heads = config.num_heads if isinstance(config, ViTConfig) else None
     with quiet():
-        again = load(place, num_heads=heads, image_size=config.image_size)
+        again = load(place, options=untold_options(config), image_size=config.image_size)
     # A folder carries the model's numerics along; a bare .npz has no place for them.
     why = explained if target == "npz" else ""
     subjects = [Subject(name="Vitrine, read back", answer=reference(again.model), explained=why)]

@@ -13,7 +13,7 @@ from vitrine.errors import ConfigError, DataError
 from vitrine.evaluation.outputs import evaluating
 from vitrine.inspection.class_gradient import class_attention
 from vitrine.inspection.distance import attention_distance
-from vitrine.inspection.filters import PAPER_COUNT, FilterComponents, filter_components
+from vitrine.inspection.filters import PAPER_COUNT, FilterComponents, filter_components, has_pixel_kernel
 from vitrine.inspection.heads import patch_number, seen_from
 from vitrine.inspection.layer_similarity import layer_similarity
 from vitrine.inspection.pictures import PictureBatches, as_shown, spread
@@ -23,6 +23,7 @@ from vitrine.inspection.streaming import grid_of, joined, num_pieces, on_grid, p
 from vitrine.inspection.tokens import TokenNorms, token_colours, token_norms
 from vitrine.models import Model, ViT
 from vitrine.models.config import checked_layer
+from vitrine.models.families import family_of
 from vitrine.runtime.progress import track
 from vitrine.spelling import nearest
 
@@ -42,7 +43,7 @@ def check_selection(model: Model, selection: Selection, *, image_size: tuple[int
     if not isinstance(model, ViT):
         if selection.patch is not None or selection.layer is not None or selection.target is not None:
             raise ConfigError(
-                "a BiT ResNet has no patches, layers or class attention to choose; leave the options out"
+                f"a {family_of(model.config).kind} has no patch, layer or class to choose; leave the options out"
             )
         return
     if selection.layer is not None:
@@ -120,7 +121,11 @@ class Analysis:
 
 def analyse_model(model: Model, selection: Selection, *, image_size: tuple[int, int]) -> Analysis:
     """Run the analyses that need no image: filters and positions."""
-    analysis = Analysis(filters=filter_components(model, count=selection.num_components))
+    analysis = Analysis()
+    if has_pixel_kernel(model):
+        analysis.filters = filter_components(model, count=selection.num_components)
+    else:
+        analysis.missing["no kernel of this model reads pixels"] = ["filters"]
     grid = None
     if isinstance(model, ViT):
         rows, columns = (

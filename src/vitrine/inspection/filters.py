@@ -14,6 +14,7 @@ from vitrine.errors import ConfigError
 from vitrine.models import BiT, Model, ViT
 from vitrine.models.families import family_of
 from vitrine.models.resnet_stem import ResNetStem
+from vitrine.models.t2t_vit import TokensToToken
 
 PAPER_COUNT = 28
 
@@ -44,6 +45,11 @@ def filter_components(model: Model, *, count: int = PAPER_COUNT) -> FilterCompon
     total = (lengths**2).sum()
     explained = lengths[:count] ** 2 / (total if total > 0 else 1)
     return FilterComponents(components=components, explained=explained, pictures=as_pictures(components))
+
+
+def has_pixel_kernel(model: Model) -> bool:
+    """Whether a kernel reads pixels: T2T-ViT gathers and normalises them before any product."""
+    return not (isinstance(model, ViT) and isinstance(model.stem, TokensToToken))
 
 
 def pixel_kernel(model: Model) -> NDArray[Any]:

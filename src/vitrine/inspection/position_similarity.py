@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from vitrine.errors import ConfigError
-from vitrine.models import Model, ViT
+from vitrine.models import BiT, Model, ViT
+from vitrine.models.families import family_of
 from vitrine.models.positions import Grid
 
 
@@ -22,8 +23,11 @@ def position_similarity(model: Model, *, grid: Grid | None = None) -> NDArray[An
     positions have no embedding per patch, only a key per offset: tile p holds at patch k the cosine of the key of
     the offset from k to p with the key of offset 0.
     """
-    if not isinstance(model, ViT):
+    if isinstance(model, BiT):
         raise ConfigError("a BiT ResNet has no position embeddings; use a ViT or a hybrid")
+    if not isinstance(model, ViT):
+        kind = family_of(model.config).kind
+        raise ConfigError(f"figures of positions need one grid for all layers, which a {kind} does not have")
     if model.config.positions in ("none", "peg"):
         raise ConfigError(
             f"the model was made with positions={model.config.positions!r}: it has no position embeddings to compare"

@@ -8,7 +8,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from vitrine.errors import ConfigError, DataError
-from vitrine.models import Model, ViT, ViTConfig
+from vitrine.models import BiT, Model, ViT, ViTConfig
+from vitrine.models.families import family_of
 
 Images: TypeAlias = Tensor | Iterable[Tensor]
 """Normalised images (B, C, height, width), or any number of such batches."""
@@ -20,8 +21,13 @@ MOST_AT_ONCE = 16
 
 def require_attention(model: Model) -> ViT:
     """Return the model if it has attention; raise an error otherwise."""
-    if not isinstance(model, ViT):
+    if isinstance(model, BiT):
         raise ConfigError("a BiT ResNet has no attention to look at; use a ViT or a hybrid")
+    if not isinstance(model, ViT):
+        raise ConfigError(
+            f"figures of attention need one sequence of tokens through all layers, which a "
+            f"{family_of(model.config).kind} does not have; use a ViT or a hybrid"
+        )
     return model
 
 

@@ -55,7 +55,8 @@ def create_model(
     """Create a freshly initialised model by name; it maps images (B, channels, height, width) to logits.
 
     Names are the paper's (`ViT-B/16`, `R50+ViT-B/16`, `BiT-R50x1`), timm's (`vit_base_patch16_224`) or
-    torchvision's (`vit_b_16`). Options are the fields of `ViTConfig` or `BiTConfig`.
+    torchvision's (`vit_b_16`). Options are the fields of the model's config, such as `ViTConfig`, or timm's keywords
+    (`embed_dim`).
     """
     return build(
         configure(name, num_classes=num_classes, image_size=image_size, channels=channels, **options)
@@ -76,6 +77,7 @@ register_family(
         variants=t2t_vit.VARIANTS | cpvt.VARIANTS,
         aliases=t2t_vit.ALIASES,
         pixel_kernel="patch_projection.weight",
+        untold=("num_heads",),
     )
 )
 register_family(
@@ -90,6 +92,7 @@ register_family(
         variants=pvt.VARIANTS,
         aliases=pvt.ALIASES,
         pixel_kernel="stages.0.embedding.projection.weight",
+        untold=("num_heads",),
         resample=pvt.resample,
     )
 )
@@ -102,6 +105,7 @@ register_family(
         variants=pvt_v2.VARIANTS,
         aliases=pvt_v2.ALIASES,
         pixel_kernel="stages.0.embedding.projection.weight",
+        untold=("num_heads",),
     )
 )
 register_family(
@@ -113,6 +117,7 @@ register_family(
         variants=pcpvt.VARIANTS,
         aliases=pcpvt.ALIASES,
         pixel_kernel="stages.0.embedding.projection.weight",
+        untold=("num_heads",),
     )
 )
 register_family(
@@ -124,6 +129,7 @@ register_family(
         variants=tnt_config.VARIANTS,
         aliases=tnt_config.ALIASES,
         pixel_kernel="word_projection.weight",
+        untold=("num_heads", "inner_num_heads"),
         resample=tnt.resample,
     )
 )

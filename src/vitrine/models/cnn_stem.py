@@ -13,7 +13,6 @@ from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
-from torch.utils.flop_counter import FlopCounterMode
 
 from vitrine.errors import ConfigError
 from vitrine.models.stem_configs import CnnStemConfig
@@ -92,6 +91,9 @@ def last_map(maps: Tensor | list[Tensor] | tuple[Tensor, ...]) -> Tensor:
 
 def counted_cnn(config: CnnStemConfig, *, channels: int, image_size: tuple[int, int]) -> tuple[int, int, int]:
     """Count parameters, multiply-adds and numbers kept for one image's backward pass, by running the network once."""
+    # It imports triton, a third of a second that only such hybrids need.
+    from torch.utils.flop_counter import FlopCounterMode  # noqa: PLC0415 (slow to import)
+
     network = cnn_builder(config.name)(channels).eval()
     kept: list[int] = []
 

@@ -14,7 +14,7 @@ least. Parameters tell by their names where they belong, for layer-wise decay, f
 decay skips what stands in `positions` and what is not called `weight`.
 
 The **facts** are the fields of `Family`: cost and memory (`cost`), names (`variants`, `aliases`), adaptation to other
-channels (`pixel_kernel`) and to another image size (`resample`).
+channels (`pixel_kernel`) and to another image size (`resample`), and what files do not tell (`untold`).
 
 Every family passes the common checks of tests/unit/models/test_every_family.py: one line adds it there.
 """
@@ -45,6 +45,8 @@ class Family:
     """Other names of variants: those of official code and of timm."""
     pixel_kernel: str | None = None
     """The parameter (width, channels, rows, columns) that reads pixels; None refuses other channels."""
+    untold: tuple[str, ...] = ()
+    """Fields that names and shapes of tensors do not tell, such as numbers of heads."""
     resample: Callable[[Any, tuple[int, int]], Mapping[str, Callable[[Tensor], Tensor]]] | None = None
     """Maps a config and a new image size to a function for each parameter that depends on the size."""
 
@@ -73,6 +75,11 @@ def family_of(config: object) -> Family:
         if type(config) is family.config:
             return family
     raise ConfigError(f"{type(config).__name__} is the config of no known family: {', '.join(FAMILIES)}")
+
+
+def untold_options(config: object) -> dict[str, Any]:
+    """Return the fields of a config that a bare file of weights does not tell."""
+    return {name: getattr(config, name) for name in family_of(config).untold}
 
 
 def named_variant(name: str) -> Any | None:

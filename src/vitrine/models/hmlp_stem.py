@@ -2,7 +2,8 @@
 
 Patches of 16 pixels are embedded in three steps without overlap: 4 x 4 pixels, 2 x 2 cells, 2 x 2 cells, each with a
 batch norm and a GELU between them. Information never crosses a patch, so masked patches stay masked. The first two
-steps are here; the third is the model's patch projection, and `PatchNorm` its batch norm.
+steps are here; the third is the model's patch projection, and `PatchNorm` its batch norm. In training, the statistics
+are those of the images that a device computes at a time, so another micro-batch or number of devices changes them.
 
 Shapes: B images, C channels, N patches, D width of the transformer, W width of the stem.
 """

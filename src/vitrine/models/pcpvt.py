@@ -14,16 +14,14 @@ from torch import Tensor, nn
 from vitrine.models.config import require_tiling
 from vitrine.models.positions import ConditionalEncoding, Grid
 from vitrine.models.pyramid import (
-    FIRST_STRIDE,
-    NEXT_STRIDE,
     PatchEmbedding,
     Pyramid,
     PyramidBlock,
-    PyramidConfig,
     drop_rates,
     initialise_convolutions,
     initialise_linears,
 )
+from vitrine.models.pyramid_config import FIRST_STRIDE, NEXT_STRIDE, PyramidConfig
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -135,7 +135,7 @@ class ConditionalEncoding(nn.Module):
     def forward(self, tokens: Tensor, grid: Grid) -> Tensor:
         """Add to each patch of tokens (B, T, D) what its neighbours make of it; tokens before the patches pass by."""
         leading, patches = tokens[:, : self.num_leading_tokens], tokens[:, self.num_leading_tokens :]
-        maps = patches.transpose(1, 2).reshape(len(patches), -1, *grid)  # (B, D, GH, GW)
+        maps = patches.transpose(1, 2).reshape(patches.shape[0], -1, *grid)  # (B, D, GH, GW)
         encoded = (maps + self.mix(maps)).flatten(2).transpose(1, 2)
         return torch.cat([leading, encoded], dim=1) if self.num_leading_tokens else encoded
 

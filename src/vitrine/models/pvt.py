@@ -15,16 +15,14 @@ from vitrine.models.config import Resampling, require_tiling
 from vitrine.models.dropout import Dropout
 from vitrine.models.positions import Grid, Learned1D, resample_grid
 from vitrine.models.pyramid import (
-    FIRST_STRIDE,
     LINEAR_STD,
-    NEXT_STRIDE,
     PatchEmbedding,
     Pyramid,
     PyramidBlock,
-    PyramidConfig,
     drop_rates,
     initialise_linears,
 )
+from vitrine.models.pyramid_config import FIRST_STRIDE, NEXT_STRIDE, PyramidConfig
 
 # How the official code fits position tables to another size.
 RESAMPLING: Resampling = "bilinear"

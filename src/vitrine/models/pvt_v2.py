@@ -15,18 +15,16 @@ from vitrine.models.config import shown
 from vitrine.models.dropout import Dropout
 from vitrine.models.positions import Grid
 from vitrine.models.pyramid import (
-    FIRST_STRIDE,
-    NEXT_STRIDE,
     PatchEmbedding,
     Pyramid,
     PyramidBlock,
-    PyramidConfig,
     drop_rates,
     initialise_convolutions,
     initialise_linears,
     to_map,
     to_tokens,
 )
+from vitrine.models.pyramid_config import FIRST_STRIDE, NEXT_STRIDE, PyramidConfig
 
 FIRST_KERNEL, NEXT_KERNEL, MIXING_KERNEL = 7, 3, 3
 # Cells a side that linear attention averages each map to (section 3.2).

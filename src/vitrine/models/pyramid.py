@@ -5,101 +5,22 @@ the MLP, H heads, K = D / H channels per head, R width of the last stage.
 """
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from vitrine.errors import ConfigError
 from vitrine.models.attention import attend
-from vitrine.models.config_checks import (
-    LARGEST_DEPTH,
-    MOST_STAGES,
-    require_classes,
-    require_positive,
-    require_sizes,
-    require_types,
-)
 from vitrine.models.dropout import Dropout, StochasticDepth
 from vitrine.models.encoder import Mlp
 from vitrine.models.model import Model, wanted_layers
 from vitrine.models.positions import Grid
+from vitrine.models.pyramid_config import PyramidConfig
 
 # The official code leaves torch's default in the norms of embeddings and reduced keys, and sets 1e-6 in all others.
 EMBEDDING_NORM_EPS = 1e-5
 LINEAR_STD = 0.02
-FIRST_STRIDE, NEXT_STRIDE = 4, 2
-
-
-@dataclass(frozen=True, kw_only=True)
-class PyramidConfig:
-    """Four stages; each halves the map and widens the tokens."""
-
-    image_size: tuple[int, int] = (224, 224)
-    channels: int = 3
-    widths: tuple[int, ...] = (64, 128, 320, 512)
-    depths: tuple[int, ...] = (3, 4, 6, 3)
-    num_heads: tuple[int, ...] = (1, 2, 5, 8)
-    mlp_ratios: tuple[int, ...] = (8, 8, 4, 4)
-    reductions: tuple[int, ...] = (8, 4, 2, 1)
-    """Cells a side of a stage's map that become one key (R of the paper's spatial-reduction attention)."""
-    num_classes: int | None = 1000
-    """None leaves the head away: the model answers with its representation."""
-    qkv_bias: bool = True
-    norm_eps: float = 1e-6
-    """Of the norms in blocks and after stages; those of embeddings and of reduced keys have 1e-5."""
-    head_bias: float = 0.0
-    dropout: float = 0.0
-    stochastic_depth: float = 0.0
-    """Rate of the last block; the blocks before have less, on a line from 0."""
-    activation_checkpointing: bool = False
-
-    def __post_init__(self) -> None:
-        require_types(self)
-        for name in ("widths", "depths", "num_heads", "mlp_ratios", "reductions"):
-            values = getattr(self, name)
-            if len(values) != len(self.widths) or not 1 <= len(values) <= MOST_STAGES:
-                raise ConfigError(
-                    f"{name} must have one value for each of the {len(self.widths)} stages, got {len(values)}"
-                )
-            for value in values:
-                require_positive(name, value, most=LARGEST_DEPTH if name == "depths" else 2**17)
-        require_positive("channels", self.channels)
-        require_sizes("image_size", self.image_size)
-        for width, heads in zip(self.widths, self.num_heads, strict=True):
-            if width % heads:
-                raise ConfigError(f"widths must be multiples of num_heads, got {width} and {heads}")
-        if self.num_classes is not None:
-            require_classes(self.num_classes)
-        for name in ("dropout", "stochastic_depth"):
-            if not 0 <= getattr(self, name) < 1:
-                raise ConfigError(f"{name} must be at least 0 and below 1, got {getattr(self, name)}")
-
-    @property
-    def representation_width(self) -> int:
-        """Width of the last stage, the input of the head."""
-        return self.widths[-1]
-
-    @property
-    def depth(self) -> int:
-        """Blocks of all stages."""
-        return sum(self.depths)
-
-    @property
-    def strides(self) -> tuple[int, ...]:
-        """Pixels a side for one token of each stage."""
-        return tuple(FIRST_STRIDE * NEXT_STRIDE**stage for stage in range(len(self.widths)))
-
-    def grids(self, image_size: tuple[int, int]) -> tuple[Grid, ...]:
-        """Return the grid of every stage."""
-        return tuple((image_size[0] // stride, image_size[1] // stride) for stride in self.strides)
-
-    def reduced(self, grid: Grid, stage: int) -> Grid:
-        """Return the grid of the keys of a stage."""
-        step = self.reductions[stage]
-        return grid[0] // step, grid[1] // step
 
 
 class PatchEmbedding(nn.Module):
@@ -269,9 +190,9 @@ class Pyramid(Model):
 
     def block(self, stage: int, block: int) -> PyramidBlock:
         """Return a block by its stage and its number there."""
-        found = self.stages[stage].get_submodule(f"blocks.{block}")
-        assert isinstance(found, PyramidBlock)
-        return found
+        module = self.stages[stage].get_submodule(f"blocks.{block}")
+        assert isinstance(module, PyramidBlock)
+        return module
 
     def map_of(self, tokens: Tensor, grid: Grid) -> Tensor:
         """Set the patch tokens on their grid, (B, D, GH, GW); a class token is left out."""
@@ -288,21 +209,21 @@ class Pyramid(Model):
         `block_00`... (B, N, D) through all stages, `stage_1`... (B, D, GH, GW), `encoded` (B, N, R), `pooled` and
         `representation` (B, R; the same here), `logits`.
         """
-        found: dict[str, Tensor] = {}
+        named: dict[str, Tensor] = {}
         maps, layer = self.checked(images), 0
         for stage, depth in enumerate(self.config.depths):
             tokens, grid = self.begin_stage(maps, stage)
             for block in range(depth):
                 tokens = self.run_block(tokens, grid, stage=stage, block=block)
-                found[f"block_{layer:02d}"] = tokens
+                named[f"block_{layer:02d}"] = tokens
                 layer += 1
             tokens = self.end_stage(tokens, stage)
-            maps = found[f"stage_{stage + 1}"] = self.map_of(tokens, grid)
-        found["encoded"] = tokens
-        found["pooled"] = found["representation"] = self.pool(tokens)
+            maps = named[f"stage_{stage + 1}"] = self.map_of(tokens, grid)
+        named["encoded"] = tokens
+        named["pooled"] = named["representation"] = self.pool(tokens)
         if self.head is not None:
-            found["logits"] = self.head(found["representation"])
-        return found
+            named["logits"] = self.head(named["representation"])
+        return named
 
     def attention(
         self, images: Tensor, *, layers: Iterable[int] | None = None
@@ -339,7 +260,7 @@ def drop_rates(config: PyramidConfig) -> list[list[float]]:
 
 def to_map(tokens: Tensor, grid: Grid) -> Tensor:
     """Set tokens (B, N, D) on their grid: (B, D, GH, GW)."""
-    return tokens.transpose(1, 2).reshape(len(tokens), -1, *grid)
+    return tokens.transpose(1, 2).reshape(tokens.shape[0], -1, *grid)
 
 
 def to_tokens(maps: Tensor) -> Tensor:

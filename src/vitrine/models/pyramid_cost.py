@@ -10,7 +10,7 @@ from vitrine.models.cost import Cost
 from vitrine.models.pcpvt import PCPVTConfig
 from vitrine.models.pvt import PVTConfig
 from vitrine.models.pvt_v2 import FIRST_KERNEL, MIXING_KERNEL, NEXT_KERNEL, PVTv2Config
-from vitrine.models.pyramid import FIRST_STRIDE, NEXT_STRIDE, PyramidConfig
+from vitrine.models.pyramid_config import FIRST_STRIDE, NEXT_STRIDE, PyramidConfig
 
 MIXING = MIXING_KERNEL**2
 

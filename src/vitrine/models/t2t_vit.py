@@ -43,7 +43,7 @@ class TokensToToken(nn.Module):
         maps = soft_split(images, *self.splits[0])
         for layer, split in zip(self.layers, self.splits[1:], strict=True):
             tokens = layer(maps.flatten(2).transpose(1, 2))  # (B, N, T)
-            image = tokens.transpose(1, 2).reshape(len(tokens), -1, *maps.shape[2:])  # eq. 1's reshape
+            image = tokens.transpose(1, 2).reshape(tokens.shape[0], -1, *maps.shape[2:])  # eq. 1's reshape
             maps = soft_split(image, *split)
         return maps
 
@@ -96,7 +96,7 @@ class TokenPerformer(HasFixedParameters, nn.Module):
 
     def mix(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """Attend in time and memory linear in N: sums over keys first. At least fp32, for the exponentials."""
-        if torch.is_autocast_enabled(q.device.type):
+        if not q.is_meta and torch.is_autocast_enabled(q.device.type):
             with torch.autocast(q.device.type, enabled=False):
                 return self.mix(q, k, v)
         kind = torch.promote_types(q.dtype, torch.float32)
@@ -116,7 +116,7 @@ def soft_split(images: Tensor, kernel: int, stride: int, padding: int) -> Tensor
     """Gather overlapping squares of a map (B, C, rows, columns): (B, C x kernel x kernel, rows / stride, ...)."""
     rows, columns = (size // stride for size in images.shape[2:])
     gathered = F.unfold(images, kernel, stride=stride, padding=padding)  # (B, C x kernel x kernel, N)
-    return gathered.reshape(len(images), -1, rows, columns)
+    return gathered.reshape(images.shape[0], -1, rows, columns)
 
 
 def t2t_vit(mixing: Mixing, *, width: int, depth: int, num_heads: int, mlp_ratio: int) -> ViTConfig:

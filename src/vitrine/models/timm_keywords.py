@@ -80,10 +80,10 @@ def translated(name: str, value: Any, *, width: int | None) -> dict[str, Any]:
 
 def norm_options(layer: Any) -> dict[str, Any]:
     """Read a norm: its kind and, from a partial, its epsilon."""
-    found = {"norm": chosen("norm_layer", class_name(layer), NORMS)}
+    options = {"norm": chosen("norm_layer", class_name(layer), NORMS)}
     if isinstance(layer, partial) and "eps" in layer.keywords:
-        found["norm_eps"] = layer.keywords["eps"]
-    return found
+        options["norm_eps"] = layer.keywords["eps"]
+    return options
 
 
 def approximation(layer: Any) -> dict[str, Any]:

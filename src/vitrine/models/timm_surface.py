@@ -58,14 +58,14 @@ class TimmSurface(nn.Module):
 
     def levels(self, images: Tensor) -> Iterator[Level]:
         """Yield what the model holds after each stage, or after each block."""
-        found = self.features(images)
-        stages = [Level(value) for name, value in found.items() if name.startswith("stage_")]
+        features = self.features(images)
+        stages = [Level(value) for name, value in features.items() if name.startswith("stage_")]
         if stages:
             yield from stages
             return
         step = getattr(self.config, "token_stride", None) or self.config.patch_size
         grid = images.shape[2] // step[0], images.shape[3] // step[1]
-        for name, tokens in found.items():
+        for name, tokens in features.items():
             if name.startswith("block_"):
                 yield Level(tokens, grid, tokens.shape[1] - grid[0] * grid[1])
 
@@ -106,20 +106,22 @@ class TimmSurface(nn.Module):
         if output_fmt not in ("NCHW", "NLC"):
             raise ConfigError(f"must be NCHW or NLC, got {output_fmt!r}", option="output_fmt")
         wanted = taken(indices, self.num_levels)
-        found: list[Any] = []
+        intermediates: list[Any] = []
         index, level = -1, None
         for index, level in enumerate(self.levels(images)):
             if index in wanted:
                 shown = self.finish(level, index=index) if norm else level
                 spatial = shown.spatial(output_fmt)
                 has_prefix = return_prefix_tokens and shown.num_prefix
-                found.append((spatial, shown.values[:, : shown.num_prefix]) if has_prefix else spatial)
+                intermediates.append(
+                    (spatial, shown.values[:, : shown.num_prefix]) if has_prefix else spatial
+                )
             if stop_early and index == max(wanted, default=0):
                 break
         if intermediates_only:
-            return found
+            return intermediates
         assert level is not None
-        return self.finish(level, index=index).values, found
+        return self.finish(level, index=index).values, intermediates
 
     def get_classifier(self) -> Any:
         """Return the head: an identity where there is none, two heads where there are two."""

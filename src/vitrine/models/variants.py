@@ -79,6 +79,7 @@ def configure(
     `image_size` is the name's own (`vit_base_patch16_384`) or 224 where it is not given.
     """
     config, named_size = resolve(name)
+    options = {key: tuple(value) if isinstance(value, list) else value for key, value in options.items()}
     options = in_our_words(options, config)
     channels, image_size = options.pop("channels", channels), options.pop("image_size", image_size)
     if "patch_size" in options:

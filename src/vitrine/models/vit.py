@@ -178,8 +178,8 @@ class ViT(Model):
 
     def classify(self, tokens: Tensor) -> Tensor:
         """Map encoded tokens (B, T, D) to logits (B, K); with a distillation token, the mean of both heads'."""
-        found, of_distillation = self.read_out(tokens)
-        return found if of_distillation is None else (found + of_distillation) / 2
+        logits, of_distillation = self.read_out(tokens)
+        return logits if of_distillation is None else (logits + of_distillation) / 2
 
     def read_out(self, tokens: Tensor) -> tuple[Tensor, Tensor | None]:
         """Map encoded tokens (B, T, D) to the head's logits (B, K) and, where there are two heads, to the other's.
@@ -246,30 +246,30 @@ class ViT(Model):
         `stem` (B, channels, rows, columns) first; `registers`, `distillation_token`, `distillation_logits` where
         they exist.
         """
-        found: dict[str, Tensor] = {}
+        named: dict[str, Tensor] = {}
         maps = self.run_stem(images)
         if self.config.stem:
-            found["stem"] = maps
+            named["stem"] = maps
         patches, grid = self.project_patches(maps)
-        found["patches"] = patches
-        tokens = found["embedded"] = self.assemble(patches, grid)
+        named["patches"] = patches
+        tokens = named["embedded"] = self.assemble(patches, grid)
         for layer in range(self.config.depth):
-            tokens = found[f"block_{layer:02d}"] = self.run_block(tokens, grid, layer=layer)
-        tokens = found["encoded"] = tokens if self.config.norm_after_pooling else self.norm(tokens)
+            tokens = named[f"block_{layer:02d}"] = self.run_block(tokens, grid, layer=layer)
+        tokens = named["encoded"] = tokens if self.config.norm_after_pooling else self.norm(tokens)
         if self.config.reads_class_token:
-            found["class_token"] = tokens[:, 0]
+            named["class_token"] = tokens[:, 0]
         if self.config.has_distillation_token:
-            found["distillation_token"] = tokens[:, self.config.num_prefix_tokens - 1]
+            named["distillation_token"] = tokens[:, self.config.num_prefix_tokens - 1]
         if self.config.num_registers:
-            found["registers"] = tokens[:, self.config.num_prefix_tokens : self.num_leading_tokens]
-        found["patch_tokens"] = tokens[:, self.num_leading_tokens :]
-        found["pooled"] = self.pool(tokens)
-        found["representation"] = self.represent(found["pooled"])
+            named["registers"] = tokens[:, self.config.num_prefix_tokens : self.num_leading_tokens]
+        named["patch_tokens"] = tokens[:, self.num_leading_tokens :]
+        named["pooled"] = self.pool(tokens)
+        named["representation"] = self.represent(named["pooled"])
         if self.distillation_head is not None:
-            found["distillation_logits"] = self.distillation_head(found["distillation_token"])
+            named["distillation_logits"] = self.distillation_head(named["distillation_token"])
         if self.head is not None:
-            found["logits"] = self.classify(tokens)
-        return found
+            named["logits"] = self.classify(tokens)
+        return named
 
     def last_map(self, images: Tensor) -> Tensor:
         """Return the encoded patches on their grid, (B, D, GH, GW)."""

@@ -29,6 +29,7 @@ from vitrine.data.loading.order import Rows
 from vitrine.data.preparing.preprocess import Preprocess
 from vitrine.errors import ConfigError
 from vitrine.models import Model, ModelConfig, ViT, ViTConfig
+from vitrine.models.families import family_of
 from vitrine.objectives.teacher import Teacher, TeacherRequest
 from vitrine.runtime.processes import Processes
 from vitrine.spelling import nearest
@@ -149,7 +150,9 @@ class Objective:
     def check_model(self, config: ModelConfig) -> None:
         """Refuse a model that this objective cannot train, before anything is written."""
         if not isinstance(config, ViTConfig):
-            raise ConfigError(f"objective {self.kind} needs a ViT, which has patches; a ResNet has none")
+            raise ConfigError(
+                f"objective {self.kind} needs a ViT, which has patches; a {family_of(config).kind} has none"
+            )
 
     def images_per_image(self, config: ModelConfig) -> float:
         """Return how many images of the model's size are computed per image of the batch; views count by area."""

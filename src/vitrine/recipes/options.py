@@ -5,8 +5,10 @@ from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any, TypedDict, Unpack
 
+from vitrine.checkpoints.record import FREE_FIELDS
 from vitrine.errors import ConfigError, MissingConfigError
 from vitrine.models import configure
+from vitrine.models.families import named_variant
 from vitrine.objectives import LabelsObjective, Objective, find_objective
 from vitrine.recipes.recipe import Recipe, from_yaml, with_settings
 from vitrine.recipes.registry import RECIPES, find_recipe
@@ -107,14 +109,19 @@ def with_training(recipe: Recipe, training: Mapping[str, Any], *, asked_for: Col
 
 
 def with_model(recipe: Recipe, model: str) -> Recipe:
-    """Give a recipe another model, without the options that belong to the shape of its own or to its family."""
+    """Give a recipe another model, without the options that belong to the shape of its own or to its family.
+
+    The name of a published variant (`CPVT-S`) stands for its pooling, its positions and all that weights fix.
+    """
     if model == recipe.model:
         return recipe
     options = without_shape(recipe.model_options)
     known = {field.name for field in dataclasses.fields(configure(model))}
+    if named_variant(model.strip()) is not None:
+        known &= set(FREE_FIELDS)
     unused = [name for name in options if name not in known]
     if unused:
-        notice(f"{model} has no {', '.join(unused)}: these options of the recipe {recipe.name} are not used")
+        notice(f"{model} does not take {', '.join(unused)} from the recipe {recipe.name}")
     kept = {name: value for name, value in options.items() if name in known}
     return dataclasses.replace(recipe, model=model, model_options=kept)
 

@@ -12,6 +12,7 @@ from vitrine.data.augmenting.augment import Augment
 from vitrine.data.preparing.training_view import Crop
 from vitrine.errors import ConfigError
 from vitrine.models import BiTConfig, ViTConfig
+from vitrine.models.families import named_variant
 from vitrine.objectives import LabelsObjective, Objective, find_objective
 from vitrine.recipes.plain_values import (
     build,
@@ -93,7 +94,7 @@ class Recipe:
     """Numbers of `training` that are not adapted to the data: `total_steps`, `warmup_steps`, `log_every`."""
 
     def __post_init__(self) -> None:
-        require_option_types(self.model_options)
+        require_option_types(self.model_options, model=self.model)
         for path, neutral in self.objective.neutral_settings.items():
             value = value_at(self, path)
             if value != neutral:
@@ -192,9 +193,14 @@ def value_at(recipe: Recipe, path: str) -> Any:
     return place
 
 
-def require_option_types(model_options: Mapping[str, Any]) -> None:
+def require_option_types(model_options: Mapping[str, Any], *, model: str | None) -> None:
     """Refuse a model option of another type than its field; one number may stand for both sides."""
-    kinds = {**get_type_hints(BiTConfig), **get_type_hints(ViTConfig)}
+    variant = None if model is None else named_variant(model)
+    kinds = (
+        {**get_type_hints(BiTConfig), **get_type_hints(ViTConfig)}
+        if variant is None
+        else get_type_hints(type(variant))
+    )
     for name, value in model_options.items():
         kind = kinds.get(name)
         is_side = get_origin(kind) is tuple and isinstance(value, int)

@@ -17,7 +17,7 @@ from vitrine.objectives.teacher import Teacher, TeacherRequest
 from vitrine.recipes.recipe import Recipe
 from vitrine.runs.records import StartingModel
 from vitrine.runtime.devices import seeded
-from vitrine.runtime.progress import notice
+from vitrine.runtime.progress import notice, quiet
 from vitrine.runtime.run_record import RunRecord
 from vitrine.spelling import some_of
 
@@ -26,7 +26,10 @@ DEFAULT_MODEL = "ViT-Ti/16"
 # Options of a model without a head.
 HEAD_OPTIONS = ("representation_width", "head_bias")
 # Options that fine-tuning may change: they are not part of the trained weights.
-FREE_OPTIONS = ("dropout", "stochastic_depth", "activation_checkpointing")
+FREE_OPTIONS = (
+    "dropout", "position_dropout", "projection_dropout", "attention_dropout", "head_dropout", "stochastic_depth",
+    "drop_rates", "activation_checkpointing",
+)  # fmt: skip
 
 
 def fresh_model(recipe: Recipe, *, classes: tuple[str, ...]) -> StartingModel:
@@ -96,8 +99,11 @@ def keep_known_classes(started: Model, model: str, classes: Sequence[str]) -> tu
     kept = tuple(name for name in classes if name in known)
     if not kept or getattr(record.config, "representation_width", None) is not None:
         return ()
-    old, new = load(model).model.head, started.head
+    with quiet():  # its notes were reported when it was loaded
+        old, new = load(model).model.head, started.head
     assert old is not None and new is not None
+    if not old.weight.any():  # an official file without a trained head
+        return ()
     with torch.no_grad():
         for number, name in enumerate(classes):
             if name in known:

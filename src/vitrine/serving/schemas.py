@@ -22,6 +22,10 @@ class Predicted(BaseModel):
 
     model: str
     answers: list[Answer] = Field(description="The most likely classes, most likely first.")
+    labels: list[str] | None = Field(
+        default=None,
+        description="If a picture may have several labels, those with a probability of at least 0.5.",
+    )
     logits: list[float] | None = Field(default=None, description="All logits in order, if requested.")
     size: list[int] = Field(description="Height and width of the model's input in pixels.")
     milliseconds: float = Field(description="From the end of the upload to the result.")

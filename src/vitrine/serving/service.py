@@ -114,8 +114,10 @@ class Service:
             )
         logits = await self._computed(served, data, served.logits)
         [answers] = served.predictor.best(logits[None], top=top)
+        [labels] = served.predictor.applying(logits[None])
         return {
             "model": served.name,
+            "labels": None if labels is None else list(labels),
             "answers": [
                 {"label": answer.label, "number": answer.number, "probability": answer.probability}
                 for answer in answers

@@ -26,14 +26,14 @@ class Lamb(torch.optim.Optimizer):
     @torch.no_grad()
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
         """Update every parameter; change nothing if `found_inf` flags a gradient with NaN or infinity."""
-        found = getattr(self, "found_inf", None)
-        is_good: Tensor | float = 1.0 if found is None else (found == 0).float()
+        is_bad = getattr(self, "found_inf", None)
+        is_good: Tensor | float = 1.0 if is_bad is None else (is_bad == 0).float()
         for group in self.param_groups:
             for parameter in group["params"]:
                 if parameter.grad is not None:
                     gradient = parameter.grad
-                    if found is not None:  # zeros if anything is NaN or infinity, so that no state is spoilt
-                        gradient = torch.where(found > 0, 0.0, gradient)
+                    if is_bad is not None:  # zeros if anything is NaN or infinity, so that no state is spoilt
+                        gradient = torch.where(is_bad > 0, 0.0, gradient)
                     self._update(parameter, gradient, group, is_good)
 
     def _update(

@@ -4,6 +4,7 @@ from torch import nn
 
 from vitrine.models import Model, create_model, register_cnn
 from vitrine.models.cnn_stem import CNNS
+from vitrine.models.stem_configs import TokensToTokenConfig
 
 
 def two_convolutions(channels: int) -> nn.Module:
@@ -69,6 +70,52 @@ KINDS: dict[str, dict[str, object]] = {
         "units": (1, 1, 1, 1),
     },
 }
+
+PYRAMID = {
+    "image_size": 64,
+    "num_classes": 5,
+    "widths": (16, 24, 32, 40),
+    "depths": (1, 2, 1, 1),
+    "num_heads": (1, 2, 4, 5),
+    "mlp_ratios": (2, 2, 2, 2),
+}
+KINDS |= {
+    # Wide tokens with stirred weights are so far apart that a performer's exponentials underflow.
+    "performer tokens": {
+        **VIT,
+        "patch_size": 1,
+        "stem": TokensToTokenConfig(token_width=8),
+        "positions": "sincos_1d",
+    },
+    "fixed 1-D positions": {**VIT, "positions": "sincos_1d"},
+    "transformer tokens": {**VIT, "patch_size": 16, "stem": "t2t_t", "positions": "sincos_1d"},
+    "PEG": {**VIT, "positions": "peg", "initialisation": "deit"},
+    "PEGs without class token": {**VIT, "positions": "peg", "peg_layers": (-1, 1), "pooling": "average"},
+}
+# One line per family that is no ViT; every check of test_every_model.py and test_every_family.py takes it up.
+FAMILIES: dict[str, dict[str, object]] = {
+    "PVT": {"name": "pvt_tiny", **PYRAMID},
+    "PVT v2": {"name": "pvt_v2_b0", **PYRAMID},
+    "PVT v2 linear": {"name": "pvt_v2_b2_li", **PYRAMID},
+    "PCPVT": {"name": "pcpvt_small_v0", **PYRAMID},
+    "TNT": {
+        "name": "TNT-S",
+        "image_size": 32,
+        "num_classes": 5,
+        "width": 32,
+        "depth": 2,
+        "num_heads": 4,
+        "mlp_width": 64,
+        "inner_width": 8,
+        "inner_num_heads": 2,
+        "inner_mlp_width": 16,
+    },
+}
+KINDS |= FAMILIES
+# One of each for checks that take seconds.
+ONE_OF_EACH = (
+    "class token", "hybrid", "BiT for small pictures", "performer tokens", "transformer tokens", "PEG", *FAMILIES,
+)  # fmt: skip
 
 
 def small_model(kind: str) -> Model:

@@ -84,7 +84,10 @@ def test_values_are_read_as_the_kind_of_their_field(setting: str, value: object)
         ("training.betas=[0.9", "a value is a number, a word or a list such as [0.1, 0.2], got '[0.9'"),
         ("training.lr=true", "training.lr must be float, got True"),
         ("training.total_steps=1.5", "training.total_steps must be int, got 1.5"),
-        ("training.optimizer=sdg", "optimizer must be one of adamw, sgd, muon, got 'sdg'; nearest: sgd"),
+        (
+            "training.optimizer=sdg",
+            "optimizer must be one of adamw, sgd, muon, lamb, got 'sdg'; nearest: sgd",
+        ),
         ("training=5", "training is a table of names and values, got 5"),
         ("training.lr=0", "lr must be above 0 and finite, got 0.0"),
         ("augment.erase=2", "must be from 0 to 1"),

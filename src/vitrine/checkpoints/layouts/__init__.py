@@ -16,6 +16,7 @@ from vitrine.checkpoints.layouts import (
     huggingface,
     native,
     official,
+    pyramids,
     t2t,
     timm,
     timm_bit,
@@ -36,6 +37,7 @@ from vitrine.checkpoints.layouts.torchvision import TorchvisionLayout
 from vitrine.checkpoints.tensors import Index, TensorFile
 from vitrine.errors import CheckpointError, ConfigError
 from vitrine.models import BiTConfig, ModelConfig, TNTConfig, ViTConfig
+from vitrine.models.pyramid_config import PyramidConfig
 from vitrine.models.stem_configs import TokensToTokenConfig
 from vitrine.spelling import nearest
 
@@ -133,6 +135,8 @@ def layout_for(target: Target, config: ModelConfig, *, generation: Generation = 
 
 def _official(config: ModelConfig, generation: Generation) -> Layout:
     """Use the names of the authors' own files; as .npz or as safetensors."""
+    if isinstance(config, PyramidConfig):
+        return pyramids.official_layout(config)
     if isinstance(config, TNTConfig):
         return TNTLayout(origin="official")
     if isinstance(config, ViTConfig) and isinstance(config.stem, TokensToTokenConfig):
@@ -141,6 +145,8 @@ def _official(config: ModelConfig, generation: Generation) -> Layout:
 
 
 def _timm(config: ModelConfig, generation: Generation) -> Layout:
+    if isinstance(config, PyramidConfig):
+        return pyramids.timm_layout(config)
     if isinstance(config, TNTConfig):
         return TNTLayout(origin="timm")
     return TimmBiTLayout() if isinstance(config, BiTConfig) else TimmLayout()
@@ -165,6 +171,7 @@ register_layout(
 register_layout("deit3", recognise=deit3.recognise, for_model=lambda config, generation: DeiT3Layout())
 register_layout("timm", recognise=timm.recognise, for_model=_timm)
 register_layout("timm BiT", recognise=timm_bit.recognise)
+register_layout("pyramids", recognise=pyramids.recognise)
 register_layout("TNT", recognise=tnt.recognise)
 register_layout("T2T-ViT", recognise=t2t.recognise)
 register_layout("dinov2", for_model=lambda config, generation: TimmLayout(family="dinov2"))

@@ -11,7 +11,8 @@ from vitrine.checkpoints.layouts.rules import Rule
 from vitrine.checkpoints.tensors import Index
 from vitrine.data.preparing.preprocess import Preprocess
 from vitrine.errors import CheckpointError, TryOption
-from vitrine.models import ModelConfig, ViTConfig
+from vitrine.models import BiTConfig, ModelConfig, ViTConfig
+from vitrine.models.families import family_of
 from vitrine.models.stem_configs import HMlpStemConfig, ResNetStemConfig
 
 IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
@@ -19,6 +20,7 @@ HEAD_WIDTH = 64
 # Published models whose heads are not 64 wide, by width: so400m, H, g, G.
 HEADS_BY_WIDTH = {1152: 16, 1280: 16, 1408: 16, 1664: 16}
 DEFAULT_IMAGE_SIZE = 224
+PYRAMID_HEADS = (1, 2, 5, 8)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,6 +33,8 @@ class Hints:
     asked_size: tuple[int, int] | None = None
     """The size that the user wants; tells the grid only where nothing else does."""
     num_heads: int | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """The user's values for fields of the config; they replace what a layout reads or assumes."""
     settings: Mapping[str, Any] = field(default_factory=dict)
     """The config.json beside the weights, Hugging Face's or timm's."""
     metadata: Mapping[str, str] = field(default_factory=dict)
@@ -122,6 +126,21 @@ def vit_config(
     return Configured(config, tuple(notes))
 
 
+def stage_heads(widths: tuple[int, ...], *, hints: Hints, notes: list[str]) -> tuple[int, ...]:
+    """Return the number of heads of every stage of a pyramid: the user's, or 1, 2, 5, 8 as in every published one."""
+    if "num_heads" in hints.options:
+        return tuple(hints.options["num_heads"])
+    heads = PYRAMID_HEADS[: len(widths)]
+    if len(heads) < len(widths) or any(width % count for width, count in zip(widths, heads, strict=True)):
+        raise CheckpointError(
+            f"{hints.path} does not contain the numbers of attention heads, and its widths "
+            f"{', '.join(map(str, widths))} do not fit {', '.join(map(str, PYRAMID_HEADS))}",
+            advice=[TryOption("options", "to set num_heads, one for each stage")],
+        )
+    notes.append(f"the file does not contain the numbers of heads; {', '.join(map(str, heads))} assumed")
+    return heads
+
+
 def assumed_heads(width: int, *, path: Path) -> int:
     """Return the number of heads that published models of this width have."""
     if width in HEADS_BY_WIDTH:
@@ -182,8 +201,10 @@ def refuse_odd_vit(
     **allowed: bool,
 ) -> str | None:
     """Return the parts of a ViT that a layout cannot hold: all that a classic ViT lacks, except `allowed`."""
-    if not isinstance(config, ViTConfig):
+    if isinstance(config, BiTConfig):
         return f"{where} cannot hold BiT ResNets; the layouts npz and timm can"
+    if not isinstance(config, ViTConfig):
+        return f"{where} cannot hold a {family_of(config).kind}; the layouts official and timm can"
     kinds = ("learned_1d", "sincos_2d") if allowed.get("fixed_positions") else ("learned_1d",)
     one_table = config.positions in kinds and config.position_placement == "stem"
     is_gelu = config.activation == "gelu"

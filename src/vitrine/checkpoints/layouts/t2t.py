@@ -42,7 +42,7 @@ class T2TLayout:
         """Read the config; the number of heads is not in the files."""
         width, gathered = shape_of(index, f"{MODULE}.project.weight", hints=hints, axes=2)
         is_performer = f"{MODULE}.attention1.w" in index
-        token_width = shape_of(index, f"{MODULE}.attention1.proj.weight", hints=hints, axes=2)[0]
+        token_width = shape_of(index, f"{MODULE}.attention1.norm2.weight", hints=hints, axes=1)[0]
         stem = TokensToTokenConfig(
             mixing="performer" if is_performer else "transformer", token_width=token_width
         )

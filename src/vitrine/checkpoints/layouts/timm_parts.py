@@ -50,7 +50,7 @@ def named_rules(config: ViTConfig, names: Mapping[str, str], *, theirs: str, our
         *layer(f"{theirs}.{mlp}.fc2", f"{ours}.mlp.contract"),
     ]
     if not config.qkv_bias:
-        declared = [found for found in declared if found.theirs != f"{theirs}.{attention}.qkv.bias"]
+        declared = [one for one in declared if one.theirs != f"{theirs}.{attention}.qkv.bias"]
     if config.qk_norm:
         declared += norm_rules(config, f"{theirs}.{attention}.q_norm", f"{ours}.attention.q_norm")
         declared += norm_rules(config, f"{theirs}.{attention}.k_norm", f"{ours}.attention.k_norm")

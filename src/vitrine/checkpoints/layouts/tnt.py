@@ -10,7 +10,7 @@ from vitrine.checkpoints.layouts.layout import Configured, Hints, assumed_heads,
 from vitrine.checkpoints.layouts.rules import Rule, View, layer, rule, split_axis
 from vitrine.checkpoints.tensors import Index
 from vitrine.data.preparing.preprocess import Preprocess
-from vitrine.errors import CheckpointError
+from vitrine.errors import CheckpointError, TryOption
 from vitrine.models import ModelConfig
 from vitrine.models.tnt_config import TNTConfig
 
@@ -94,8 +94,14 @@ class TNTLayout:
         )
         head, notes = index.get("head.bias"), []
         num_heads = hints.num_heads or assumed_heads(width, path=hints.path)
-        inner_heads = INNER_HEADS.get(inner_width, 4 if inner_width % 4 == 0 else 1)
-        if hints.num_heads is None:
+        inner_heads = hints.options.get("inner_num_heads") or INNER_HEADS.get(inner_width)
+        if inner_heads is None:
+            raise CheckpointError(
+                f"{hints.path} does not contain the number of inner attention heads, and no published TNT has the "
+                f"inner width {inner_width}",
+                advice=[TryOption("options", "to set inner_num_heads")],
+            )
+        if hints.num_heads is None or "inner_num_heads" not in hints.options:
             notes.append(
                 f"the file does not contain the numbers of heads; {num_heads} assumed for width {width} and "
                 f"{inner_heads} for inner width {inner_width}"

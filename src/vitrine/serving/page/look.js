@@ -185,7 +185,8 @@ function showBars(stage, answer) {
     stage.bars.replaceChildren(el("li", {}, el("span", { className: "soft" }, "This model has no classification head. Add classes under Teach.")));
     return;
   }
-  stage.facts.textContent = `${answer.milliseconds.toFixed(0)} ms at ${answer.size.join(" × ")} px`;
+  const applying = answer.labels ? `${answer.labels.join(", ") || "no label"} (at least 50 %); ` : "";
+  stage.facts.textContent = `${applying}${answer.milliseconds.toFixed(0)} ms at ${answer.size.join(" × ")} px`;
   stage.bars.replaceChildren(...answer.answers.map(({ label, probability }) => bar(label, percent(probability), probability)));
 }
 

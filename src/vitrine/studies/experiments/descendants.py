@@ -176,13 +176,13 @@ def slug(name: str) -> str:
 def findings(results: Results) -> list[Finding]:
     """Compare every method with the plain ViT."""
     base, spread = results.values(method=PLAIN), results.spread()
-    found: list[Finding] = []
+    gains: list[Finding] = []
     for name in METHODS:
         if name != PLAIN:
-            found += ahead(
+            gains += ahead(
                 f"{name} is better than the plain ViT", results.values(method=name), base, spread=spread
             )
-    return found
+    return gains
 
 
 def charts(results: Results) -> list[Chart]:
