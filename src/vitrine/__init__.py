@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from vitrine.commands.serve import serve as serve
     from vitrine.commands.shard import shard as shard
     from vitrine.commands.study import study as study
+    from vitrine.commands.suggest import suggest as suggest
     from vitrine.commands.vtab import vtab as vtab
     from vitrine.errors import VitrineError as VitrineError
     from vitrine.estimator import VitClassifier as VitClassifier
@@ -73,6 +74,7 @@ _HOME = {
     "serve": "vitrine.commands.serve",
     "shard": "vitrine.commands.shard",
     "study": "vitrine.commands.study",
+    "suggest": "vitrine.commands.suggest",
     "vtab": "vitrine.commands.vtab",
 }
 

@@ -19,6 +19,9 @@ from vitrine.data.decoding.picture_input import Picture
 from vitrine.data.sources.in_memory import PictureList, as_picture_list
 from vitrine.errors import ConfigError, DataError
 from vitrine.evaluation.closed_form import ClosedForm, fit_closed_form
+from vitrine.evaluation.familiarity import fit_familiarity
+from vitrine.evaluation.prediction_sets import held_out_scores, prediction_sets
+from vitrine.evaluation.trust import Trust
 from vitrine.picture_estimator import PictureEstimator
 from vitrine.recipes.options import chosen_recipe
 from vitrine.runs.records import Execution, RunOutput
@@ -102,6 +105,27 @@ class VitClassifier(PictureEstimator):
         """Return the probability of each class for each picture, in the order of `classes_`: (N, K)."""
         return torch.from_numpy(self._scores(X)).softmax(dim=1).numpy()
 
+    def none_of_these(self, X: Iterable[Picture]) -> NDArray[np.bool_]:
+        """Return which pictures look like none of the classes: less like them than 95 % of left-out pictures (N,)."""
+        self._require_fitted()
+        known = self.predictor_.trust.familiarity
+        assert known is not None  # every fit measures it
+        pictures = as_picture_list(X)
+        if len(pictures) == 0:
+            return np.zeros(0, dtype=bool)
+        return (known.distance(self._outputs(pictures, "features")) > known.threshold).numpy()
+
+    def predict_set(self, X: Iterable[Picture], *, coverage: float = 0.95) -> NDArray[np.bool_]:
+        """Return the classes that contain the true one with this probability: (N, K), in the order of `classes_`."""
+        logits = torch.from_numpy(self._scores(X))
+        held_out = self.predictor_.trust.held_out
+        if held_out is None:
+            raise ConfigError(
+                "needs method='features', which leaves every picture out once", option="coverage"
+            )
+        thresholds = held_out.thresholds(coverage, num_classes=len(self.classes_))
+        return prediction_sets(logits.softmax(dim=1), thresholds)
+
     def decision_function(self, X: Iterable[Picture]) -> NDArray[np.float64]:
         """Return the logits of the classes: (N, K); with two classes, the log-odds of the second: (N,)."""
         scores = self._scores(X)
@@ -150,12 +174,22 @@ class VitClassifier(PictureEstimator):
 
     def _fit_features(self, source: PictureList, weights: NDArray[np.float64] | None) -> None:
         self.predictor_ = self._opened()
+        features = self._outputs(source.pictures, "features")
+        labels = torch.from_numpy(source.labels.astype(np.int64))
         self.closed_form_: ClosedForm = fit_closed_form(
-            self._outputs(source.pictures, "features"),
-            torch.from_numpy(source.labels.astype(np.int64)),
+            features,
+            labels,
             num_classes=len(source.classes),
             l2=self.l2,
             weights=None if weights is None else torch.from_numpy(weights),
+        )
+        counted = (
+            torch.ones(len(labels), dtype=torch.bool) if weights is None else torch.from_numpy(weights > 0)
+        )
+        left_out = self.closed_form_.left_out_logits.softmax(dim=1)
+        self.predictor_.trust = Trust(
+            familiarity=fit_familiarity(features[counted], labels[counted], seed=self.seed),
+            held_out=held_out_scores(left_out, labels[counted]),
         )
 
     def _fit_weights(self, source: PictureList) -> None:

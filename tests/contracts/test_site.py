@@ -21,7 +21,7 @@ ROOT = Path(__file__).parents[2]
 STABLE_NAMES = set(
     """Loaded Predictor VitClassifier VitRegressor VitrineError __version__ bench check convert create_model dedup
     demo embed evaluate export fewshot fewshot_accuracy finetune inspect list_models list_recipes load plan predict
-    pretrain report resume save serve shard study vtab""".split()  # noqa: SIM905 - a list of words
+    pretrain report resume save serve shard study suggest vtab""".split()  # noqa: SIM905 - a list of words
 )
 
 

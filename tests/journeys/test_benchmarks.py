@@ -33,17 +33,23 @@ TOY_RUNS = [
     ("dinov2_onnx.py", "{dinov2} {photos} --count 1"),
     ("fewshot.py", "--classes 4 --shots 2 --width 8 --test-rows 40"),
     ("fewshot_real.py", "{model} {data} --sizes 32 --shots 1 --seeds 1 --batch-size 8 --workers 0 --out {out}/a"),
+    ("frozen_features.py", "{model} {pets} {out}/pets.npz --train 2 --test 2"),
+    ("frozen_features.py", "{model} textures {out}/textures.npz --test 2"),
     ("growth.py", "--rounds 1 --sizes 2 --only images,tokens,width,depth,training-images,order,few-shot-tests"),
     ("inference.py", "--device cpu --model ViT-Ti/16 --size 32 --batches 1 --no-compile --rounds 1 --repeats 1"),
     ("inspection.py", "attention {model} --pets {pets} --count 2 --size 32"),
     ("loss_curves.py", "{cifar} --device cpu --no-compile --model ViT-Ti/16 --steps 2 --seeds 2 --batch-size 2 "
      "--precisions fp32,bf16 --smoothed 1"),
     ("masked.py", "--model ViT-Ti/16 --size 32 --batch-size 1 --rounds 1"),
+    ("none_of_these.py", "{features} --others far={far} --leave-out 1 --draws 2 --out {out}/areas.json"),
     ("pictures.py", "{demo} {out}"),
     ("run_curves.py", "{demo}/run --out {out}/curves.svg"),
     ("self_supervision.py", "--data {cifar} --out {out} --device cpu --tiny --seeds 1 --jobs 0 --pretrain-epochs 1 "
      "--tune-epochs 1 --methods scratch;dino"),
     ("serve.py", "latency {model} --count 10"),
+    ("trust.py", "coverage {features} --draws 2"),
+    ("trust.py", "labels {features} --draws 2"),
+    ("trust.py", "suggest {features} --count 4 --rounds 1 --draws 2"),
     ("train_step.py", "--device cpu --model ViT-Ti/16 --size 32 --batch-size 2 --ours plain --no-compile --rounds 1 "
      "--repeats 1"),
 ]  # fmt: skip
@@ -77,6 +83,7 @@ def desk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Path]]:
     yield {
         "pets": small_pets(root / "pets"), "photos": photos, "model": model, "cifar": small_cifar(root / "cifar"),
         "dinov2": small_dinov2(root / "dinov2.onnx"), "data": Path(data), "demo": demo,
+        "features": small_features(root / "features.npz"), "far": small_features(root / "far.npz", shift=9.0),
     }  # fmt: skip
 
 
@@ -94,6 +101,15 @@ def small_pets(folder: Path) -> Path:
         lines = "".join(f"{name} {1 + index % 2} 1 1\n" for index, name in enumerate(part))
         (folder / "annotations" / listing).write_text(lines)
     return folder
+
+
+def small_features(file: Path, *, shift: float = 0.0) -> Path:
+    """Features of three classes, as benchmarks/frozen_features.py writes them."""
+    generator = np.random.default_rng(0)
+    labels = np.arange(120) % 3
+    rows = 2 * np.eye(3, 5)[labels] + generator.normal(0, 1, (120, 5)) + shift
+    np.savez(file, features=rows.astype(np.float32), labels=labels, split=np.arange(120) // 60)
+    return file
 
 
 def small_cifar(folder: Path) -> Path:

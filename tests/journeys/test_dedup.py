@@ -3,9 +3,11 @@
 import csv
 import json
 
+import numpy as np
 import pytest
 from pictures import altered, class_folders, photo, save
 
+import vitrine as library
 from vitrine.data.sources.exclusions import leave_out, read_exclusions
 from vitrine.data.sources.opening import open_source
 
@@ -115,3 +117,19 @@ def test_a_device_that_does_not_exist_is_refused_in_one_sentence(vitrine, sets, 
     words = ("--model", "ViT-Ti/16", "--device", "cudaa", "--out", tmp_path / "out")
     code, _, said = vitrine("dedup", train, "--against", first, *words)
     assert code == 2 and "--device: must be auto, cpu" in said
+
+
+def test_discs_of_other_colours_are_neither_conflicting_nor_excluded(vitrine, tmp_path):
+    """48 different coloured discs once had 26 conflicting labels, and dedup excluded 22 of them."""
+    rows, columns = np.mgrid[0:64, 0:64]
+    for number, colour in enumerate([(220, 30, 30), (40, 180, 60), (40, 80, 220)]):
+        for place in range(4):
+            inside = (rows - 24 - 4 * place) ** 2 + (columns - 40 + 4 * place) ** 2 < (12 + place) ** 2
+            pixels = np.where(inside[..., None], np.uint8(colour), np.uint8(245)).astype(np.uint8)
+            save(tmp_path / "discs" / f"colour-{number}" / f"{place}.png", pixels)
+            if number:
+                save(tmp_path / "others" / f"colour-{number - 1}" / f"{place}.png", pixels)
+    checked = library.check(tmp_path / "discs", out=tmp_path / "check")
+    assert "conflicting labels" not in checked.problems
+    red = tmp_path / "discs" / "colour-0"
+    assert library.dedup(red, against=tmp_path / "others", out=tmp_path / "pairs").num_excluded == 0

@@ -54,6 +54,9 @@ CALLS: dict[str, Callable[[Any, Path, Path], object]] = {
     "predict": lambda kind, work, out: vitrine.predict(
         kind(work / "model"), kind(work / "photos"), out=kind(out.with_suffix(".csv")), **ON_CPU
     ),
+    "suggest": lambda kind, work, out: vitrine.suggest(
+        kind(work / "model"), [kind(work / "photos")], count=2, out=kind(out), **ON_CPU
+    ),
     "embed": lambda kind, work, out: vitrine.embed(
         kind(work / "model"), [kind(work / "photos")], out=kind(out.with_suffix(".npy")), **ON_CPU
     ),

@@ -31,6 +31,7 @@ CALLS: dict[str, tuple[str, ...]] = {
     "report": ("trained", *CPU),
     "evaluate": ("model", "photos", "--out", "scores", *CPU),
     "predict": ("model", "photos/cat/0.png", *CPU),
+    "suggest": ("model", "photos", "--count", "1", "--out", "suggested", *CPU),
     "embed": ("model", "photos", "--out", "features.npy", *CPU),
     "fewshot": ("model", "photos", "--shots", "1,2", "--no-cache", *CPU),
     "inspect": ("model", "photos", "--show", "1", "--out", "inspected", *CPU),

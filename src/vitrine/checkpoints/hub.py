@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from vitrine.checkpoints.reading.safetensors_file import read_weight_map
-from vitrine.checkpoints.tensors import WEIGHT_FILES
+from vitrine.checkpoints.tensors import TRUST_FILE, WEIGHT_FILES
 from vitrine.errors import CheckpointError, MissingExtraError
 from vitrine.runtime.cache import is_offline, why_offline
 from vitrine.runtime.progress import current_listener, notice
 
-SMALL_FILES = ("config.json", "preprocessor_config.json")
+SMALL_FILES = ("config.json", "preprocessor_config.json", TRUST_FILE)
 
 
 def fetch(repository: str, *, revision: str | None = None) -> Path:

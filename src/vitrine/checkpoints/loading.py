@@ -42,6 +42,8 @@ class Loaded:
     record: Record
     notes: tuple[str, ...] = ()
     """What was assumed or adapted, one sentence each."""
+    folder: Path | None = None
+    """Where the files beside the weights are; None where there are none, or where the model was adapted."""
 
     def __repr__(self) -> str:
         return f"Loaded({', '.join(f'{name}={text}' for name, text in self.summary())})"
@@ -74,6 +76,8 @@ class Opened:
     notes: tuple[str, ...]
     file: TensorFile | None = None
     checksums: Mapping[str, Any] = field(default_factory=dict)
+    folder: Path | None = None
+    """Where the small files that go with the weights are."""
 
 
 def load(
@@ -112,7 +116,12 @@ def load(
         notice(note)
     record = adapted.record
     return Loaded(
-        model=model, preprocess=record.preprocess, classes=record.classes, record=record, notes=notes
+        model=model,
+        preprocess=record.preprocess,
+        classes=record.classes,
+        record=record,
+        notes=notes,
+        folder=opened.folder if adapted.weights is opened.weights else None,
     )
 
 
@@ -168,7 +177,7 @@ def open_weights(
         notes = (*notes, f"the model is what the file calls {file.prefix.rstrip('.')}{skipped}")
     weights = map_weights(file, layout, record.config)
     sums = record.checksums.get(place.weights.name, {})
-    return Opened(weights=weights, record=record, notes=notes, file=file, checksums=sums)
+    return Opened(weights=weights, record=record, notes=notes, file=file, checksums=sums, folder=place.folder)
 
 
 def hints_of(record: Record, hints: Hints) -> Hints:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from vitrine.checkpoints import hub
-from vitrine.checkpoints.tensors import SUFFIXES, WEIGHT_FILES
+from vitrine.checkpoints.tensors import SUFFIXES, TRUST_FILE, WEIGHT_FILES
 from vitrine.errors import CheckpointError, ConfigError, DownloadError, MissingCheckpointError, TryVerb
 from vitrine.models import ModelConfig, configure
 from vitrine.runtime.download import download_to_cache
@@ -71,7 +71,7 @@ def names_weights(word: str) -> bool:
         return (
             RunFolder(path).is_run
             or any((path / name).exists() for name in inside)
-            or any(entry.suffix in SUFFIXES for entry in path.iterdir())
+            or any(entry.suffix in SUFFIXES and entry.name != TRUST_FILE for entry in path.iterdir())
         )
     return (
         word == BOX
@@ -128,7 +128,7 @@ def in_folder(folder: Path) -> Place:
     run = RunFolder(folder)
     if run.model.is_dir():
         return in_folder(run.model)
-    files = [name for name in present if Path(name).suffix in SUFFIXES]
+    files = [name for name in present if Path(name).suffix in SUFFIXES and name != TRUST_FILE]
     if len(files) == 1 or "model.onnx" in files:  # beside smaller copies of itself
         return Place(weights=folder / ("model.onnx" if "model.onnx" in files else files[0]), folder=folder)
     if files:

@@ -20,6 +20,7 @@ from vitrine.checkpoints.layouts.t2t import T2TLayout
 from vitrine.checkpoints.library_settings import hugging_face_settings, timm_settings
 from vitrine.checkpoints.loading import Loaded
 from vitrine.checkpoints.record import KEY, Record
+from vitrine.checkpoints.tensors import TRUST_FILE
 from vitrine.checkpoints.weights import ModelWeights, Weights, as_written, in_order, spec_of
 from vitrine.checkpoints.writing import (
     refusing_in_words,
@@ -192,6 +193,7 @@ def put_in_place(staged: Path, destination: Path) -> None:
     if not destination.exists():
         move_into_place(staged, Path(os.path.realpath(destination)))
         return
+    (destination / TRUST_FILE).unlink(missing_ok=True)  # measured on the weights that are replaced
     for name in sorted((entry.name for entry in staged.iterdir()), key=lambda name: name == "config.json"):
         move_into_place(staged / name, destination / name)
 

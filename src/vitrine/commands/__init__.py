@@ -39,6 +39,7 @@ VERBS = (
     Verb("report", "report"),
     Verb("evaluate", "evaluate"),
     Verb("predict", "predict"),
+    Verb("suggest", "suggest"),
     Verb("embed", "embed"),
     Verb("fewshot", "fewshot"),
     Verb("vtab", "vtab"),

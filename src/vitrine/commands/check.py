@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, Annotated
 
 from annotated_doc import Doc
 
-from vitrine.commands import documented
-from vitrine.commands.arguments import as_path
+from vitrine.commands import documented, options
+from vitrine.commands.arguments import as_model, as_path
 
 if TYPE_CHECKING:
     from vitrine.jobs.check import CheckResult
@@ -19,6 +19,10 @@ def check(
         Doc("Folder with one folder per class, manifest, shards, or the name of a built-in data set"),
     ],
     *,
+    model: Annotated[
+        str | Path | None,
+        Doc("Also list labels that are likely wrong, by the features of this model, such as box"),
+    ] = None,
     out: Annotated[
         Path | str | None,
         Doc("Folder for report.html and issues.csv [default: a new dated folder under ./runs]"),
@@ -28,6 +32,7 @@ def check(
         bool, Doc("Also search for near-duplicates; the time grows with the square of the number of images")
     ] = True,
     workers: Annotated[int, Doc("Files read in parallel; 0 means one per processor")] = 0,
+    device: options.Device = "auto",
     cache: Annotated[bool, Doc("Reuse the results of an earlier check of unchanged files")] = True,
     overwrite: Annotated[bool, Doc("Replace the report in the output folder")] = False,
 ) -> "CheckResult":
@@ -36,6 +41,8 @@ def check(
 
     return check_data(
         str(data),
+        model=None if model is None else as_model(model),
+        device=device,
         out=as_path(out),
         is_strict=strict,
         is_near=near_duplicates,

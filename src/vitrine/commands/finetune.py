@@ -53,6 +53,7 @@ def finetune(
     checkpoint_every: options.CheckpointEvery = None,
     evaluate_every: options.EvaluateEvery = None,
     hold_out: options.HoldOut = None,
+    group: options.Group = None,
     exclude: options.Exclude = None,
     shard: options.Shard = False,
     strict: options.Strict = False,
@@ -78,7 +79,8 @@ def finetune(
         probe=probe,
         freeze=freeze,
         data_options=job.DataOptions(
-            hold_out=hold_out, exclude=as_path(exclude), strict=strict, allow_empty_class=allow_empty_class
+            hold_out=hold_out, group=group, exclude=as_path(exclude), strict=strict,
+            allow_empty_class=allow_empty_class,
         ),
         execution=job.Execution(device=device, workers=workers, shard=shard),
         overwrite=overwrite,

@@ -56,6 +56,13 @@ HoldOut: TypeAlias = Annotated[
         "Fraction of the training images to hold out if there is no validation set; 0 for none [default: 0.1]"
     ),
 ]
+Group: TypeAlias = Annotated[
+    str | None,
+    Doc(
+        "Keep images of one group on one side of the split: a column of the manifest, a regular expression for file "
+        "names, or burst (EXIF times)"
+    ),
+]
 Exclude: TypeAlias = Annotated[Path | str | None, Doc("List of images to skip, as written by vitrine dedup")]
 Shard: TypeAlias = Annotated[bool, Doc("Shard weights and optimizer state over the processes (FSDP2)")]
 Strict: TypeAlias = Annotated[bool, Doc("Refuse to train if any file cannot be read")]

@@ -26,6 +26,10 @@ def predict(
         int | None,
         Doc("Classes to name per picture [default: 5; 1 when several pictures are listed]"),
     ] = None,
+    coverage: Annotated[
+        float | None,
+        Doc("Also list the classes that contain the true one with this probability, such as 0.95"),
+    ] = None,
     size: options.ModelSize = None,
     batch_size: options.BatchAtATime = None,
     workers: options.Readers = 2,
@@ -37,6 +41,8 @@ def predict(
     """Name the most likely classes of pictures; a picture that cannot be read gets a row with the reason."""
     if top is not None and top < 1:
         raise ConfigError(f"must be at least 1, got {top}", option="top")
+    if coverage is not None and not 0 < coverage < 1:
+        raise ConfigError(f"must be between 0 and 1, got {coverage:g}", option="coverage")
 
     from vitrine.jobs.predict import predict_pictures
 
@@ -45,6 +51,7 @@ def predict(
         as_pictures(pictures),
         out=as_path(out),
         top=top,
+        coverage=coverage,
         image_size=size,
         batch_size=batch_size,
         workers=workers,

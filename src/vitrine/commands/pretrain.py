@@ -60,6 +60,7 @@ def pretrain(
     checkpoint_every: options.CheckpointEvery = None,
     evaluate_every: options.EvaluateEvery = None,
     hold_out: options.HoldOut = None,
+    group: options.Group = None,
     exclude: options.Exclude = None,
     shard: options.Shard = False,
     strict: options.Strict = False,
@@ -82,7 +83,8 @@ def pretrain(
         },
         out=as_path(out),
         data_options=job.DataOptions(
-            hold_out=hold_out, exclude=as_path(exclude), strict=strict, allow_empty_class=allow_empty_class
+            hold_out=hold_out, group=group, exclude=as_path(exclude), strict=strict,
+            allow_empty_class=allow_empty_class,
         ),
         execution=job.Execution(device=device, workers=workers, shard=shard),
         overwrite=overwrite,

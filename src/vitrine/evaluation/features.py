@@ -89,6 +89,15 @@ def representation(model: Model, images: Tensor) -> Tensor:
     return model.embed(images) if isinstance(model, Model) else model.features(images)["representation"]
 
 
+def logits_and_features(model: Model, images: Tensor) -> tuple[Tensor, Tensor]:
+    """Return logits (B, K) and the input of the head (B, R) from one pass where possible."""
+    if getattr(model, "distillation_head", None) is not None:  # logits are the mean of two heads
+        return model(images), representation(model, images)
+    assert model.head is not None
+    rows = representation(model, images)
+    return model.head(rows), rows
+
+
 def feature_identity(
     model: Model,
     source: Source,

@@ -1,20 +1,29 @@
 """The work behind `vitrine check`: read every image once, write issues.csv and a page."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+import numpy as np
+import torch
+
+from vitrine.checkpoints import load
 from vitrine.data.auditing.issues import Issue, write_issues
-from vitrine.data.auditing.scan import scan
+from vitrine.data.auditing.scan import ScanReport, scan
 from vitrine.data.sources.opening import is_loose, open_kind, open_source
-from vitrine.data.sources.source import ALL, Source
+from vitrine.data.sources.source import ALL, Source, Subset
+from vitrine.errors import ConfigError
+from vitrine.evaluation.features import extract_features
+from vitrine.evaluation.label_errors import Suspect, find_label_errors, write_label_errors
 from vitrine.reports.data_pages import render_scan
 from vitrine.reports.pages import write_page
+from vitrine.runtime.devices import choose_device
 from vitrine.runtime.output_folder import new_output_folder, removed_if_empty
 from vitrine.runtime.progress import notice, present
 from vitrine.runtime.result import Result
+from vitrine.spelling import printable
 
-PAGE, ISSUES = "report.html", "issues.csv"
+PAGE, ISSUES, LABELS = "report.html", "issues.csv", "labels.csv"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,6 +33,16 @@ class CheckPlan:
     data: str
     num_images: int
     out: Path
+
+
+@dataclass(frozen=True, kw_only=True)
+class SuspiciousLabel:
+    """An image that a model without knowledge of its label would give to another class."""
+
+    path: str
+    label: str
+    suggested: str
+    probability: float
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -49,6 +68,8 @@ class CheckResult(Result):
     problems: dict[str, int]
     issues: tuple[Issue, ...]
     wrote: tuple[Path, ...]
+    suspects: tuple[SuspiciousLabel, ...] | None = None
+    """Images whose label is likely wrong, most suspicious first; None without a model."""
     is_strict: bool = False
 
     @property
@@ -60,7 +81,9 @@ class CheckResult(Result):
 def check_data(
     data: str,
     *,
+    model: str | None = None,
     out: Path | None,
+    device: str = "auto",
     is_strict: bool,
     is_near: bool,
     num_workers: int,
@@ -71,13 +94,19 @@ def check_data(
     splits = _open_splits(data)
     roots = [source.root for source in splits.values() if source.root is not None]
     folder = new_output_folder(
-        out, verb="check", files=(PAGE, ISSUES), never_in=roots, is_overwriting=is_overwriting
+        out, verb="check", files=(PAGE, ISSUES, LABELS), never_in=roots, is_overwriting=is_overwriting
     )
     present(CheckPlan(data=data, num_images=sum(map(len, splits.values())), out=folder))
     with removed_if_empty(folder):
         report = scan(splits, num_workers=num_workers, is_cached=is_cached, is_near=is_near)
+        suspects = None if model is None else _suspects(splits, report, model, device=device)
     write_issues(report.issues, folder / ISSUES)
-    page = write_page(folder / PAGE, render_scan(report, splits))
+    wrote = [folder / ISSUES]
+    first = next(iter(splits.values()))
+    if suspects is not None:
+        write_label_errors(suspects, first, folder / LABELS)
+        wrote.append(folder / LABELS)
+    page = write_page(folder / PAGE, render_scan(report, splits, suspects=suspects))
     return CheckResult(
         data=data,
         num_images=report.num_images,
@@ -93,7 +122,8 @@ def check_data(
         num_set_aside=report.num_bad,
         problems=report.problems,
         issues=report.issues,
-        wrote=(page, folder / ISSUES),
+        wrote=(page, *wrote),
+        suspects=None if suspects is None else tuple(_named(one, first) for one in suspects),
         is_strict=is_strict,
     )
 
@@ -104,3 +134,32 @@ def _open_splits(data: str) -> Mapping[str, Source]:
         notice(f"{data} has no class folders: its images are checked without labels")
         return {ALL: open_source(data, is_labelled=False)}
     return open_kind(data)
+
+
+def _suspects(
+    splits: Mapping[str, Source], report: ScanReport, model: str, *, device: str
+) -> tuple[Suspect, ...]:
+    """Score every image of the first split by a closed form that has not seen it."""
+    split, source = next(iter(splits.items()))
+    if not source.is_labelled or source.is_multi_label:
+        raise ConfigError("finds wrong labels where each image has one label", option="model")
+    rows = np.delete(np.arange(len(source)), report.bad[split])
+    place = choose_device(device)
+    loaded = load(model)
+    features = extract_features(
+        loaded.model.to(place), Subset(source, rows), preprocess=loaded.preprocess, device=place
+    )
+    rows = np.delete(rows, list(features.failures))
+    suspects = find_label_errors(
+        features.rows, torch.from_numpy(features.labels.astype(np.int64)), num_classes=len(source.classes)
+    )
+    return tuple(replace(one, index=int(rows[one.index])) for one in suspects)
+
+
+def _named(one: Suspect, source: Source) -> SuspiciousLabel:
+    return SuspiciousLabel(
+        path=printable(source.name(one.index)),
+        label=printable(source.classes[one.label]),
+        suggested=printable(source.classes[one.suggested]),
+        probability=one.probability,
+    )

@@ -1,6 +1,7 @@
 """The work behind `vitrine export`: a model in another format, compared with the original and timed."""
 
 import dataclasses
+import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,6 +10,7 @@ import torch
 from torch import Tensor
 
 from vitrine.checkpoints import Loaded, load
+from vitrine.checkpoints.tensors import TRUST_FILE
 from vitrine.checkpoints.writing import write_json, write_text
 from vitrine.data.sources.generated import GeneratedSource
 from vitrine.data.sources.picture_paths import open_pictures
@@ -200,5 +202,14 @@ def _written(loaded: Loaded, exported: Exported, result: ExportResult) -> Export
     proof = dataclasses.asdict(result)
     del proof["wrote"], proof["folder"]
     write_json(folder / "export.json", proof)
+    small += _copied_trust(loaded, folder)
     wrote = (*exported.files, *exported.settings, *small, folder / "README.md", folder / "export.json")
     return dataclasses.replace(result, wrote=wrote)
+
+
+def _copied_trust(loaded: Loaded, folder: Path) -> list[Path]:
+    """Copy what the model knows about its limits: with it and the embedding any program finds "none of these"."""
+    if loaded.folder is None or not (loaded.folder / TRUST_FILE).is_file():
+        return []
+    shutil.copyfile(loaded.folder / TRUST_FILE, folder / TRUST_FILE)
+    return [folder / TRUST_FILE]

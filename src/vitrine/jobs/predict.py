@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+import torch
+
 from vitrine.data.sources.source import Source
 from vitrine.jobs.model_argument import opened_pictures, plan_of
 from vitrine.runtime.progress import announced, present
@@ -33,6 +35,10 @@ class PredictResult(Result):
     """Number of pictures by their most likely class, or by each label that applies; most frequent first."""
     num_listed: int = 1
     """Classes that are shown per picture where there are several."""
+    num_unfamiliar: int | None = None
+    """Pictures that look like none of the classes; None where the model does not know."""
+    coverage: float | None = None
+    """Probability that a prediction set contains the true class, where sets were asked for."""
     wrote: tuple[Path, ...] = ()
     """The file of the predictions; `-` is standard output."""
     is_strict: bool = False
@@ -49,6 +55,7 @@ def predict_pictures(
     *,
     out: Path | None,
     top: int | None,
+    coverage: float | None = None,
     image_size: int | None,
     batch_size: int | None,
     workers: int,
@@ -73,9 +80,14 @@ def predict_pictures(
     assert predictor.num_classes is not None
     count = min(TOP if top is None else top, predictor.num_classes)
     present(plan_of(predictor, source, name))
+    if coverage is not None:  # refused before any picture is read
+        predictor.prediction_sets(torch.zeros(0, predictor.num_classes), coverage=coverage)
     readable: list[str] = []
+    unfamiliar: list[bool] = []
     tally = Counter[str]()
-    answers = _predictions(predictor, source, top=count, readable=readable, tally=tally)
+    answers = _predictions(
+        predictor, source, top=count, coverage=coverage, readable=readable, unfamiliar=unfamiliar, tally=tally
+    )
     kept: tuple[Prediction, ...] = ()
     if out is None:
         kept = tuple(answers)
@@ -97,20 +109,30 @@ def predict_pictures(
         first=printable(readable[0] if readable else source.name(0)),
         tally={printable(name): number for name, number in tally.most_common()},
         num_listed=1 if top is None else count,
+        num_unfamiliar=sum(unfamiliar) if predictor.trust.familiarity is not None else None,
+        coverage=coverage,
         wrote=() if out is None else (out,),
         is_strict=is_strict,
     )
 
 
 def _predictions(
-    predictor: Predictor, source: Source, *, top: int, readable: list[str], tally: Counter[str]
+    predictor: Predictor,
+    source: Source,
+    *,
+    top: int,
+    coverage: float | None,
+    readable: list[str],
+    unfamiliar: list[bool],
+    tally: Counter[str],
 ) -> Iterator[Prediction]:
-    """Predict picture by picture, put the name of the first readable one into `readable` and count classes."""
+    """Predict picture by picture; note the first readable one and unfamiliar ones, and count classes."""
     with announced("Predicting", total=len(source)) as advance:
-        for rows in predictor.stream(source, wanted="logits"):
-            for prediction in predictor.answers(rows, source, top=top):
+        for rows in predictor.stream(source, wanted="scores"):
+            for prediction in predictor.answers(rows, source, top=top, coverage=coverage):
                 if prediction.error is None and not readable:
                     readable.append(prediction.name)
+                unfamiliar.append(bool(prediction.none_of_these))
                 if prediction.labels is not None:
                     tally.update(prediction.labels)
                 elif prediction.answers:

@@ -120,7 +120,7 @@ def _fine_tuner(
             RunData(address=source.address, splits={"train": source}),
             recipe,
             execution=execution,
-            output=RunOutput(folder=run, verb="vtab", reports=False),
+            output=RunOutput(folder=run, verb="vtab", reports=False, measures_trust=False),
         )
         trained = load(run.model)
         wait_for_all(processes)

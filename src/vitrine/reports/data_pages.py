@@ -1,7 +1,7 @@
-"""The pages of `vitrine check` (problems, classes, samples) and `vitrine dedup` (pairs of copies)."""
+"""The pages of `vitrine check` (problems, samples), `dedup` (pairs of copies) and `suggest` (what to label next)."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -12,6 +12,7 @@ from vitrine.data.auditing.scan import ScanReport
 from vitrine.data.decoding.decode import decode
 from vitrine.data.sources.source import Source
 from vitrine.errors import DataError, ImageError
+from vitrine.evaluation.label_errors import Suspect
 from vitrine.reports.pages import render, thumbnail
 from vitrine.runtime.progress import track
 from vitrine.spelling import printable
@@ -19,6 +20,8 @@ from vitrine.spelling import printable
 # Limits per page, so that any browser opens it quickly. The CSV files hold everything.
 MOST_BAD = 60
 MOST_PAIRS = 60
+MOST_SUSPECTS = 60
+MOST_SUGGESTIONS = 200
 MOST_SAMPLES = 240
 MOST_SAMPLES_A_CLASS = 6
 # Problems of neither a file nor a pair, which no picture shows.
@@ -46,8 +49,10 @@ _PAIR_KINDS = (
 )
 
 
-def render_scan(report: ScanReport, splits: Mapping[str, Source]) -> str:
-    """Render the page of `vitrine check`."""
+def render_scan(
+    report: ScanReport, splits: Mapping[str, Source], *, suspects: Sequence[Suspect] | None = None
+) -> str:
+    """Render the page of `vitrine check`; `suspects` are images of the first split with likely wrong labels."""
     bad = [
         _bad_file(splits[split], index)
         for split, indices in report.bad.items()
@@ -65,6 +70,8 @@ def render_scan(report: ScanReport, splits: Mapping[str, Source]) -> str:
         address=printable(report.address),
         bad=bad,
         groups=groups,
+        suspects=None if suspects is None else _suspect_cards(suspects, next(iter(splits.values()))),
+        num_suspects=len(suspects or ()),
         table=_class_table(report),
         remedies={problem: REMEDIES[problem] for problem in report.problems},
         samples=_samples(report, splits),
@@ -90,6 +97,58 @@ def render_overlap(overlap: Overlap, train: Source, tests: Mapping[str, Source])
             for shared in track(chosen, "Drawing pairs of pictures")
         ],
     )
+
+
+class Guess(Protocol):
+    """A picture with the class that a model gives it."""
+
+    @property
+    def path(self) -> str:
+        """Its path."""
+
+    @property
+    def predicted(self) -> str:
+        """The most likely class."""
+
+    @property
+    def confidence(self) -> float:
+        """The probability of that class."""
+
+
+def render_suggestions(
+    source: Source, indices: Sequence[int], guesses: Sequence[Guess], *, model: str, num_pictures: int
+) -> str:
+    """Render the page of `vitrine suggest`: pictures `indices` of a source, with the model's guess about each."""
+    pairs = list(zip(indices, guesses, strict=True))[:MOST_SUGGESTIONS]
+    cards = [
+        {
+            "picture": thumbnail(source, index),
+            "path": one.path,
+            "predicted": one.predicted,
+            "confidence": one.confidence,
+        }
+        for index, one in track(pairs, "Drawing pictures")
+    ]
+    return render(
+        "suggestions.html.j2",
+        cards=cards,
+        num_chosen=len(guesses),
+        num_pictures=num_pictures,
+        model=printable(model),
+    )
+
+
+def _suspect_cards(suspects: Sequence[Suspect], source: Source) -> list[dict[str, Any]]:
+    return [
+        {
+            "picture": thumbnail(source, one.index),
+            "path": printable(source.name(one.index)),
+            "label": printable(source.classes[one.label]),
+            "suggested": printable(source.classes[one.suggested]),
+            "probability": one.probability,
+        }
+        for one in track(suspects[:MOST_SUSPECTS], "Drawing suspicious labels")
+    ]
 
 
 def _bad_file(source: Source, index: int) -> dict[str, Any]:

@@ -46,6 +46,8 @@ class RunOutput:
     """Whether the plan, with an estimate of the time, is presented before the first step."""
     reports: bool = True
     """Whether the run ends with its page."""
+    measures_trust: bool = True
+    """Whether the run ends with the statistics of "none of these" and of prediction sets."""
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)

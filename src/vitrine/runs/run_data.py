@@ -10,9 +10,12 @@ from pathlib import Path
 import numpy as np
 
 from vitrine.data.auditing.issues import Issue
+from vitrine.data.auditing.near_duplicates import near_pairs
 from vitrine.data.auditing.scan import ScanReport, conversion_text, scan, skip_unreadable
+from vitrine.data.auditing.survey import survey_images
 from vitrine.data.auditing.unused_files import report_unused
 from vitrine.data.sources.exclusions import leave_out, read_exclusions
+from vitrine.data.sources.grouping import Indices, group_images, joined_pairs, likely_grouping, merged
 from vitrine.data.sources.labels import require_classes
 from vitrine.data.sources.opening import check_classes, open_splits
 from vitrine.data.sources.source import ConcatSource, Source, Subset
@@ -27,6 +30,8 @@ from vitrine.spelling import counted, printable
 
 # data.json lists at most this many problems; `check` writes all of them.
 MOST_ISSUES = 500
+# Images up to which near-duplicates are searched for before a split: about ten seconds on two cores.
+MOST_COMPARED = 20_000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,6 +75,8 @@ class DataOptions:
     strict: bool = False
     """Whether unreadable files are refused, not skipped."""
     allow_empty_class: bool = False
+    group: str | None = None
+    """Column, regular expression or `burst`: images of one group stay on one side of the split."""
 
 
 def open_data(
@@ -98,6 +105,7 @@ def open_data(
             split_file=split_file,
             allow_empty_class=options.allow_empty_class or not needs_labels,
             is_labelled=needs_labels,
+            groups=lambda source: split_groups(source, options.group, workers=workers),
         )
 
     def opened_first() -> dict[str, Source]:
@@ -153,6 +161,31 @@ def open_data(
         issues=() if report is None else report.issues[:MOST_ISSUES],
         contents={} if report is None else report.contents,
     )
+
+
+def split_groups(source: Source, by: str | None, *, workers: int) -> Indices:
+    """Return the groups that a split keeps together: near-duplicates, and those that were asked for.
+
+    Where none were asked for and groups look likely, report it: similar images on both sides make the score too good.
+    """
+    groups = [np.arange(len(source), dtype=np.int64)]
+    if by is not None:
+        groups.append(group_images(source, by))
+    elif (likely := likely_grouping(source)) is not None:
+        value, evidence = likely
+        notice(
+            f"Images may belong together: {evidence}. If they are split, the score on held-out images is too good",
+            advice=[TryOption("group", "to keep them on one side", value)],
+        )
+    if source.root is None:  # generated pictures
+        return merged(groups)
+    if len(source) > MOST_COMPARED:
+        notice(f"{len(source):,} images are too many to keep near-duplicates on one side of the split")
+        return merged(groups)
+    survey = survey_images(source, num_workers=workers)
+    pairs = near_pairs(survey.thumbnails, colours=survey.colours)
+    near = joined_pairs(len(source), zip(pairs.queries.tolist(), pairs.others.tolist(), strict=True))
+    return merged([*groups, near])
 
 
 def for_labels_of(data: RunData, recipe: Recipe) -> Recipe:

@@ -10,6 +10,7 @@ from vitrine.recipes.recipe import Recipe, as_values
 from vitrine.runs.records import Execution, StartingModel, TrainingResult
 from vitrine.runs.run_data import RunData
 from vitrine.runs.run_report import RunReport, write_report
+from vitrine.runs.run_trust import store_trust
 from vitrine.runs.validation import SplitValidation, classes_without_validation
 from vitrine.runtime.processes import Processes
 from vitrine.runtime.progress import notice
@@ -60,6 +61,14 @@ def trained_model(config: ModelConfig, recipe: Recipe, folder: RunFolder) -> Mod
     model = build(config)
     model.load_state_dict(weights)
     return model.eval()
+
+
+def measure_trust(folder: RunFolder, data: RunData, *, execution: Execution, processes: Processes) -> None:
+    """Store beside the model how familiar pictures are to it; if that fails, report why and lose nothing else."""
+    try:
+        store_trust(folder.model, data.splits, device=processes.device, workers=execution.workers)
+    except (VitrineError, OSError) as error:
+        notice(f'No statistics for "none of these": {error}')
 
 
 def report_run(

@@ -108,7 +108,7 @@ def try_rate(
                     data,
                     with_rate(rate, recipe),
                     execution=execution,
-                    output=dataclasses.replace(output, folder=attempt, reports=False),
+                    output=dataclasses.replace(output, folder=attempt, reports=False, measures_trust=False),
                     resume_from=state,
                 )
             except StoppedError as stopped:

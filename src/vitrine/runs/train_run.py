@@ -14,7 +14,7 @@ from vitrine.runs.expected_time import expected_seconds
 from vitrine.runs.plan import choose_micro_batch, plan_of, require_disk_space
 from vitrine.runs.records import Execution, RunOutput, StartingModel, TrainingResult
 from vitrine.runs.run_data import RunData
-from vitrine.runs.run_end import report_run, result_of, save_model
+from vitrine.runs.run_end import measure_trust, report_run, result_of, save_model
 from vitrine.runs.run_start import check_data, exclusive, write_records
 from vitrine.runs.task import build_task, context_of, make_loader
 from vitrine.runs.validation import SplitValidation
@@ -86,6 +86,8 @@ def train_run(
             resume_from=resume_from,
         )  # fmt: skip
         on_first_process(lambda: save_model(start, data, recipe, folder, accuracy=outcome.best), processes)
+        if output.measures_trust and recipe.needs_labels:
+            measure_trust(folder, data, execution=execution, processes=processes)
         report = None
         if output.reports:
             report = report_run(folder, data, validation, execution=execution, processes=processes)

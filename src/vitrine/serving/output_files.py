@@ -1,9 +1,10 @@
 """Files of predictions (CSV, JSON, JSON lines) and of features (.npy with a table of paths, Parquet)."""
 
 import csv
+import itertools
 import json
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any
 
@@ -108,13 +109,22 @@ def _csv(file: IO[str], predictions: Iterator[Prediction], top: int, *, has_labe
         for rank in range(1, top + 1)
         for word in ("predicted", "confidence")
     ]
-    writer.writerow(["path", *(["labels"] if has_labels else []), *columns, "error"])
+    # The first prediction shows what the model knows about its limits; an unreadable picture shows nothing.
+    held: list[Prediction] = []
+    extra: tuple[str, ...] = ()
     for prediction in predictions:
+        held.append(prediction)
+        if prediction.error is None:
+            extra = tuple(name for name in _EXTRA if getattr(prediction, name) is not None)
+            break
+    writer.writerow(["path", *(["labels"] if has_labels else []), *columns, *extra, "error"])
+    for prediction in itertools.chain(held, predictions):
         applying = [";".join(map(printable, prediction.labels or ()))] if has_labels else []
         cells: list[str] = []
         for answer in prediction.answers:
             cells += [printable(answer.label), f"{answer.probability:.6f}"]
         cells += [""] * (2 * top - len(cells))
+        cells += [_EXTRA[name](getattr(prediction, name)) for name in extra]
         writer.writerow([printable(prediction.name), *applying, *cells, prediction.error or ""])
 
 
@@ -141,7 +151,18 @@ def _plain(prediction: Prediction) -> dict[str, Any]:
         for answer in prediction.answers
     ]
     labels = {} if prediction.labels is None else {"labels": list(map(printable, prediction.labels))}
-    return {"path": printable(prediction.name), **labels, "answers": answers, "error": prediction.error}
+    limits = {name: getattr(prediction, name) for name in _EXTRA if getattr(prediction, name) is not None}
+    return {
+        "path": printable(prediction.name), **labels, "answers": answers, **limits, "error": prediction.error
+    }  # fmt: skip
+
+
+# Columns for what a model knows about its limits, and how a value is written; empty for unreadable pictures.
+_EXTRA: dict[str, Callable[[Any], str]] = {
+    "familiarity": lambda share: "" if share is None else f"{share:.4f}",
+    "none_of_these": lambda flag: "" if flag is None else ("yes" if flag else "no"),
+    "prediction_set": lambda names: "" if names is None else "; ".join(map(printable, names)),
+}
 
 
 def _write_parquet(

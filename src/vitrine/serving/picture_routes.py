@@ -55,9 +55,13 @@ def add_picture_routes(app: FastAPI, service: Service) -> None:
         model: ModelName = None,
         top: Annotated[int, Query(ge=1, le=1000, description="Number of classes.")] = 5,
         logits: Annotated[bool, Query(description="Include all logits.")] = False,
+        coverage: Annotated[
+            float | None,
+            Query(gt=0, lt=1, description="Also return the classes that contain the true one so often."),
+        ] = None,
     ) -> Response:
         """Classify a picture: its most likely classes with their probabilities."""
-        compute = functools.partial(service.predict, top=top, with_logits=logits)
+        compute = functools.partial(service.predict, top=top, with_logits=logits, coverage=coverage)
         return await respond(request, service, model, compute)
 
     @picture_route(app, "/embed", schemas.Embedded)

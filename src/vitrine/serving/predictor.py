@@ -5,7 +5,7 @@ Pictures are prepared as in evaluation: the same decoder, the same `Preprocess` 
 Shapes: N pictures, B per batch, K classes, R features.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Self
@@ -20,12 +20,15 @@ from vitrine.data.preparing.preprocess import Preprocess
 from vitrine.data.sources.in_memory import PictureList
 from vitrine.data.sources.source import Source
 from vitrine.errors import ConfigError, TryVerb
-from vitrine.evaluation.features import representation
+from vitrine.evaluation.features import logits_and_features, representation
 from vitrine.evaluation.outputs import Outputs, Precision, at_a_time, casting
+from vitrine.evaluation.prediction_sets import prediction_sets
+from vitrine.evaluation.trust import Trust, read_trust
 from vitrine.models import Model
 from vitrine.runtime.devices import choose_device
 
-Wanted = Literal["logits", "features"]
+Wanted = Literal["logits", "features", "scores"]
+"""`scores` are logits followed by the distance from the training images, where the model knows it."""
 TOP = 5
 # Probability from which a label applies, where a picture may have several.
 APPLIES = 0.5
@@ -50,6 +53,12 @@ class Prediction:
     labels: tuple[str, ...] | None = None
     """With several labels per picture, those that apply: a probability of at least one half; None with one."""
     error: str | None = None
+    familiarity: float | None = None
+    """Share of held-out images that are at least as unlike the training images; None where that is unknown."""
+    none_of_these: bool | None = None
+    """Whether the picture is less like the training images than 95 % of the held-out ones."""
+    prediction_set: tuple[str, ...] | None = None
+    """Classes that contain the true one with the coverage that was asked for, most likely first."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,8 +84,10 @@ class Predictor:
         precision: Precision = "fp32",
         batch_size: int | None = None,
         workers: int = 2,
+        trust: Trust | None = None,
     ) -> None:
         self.loaded = loaded
+        self.trust = read_trust(loaded.folder) if trust is None else trust
         self.device = choose_device(device)
         self.model: Model = loaded.model.to(self.device).eval()
         self.preprocess: Preprocess = loaded.preprocess
@@ -120,14 +131,19 @@ class Predictor:
         loss = objective.get("loss") if isinstance(objective, Mapping) else recipe.get("loss")
         return bool(loss == "sigmoid")
 
-    def predict(self, images: Iterable[Picture], *, top: int = TOP) -> list[Prediction]:
-        """Return the `top` most likely classes of each picture, or an error if it cannot be read."""
+    def predict(
+        self, images: Iterable[Picture], *, top: int = TOP, coverage: float | None = None
+    ) -> list[Prediction]:
+        """Return the `top` most likely classes of each picture, or an error if it cannot be read.
+
+        With `coverage` each prediction has the set of classes that contains the true one with this probability.
+        """
         self.require_head()
         source = PictureList(images)
         return [
             prediction
-            for rows in self.stream(source, wanted="logits")
-            for prediction in self.answers(rows, source, top=top)
+            for rows in self.stream(source, wanted="scores")
+            for prediction in self.answers(rows, source, top=top, coverage=coverage)
         ]
 
     def logits(self, images: Iterable[Picture]) -> Outputs:
@@ -166,12 +182,23 @@ class Predictor:
         return self.preprocess.pixels(self.preprocess.decode(example.data, name=name or example.name))
 
     def batch(self, pixels: Tensor, *, wanted: Wanted = "logits") -> Tensor:
-        """Map stacked pixels (B, C, height, width), 0 to 255, to logits (B, K) or features (B, R), on the CPU."""
+        """Map stacked pixels (B, C, height, width), 0 to 255, to logits, features or scores (B, ...), on the CPU."""
         with torch.inference_mode(), casting(self.device, self.precision):
             images = self.preprocess.normalise(pixels.to(self.device, non_blocking=True))
-            values = self.model(images) if wanted == "logits" else representation(self.model, images)
+            if wanted == "scores" and self.trust.familiarity is not None:
+                logits, features = logits_and_features(self.model, images)
+                values = self.scores(logits.float().cpu(), features.float().cpu())
+            else:
+                values = representation(self.model, images) if wanted == "features" else self.model(images)
             values = values.float().cpu()
         return values.clone()  # tensors of inference mode cannot be modified outside it
+
+    def scores(self, logits: Tensor, features: Tensor) -> Tensor:
+        """Append the distance of features (B, R) to logits (B, K), where the model knows it."""
+        familiarity = self.trust.familiarity
+        if familiarity is None:
+            return logits
+        return torch.cat([logits, familiarity.distance(features).float()[:, None]], dim=1)
 
     def probabilities(self, logits: Tensor) -> Tensor:
         """Turn logits (B, K) into probabilities, by sigmoid for multi-label models and softmax for others."""
@@ -191,14 +218,59 @@ class Predictor:
             for some_numbers, some_values in zip(numbers.tolist(), values.tolist(), strict=True)
         ]
 
-    def answers(self, rows: Rows, source: Source, *, top: int = TOP) -> list[Prediction]:
-        """Return the predictions for the pictures of `source` that `rows` of logits belong to."""
-        applying = self.applying(rows.values)
+    def answers(
+        self, rows: Rows, source: Source, *, top: int = TOP, coverage: float | None = None
+    ) -> list[Prediction]:
+        """Return the predictions for the pictures of `source` that `rows` of scores belong to."""
+        names = [source.name(rows.start + row) for row in range(len(rows.values))]
         return [
-            Prediction(name=source.name(rows.start + row), error=rows.failures[row])
-            if row in rows.failures
-            else Prediction(name=source.name(rows.start + row), answers=answers, labels=applying[row])
-            for row, answers in enumerate(self.best(rows.values, top=top))
+            Prediction(name=name, error=rows.failures[row]) if row in rows.failures else judged
+            for row, (name, judged) in enumerate(
+                zip(names, self.judged(rows.values, names, top=top, coverage=coverage), strict=True)
+            )
+        ]
+
+    def judged(
+        self, scores: Tensor, names: Sequence[str], *, top: int = TOP, coverage: float | None = None
+    ) -> list[Prediction]:
+        """Turn scores (B, K or K + 1) into predictions: classes, familiarity and prediction sets."""
+        logits = scores[:, : self.num_classes]
+        answers = self.best(logits, top=top)
+        applying = self.applying(logits)
+        shares, flags = self.familiarity(scores)
+        sets = [None] * len(scores) if coverage is None else self.prediction_sets(logits, coverage=coverage)
+        return [
+            Prediction(
+                name=name, answers=answers[row], labels=applying[row], familiarity=shares[row],
+                none_of_these=flags[row], prediction_set=sets[row],
+            )
+            for row, name in enumerate(names)
+        ]  # fmt: skip
+
+    def familiarity(self, scores: Tensor) -> tuple[Sequence[float | None], Sequence[bool | None]]:
+        """Return from scores (B, K + 1) how familiar each picture is, and whether it is none of the classes."""
+        known = self.trust.familiarity
+        if known is None or scores.shape[1] == self.num_classes:
+            nothing = [None] * len(scores)
+            return nothing, nothing
+        distances = scores[:, -1]
+        return known.shares(distances).tolist(), (distances > known.threshold).tolist()
+
+    def prediction_sets(self, logits: Tensor, *, coverage: float) -> list[tuple[str, ...]]:
+        """Return for each row of logits (B, K) the classes that contain the true one with this probability."""
+        held_out = self.trust.held_out
+        if held_out is None or self.is_multi_label:
+            raise ConfigError(
+                "needs a model that was fine-tuned with held-out images and one label per image",
+                option="coverage",
+            )
+        assert self.num_classes is not None
+        probabilities = self.probabilities(logits)
+        inside = prediction_sets(probabilities, held_out.thresholds(coverage, num_classes=self.num_classes))
+        order = probabilities.argsort(dim=1, descending=True, stable=True).tolist()
+        return [
+            tuple(self.classes[number] for number in numbers if inside[row, number])
+            for row, numbers in enumerate(order)
         ]
 
     def applying(self, logits: Tensor) -> list[tuple[str, ...] | None]:

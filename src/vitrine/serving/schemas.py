@@ -22,6 +22,17 @@ class Predicted(BaseModel):
 
     model: str
     answers: list[Answer] = Field(description="The most likely classes, most likely first.")
+    familiarity: float | None = Field(
+        default=None,
+        description="Share of held-out images that are at least as unlike the training images; null if unknown.",
+    )
+    none_of_these: bool | None = Field(
+        default=None,
+        description="Whether the picture is less like the training images than 95 % of the held-out ones.",
+    )
+    prediction_set: list[str] | None = Field(
+        default=None, description="Classes that contain the true one with the requested coverage."
+    )
     labels: list[str] | None = Field(
         default=None,
         description="If a picture may have several labels, those with a probability of at least 0.5.",

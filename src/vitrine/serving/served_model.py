@@ -32,8 +32,8 @@ class ServedModel:
         self, name: str, predictor: Predictor, *, max_batch: int, graph: OnnxRunner | None = None
     ) -> None:
         self.name, self.predictor, self.graph = name, predictor, graph
-        self.logits = Task(
-            name="logits", run=lambda items: self.compute(items, wanted="logits"), max_batch=max_batch
+        self.scores = Task(
+            name="scores", run=lambda items: self.compute(items, wanted="scores"), max_batch=max_batch
         )
         self.features = Task(
             name="features", run=lambda items: self.compute(items, wanted="features"), max_batch=max_batch
@@ -59,14 +59,17 @@ class ServedModel:
         return preprocess.pixels(preprocess.decode(data, name="the picture", max_pixels=max_pixels))
 
     def compute(self, items: Sequence[Tensor], *, wanted: Wanted) -> list[Tensor]:
-        """Map pictures (C, height, width) to a row of logits or features each."""
+        """Map pictures (C, height, width) to a row of scores or features each."""
         pixels = torch.stack(list(items))
         if self.graph is None:
             return list(self.predictor.batch(pixels, wanted=wanted))
         outputs = self.graph(self.predictor.preprocess.normalise(pixels).numpy())
-        rows = outputs.embedding if wanted == "features" else outputs.logits
-        assert rows is not None  # /predict refuses a model without a head
-        return list(torch.from_numpy(rows))
+        embedding = torch.from_numpy(outputs.embedding)
+        if wanted == "features":
+            return list(embedding)
+        assert outputs.logits is not None  # /predict refuses a model without a head
+        logits = torch.from_numpy(outputs.logits)
+        return list(self.predictor.scores(logits, embedding) if wanted == "scores" else logits)
 
     def explain(self, requests: Sequence[ExplainRequest]) -> list[dict[str, Any]]:
         """Explain pictures one by one."""

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from vitrine.errors import DataError
+from vitrine.errors import ConfigError, DataError
 from vitrine.runtime.threads import available_cores
 from vitrine.serving.admission import UNAVAILABLE, UNREADABLE, Admission, Limits, RefusedError, refusal_of
 from vitrine.serving.batching import Batcher, Task
@@ -104,7 +104,7 @@ class Service:
         return models[name]
 
     async def predict(
-        self, served: ServedModel, data: bytes, *, top: int, with_logits: bool
+        self, served: ServedModel, data: bytes, *, top: int, with_logits: bool, coverage: float | None = None
     ) -> dict[str, Any]:
         """Return the most likely classes of an upload."""
         begin = time.perf_counter()
@@ -112,17 +112,22 @@ class Service:
             raise RefusedError(
                 UNREADABLE, f"{served.name} has no classification head; /embed returns its features"
             )
-        logits = await self._computed(served, data, served.logits)
-        [answers] = served.predictor.best(logits[None], top=top)
-        [labels] = served.predictor.applying(logits[None])
+        scores = await self._computed(served, data, served.scores)
+        try:
+            [judged] = served.predictor.judged(scores[None], [served.name], top=top, coverage=coverage)
+        except ConfigError as error:
+            raise RefusedError(UNREADABLE, str(error)) from None
         return {
             "model": served.name,
-            "labels": None if labels is None else list(labels),
+            "labels": None if judged.labels is None else list(judged.labels),
             "answers": [
                 {"label": answer.label, "number": answer.number, "probability": answer.probability}
-                for answer in answers
+                for answer in judged.answers
             ],
-            "logits": logits.tolist() if with_logits else None,
+            "familiarity": judged.familiarity,
+            "none_of_these": judged.none_of_these,
+            "prediction_set": None if judged.prediction_set is None else list(judged.prediction_set),
+            "logits": scores[: served.predictor.num_classes].tolist() if with_logits else None,
             "size": list(served.predictor.preprocess.size),
             "milliseconds": since(begin),
         }
@@ -210,7 +215,7 @@ class Service:
     def _warm_up(self, served: ServedModel) -> None:
         preprocess = served.predictor.preprocess
         blank = torch.zeros(preprocess.channels, *preprocess.size, dtype=torch.uint8)
-        tasks = [served.logits] if served.predictor.num_classes else []
+        tasks = [served.scores] if served.predictor.num_classes else []
         for task in [*tasks, served.features]:
             for size in WARM_UP_SIZES:
                 for future in [self.batcher.submit(task, blank) for _ in range(size)]:

@@ -110,7 +110,7 @@ def trained_and_measured(run: Run, place: Place, device: torch.device) -> dict[s
         RunData(address=data.address, splits={"train": train_part, **held_out}),
         recipe,
         execution=Execution(device=place.device, workers=place.workers),
-        output=RunOutput(folder=folder, verb="study", plans=False, reports=False),
+        output=RunOutput(folder=folder, verb="study", plans=False, reports=False, measures_trust=False),
         resume_from=unfinished,
         evaluate=evaluate if is_evaluated else None,
     )

@@ -56,6 +56,8 @@ def test_every_validation_image_is_scored_once_per_evaluation_and_not_again_for_
 
     monkeypatch.setattr("vitrine.runs.validation.run_model", counting)
     monkeypatch.setattr("vitrine.runs.run_report.run_model", counting)
+    # The statistics of "none of these" need features, which no evaluation keeps: they have a pass of their own.
+    monkeypatch.setattr("vitrine.runs.run_end.store_trust", lambda *_, **__: None)
     result = trained(tmp_path / "run")
     assert collected == [12, 12]  # steps 2 and 4
     assert result.report is not None

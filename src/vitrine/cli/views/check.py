@@ -38,6 +38,7 @@ def lines(result: CheckResult) -> Iterator[Line]:
     if result.passed_over:
         yield skipped_text(result.passed_over, result.passed_over_names)
     yield from problem_lines(result)
+    yield from suspect_lines(result)
     yield from map(Wrote, result.wrote)
     yield next_step(result)
 
@@ -67,6 +68,20 @@ def problem_lines(result: CheckResult) -> Iterator[Line]:
         yield f"  {issue.problem}: {issue.path}: {issue.detail}"
     if len(result.issues) > MOST_ISSUES:
         yield f"  and {len(result.issues) - MOST_ISSUES:,} more in issues.csv"
+
+
+def suspect_lines(result: CheckResult) -> Iterator[Line]:
+    """Count the labels that are likely wrong and show the first ones."""
+    if result.suspects is None:
+        return
+    if not result.suspects:
+        yield "No suspicious labels found"
+        return
+    yield f"{counted(len(result.suspects), 'label')} likely wrong"
+    for one in result.suspects[:MOST_ISSUES]:
+        yield f"  {one.path}: {one.label}, rather {one.suggested} ({100 * one.probability:.1f} %)"
+    if len(result.suspects) > MOST_ISSUES:
+        yield f"  and {len(result.suspects) - MOST_ISSUES:,} more in labels.csv"
 
 
 def next_step(result: CheckResult) -> Line:

@@ -27,6 +27,11 @@ def lines(result: PredictResult) -> Iterator[Line]:
         failed = f"; {result.num_errors:,} cannot be read" if result.num_errors else ""
         yield f"{result.num_pictures:,} pictures{failed}"
         yield from tally_lines(result)
+        if result.num_unfamiliar:
+            yield (
+                f"{result.num_unfamiliar:,} of them look like none of the {result.num_classes:,} classes; about 1 in "
+                "20 pictures of the classes does, too"
+            )
     yield from map(Wrote, result.wrote)
     if result.num_errors == result.num_pictures:
         return
@@ -61,6 +66,10 @@ def single_picture(prediction: Prediction, result: PredictResult) -> Iterator[Li
     if prediction.labels is not None:
         yield f"Labels that apply (at least 50 %): {', '.join(prediction.labels) or 'none'}"
     yield f"The most likely of the {result.num_classes:,} classes of {result.model}"
+    if prediction.none_of_these:
+        yield ("Looks like none of these: less like the training images than 95 % of the held-out images")
+    if prediction.prediction_set is not None:
+        yield f"With {percent(result.coverage or 0)} coverage: {', '.join(prediction.prediction_set)}"
 
 
 def picture_line(prediction: Prediction, *, count: int) -> str:
@@ -71,7 +80,10 @@ def picture_line(prediction: Prediction, *, count: int) -> str:
         return f"{prediction.name}: {', '.join(prediction.labels) or 'no label applies'}"
     best, *others = prediction.answers[:count]
     rest = "".join(f", {percent(one.probability)} {one.label}" for one in others)
-    return f"{percent(best.probability):>7}  {prediction.name}: {best.label}{rest}"
+    mark = " (none of these?)" if prediction.none_of_these else ""
+    names = prediction.prediction_set
+    several = "" if names is None else f"; set: {', '.join(names)}"
+    return f"{percent(best.probability):>7}  {prediction.name}: {best.label}{rest}{mark}{several}"
 
 
 def percent(share: float) -> str:

@@ -86,11 +86,17 @@ def _near(surveys: Mapping[str, ImageSurvey]) -> Iterator[tuple[tuple[str, int],
             "be missed"
         )
     for split, survey in surveys.items():
-        pairs = near_pairs(survey.thumbnails, is_shifted=is_shifted)
+        pairs = near_pairs(survey.thumbnails, colours=survey.colours, is_shifted=is_shifted)
         for query, other, similarity in zip(pairs.queries, pairs.others, pairs.similarity, strict=True):
             yield (split, int(query)), (split, int(other)), float(similarity)
     for (split, survey), (later, later_survey) in combinations(surveys.items(), 2):
-        pairs = near_pairs(later_survey.thumbnails, survey.thumbnails, is_shifted=is_shifted)
+        pairs = near_pairs(
+            later_survey.thumbnails,
+            survey.thumbnails,
+            colours=later_survey.colours,
+            base_colours=survey.colours,
+            is_shifted=is_shifted,
+        )
         for query, other, similarity in zip(pairs.queries, pairs.others, pairs.similarity, strict=True):
             yield (split, int(other)), (later, int(query)), float(similarity)
 

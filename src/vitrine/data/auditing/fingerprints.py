@@ -1,7 +1,8 @@
-"""Fingerprints of an image: a hash of its bytes, and a small grey thumbnail of its content.
+"""Fingerprints of an image: a hash of its bytes, a small grey thumbnail of its content, and its colours.
 
 A copy that was re-compressed, brightened or slightly shifted has other bytes. Its thumbnail still correlates with
-that of the original once both are aligned; `near_duplicates` searches for such pairs.
+that of the original once both are aligned; `near_duplicates` searches for such pairs. A red and a green disc are the
+same in grey: only their colours tell them apart.
 
 Shapes: N images, S = 32 the thumbnail's side, V shifted views of an image, K = 63 numbers per descriptor.
 """
@@ -29,6 +30,12 @@ HASH_BYTES = 16
 _FREQUENCIES = 8
 # ITU-R 601, as Pillow's own conversion to grey.
 _LUMA = np.array([0.299, 0.587, 0.114], dtype=np.float32)
+# Cells along each side in which colour is averaged: a shift of REACH moves a picture by a quarter of a cell.
+COLOUR_SIDE = 4
+# Cb and Cr of ITU-R 601 from red, green and blue, 0 for grey.
+_CHROMA = np.array([[-0.168736, -0.331264, 0.5], [0.5, -0.418688, -0.081312]], dtype=np.float32)
+# Root mean square of Cb and Cr over a picture (of 127) below which it counts as grey.
+_LEAST_CHROMA = 1.5
 # A window whose standard deviation (of 255) is below this has nothing to recognise.
 _LEAST_CONTRAST = 2.0
 
@@ -49,6 +56,31 @@ def grey_thumbnail(pixels: Pixels) -> Pixels:
     image = Image.fromarray(pixels if pixels.shape[2] == 3 else pixels[:, :, 0])
     # Averaging over the exact area turns a slightly shifted copy into a slightly shifted thumbnail.
     return np.asarray(image.convert("L").resize((THUMBNAIL_SIDE, THUMBNAIL_SIDE), Image.Resampling.BOX))
+
+
+def colour_cells(pixels: Pixels) -> NDArray[np.int8]:
+    """Average the colour of (H, W, C) in 4 x 4 cells: Cb and Cr, (4, 4, 2), 0 for grey."""
+    if pixels.shape[2] != 3:
+        return np.zeros((COLOUR_SIDE, COLOUR_SIDE, 2), dtype=np.int8)
+    cells = Image.fromarray(pixels).resize((COLOUR_SIDE, COLOUR_SIDE), Image.Resampling.BOX)
+    return np.rint(np.asarray(cells, dtype=np.float32) @ _CHROMA.T).clip(-127, 127).astype(np.int8)
+
+
+def colour_difference(first: NDArray[np.int8], second: NDArray[np.int8]) -> Numbers:
+    """Compare the colours (N, 4, 4, 2) of pairs, relative to how colourful they are: (N,), 0 for equal colours.
+
+    The smaller of the difference between cells and the difference between means: a shift changes cells, not the mean.
+    A grey picture may be the copy of a coloured one, so their difference is 0.
+    """
+    one, other = (
+        cells.reshape(len(cells), COLOUR_SIDE**2, 2).astype(np.float32) for cells in (first, second)
+    )  # (N, 16, 2)
+    strengths = [np.sqrt(np.square(cells).sum(2).mean(1)) for cells in (one, other)]  # 2 x (N,)
+    means = [cells.mean(1) for cells in (one, other)]  # 2 x (N, 2)
+    of_cells = np.sqrt(np.square(one - other).sum(2).mean(1)) / np.maximum(np.maximum(*strengths), 1)
+    length = np.maximum(*(np.linalg.norm(mean, axis=1) for mean in means))
+    of_means = np.linalg.norm(means[0] - means[1], axis=1) / np.maximum(length, 1)
+    return np.where(np.minimum(*strengths) < _LEAST_CHROMA, np.float32(0), np.minimum(of_cells, of_means))
 
 
 def descriptors(thumbnails: NDArray[np.uint8], *, top: int = REACH, left: int = REACH) -> Numbers:

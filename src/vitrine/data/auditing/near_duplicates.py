@@ -18,6 +18,7 @@ from torch import Tensor
 
 from vitrine.data.auditing.fingerprints import (
     aligned_similarity,
+    colour_difference,
     descriptors,
     finely_aligned_similarity,
     shifted_descriptors,
@@ -34,6 +35,8 @@ LEAST_DETAIL = 0.88
 # similar scenes more similar, so the threshold is higher.
 _DOUBTFUL = 0.6
 LEAST_BLURRED_DETAIL = 0.93
+# Copies that were brightened by up to 30 % differ by less; red and orange differ by 0.5, opposite colours by 2.
+MOST_COLOUR_DIFFERENCE = 0.35
 # The first stage only has to keep all copies.
 LEAST_COARSE = 0.85
 # Candidates per query that are compared closely.
@@ -62,14 +65,17 @@ def near_pairs(
     queries: NDArray[np.uint8],
     base: NDArray[np.uint8] | None = None,
     *,
+    colours: NDArray[np.int8] | None = None,
+    base_colours: NDArray[np.int8] | None = None,
     is_shifted: bool = True,
     is_mirrored: bool = False,
 ) -> Pairs:
     """Find copies of the thumbnails `queries` (Q, 32, 32) in `base` (N, 32, 32), or among themselves.
 
-    Among themselves each pair occurs once, with the earlier image as the query. `is_shifted=False` skips the shifted
-    queries of the first stage: nine times as fast, for copies that were not shifted. `is_mirrored` also finds
-    horizontally flipped copies.
+    `colours` (Q, 4, 4, 2) and `base_colours` (N, 4, 4, 2) exclude pairs of the same shape in another colour; without
+    them only grey is compared. Among themselves each pair occurs once, with the earlier image as the query.
+    `is_shifted=False` skips the shifted queries of the first stage: nine times as fast, for copies that were not
+    shifted. `is_mirrored` also finds horizontally flipped copies.
     """
     is_within = base is None
     targets = queries if base is None else base
@@ -88,7 +94,10 @@ def near_pairs(
                     first=start if is_within else None,
                 )
                 blocks_of_pairs.append(_verified(block, targets, rows, columns, start=start))
-    return _sorted_pairs(blocks_of_pairs)
+    pairs = _sorted_pairs(blocks_of_pairs)
+    if colours is None:
+        return pairs
+    return _of_equal_colours(pairs, colours, colours if base_colours is None else base_colours)
 
 
 def feature_pairs(
@@ -113,6 +122,15 @@ def feature_pairs(
             )
             blocks_of_pairs.append((rows.numpy() + start, columns.numpy(), cosine.numpy()))
     return _sorted_pairs(blocks_of_pairs)
+
+
+def _of_equal_colours(pairs: Pairs, colours: NDArray[np.int8], base_colours: NDArray[np.int8]) -> Pairs:
+    """Keep the pairs whose colours agree, too; a mirrored copy has the same mean colour."""
+    difference = colour_difference(colours[pairs.queries], base_colours[pairs.others])
+    is_kept = difference <= MOST_COLOUR_DIFFERENCE
+    return Pairs(
+        queries=pairs.queries[is_kept], others=pairs.others[is_kept], similarity=pairs.similarity[is_kept]
+    )
 
 
 class _Mirror:

@@ -84,7 +84,13 @@ def find_overlap(
             if method == "hash":
                 pairs = equal_pairs(theirs, own)
             elif method == "perceptual":
-                pairs = near_pairs(theirs.thumbnails, own.thumbnails, is_mirrored=is_mirrored)
+                pairs = near_pairs(
+                    theirs.thumbnails,
+                    own.thumbnails,
+                    colours=theirs.colours,
+                    base_colours=own.colours,
+                    is_mirrored=is_mirrored,
+                )
             else:
                 assert features is not None
                 pairs = feature_pairs(features[name], features[TRAIN], least=least_cosine)

@@ -1,7 +1,7 @@
 """Read every file of a source once, in parallel, and keep what was learnt in the cache, outside the data set.
 
-Per example: a hash of its bytes, a grey thumbnail, its size and format, or the reason why it cannot be decoded. About
-1,100 bytes per image, nearly all of them thumbnails, which stay in a file on disk.
+Per example: a hash of its bytes, a grey thumbnail, its colours, its size and format, or the reason why it cannot be
+decoded. About 1,100 bytes per image, nearly all of them thumbnails, which stay in a file on disk.
 """
 
 import contextlib
@@ -21,7 +21,14 @@ from typing import IO
 import numpy as np
 from numpy.typing import NDArray
 
-from vitrine.data.auditing.fingerprints import HASH_BYTES, THUMBNAIL_SIDE, content_hash, grey_thumbnail
+from vitrine.data.auditing.fingerprints import (
+    COLOUR_SIDE,
+    HASH_BYTES,
+    THUMBNAIL_SIDE,
+    colour_cells,
+    content_hash,
+    grey_thumbnail,
+)
 from vitrine.data.decoding.decode import decode
 from vitrine.data.decoding.image_file import ImageFacts, read_facts
 from vitrine.data.sources.source import Source, Subset
@@ -33,7 +40,7 @@ from vitrine.runtime.threads import in_order
 from vitrine.spelling import printable
 
 # Changes with the stored fields and with the way an image becomes a thumbnail.
-_VERSION = 2
+_VERSION = 3
 _THUMBNAILS = "thumbnails.npy"
 _RECORD = "survey.json"
 # Exceptions that a damaged file of the cache raises.
@@ -60,6 +67,9 @@ class ImageSurvey:
 
     hashes: NDArray[np.uint8]  # (N, 16), zeros for files that cannot be read
     thumbnails: NDArray[np.uint8]  # (N, 32, 32), zeros for images that cannot be decoded
+    colours: NDArray[
+        np.int8
+    ]  # (N, 4, 4, 2) Cb and Cr, zeros for grey images and those that cannot be decoded
     kinds: tuple[ImageFacts, ...]  # every combination that occurs, sizes set to 0
     kind_of: NDArray[np.int32]  # (N,) index into kinds, -1 for images that cannot be decoded
     sizes: NDArray[np.int32]  # (N, 2) height and width
@@ -74,6 +84,7 @@ class _Facts:
     hash: bytes
     facts: ImageFacts | None = None
     thumbnail: NDArray[np.uint8] | None = None
+    colours: NDArray[np.int8] | None = None
     failure: Unreadable | None = None
 
 
@@ -113,6 +124,7 @@ def _read(source: Source, file: Path, *, num_workers: int, what: str) -> ImageSu
     with file.open("r+b") as opened:
         _take_room(opened)
     hashes = np.zeros((count, HASH_BYTES), dtype=np.uint8)
+    colours = np.zeros((count, COLOUR_SIDE, COLOUR_SIDE, 2), dtype=np.int8)
     kind_of = np.full(count, -1, dtype=np.int32)
     sizes = np.zeros((count, 2), dtype=np.int32)
     kinds: dict[ImageFacts, int] = {}
@@ -121,17 +133,19 @@ def _read(source: Source, file: Path, *, num_workers: int, what: str) -> ImageSu
     facts = in_order(lambda index: _read_one(source, index, one_large), range(count), num_workers=num_workers)
     for index, one in enumerate(track(facts, what, total=count)):
         hashes[index] = np.frombuffer(one.hash, dtype=np.uint8)
-        if one.facts is None or one.thumbnail is None:
+        if one.facts is None or one.thumbnail is None or one.colours is None:
             assert one.failure is not None
             unreadable[index] = one.failure
             continue
         thumbnails[index] = one.thumbnail
+        colours[index] = one.colours
         sizes[index] = one.facts.height, one.facts.width
         kind_of[index] = kinds.setdefault(_without_size(one.facts), len(kinds))
     thumbnails.flush()
     return ImageSurvey(
         hashes=hashes,
         thumbnails=thumbnails,
+        colours=colours,
         kinds=tuple(kinds),
         kind_of=kind_of,
         sizes=sizes,
@@ -149,7 +163,7 @@ def _read_one(source: Source, index: int, one_large: threading.Lock) -> _Facts:
         is_large = facts.height * facts.width > _LARGE_PIXELS
         with one_large if is_large else contextlib.nullcontext():
             pixels = decode(data, name=name, min_size=(_DECODED_SIDE, _DECODED_SIDE))
-            return _Facts(digest, facts=facts, thumbnail=grey_thumbnail(pixels))
+            return _Facts(digest, facts=facts, thumbnail=grey_thumbnail(pixels), colours=colour_cells(pixels))
     except DataError as error:
         problem = error.kind if isinstance(error, ImageError) else "unreadable"
         return _Facts(digest, failure=Unreadable(problem, str(error)))
@@ -197,6 +211,7 @@ def _part(whole: ImageSurvey, indices: NDArray[np.uint32]) -> ImageSurvey:
     return ImageSurvey(
         hashes=whole.hashes[indices],
         thumbnails=_rows_of(whole.thumbnails, indices),
+        colours=whole.colours[indices],
         kinds=whole.kinds,
         kind_of=whole.kind_of[indices],
         sizes=whole.sizes[indices],
@@ -246,7 +261,9 @@ def _can_write(folder: Path) -> bool:
 def _store(survey: ImageSurvey, thumbnails: Path, folder: Path) -> None:
     move_into_place(thumbnails, folder / _THUMBNAILS)
     with write_atomically(folder / "arrays.npz") as file:
-        np.savez(file, hashes=survey.hashes, kind_of=survey.kind_of, sizes=survey.sizes)
+        np.savez(
+            file, hashes=survey.hashes, colours=survey.colours, kind_of=survey.kind_of, sizes=survey.sizes
+        )
     # Written last: where it exists, the survey is complete.
     with write_atomically(folder / _RECORD, mode="w") as file:
         kinds = [asdict(kind) for kind in survey.kinds]
@@ -260,6 +277,7 @@ def _load(folder: Path) -> ImageSurvey:
         return ImageSurvey(
             hashes=arrays["hashes"],
             thumbnails=np.load(folder / _THUMBNAILS, mmap_mode="r"),
+            colours=arrays["colours"],
             kinds=tuple(ImageFacts(**kind) for kind in stored["kinds"]),
             kind_of=arrays["kind_of"],
             sizes=arrays["sizes"],

@@ -23,6 +23,7 @@ from PIL import Image, ImageMode
 from vitrine.data.decoding.declared_sizes import av1_frame_sizes, icon_sizes, webp_size
 from vitrine.data.decoding.file_kind import (
     HEIC_ADVICE,
+    SIGNATURE_BYTES,
     frames_advice,
     is_heic_data,
     is_video_data,
@@ -79,7 +80,7 @@ def open_image(data: bytes, *, name: str = "image", max_pixels: int = MAX_PIXELS
     if data[:4] == b"RIFF" and data[8:12] == b"WEBP":
         # Pillow allocates the whole canvas when it opens the file.
         check_size(*webp_size(data), name=name, max_pixels=max_pixels, may_be_unknown=True)
-    is_heic = reads_heic() and is_heic_data(data)
+    is_heic = reads_heic() and is_heic_data(data[:SIGNATURE_BYTES])
     if is_heic:
         register_heic()
     try:

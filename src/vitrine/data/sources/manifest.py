@@ -78,6 +78,36 @@ def table_beside(folder: Path) -> Path | None:
     return fitting[0] if len(fitting) == 1 else None
 
 
+def columns_of(address: str) -> tuple[str, ...]:
+    """Return the columns of the manifest at `address`; none if it is no manifest."""
+    for file in _files_of(address).values():
+        for _, row in rows_of(file):
+            return tuple(map(str, row))
+    return ()
+
+
+def column(address: str, name: str) -> dict[str, str]:
+    """Return one column of the manifest at `address`, by the names of its images."""
+    values: dict[str, str] = {}
+    for file in _files_of(address).values():
+        is_below = Path(address).is_dir() and file.parent != Path(address)
+        prefix = f"{file.parent.name}/" if is_below else ""
+        values |= {
+            prefix + path_in(row, number, file): str(row.get(name, "")) for number, row in rows_of(file)
+        }
+    return values
+
+
+def _files_of(address: str) -> dict[str, Path]:
+    path = Path(address)
+    if not recognises(address) or not path.exists():
+        return {}
+    if not path.is_dir():
+        return {ALL: path}
+    table = table_beside(path)
+    return _metadata_files(path) or ({} if table is None else {ALL: table})
+
+
 def _names_images(table: Path, folder: Path) -> bool:
     """Whether a table has columns of paths and labels, and its first rows name files in the folder."""
     columns = (*LABEL_COLUMNS, *CLASS_COLUMNS, *NUMBER_COLUMNS, *SEVERAL_COLUMNS)

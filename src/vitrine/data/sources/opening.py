@@ -18,7 +18,7 @@ from vitrine.data.sources.file_list import FileList, require_path
 from vitrine.data.sources.folder_walk import list_images, subfolders
 from vitrine.data.sources.labels import match_classes
 from vitrine.data.sources.source import ALL, NO_LABEL, ConcatSource, Source, Subset
-from vitrine.data.sources.splitting import held_out_split, stored_split
+from vitrine.data.sources.splitting import Grouping, held_out_split, stored_split
 from vitrine.data.sources.vtab import lists
 from vitrine.errors import ConfigError, DataError, TryOption, TryVerb
 from vitrine.runtime.progress import notice, quiet
@@ -112,13 +112,14 @@ def open_splits(
     split_file: Path | None = None,
     allow_empty_class: bool = False,
     is_labelled: bool = True,
+    groups: Grouping | None = None,
 ) -> dict[str, Source]:
     """Open all splits of the data set at `address`, with one class map, `train` first.
 
     A set without `val` gets one: a seeded, stratified part of `train`, or of everything, with exact duplicates kept
     together. `val_fraction` is by default 0.1, or the paper's value for this set; 0 holds out nothing. With
     `split_file` the split is read from there, or created and written there. With `is_labelled=False` a folder of
-    loose images is accepted too; a set with labels keeps them.
+    loose images is accepted too; a set with labels keeps them. `groups` keeps images of one group on one side.
     """
     splits = open_kind(address) if is_labelled or not is_loose(address) else {ALL: open_loose(address)}
     if not allow_empty_class:
@@ -126,7 +127,7 @@ def open_splits(
     base = splits.pop(ALL, None) or splits.get("train")
     if base is not None and "val" not in splits:
         fraction = base.val_fraction if val_fraction is None else val_fraction
-        splits = _hold_out(base, fraction, seed=seed, split_file=split_file) | {
+        splits = _hold_out(base, fraction, seed=seed, split_file=split_file, groups=groups) | {
             name: source for name, source in splits.items() if name != "train"
         }
     return check_classes(splits, allow_empty_class=allow_empty_class)
@@ -225,13 +226,15 @@ def check_classes(splits: Mapping[str, Source], *, allow_empty_class: bool = Fal
     return sources
 
 
-def _hold_out(base: Source, fraction: float, *, seed: int, split_file: Path | None) -> dict[str, Source]:
+def _hold_out(
+    base: Source, fraction: float, *, seed: int, split_file: Path | None, groups: Grouping | None
+) -> dict[str, Source]:
     if split_file is not None:
-        parts = stored_split(base, split_file, seed=seed, val_fraction=fraction)
+        parts = stored_split(base, split_file, seed=seed, val_fraction=fraction, groups=groups)
     elif fraction == 0:
         return {"train": base}
     else:
-        parts = held_out_split(base, seed=seed, val_fraction=fraction)
+        parts = held_out_split(base, seed=seed, val_fraction=fraction, groups=groups)
     return {name: Subset(base, indices) for name, indices in parts.items()}
 
 

@@ -6,11 +6,13 @@ no other image between the splits, except where the rounded fraction of a class 
 
 import csv
 import hashlib
+from collections.abc import Callable
 from pathlib import Path
+from typing import TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
+from vitrine.data.sources.grouping import Indices, merged
 from vitrine.data.sources.source import Source
 from vitrine.errors import ConfigError, DataError
 from vitrine.runtime.files import write_atomically
@@ -18,14 +20,17 @@ from vitrine.runtime.output_folder import is_inside
 from vitrine.runtime.progress import track
 from vitrine.spelling import printable
 
-Indices = NDArray[np.int64]
+Grouping: TypeAlias = Callable[[Source], Indices]
+"""Returns for each image of a source the first image of its group."""
 
 
-def held_out_split(source: Source, *, seed: int = 0, val_fraction: float = 0.1) -> dict[str, Indices]:
+def held_out_split(
+    source: Source, *, seed: int = 0, val_fraction: float = 0.1, groups: Grouping | None = None
+) -> dict[str, Indices]:
     """Split into `train` and `val`: the same fraction of each class, at least one image of each if possible.
 
-    A class with one image keeps it in `train`. Identical files go to the same split, even if their
-    labels differ.
+    A class with one image keeps it in `train`. Identical files go to the same split, even if their labels differ, and
+    so do images of one group: `groups` returns for each image the first one of its group.
     """
     if not 0 < val_fraction < 1:
         raise ConfigError(
@@ -33,6 +38,8 @@ def held_out_split(source: Source, *, seed: int = 0, val_fraction: float = 0.1) 
         )
     first = source.labels[:, 0] if source.is_multi_label else source.labels
     group = duplicate_groups(source)
+    if groups is not None:
+        group = merged([group, groups(source)])
     is_val = np.zeros(len(source), dtype=bool)
     # A group of duplicates is drawn once, with the class of its first image.
     heads = np.flatnonzero(group == np.arange(len(source)))
@@ -47,12 +54,17 @@ def held_out_split(source: Source, *, seed: int = 0, val_fraction: float = 0.1) 
 
 
 def stored_split(
-    source: Source, split_file: Path, *, seed: int = 0, val_fraction: float = 0.1
+    source: Source,
+    split_file: Path,
+    *,
+    seed: int = 0,
+    val_fraction: float = 0.1,
+    groups: Grouping | None = None,
 ) -> dict[str, Indices]:
     """Read the split from `split_file`, or create one and write it there; never inside the data set."""
     if split_file.exists():
         return read_split(source, split_file)
-    split = held_out_split(source, seed=seed, val_fraction=val_fraction)
+    split = held_out_split(source, seed=seed, val_fraction=val_fraction, groups=groups)
     write_split(source, split_file, split)
     return split
 

@@ -48,14 +48,15 @@ function makeStage(model) {
   glass.dataset.name = model.title;
   const bars = el("ol", { className: "bars" });
   const facts = el("span", { className: "soft fine" });
+  const mark = el("p", { className: "mark", role: "status", hidden: true });
   const atlas = el("canvas", { className: "atlas", tabIndex: 0, role: "application" });
   const atlasBox = el("div", { className: "atlas-box panel", hidden: true },
     el("h3", {}, "All heads by layer", el("span", { className: "soft" }, "select one")), atlas);
   const distance = el("div", { className: "panel", hidden: true });
   const side = el("article", { className: "side", "aria-label": model.title },
-    el("div", { className: "panel" }, el("div", { className: "who" }, el("h2", {}, model.title), facts), bars),
+    el("div", { className: "panel" }, el("div", { className: "who" }, el("h2", {}, model.title), facts), mark, bars),
     atlasBox, distance);
-  const stage = { model, canvas, glass, side, bars, facts, atlas, atlasBox, distance, explained: null };
+  const stage = { model, canvas, glass, side, bars, facts, mark, atlas, atlasBox, distance, explained: null };
   listen(stage);
   return stage;
 }
@@ -152,6 +153,7 @@ async function askAbout(stage, signal) {
   Object.assign(stage, { explained: null });
   stage.bars.replaceChildren();
   stage.facts.textContent = "";
+  stage.mark.hidden = true;
   stage.atlasBox.hidden = stage.distance.hidden = true;
   const factor = SHOWN_SIDE / Math.max(picture.width, picture.height);
   stage.canvas.width = Math.round(picture.width * factor);
@@ -187,6 +189,9 @@ function showBars(stage, answer) {
   }
   const applying = answer.labels ? `${answer.labels.join(", ") || "no label"} (at least 50 %); ` : "";
   stage.facts.textContent = `${applying}${answer.milliseconds.toFixed(0)} ms at ${answer.size.join(" × ")} px`;
+  stage.mark.hidden = !answer.none_of_these;
+  stage.mark.replaceChildren(el("strong", {}, "None of these?"),
+    " This picture is less like the training images than 95 % of the held-out ones.");
   stage.bars.replaceChildren(...answer.answers.map(({ label, probability }) => bar(label, percent(probability), probability)));
 }
 

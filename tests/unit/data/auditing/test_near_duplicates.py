@@ -4,7 +4,13 @@ from pictures import altered, photo
 from PIL import Image
 
 from vitrine.data.auditing import near_duplicates as neighbours
-from vitrine.data.auditing.fingerprints import aligned_similarity, finely_aligned_similarity, grey_thumbnail
+from vitrine.data.auditing.fingerprints import (
+    aligned_similarity,
+    colour_cells,
+    colour_difference,
+    finely_aligned_similarity,
+    grey_thumbnail,
+)
 from vitrine.data.auditing.near_duplicates import feature_pairs, near_pairs
 from vitrine.errors import ConfigError
 
@@ -94,3 +100,46 @@ def test_feature_pairs_equal_the_written_out_cosines():
 def test_features_of_different_width_are_refused():
     with pytest.raises(ConfigError, match=r"\(3, 4\) and \(3, 5\)"):
         feature_pairs(np.zeros((3, 4), np.float32), np.zeros((3, 5), np.float32))
+
+
+COLOURS = [(220, 30, 30), (240, 150, 20), (40, 180, 60), (40, 80, 220), (150, 60, 200), (20, 190, 190)]
+
+
+def discs() -> list[np.ndarray]:
+    """48 discs in six colours on white, at places and of sizes that repeat from colour to colour."""
+    rows, columns = np.mgrid[0:64, 0:64]
+    pictures = []
+    for colour in COLOURS:
+        for number in range(8):
+            inside = (rows - 24 - 2 * number) ** 2 + (columns - 40 + 2 * number) ** 2 < (10 + number) ** 2
+            pixels = np.full((64, 64, 3), 245, dtype=np.uint8)
+            pixels[inside] = colour
+            pictures.append(pixels)
+    return pictures
+
+
+def test_discs_of_different_colours_are_no_copies_of_each_other():
+    pictures = discs()
+    colours = np.stack([colour_cells(picture) for picture in pictures])
+    in_grey = near_pairs(thumbnails(pictures))
+    in_colour = near_pairs(thumbnails(pictures), colours=colours)
+
+    def other_colours(pairs):
+        return sum(a // 8 != b // 8 for a, b in as_set(pairs))
+
+    assert other_colours(in_grey) > 20
+    assert other_colours(in_colour) == 0
+
+
+def test_no_pairs_have_no_colours_to_compare():
+    nothing = np.zeros((0, 4, 4, 2), dtype=np.int8)
+    assert colour_difference(nothing, nothing).shape == (0,)
+
+
+def test_colours_do_not_hide_brightened_shifted_or_grey_copies(photos):
+    copies = [altered(picture) for picture in photos]
+    grey = [np.repeat(grey_thumbnail(picture)[..., None], 3, axis=2) for picture in photos]
+    own = np.stack([colour_cells(picture) for picture in photos])
+    for others in (copies, grey):
+        difference = colour_difference(np.stack([colour_cells(picture) for picture in others]), own)
+        assert (difference < neighbours.MOST_COLOUR_DIFFERENCE).all()
