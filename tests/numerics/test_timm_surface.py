@@ -177,6 +177,8 @@ def test_a_keyword_that_has_no_meaning_here_is_refused_by_its_name(
 @pytest.mark.parametrize(
     ("name", "timms", "size", "options"),
     [
+        ("PVT-v2-B0", "pvt_v2_b0", 64, {}),
+        ("PCPVT-Small", "twins_pcpvt_small", 64, {"depths": (1, 1, 1, 1)}),
         ("TNT-S", "tnt_s_patch16_224", 32, {"depth": 2}),
     ],
 )

@@ -5,6 +5,7 @@ import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from vitrine.checkpoints.reading.safetensors_file import read_weight_map
@@ -28,7 +29,7 @@ def fetch(repository: str, *, revision: str | None = None) -> Path:
 
     def get(name: str) -> Path | None:
         try:
-            with refusals_in_words(repository, name, revision=revision):
+            with refusals_in_words(errors, repository, name, revision=revision):
                 path = huggingface_hub.hf_hub_download(
                     repository,
                     name,
@@ -54,10 +55,10 @@ def fetch(repository: str, *, revision: str | None = None) -> Path:
 
 
 @contextmanager
-def refusals_in_words(repository: str, name: str, *, revision: str | None) -> Iterator[None]:
-    """Turn what huggingface-hub raises into one sentence, except that a file does not exist."""
-    from huggingface_hub import errors  # noqa: PLC0415 (an extra)
-
+def refusals_in_words(
+    errors: ModuleType, repository: str, name: str, *, revision: str | None
+) -> Iterator[None]:
+    """Turn what huggingface-hub raises (its `errors`) into one sentence, except that a file does not exist."""
     try:
         yield
     except errors.LocalEntryNotFoundError:

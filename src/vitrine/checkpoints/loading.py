@@ -200,6 +200,10 @@ def understand(layout: Layout, index: object, hints: Hints) -> Configured:
         configured = layout.configure(index, hints)  # type: ignore[arg-type]
     except ConfigError as error:
         raise CheckpointError(f"cannot build a model from {hints.path}: {error}") from None
+    except IndexError:
+        raise CheckpointError(
+            f"cannot build a model from {hints.path}: a tensor has fewer axes than in {layout.name}"
+        ) from None
     config = with_stated(configured.config, hints.options, path=hints.path)
     return dataclasses.replace(configured, config=config)
 

@@ -224,7 +224,8 @@ def recognise(index: Index) -> TimmLayout | None:
         return TimmLayout(family="dinov2")
     # DINOv2 without its mask token (an exported graph): LayerScale, a class slot, and no head.
     scaled = "blocks.0.ls1.gamma" in index and "head.weight" not in index and "reg_token" not in index
-    if scaled and "cls_token" in index and is_square(index["pos_embed"].shape[1] - 1):
+    table = index["pos_embed"].shape if "pos_embed" in index else ()
+    if scaled and "cls_token" in index and len(table) == 3 and is_square(table[1] - 1):
         return TimmLayout(family="dinov2")
     return TimmLayout()
 
@@ -233,7 +234,7 @@ def position_slots(index: Index, *, prefix: int, kernel: tuple[int, ...], stride
     """Return whether class and distillation token have positions: only one choice leaves a complete grid."""
     if "pos_embed" not in index or not prefix:
         return 0
-    rows = index["pos_embed"].shape[1]
+    rows = shape_of(index, "pos_embed", hints=hints, axes=3)[1]
     for size in (hints.image_size, None, hints.asked_size):
         if size is None:
             if is_square(rows - prefix) or is_square(rows):

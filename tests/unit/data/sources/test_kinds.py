@@ -268,6 +268,26 @@ def test_an_idx_file_that_lies_about_its_size_is_refused(tmp_path):
         open_source(tmp_path)
 
 
+def test_images_without_labels_or_with_too_few_are_refused(tmp_path):
+    idx(tmp_path / "train-images-idx3-ubyte", np.zeros((5, 4, 4), dtype=np.uint8))
+    with pytest.raises(DataError) as refused:
+        open_source(tmp_path)
+    assert "train-labels-idx1-ubyte" in str(refused.value)
+    idx(tmp_path / "train-labels-idx1-ubyte", np.zeros(4, dtype=np.uint8))
+    with pytest.raises(DataError) as refused:
+        open_source(tmp_path)
+    assert "5 images" in str(refused.value) and "4 labels" in str(refused.value)
+
+
+@pytest.mark.parametrize("start", [b"\0\0\x0d\x03", b"\1\0\x08\x03", b"\0\0\x08\x09", b"\0\0"])
+def test_a_file_that_is_no_idx_of_bytes_is_refused_by_name(tmp_path, start):
+    (tmp_path / "train-images-idx3-ubyte").write_bytes(start)
+    idx(tmp_path / "train-labels-idx1-ubyte", np.zeros(5, dtype=np.uint8))
+    with pytest.raises(DataError) as refused:
+        open_source(tmp_path)
+    assert "train-images-idx3-ubyte" in str(refused.value)
+
+
 def cifar_planes(count: int, seed: int) -> np.ndarray:
     return np.random.default_rng(seed).integers(0, 256, (count, 3072), dtype=np.uint8)
 
