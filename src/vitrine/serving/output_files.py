@@ -11,8 +11,10 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from vitrine.errors import ConfigError, MissingExtraError, TryOption
+from vitrine.errors import ConfigError, TryOption
 from vitrine.runtime.files import write_atomically
+from vitrine.runtime.optional import optional
+from vitrine.runtime.places import Place, place_exists, suffix_of
 from vitrine.serving.predictor import Prediction
 from vitrine.spelling import printable
 
@@ -25,17 +27,20 @@ BYTE_ORDER_MARK = "\ufeff"
 _LONGEST_LIST = 2**31 - 1
 
 
-def require_kind(file: Path, kinds: Sequence[str], *, is_overwriting: bool) -> None:
+def require_kind(file: Place, kinds: Sequence[str], *, is_overwriting: bool) -> None:
     """Refuse, before any work, an unknown kind of file, an existing file, or one that needs a missing extra."""
-    if file.suffix not in kinds:
-        raise ConfigError(f"must end in {', '.join(kinds)}, got {printable(str(file))}", option="out")
-    if file.is_file() and not is_overwriting:
+    if suffix_of(file) not in kinds:
+        raise ConfigError(
+            f"must end in {', '.join(kinds)}, or be a folder for parts, got {printable(str(file))}",
+            option="out",
+        )
+    if place_exists(file) and not is_overwriting:
         raise ConfigError(
             f"{printable(str(file))} exists",
             option="out",
             advice=[TryOption("overwrite", "to replace it", True)],
         )
-    if file.suffix == ".parquet":
+    if suffix_of(file) == ".parquet":
         _pyarrow()
 
 
@@ -196,9 +201,6 @@ def _write_parquet(
 
 
 def _pyarrow() -> tuple[Any, Any]:
-    try:
-        import pyarrow  # noqa: PLC0415 (an extra)
-        from pyarrow import parquet  # noqa: PLC0415 (an extra)
-    except ImportError:
-        raise MissingExtraError("pyarrow", extra="data", purpose="a .parquet file") from None
-    return pyarrow, parquet
+    purpose = "a .parquet file"
+    parquet = optional("pyarrow.parquet", extra="data", purpose=purpose)
+    return optional("pyarrow", extra="data", purpose=purpose), parquet

@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from vitrine.data.sources.file_list import require_inside
-from vitrine.errors import DataError, MissingExtraError
+from vitrine.errors import DataError
 from vitrine.runtime.files import parse_json
+from vitrine.runtime.optional import optional
 from vitrine.spelling import printable
 
 STATE, SPLITS = "state.json", "dataset_dict.json"
@@ -79,9 +80,5 @@ class ArrowFile:
 
 
 def _pyarrow() -> Any:
-    try:
-        import pyarrow  # noqa: PLC0415 (an extra)
-        import pyarrow.ipc  # noqa: PLC0415 (an extra)
-    except ImportError as error:
-        raise MissingExtraError("pyarrow", extra="data", purpose="reading Arrow") from error
-    return pyarrow
+    optional("pyarrow.ipc", extra="data", purpose="reading Arrow")
+    return optional("pyarrow", extra="data", purpose="reading Arrow")
