@@ -12,11 +12,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from vitrine.data.sources.arrow import import_pyarrow
 from vitrine.data.sources.source import Source
 from vitrine.errors import ConfigError
 from vitrine.evaluation.outputs import casting
 from vitrine.evaluation.streaming import Computed
-from vitrine.runtime.optional import optional
 from vitrine.serving.predictor import Prediction, Predictor
 from vitrine.spelling import printable
 
@@ -58,7 +58,7 @@ def compute(predictor: Predictor, pixels: Tensor, columns: Columns) -> dict[str,
 
 def schema_of(columns: Columns, predictor: Predictor, *, metadata: Mapping[str, str]) -> Any:
     """Return the schema of a part, which the model and the columns determine."""
-    arrow = optional("pyarrow", extra="data", purpose="Parquet parts")
+    arrow = import_pyarrow("Parquet parts")
     text = arrow.string()
     fields = [("path", text), ("sha256", text)]
     if columns.has_labels:
@@ -95,7 +95,7 @@ def table_of(
     computed: Computed, source: Source, *, columns: Columns, predictor: Predictor, schema: Any
 ) -> Any:
     """Turn the outputs for consecutive pictures of a source into rows."""
-    arrow = optional("pyarrow", extra="data", purpose="Parquet parts")
+    arrow = import_pyarrow("Parquet parts")
     numbers = range(len(computed))
     names = [source.name(computed.start + row) for row in numbers]
     cells: dict[str, Any] = {
@@ -155,7 +155,7 @@ def _class_cells(
 
 def _vectors(values: Tensor, failures: Mapping[int, str], *, kind: Any) -> Any:
     """Return (B, ...) as a column of lists of one length; pictures that cannot be read have none."""
-    arrow = optional("pyarrow", extra="data", purpose="Parquet parts")
+    arrow = import_pyarrow("Parquet parts")
     rows = values.reshape(len(values), -1).numpy()
     if kind.value_type == arrow.float16():
         rows = rows.astype(np.float16)

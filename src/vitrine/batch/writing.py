@@ -16,10 +16,10 @@ from typing import Any
 from vitrine.batch.columns import parquet_options
 from vitrine.batch.parts import Job, PartFolder, PartRecord, input_hash, part_file
 from vitrine.data.loading.order import Rows
+from vitrine.data.sources.arrow import import_pyarrow
 from vitrine.data.sources.source import Source
 from vitrine.evaluation.streaming import Computed, Pace, rows_between
 from vitrine.runtime.launch import Share
-from vitrine.runtime.optional import optional
 from vitrine.runtime.progress import announced, notice, track
 
 # Bytes of rows that are collected before they are written.
@@ -148,15 +148,14 @@ class PartWriter:
     """One part while it is written."""
 
     def __init__(self, parts: PartFolder, number: int, *, schema: Any, facts: Future[str]) -> None:
-        parquet = optional("pyarrow.parquet", extra="data", purpose="Parquet parts")
-        self.number, self.num_rows, self.num_unreadable = number, 0, 0
+            self.number, self.num_rows, self.num_unreadable = number, 0, 0
         self._parts, self._facts = parts, facts
         self._held: list[Any] = []
         self._held_bytes = self._held_rows = 0
         self._stack = ExitStack()
         file = self._stack.enter_context(parts.folder.writing(part_file(number)))
         self._file = _Hashing(file)
-        self._writer = parquet.ParquetWriter(self._file, schema, **parquet_options(schema))
+        self._writer = import_pyarrow("Parquet parts").parquet.ParquetWriter(self._file, schema, **parquet_options(schema))
 
     def add(self, table: Any, *, num_unreadable: int) -> None:
         """Append rows."""
@@ -195,7 +194,7 @@ class PartWriter:
     def _write_group(self) -> None:
         if not self._held:
             return
-        arrow = optional("pyarrow", extra="data", purpose="Parquet parts")
+        arrow = import_pyarrow("Parquet parts")
         rows = arrow.concat_tables(self._held)
         self._writer.write_table(rows, row_group_size=max(1, rows.num_rows))
         self._held, self._held_bytes, self._held_rows = [], 0, 0

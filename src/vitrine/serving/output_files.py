@@ -11,9 +11,9 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from vitrine.data.sources.arrow import import_pyarrow
 from vitrine.errors import ConfigError, TryOption
 from vitrine.runtime.files import write_atomically
-from vitrine.runtime.optional import optional
 from vitrine.runtime.places import Place, place_exists, suffix_of
 from vitrine.serving.predictor import Prediction
 from vitrine.spelling import printable
@@ -25,6 +25,7 @@ FEATURE_KINDS = (".npy", ".parquet")
 BYTE_ORDER_MARK = "\ufeff"
 # Most numbers in a column of lists with 32-bit offsets; 2.8 million rows of 768 are more.
 _LONGEST_LIST = 2**31 - 1
+PARQUET_FILE = "a .parquet file"
 
 
 def require_kind(file: Place, kinds: Sequence[str], *, is_overwriting: bool) -> None:
@@ -41,7 +42,7 @@ def require_kind(file: Place, kinds: Sequence[str], *, is_overwriting: bool) -> 
             advice=[TryOption("overwrite", "to replace it", True)],
         )
     if suffix_of(file) == ".parquet":
-        _pyarrow()
+        import_pyarrow(PARQUET_FILE)
 
 
 def write_predictions(
@@ -178,7 +179,7 @@ def _write_parquet(
     failures: dict[int, str],
     labels: Sequence[str] | None,
 ) -> None:
-    pyarrow, parquet = _pyarrow()
+    pyarrow = import_pyarrow(PARQUET_FILE)
     missing = np.zeros(len(names), dtype=bool)
     missing[list(failures)] = True
     ends = np.concatenate([[0], np.cumsum(np.where(missing, 0, rows.shape[1]))])
@@ -197,10 +198,4 @@ def _write_parquet(
         }
     )
     with write_atomically(file) as opened:
-        parquet.write_table(table, opened)
-
-
-def _pyarrow() -> tuple[Any, Any]:
-    purpose = "a .parquet file"
-    parquet = optional("pyarrow.parquet", extra="data", purpose=purpose)
-    return optional("pyarrow", extra="data", purpose=purpose), parquet
+        pyarrow.parquet.write_table(table, opened)

@@ -10,13 +10,12 @@ from typing import Any
 
 import numpy as np
 
-from vitrine.data.sources.arrow import SUFFIX, ArrowFile, saved_files
+from vitrine.data.sources.arrow import SUFFIX, ArrowFile, import_pyarrow, saved_files
 from vitrine.data.sources.file_list import require_path
 from vitrine.data.sources.labels import class_number, pack_labels, sorted_classes
 from vitrine.data.sources.source import ALL, SPLIT_NAMES, Example, Labels, Source
 from vitrine.errors import DataError
 from vitrine.runtime.files import parse_json
-from vitrine.runtime.optional import optional
 from vitrine.spelling import printable
 
 LABEL_COLUMNS = ("label", "labels", "fine_label", "class")
@@ -144,9 +143,8 @@ class ParquetSource(Source):
 
 def _open(file: Path) -> Any:
     is_arrow = file.suffix == SUFFIX
-    parquet = optional("pyarrow.parquet", extra="data", purpose="reading Parquet")
     try:
-        return ArrowFile(file) if is_arrow else parquet.ParquetFile(file)
+        return ArrowFile(file) if is_arrow else import_pyarrow("reading Parquet").parquet.ParquetFile(file)
     except (OSError, ValueError) as error:  # pyarrow's own errors derive from these
         raise DataError(
             f"{printable(str(file))} cannot be read as {'Arrow' if is_arrow else 'Parquet'}: "
