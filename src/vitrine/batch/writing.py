@@ -148,14 +148,15 @@ class PartWriter:
     """One part while it is written."""
 
     def __init__(self, parts: PartFolder, number: int, *, schema: Any, facts: Future[str]) -> None:
-            self.number, self.num_rows, self.num_unreadable = number, 0, 0
+        self.number, self.num_rows, self.num_unreadable = number, 0, 0
         self._parts, self._facts = parts, facts
         self._held: list[Any] = []
         self._held_bytes = self._held_rows = 0
         self._stack = ExitStack()
         file = self._stack.enter_context(parts.folder.writing(part_file(number)))
         self._file = _Hashing(file)
-        self._writer = import_pyarrow("Parquet parts").parquet.ParquetWriter(self._file, schema, **parquet_options(schema))
+        parquet = import_pyarrow("Parquet parts").parquet
+        self._writer = parquet.ParquetWriter(self._file, schema, **parquet_options(schema))
 
     def add(self, table: Any, *, num_unreadable: int) -> None:
         """Append rows."""
