@@ -16,7 +16,14 @@ from vitrine.training.config import TrainingConfig
 from vitrine.training.task import Task
 
 CONFIG = TrainingConfig(
-    total_steps=20, batch_size=16, lr=1e-3, warmup_steps=4, weight_decay=0.1, log_every=1, checkpoint_every=5
+    total_steps=20,
+    batch_size=16,
+    lr=1e-3,
+    warmup_steps=4,
+    weight_decay=0.1,
+    log_every=1,
+    checkpoint_every=5,
+    precision="fp32",  # `auto` is bf16 on a CPU that has it, and these tests compare exactly
 )
 
 
