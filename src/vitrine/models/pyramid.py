@@ -37,7 +37,14 @@ class PatchEmbedding(nn.Module):
 
     def forward(self, maps: Tensor) -> tuple[Tensor, Grid]:
         """Map images or maps (B, C, rows, columns) to tokens (B, N, D) and their grid."""
-        projected = self.projection(maps)  # (B, D, GH, GW)
+        if maps.shape[2:] == (1, 1):
+            # Of a padded kernel, only the middle meets the one cell. Written out because oneDNN's gradient of such a
+            # convolution is wrong in bf16 (torch 2.13 on CPUs with AVX-512 BF16: NaN or noise).
+            rows, columns = self.projection.padding
+            middle = self.projection.weight[:, :, int(rows), int(columns)]
+            projected = F.linear(maps[:, :, 0, 0], middle, self.projection.bias)[:, :, None, None]
+        else:
+            projected = self.projection(maps)  # (B, D, GH, GW)
         return self.norm(to_tokens(projected)), (projected.shape[2], projected.shape[3])
 
 
