@@ -48,7 +48,8 @@ def fetch(repository: str, *, revision: str | None = None) -> Path:
         return Path(path)
 
     with quiet_retries(repository):
-        for name in SMALL_FILES:
+        # Offline, those of the snapshot lie beside its weights; which of them exist cannot be asked.
+        for name in () if is_offline() else SMALL_FILES:
             get(name)
         for name in WEIGHT_FILES:
             weights = get(name)
