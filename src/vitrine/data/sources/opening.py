@@ -12,7 +12,17 @@ from typing import Protocol
 import numpy as np
 
 from vitrine.data.decoding.file_kind import VIDEO_SUFFIXES, frames_advice
-from vitrine.data.sources import cifar, class_folders, generated, hub, idx, manifest, parquet, shards
+from vitrine.data.sources import (
+    cifar,
+    class_folders,
+    generated,
+    hub,
+    idx,
+    manifest,
+    parquet,
+    remote_files,
+    shards,
+)
 from vitrine.data.sources.builtin import BuiltInSets
 from vitrine.data.sources.file_list import FileList, require_path
 from vitrine.data.sources.folder_walk import list_images, subfolders
@@ -43,6 +53,7 @@ _KINDS: dict[str, Kind] = {
     "generated": generated,
     "hub": hub,
     "builtin": BuiltInSets(lambda folder: open_kind(folder)),  # noqa: PLW0108 (defined below)
+    "remote_files": remote_files,
     "shards": shards,
     "parquet": parquet,
     "manifest": manifest,
@@ -140,8 +151,14 @@ def is_loose(address: str | Path) -> bool:
 
 
 def open_loose(address: str | Path) -> Source:
-    """List every image below a folder, without labels."""
-    return class_folders.open_unlabelled(str(address))
+    """List every image below a folder or an address, or in shards or Parquet; labels are not needed."""
+    text = str(address)
+    if remote_files.recognises(text):
+        return remote_files.open_loose(text)
+    for kind in (shards, parquet):
+        if kind.recognises(text):
+            return _joined(list(kind.open_all(text, needs_labels=False).values()))
+    return class_folders.open_unlabelled(text)
 
 
 def list_splits(address: str | Path) -> tuple[str, ...]:
