@@ -8,7 +8,6 @@ import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -485,17 +484,6 @@ def test_metrics_count_what_was_answered(server):
     assert [late - early for early, late in zip(before, after, strict=True)] == [1, 1, 1]
     assert number("vitrine_requests_inside") == 0
     assert "/any/place" not in ask(server.port, "/metrics").body.decode()
-
-
-def test_page_and_docs_load_nothing_from_elsewhere():
-    folder = Path(library.__file__).parent / "serving" / "page"
-    for path in folder.iterdir():
-        text = path.read_text(encoding="utf-8").replace("http://www.w3.org/2000/svg", "")
-        assert not re.search(r"https?://|//[a-z]+\.|@import|\bcdn\b", text), path.name
-        for name in re.findall(r'(?:src|href)="(/page/[^"]+)"', text) + re.findall(
-            r'from "\./([^"]+)"', text
-        ):
-            assert (folder / Path(name).name).exists(), (path.name, name)
 
 
 def test_the_page_is_sent_once_and_then_only_if_it_changed(server):
