@@ -148,8 +148,8 @@ def test_sixty_four_clients_at_once_each_get_their_own_answer(server, predictor)
     for reply, logits in zip(replies, expected, strict=True):
         torch.testing.assert_close(logits_of(reply), logits, rtol=0, atol=TOLERANCE)
     metrics = server.service.metrics
-    alone = metrics.value("vitrine_batch_size_bucket", task="logits", le="1.0")
-    number = metrics.value("vitrine_batch_size_count", task="logits")
+    alone = metrics.value("vitrine_batch_size_bucket", task="scores", le="1.0")
+    number = metrics.value("vitrine_batch_size_count", task="scores")
     assert alone < number, "no two of them were computed together"
 
 
@@ -476,11 +476,11 @@ def test_metrics_count_what_was_answered(server):
 
     good = 'vitrine_requests_total{path="/predict",status="200"}'
     bad = 'vitrine_requests_total{path="/predict",status="415"}'
-    before = number(good), number(bad), number('vitrine_pictures_total{task="logits"}')
+    before = number(good), number(bad), number('vitrine_pictures_total{task="scores"}')
     ask(server.port, "/predict", jpeg())
     ask(server.port, "/predict", b"hello")
     ask(server.port, "/any/place/at/all")
-    after = number(good), number(bad), number('vitrine_pictures_total{task="logits"}')
+    after = number(good), number(bad), number('vitrine_pictures_total{task="scores"}')
     assert [late - early for early, late in zip(before, after, strict=True)] == [1, 1, 1]
     assert number("vitrine_requests_inside") == 0
     assert "/any/place" not in ask(server.port, "/metrics").body.decode()
