@@ -30,7 +30,8 @@ from vitrine.data.loading.workers import (
     one_thread,
     start_workers,
 )
-from vitrine.data.preparing.training_view import Numbers, View
+from vitrine.data.preparing.mask_view import AnyView
+from vitrine.data.preparing.training_view import Numbers
 from vitrine.data.randomness import uniforms
 from vitrine.data.sources.source import Source
 from vitrine.errors import ConfigError, DataError
@@ -69,7 +70,7 @@ class Loader:
     def __init__(
         self,
         source: Source,
-        view: View,
+        view: AnyView,
         *,
         batch_size: int,
         seed: int = 0,

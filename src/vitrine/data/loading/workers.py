@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from vitrine.data.preparing.training_view import View
+from vitrine.data.preparing.mask_view import AnyView, MaskView
 from vitrine.data.sources.source import Source
 from vitrine.errors import ConfigError, DataError, VitrineError
 
@@ -35,7 +35,7 @@ class Task:
     numbers: NDArray[np.float64] | None
 
 
-def fill(images: torch.Tensor, task: Task, *, source: Source, view: View) -> Failures:
+def fill(images: torch.Tensor, task: Task, *, source: Source, view: AnyView) -> Failures:
     """Read, decode and write the rows of one task into `images`; rows that fail are black and listed."""
     failures: Failures = {}
     for offset, index in enumerate(task.indices):
@@ -43,7 +43,11 @@ def fill(images: torch.Tensor, task: Task, *, source: Source, view: View) -> Fai
         try:
             example = source.read(int(index))
             numbers = None if task.numbers is None else task.numbers[offset]
-            view.render(example.data, name=example.name, numbers=numbers, out=out)
+            if isinstance(view, MaskView):
+                annotation = source.annotation(int(index))
+                view.render_annotated(example.data, annotation, name=example.name, numbers=numbers, out=out)
+            else:
+                view.render(example.data, name=example.name, numbers=numbers, out=out)
         except VitrineError as error:
             out.zero_()
             failures[task.start + offset] = str(error)
@@ -64,7 +68,7 @@ def one_thread() -> Iterator[None]:
 class ThreadWorkers:
     """Threads of this process; each batch has its own memory, pinned for CUDA."""
 
-    def __init__(self, source: Source, view: View, *, num_workers: int) -> None:
+    def __init__(self, source: Source, view: AnyView, *, num_workers: int) -> None:
         self._source, self._view = source, view
         # One image is too small for several cores: torch must not start threads inside ours. The setting belongs to
         # the calling thread, but threads started later inherit it, so it is restored here.
@@ -119,7 +123,7 @@ class _ThreadTicket:
 class ProcessWorkers:
     """Processes that write into a ring of shared batches; results are copies."""
 
-    def __init__(self, source: Source, view: View, *, num_workers: int, num_slots: int, rows: int) -> None:
+    def __init__(self, source: Source, view: AnyView, *, num_workers: int, num_slots: int, rows: int) -> None:
         # Not fork: threads and CUDA do not survive it.
         context = multiprocessing.get_context("spawn")
         shape = (num_slots, rows, view.channels, *view.size)
@@ -214,7 +218,7 @@ class _ProcessTicket:
 
 
 def start_workers(
-    source: Source, view: View, kind: WorkerKind, *, num_workers: int, num_slots: int, rows: int
+    source: Source, view: AnyView, kind: WorkerKind, *, num_workers: int, num_slots: int, rows: int
 ) -> ThreadWorkers | ProcessWorkers | None:
     """Start workers of one kind for batches of so many rows; None without any, as the caller then reads itself."""
     if kind not in ("threads", "processes"):
@@ -231,7 +235,7 @@ def start_workers(
 Ticket: TypeAlias = _ThreadTicket | _ProcessTicket
 
 
-def _serve(source: Source, view: View, slots: torch.Tensor, tasks: Any, done: Any) -> None:
+def _serve(source: Source, view: AnyView, slots: torch.Tensor, tasks: Any, done: Any) -> None:
     """Fill rows in a separate process until it is stopped."""
     torch.set_num_threads(1)
     try:

@@ -11,8 +11,19 @@ from typing import Protocol
 
 import numpy as np
 
+from vitrine.data.decoding.annotation import DataTask
 from vitrine.data.decoding.file_kind import VIDEO_SUFFIXES, frames_advice
-from vitrine.data.sources import cifar, class_folders, generated, hub, idx, manifest, parquet, shards
+from vitrine.data.sources import (
+    cifar,
+    class_folders,
+    generated,
+    hub,
+    idx,
+    manifest,
+    mask_sets,
+    parquet,
+    shards,
+)
 from vitrine.data.sources.builtin import BuiltInSets
 from vitrine.data.sources.file_list import FileList, require_path
 from vitrine.data.sources.folder_walk import list_images, subfolders
@@ -42,6 +53,7 @@ class Kind(Protocol):
 _KINDS: dict[str, Kind] = {
     "generated": generated,
     "hub": hub,
+    "masks": mask_sets,
     "builtin": BuiltInSets(lambda folder: open_kind(folder)),  # noqa: PLW0108 (defined below)
     "shards": shards,
     "parquet": parquet,
@@ -164,6 +176,15 @@ def open_kind(address: str | Path) -> dict[str, Source]:
         f"{printable(str(path))} is not a data set; pass a folder with one folder per class, "
         "a .csv, .jsonl, .parquet or .tar file, or a built-in name"
     )
+
+
+def task_of(address: str | Path) -> DataTask:
+    """Return what a set is labelled with, by its layout; nothing but its folder is read."""
+    for kind in _KINDS.values():
+        if kind.recognises(str(address)):
+            task: DataTask = getattr(kind, "TASK", "classes")
+            return task
+    return "classes"
 
 
 def _refuse_other_file(path: Path) -> None:
