@@ -38,7 +38,12 @@ class PatchEmbedding(nn.Module):
     def forward(self, maps: Tensor) -> tuple[Tensor, Grid]:
         """Map images or maps (B, C, rows, columns) to tokens (B, N, D) and their grid."""
         projected = self.projection(maps)  # (B, D, GH, GW)
-        return self.norm(to_tokens(projected)), (projected.shape[2], projected.shape[3])
+        return self.normalised(to_tokens(projected)), (projected.shape[2], projected.shape[3])
+
+    def normalised(self, projected: Tensor) -> Tensor:
+        """Normalise tokens (B, N, D) in their precision: a residual stream in bf16 has half the bytes."""
+        normed: Tensor = self.norm(projected)
+        return normed.to(projected.dtype)
 
 
 class ReducedAttention(nn.Module):
