@@ -1,4 +1,4 @@
-"""How long to train on a handful of photos, and which weights to keep: a floor on steps, the best weights or the last.
+"""How long to train on a handful of photos, and which weights to keep: a floor on steps, best weights or last ones.
 
     python benchmarks/small_sets.py pets cifar10 imagenette cub --classes 10 --shots 5 --steps 50,250,500 --draws 2
 
