@@ -69,10 +69,10 @@ def with_name(reason: str, name: str) -> str:
     return reason if name in reason else f"{name}: {reason}"
 
 
-def with_first(unreadable: Mapping[str, str], noun: str) -> str:
-    """Count what cannot be read, and say of the first why."""
+def with_first(unreadable: Mapping[str, str], noun: str, *, count: int | None = None) -> str:
+    """Count what cannot be read (`count` where only a few are listed), and say of the first why."""
     name, why = next(iter(unreadable.items()))
-    return f"{counted(len(unreadable), noun)}; the first: {with_name(why, name)}"
+    return f"{counted(len(unreadable) if count is None else count, noun)}; the first: {with_name(why, name)}"
 
 
 def some_of(names: Sequence[str], *, most: int = 5) -> str:

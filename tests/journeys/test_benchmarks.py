@@ -27,6 +27,7 @@ SIZE = 32
 TOY_RUNS = [
     ("answers.py", "{folders} --models {model} --shots 3 --draws 1 --tail 2 --grow 0.5 --finetune --steps 2 "
      "--workers 0"),
+    ("batch.py", "rate --count 12 --side 40 --model ViT-Ti/16 --size 32 --rounds 1 --compare 4 --device cpu"),
     ("box_transfer.py", "{pets} --arms box,features --shots 4 --epochs 1 --batch-size 4 --size 32 --test 4"),
     ("checkpoints.py", "load --model ViT-Ti/16 --repeat 1"),
     ("cpu.py", "train --depth 1 --batch-size 1 --rounds 1"),

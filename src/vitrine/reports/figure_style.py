@@ -43,17 +43,22 @@ SCALE_WORDS = "weight, from the map's minimum to its top 2 %"
 _IN_PAGE = {INK: "currentColor", PAPER: "none", ACCENT: "var(--bar-0)"}
 
 
+def import_matplotlib() -> Any:
+    """Import matplotlib with the parts that figures are made of, or say what to install."""
+    try:
+        import matplotlib.figure  # noqa: PLC0415 (an extra)
+    except ImportError as error:
+        raise MissingExtraError("matplotlib", extra="report", purpose="drawing figures") from error
+    return matplotlib
+
+
 @contextmanager
 def drawing(name: str) -> Iterator[set[str]]:
     """Set the style for figures made in the block; `name` makes their ids unique on a page.
 
     Afterwards the set that is yielded contains the letters that no installed font has.
     """
-    try:
-        import matplotlib  # noqa: PLC0415 (an extra)
-        from matplotlib import font_manager  # noqa: PLC0415 (an extra)
-    except ImportError as error:
-        raise MissingExtraError("matplotlib", extra="report", purpose="drawing figures") from error
+    matplotlib = import_matplotlib()
     coloured = (
         "text.color",
         "axes.labelcolor",
@@ -65,7 +70,7 @@ def drawing(name: str) -> Iterator[set[str]]:
     style: dict[str, Any] = dict.fromkeys(coloured, INK) | {
         "figure.facecolor": PAPER,
         "axes.facecolor": "none",
-        "font.family": font_families([font.name for font in font_manager.fontManager.ttflist]),
+        "font.family": font_families([font.name for font in matplotlib.font_manager.fontManager.ttflist]),
         "font.size": 10,
         "axes.titlesize": 10,
         "axes.spines.top": False,
@@ -75,7 +80,7 @@ def drawing(name: str) -> Iterator[set[str]]:
         "svg.hashsalt": f"vitrine {name}",
     }
     missing: set[str] = set()
-    with matplotlib.rc_context(style), warnings.catch_warnings(record=True) as caught:  # type: ignore[arg-type]
+    with matplotlib.rc_context(style), warnings.catch_warnings(record=True) as caught:
         warnings.filterwarnings("always", message=MISSING.pattern)
         yield missing
     for one in caught:
@@ -130,13 +135,11 @@ def overlay(picture: NDArray[np.uint8], weights: NDArray[Any]) -> NDArray[Any]:
 
     Where the map is small the picture stays, in grey.
     """
-    from matplotlib import colormaps  # noqa: PLC0415 (an extra)
-
     height, width = picture.shape[:2]
     share = upsample(scaled(weights)[None], (height, width))[0]
     grey = (picture @ np.array([0.299, 0.587, 0.114]) / 255)[:, :, None]  # ITU-R 601 luma
     part = LEAST_COLOUR + (MOST_COLOUR - LEAST_COLOUR) * share[:, :, None]
-    return (1 - part) * grey + part * colormaps[SCALE](share)[:, :, :3]
+    return (1 - part) * grey + part * import_matplotlib().colormaps[SCALE](share)[:, :, :3]
 
 
 def scaled(maps: NDArray[Any]) -> NDArray[Any]:
