@@ -30,6 +30,7 @@ from vitrine.data.sources.folder_walk import list_images, subfolders
 from vitrine.data.sources.labels import match_classes
 from vitrine.data.sources.source import ALL, NO_LABEL, ConcatSource, Source, Subset
 from vitrine.data.sources.splitting import Grouping, held_out_split, stored_split
+from vitrine.data.sources.tables import SPREADSHEETS
 from vitrine.data.sources.vtab import lists
 from vitrine.errors import ConfigError, DataError, TryOption, TryVerb
 from vitrine.runtime.progress import notice, quiet
@@ -146,9 +147,10 @@ def open_splits(
 
 
 def is_loose(address: str | Path) -> bool:
-    """Whether `address` is a folder of images without class folders."""
+    """Whether `address` is a folder of images without class folders and without labels in another form."""
     path = Path(address)
-    return path.is_dir() and not subfolders(path) and next(list_images(path), None) is not None
+    is_set = any(kind.recognises(str(path)) for kind in _KINDS.values() if kind is not class_folders)
+    return path.is_dir() and not is_set and not subfolders(path) and next(list_images(path), None) is not None
 
 
 def open_loose(address: str | Path) -> Source:
@@ -196,6 +198,8 @@ def _refuse_other_file(path: Path) -> None:
         )
     if path.suffix.lower() in VIDEO_SUFFIXES:
         raise DataError(f"{printable(str(path))} is a video; {frames_advice(str(path))}")
+    if path.suffix.lower() in SPREADSHEETS:
+        raise DataError(f"{printable(str(path))} is a spreadsheet; save it as CSV and pass that file")
     if path.suffix.lower() in ARCHIVES:
         raise DataError(f"{printable(str(path))} is an archive; unpack it and pass the folder")
 
