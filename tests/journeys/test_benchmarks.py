@@ -52,6 +52,8 @@ TOY_RUNS = [
     ("self_supervision.py", "--data {cifar} --out {out} --device cpu --tiny --seeds 1 --jobs 0 --pretrain-epochs 1 "
      "--tune-epochs 1 --methods scratch;dino"),
     ("serve.py", "latency {model} --count 10"),
+    ("small_sets.py", "{folders} --classes 2 --shots 3 --steps 0,2 --draws 1 --test 2 --model {model} --device cpu "
+     "--workers 0 --out {out}/small.jsonl"),
     ("trust.py", "coverage {features} --draws 2"),
     ("trust.py", "labels {features} --draws 2"),
     ("trust.py", "suggest {features} --count 4 --rounds 1 --draws 2"),
