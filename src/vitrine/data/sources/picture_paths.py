@@ -17,7 +17,7 @@ from vitrine.data.sources.folder_walk import SkippedFiles, list_images, photo_ad
 from vitrine.data.sources.in_memory import PictureList
 from vitrine.data.sources.opening import open_loose, open_source
 from vitrine.data.sources.source import NO_LABEL, Source
-from vitrine.data.sources.tables import TABLES, path_in, rows_of
+from vitrine.data.sources.tables import TABLES, is_table, path_in, rows_of
 from vitrine.errors import DataError
 from vitrine.runtime.places import is_remote, matches_at
 from vitrine.runtime.progress import notice
@@ -164,7 +164,7 @@ def _separated(data: bytes) -> Iterator[str]:
 
 
 def _listed(path: Path) -> list[str]:
-    if path.suffix.lower() in TABLES:
+    if is_table(path):
         names = [path_in(row, number, path) for number, row in rows_of(path)]
     else:
         with path.open(encoding="utf-8-sig", errors="surrogateescape") as file:
