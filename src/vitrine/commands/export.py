@@ -47,7 +47,7 @@ def export(
     workers: options.Readers = 2,
     overwrite: Annotated[bool, Doc("Replace the export in the output folder")] = False,
 ) -> "ExportResult":
-    """Export a model for onnxruntime, torch, transformers, timm, torchvision or JAX, and prove that outputs agree."""
+    """Export a model to run it in onnxruntime, torch, transformers, timm, torchvision, JAX; outputs are compared."""
     require_at_least(1, count=count)
 
     from vitrine.jobs.export import export_model
