@@ -8,9 +8,9 @@ from vitrine.checkpoints.layouts.huggingface import HuggingFaceLayout
 from vitrine.checkpoints.layouts.layout import Layout
 from vitrine.checkpoints.record import Record
 from vitrine.models import ViTConfig
-from vitrine.models.config import shown
 from vitrine.models.cost import cost_of
 from vitrine.models.families import family_of
+from vitrine.models.sizes import shown
 from vitrine.spelling import counted, printable
 
 MAX_NAMES = 20

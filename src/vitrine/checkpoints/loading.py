@@ -22,8 +22,9 @@ from vitrine.checkpoints.weights import ModelWeights, Weights, fill_model, map_w
 from vitrine.data.preparing.preprocess import Preprocess
 from vitrine.errors import CheckpointError, ConfigError
 from vitrine.models import Model, ModelConfig, create_model
-from vitrine.models.config import as_size, with_options
+from vitrine.models.config import with_options
 from vitrine.models.families import untold_options
+from vitrine.models.sizes import as_size
 from vitrine.runtime.progress import notice
 from vitrine.runtime.result import abbreviated, html_table, is_empty
 from vitrine.spelling import counted

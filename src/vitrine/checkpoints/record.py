@@ -30,6 +30,10 @@ FREE_FIELDS = (
     "stochastic_depth",
     "activation_checkpointing",
     "norm_eps",
+    "position_resampling",
+    "rotary_shift",
+    "rotary_jitter",
+    "rotary_rescale",
 )
 
 
@@ -144,6 +148,8 @@ def variant_of(config: ModelConfig) -> str | None:
 def shape_fields(config: ModelConfig) -> dict[str, Any]:
     """Return every field of a config but those that a name leaves free."""
     values = {one.name: getattr(config, one.name) for one in dataclasses.fields(config)}
+    if "layer_scale" in values:  # where its gains began
+        values["layer_scale"] = values["layer_scale"] is not None
     return {name: value for name, value in values.items() if name not in FREE_FIELDS}
 
 

@@ -11,7 +11,7 @@ from vitrine.checkpoints.tensors import require_readable
 from vitrine.data.preparing.hf_preprocess import from_hf
 from vitrine.data.preparing.preprocess import Preprocess
 from vitrine.errors import CheckpointError, ConfigError
-from vitrine.models.config import as_size
+from vitrine.models.sizes import as_size
 from vitrine.runtime.files import parse_json
 
 
