@@ -11,6 +11,7 @@ import torch
 from vitrine.checkpoints.adapting import Changed, at_image_size, with_channels, with_num_classes
 from vitrine.checkpoints.layouts import Configured, Hints, Layout, detect
 from vitrine.checkpoints.layouts.prefixed import PrefixedFile
+from vitrine.checkpoints.licences import licence_note
 from vitrine.checkpoints.locating import find
 from vitrine.checkpoints.reading import open_tensors
 from vitrine.checkpoints.reading.safetensors_file import SafetensorsFile, Verifier
@@ -245,7 +246,13 @@ def foreign_record(
         if config.num_classes is not None:
             notes.append(f"{len(classes)} class names beside a head for {config.num_classes} were skipped")
         classes = None
-    return Record(config=config, preprocess=preprocess, classes=classes, layout=layout.name), tuple(notes)
+    licence = licence_note(beside.licence, layout=layout.name)
+    if licence:
+        notes.append(licence)
+    record = Record(
+        config=config, preprocess=preprocess, classes=classes, licence=beside.licence, layout=layout.name
+    )
+    return record, tuple(notes)
 
 
 def adapt(

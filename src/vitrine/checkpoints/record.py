@@ -49,6 +49,8 @@ class Record:
     """Of a trained model: `accuracy`, its 95 % `interval`, and the `num_images` that were held out to measure it."""
     calibration: Mapping[str, Any] | None = None
     """Temperature that the head was divided by, and the calibration error before and after on held-out images."""
+    licence: str | None = None
+    """Of the weights that the model started from, as stated beside them."""
     layout: str = "Vitrine"
     """Where the weights came from first."""
     version: str = __version__
@@ -71,6 +73,7 @@ class Record:
             "preprocess": self.preprocess.to_json(),
             "classes": list(self.classes) if self.classes else None,
             "recipe": dict(self.recipe) if self.recipe else None,
+            **({"licence": self.licence} if self.licence else {}),
             **({"measured": dict(self.measured)} if self.measured else {}),
             **({"calibration": dict(self.calibration)} if self.calibration else {}),
             "checksums": {name: dict(sums) for name, sums in self.checksums.items()},
@@ -96,6 +99,7 @@ class Record:
                 recipe=values.get("recipe"),
                 measured=values.get("measured"),
                 calibration=values.get("calibration"),
+                licence=str(values["licence"]) if values.get("licence") else None,
                 layout=str(values.get("layout", "Vitrine")),
                 version=str(values.get("version", "")),
                 checksums=values.get("checksums") or {},

@@ -8,8 +8,8 @@ from vitrine.models import configure, create_model
 from vitrine.models.backbones import ALIASES, VARIANTS
 from vitrine.models.cost import cost_of
 
-# The official DINOv3 code counts 21,601,152 and so on, each with a mask token of one width that only pre-training uses;
-# so does DINOv2-g with 1,136,480,768. CLIP's and SigLIP's are image towers with projection or attention pooling.
+# The official DINOv3 code counts 21,601,152 and so on, each with a mask token that only pre-training uses; so does
+# DINOv2-g with 1,136,480,768. CLIP's and SigLIP's are image towers with projection or attention pooling.
 COUNTS = {
     "DINOv2-S/14": 22_056_576 - 384,
     "DINOv2-g/14": 1_136_480_768 - 1536,
