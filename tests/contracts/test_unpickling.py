@@ -12,7 +12,7 @@ UNPICKLERS = {
     "sharded_contents.py": "the table of contents of a sharded state",
     "cifar.py": "CIFAR's Python version",
 }
-OPENED_BY_ITS_WRITER = {"exporting/torch_program.py"}  # torch.export.load, on the file that was just written
+OPENED_BY_ITS_WRITER = {"exporting/targets.py"}  # torch.export.load, on the file that was just written
 
 
 @functools.cache

@@ -1,7 +1,6 @@
 """The work behind `vitrine export`: a model in another format, compared with the original and timed."""
 
 import dataclasses
-import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +23,7 @@ from vitrine.exporting.targets import Exported, Kind, plan_export
 from vitrine.inspection.pictures import PictureBatches, spread
 from vitrine.jobs.test_images import open_test_images
 from vitrine.models import ViTConfig
+from vitrine.runtime.files import write_atomically
 from vitrine.runtime.find_run import resolve_latest
 from vitrine.runtime.output_folder import new_output_folder
 from vitrine.runtime.progress import notice, present
@@ -211,5 +211,6 @@ def _copied_trust(loaded: Loaded, folder: Path) -> list[Path]:
     """Copy what the model knows about its limits: with it and the embedding any program finds "none of these"."""
     if loaded.folder is None or not (loaded.folder / TRUST_FILE).is_file():
         return []
-    shutil.copyfile(loaded.folder / TRUST_FILE, folder / TRUST_FILE)
+    with write_atomically(folder / TRUST_FILE) as file:
+        file.write((loaded.folder / TRUST_FILE).read_bytes())
     return [folder / TRUST_FILE]

@@ -39,14 +39,19 @@ SCALE_WORDS = "weight, from the map's minimum to its top 2 %"
 _IN_PAGE = {INK: "currentColor", PAPER: "none", ACCENT: "var(--bar-0)"}
 
 
+def import_matplotlib() -> Any:
+    """Import matplotlib with the parts that figures are made of, or say what to install."""
+    try:
+        import matplotlib.figure  # noqa: PLC0415 (an extra)
+    except ImportError as error:
+        raise MissingExtraError("matplotlib", extra="report", purpose="drawing figures") from error
+    return matplotlib
+
+
 @contextmanager
 def drawing(name: str) -> Iterator[None]:
     """Set the style for figures made in the block; `name` makes their ids unique on a page."""
-    try:
-        import matplotlib  # noqa: PLC0415 (an extra)
-        from matplotlib import font_manager  # noqa: PLC0415 (an extra)
-    except ImportError as error:
-        raise MissingExtraError("matplotlib", extra="report", purpose="drawing figures") from error
+    matplotlib = import_matplotlib()
     coloured = (
         "text.color",
         "axes.labelcolor",
@@ -58,7 +63,7 @@ def drawing(name: str) -> Iterator[None]:
     style: dict[str, Any] = dict.fromkeys(coloured, INK) | {
         "figure.facecolor": PAPER,
         "axes.facecolor": "none",
-        "font.family": font_families([font.name for font in font_manager.fontManager.ttflist]),
+        "font.family": font_families([font.name for font in matplotlib.font_manager.fontManager.ttflist]),
         "font.size": 10,
         "axes.titlesize": 10,
         "axes.spines.top": False,
@@ -67,7 +72,7 @@ def drawing(name: str) -> Iterator[None]:
         "svg.fonttype": "none",
         "svg.hashsalt": f"vitrine {name}",
     }
-    with matplotlib.rc_context(style), warnings.catch_warnings():  # type: ignore[arg-type]
+    with matplotlib.rc_context(style), warnings.catch_warnings():
         # Without any font for a script its letters are boxes; a line on the terminal for each helps nobody.
         warnings.filterwarnings("ignore", message="Glyph .* missing from font")
         yield
@@ -109,13 +114,11 @@ def overlay(picture: NDArray[np.uint8], weights: NDArray[Any]) -> NDArray[Any]:
 
     Where the map is small the picture stays, in grey.
     """
-    from matplotlib import colormaps  # noqa: PLC0415 (an extra)
-
     height, width = picture.shape[:2]
     share = upsample(scaled(weights)[None], (height, width))[0]
     grey = (picture @ np.array([0.299, 0.587, 0.114]) / 255)[:, :, None]  # ITU-R 601 luma
     part = LEAST_COLOUR + (MOST_COLOUR - LEAST_COLOUR) * share[:, :, None]
-    return (1 - part) * grey + part * colormaps[SCALE](share)[:, :, :3]
+    return (1 - part) * grey + part * import_matplotlib().colormaps[SCALE](share)[:, :, :3]
 
 
 def scaled(maps: NDArray[Any]) -> NDArray[Any]:

@@ -11,7 +11,8 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from vitrine.errors import ConfigError, MissingExtraError, TryOption
+from vitrine.data.sources.arrow import import_pyarrow
+from vitrine.errors import ConfigError, TryOption
 from vitrine.runtime.files import write_atomically
 from vitrine.serving.predictor import Prediction
 from vitrine.spelling import printable
@@ -23,6 +24,7 @@ FEATURE_KINDS = (".npy", ".parquet")
 BYTE_ORDER_MARK = "\ufeff"
 # Most numbers in a column of lists with 32-bit offsets; 2.8 million rows of 768 are more.
 _LONGEST_LIST = 2**31 - 1
+PARQUET_FILE = "a .parquet file"
 
 
 def require_kind(file: Path, kinds: Sequence[str], *, is_overwriting: bool) -> None:
@@ -36,7 +38,7 @@ def require_kind(file: Path, kinds: Sequence[str], *, is_overwriting: bool) -> N
             advice=[TryOption("overwrite", "to replace it", True)],
         )
     if file.suffix == ".parquet":
-        _pyarrow()
+        import_pyarrow(PARQUET_FILE)
 
 
 def write_predictions(
@@ -173,7 +175,7 @@ def _write_parquet(
     failures: dict[int, str],
     labels: Sequence[str] | None,
 ) -> None:
-    pyarrow, parquet = _pyarrow()
+    pyarrow = import_pyarrow(PARQUET_FILE)
     missing = np.zeros(len(names), dtype=bool)
     missing[list(failures)] = True
     ends = np.concatenate([[0], np.cumsum(np.where(missing, 0, rows.shape[1]))])
@@ -192,13 +194,4 @@ def _write_parquet(
         }
     )
     with write_atomically(file) as opened:
-        parquet.write_table(table, opened)
-
-
-def _pyarrow() -> tuple[Any, Any]:
-    try:
-        import pyarrow  # noqa: PLC0415 (an extra)
-        from pyarrow import parquet  # noqa: PLC0415 (an extra)
-    except ImportError:
-        raise MissingExtraError("pyarrow", extra="data", purpose="a .parquet file") from None
-    return pyarrow, parquet
+        pyarrow.parquet.write_table(table, opened)

@@ -46,7 +46,7 @@ class ArrowFile:
     """An Arrow table with the interface of pyarrow's ParquetFile, one row group per record batch."""
 
     def __init__(self, path: Path) -> None:
-        pyarrow = _pyarrow()
+        pyarrow = import_pyarrow("reading Arrow")
         source = pyarrow.memory_map(str(path))
         is_file = source.read(len(FILE_START)) == FILE_START
         source.seek(0)
@@ -71,17 +71,17 @@ class ArrowFile:
 
     def read_row_group(self, number: int, *, columns: list[str]) -> Any:
         """Return columns of one record batch as a table."""
-        return _pyarrow().Table.from_batches([self._batches[number]]).select(columns)
+        return self._table.from_batches([self._batches[number]]).select(columns)
 
     def read(self, *, columns: list[str]) -> Any:
         """Return columns of the whole table."""
         return self._table.select(columns)
 
 
-def _pyarrow() -> Any:
+def import_pyarrow(purpose: str) -> Any:
+    """Import pyarrow with its readers of Arrow and Parquet, or say what needs it."""
     try:
-        import pyarrow  # noqa: PLC0415 (an extra)
-        import pyarrow.ipc  # noqa: PLC0415 (an extra)
+        import pyarrow.parquet  # noqa: PLC0415 (an extra)
     except ImportError as error:
-        raise MissingExtraError("pyarrow", extra="data", purpose="reading Arrow") from error
+        raise MissingExtraError("pyarrow", extra="data", purpose=purpose) from error
     return pyarrow
