@@ -15,6 +15,7 @@ from vitrine.checkpoints.layouts.rules import Rule
 from vitrine.checkpoints.tensors import Spec, TensorFile, shown_shape
 from vitrine.errors import CheckpointError
 from vitrine.models import Model, ModelConfig
+from vitrine.models.dense.model import DenseModel
 from vitrine.models.positions import SinCos2D
 from vitrine.models.rotary import RotaryPositions
 from vitrine.spelling import nearest
@@ -200,10 +201,11 @@ def fill_model(weights: Weights, *, dtype: torch.dtype | None = torch.float32) -
 
 def restore_buffers(model: Model) -> None:
     """Recompute fixed position tables and rotations: no file has them, and a model on the meta device has none."""
-    rotary = getattr(model, "rotary", None)
+    vit = model.vit if isinstance(model, DenseModel) else model
+    rotary = getattr(vit, "rotary", None)
     if isinstance(rotary, RotaryPositions):
         rotary.fill()
-    positions = getattr(model, "positions", None)
+    positions = getattr(vit, "positions", None)
     if isinstance(positions, nn.ModuleList):
         for i, table in enumerate(positions):
             if isinstance(table, SinCos2D):

@@ -8,6 +8,7 @@ from vitrine.models.bit_config import BiTConfig
 from vitrine.models.cnn_stem import register_cnn
 from vitrine.models.config import ModelConfig, ViTConfig
 from vitrine.models.cost import bit_cost, vit_cost
+from vitrine.models.dense.families import DENSE_FAMILIES
 from vitrine.models.encoder import Block
 from vitrine.models.families import Family, family_of, register_family
 from vitrine.models.model import Model
@@ -134,3 +135,5 @@ register_family(
         resample=tnt.resample,
     )
 )
+for dense_family in DENSE_FAMILIES:
+    register_family(dense_family)

@@ -34,6 +34,12 @@ class Rotation(NamedTuple):
         # In fp32 also where the model computes in bf16, whose 8 bits would blur the larger angles.
         return (values * self.cos[:, :, :R] + other * self.sin[:, :, :R]).to(values.dtype)
 
+    def after(self, count: int) -> "Rotation":
+        """Return the same for sequences with `count` tokens more before the others, which are not turned."""
+        ahead = self.cos.new_ones(len(self.cos), 1, count, self.cos.shape[-1])
+        cos, sin = torch.cat([ahead, self.cos], dim=2), torch.cat([0 * ahead, self.sin], dim=2)
+        return Rotation(cos, sin, self.in_pairs)
+
 
 def opposite(values: Tensor) -> Tensor:
     """Return (-second half, first half) of the channels."""
