@@ -19,7 +19,8 @@ def convert(
     destination: Annotated[Path | str, Doc("Folder, .safetensors file, or .npz file for npz")],
     *,
     to: Annotated[
-        Literal["npz", "official", "hf", "timm", "torchvision", "dinov2", "vitrine"], Doc("Layout to write")
+        Literal["npz", "official", "hf", "timm", "torchvision", "dinov2", "dinov3", "openclip", "vitrine"],
+        Doc("Layout to write"),
     ] = "vitrine",
     generation: Annotated[
         Literal["A", "B", "C", "D"],
