@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from vitrine.data.sources.arrow import import_pyarrow
 from vitrine.errors import ConfigError, TryOption
 from vitrine.runtime.files import write_atomically
+from vitrine.runtime.places import Place, place_exists, suffix_of
 from vitrine.serving.predictor import Prediction
 from vitrine.spelling import printable
 
@@ -27,17 +28,20 @@ _LONGEST_LIST = 2**31 - 1
 PARQUET_FILE = "a .parquet file"
 
 
-def require_kind(file: Path, kinds: Sequence[str], *, is_overwriting: bool) -> None:
+def require_kind(file: Place, kinds: Sequence[str], *, is_overwriting: bool) -> None:
     """Refuse, before any work, an unknown kind of file, an existing file, or one that needs a missing extra."""
-    if file.suffix not in kinds:
-        raise ConfigError(f"must end in {', '.join(kinds)}, got {printable(str(file))}", option="out")
-    if file.is_file() and not is_overwriting:
+    if suffix_of(file) not in kinds:
+        raise ConfigError(
+            f"must end in {', '.join(kinds)}, or be a folder for parts, got {printable(str(file))}",
+            option="out",
+        )
+    if place_exists(file) and not is_overwriting:
         raise ConfigError(
             f"{printable(str(file))} exists",
             option="out",
             advice=[TryOption("overwrite", "to replace it", True)],
         )
-    if file.suffix == ".parquet":
+    if suffix_of(file) == ".parquet":
         import_pyarrow(PARQUET_FILE)
 
 

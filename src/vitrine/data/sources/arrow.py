@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from vitrine.data.sources.file_list import require_inside
-from vitrine.errors import DataError, MissingExtraError
+from vitrine.errors import DataError
 from vitrine.runtime.files import parse_json
+from vitrine.runtime.optional import optional
 from vitrine.spelling import printable
 
 STATE, SPLITS = "state.json", "dataset_dict.json"
@@ -80,8 +81,5 @@ class ArrowFile:
 
 def import_pyarrow(purpose: str) -> Any:
     """Import pyarrow with its readers of Arrow and Parquet, or say what needs it."""
-    try:
-        import pyarrow.parquet  # noqa: PLC0415 (an extra)
-    except ImportError as error:
-        raise MissingExtraError("pyarrow", extra="data", purpose=purpose) from error
-    return pyarrow
+    optional("pyarrow.parquet", extra="data", purpose=purpose)
+    return optional("pyarrow", extra="data", purpose=purpose)
