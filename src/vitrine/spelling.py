@@ -3,6 +3,7 @@
 import difflib
 import math
 import re
+import unicodedata
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 # Escape sequences, line breaks and marks that reverse the direction of text: a name that holds them could move the
@@ -33,6 +34,20 @@ def near_match(name: str, known: Collection[str]) -> str | None:
     lower = {candidate.lower(): candidate for candidate in known}
     matches = difflib.get_close_matches(name.lower(), list(lower), n=1, cutoff=0.6)
     return lower[matches[0]] if matches else None
+
+
+def width_of(text: str) -> int:
+    """Count the columns of a text: wide letters, as in Chinese and emoji, take two, combining marks none."""
+    return sum(
+        0 if unicodedata.combining(one) else 1 + (unicodedata.east_asian_width(one) in "WF") for one in text
+    )
+
+
+def cut_to(text: str, most: int) -> str:
+    """Return the beginning of a text that takes at most so many columns."""
+    while width_of(text) > most:
+        text = text[:-1]
+    return text
 
 
 def counted(number: int, noun: str) -> str:

@@ -45,7 +45,12 @@ class PatchEmbedding(nn.Module):
             projected = F.linear(maps[:, :, 0, 0], middle, self.projection.bias)[:, :, None, None]
         else:
             projected = self.projection(maps)  # (B, D, GH, GW)
-        return self.norm(to_tokens(projected)), (projected.shape[2], projected.shape[3])
+        return self.normalised(to_tokens(projected)), (projected.shape[2], projected.shape[3])
+
+    def normalised(self, projected: Tensor) -> Tensor:
+        """Normalise tokens (B, N, D) in their precision: a residual stream in bf16 has half the bytes."""
+        normed: Tensor = self.norm(projected)
+        return normed.to(projected.dtype)
 
 
 class ReducedAttention(nn.Module):

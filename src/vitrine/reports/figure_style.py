@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from vitrine.errors import MissingExtraError
 from vitrine.inspection.rollout import upsample
 from vitrine.runtime.files import write_atomically
+from vitrine.runtime.progress import notice
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -30,6 +31,9 @@ SCRIPT_FONTS = (
     ("Noto Sans Thai", "Leelawadee UI", "Thonburi"),
     ("Noto Emoji", "Segoe UI Emoji", "Symbola", "Segoe UI Symbol"),
 )  # fmt: skip
+# Matplotlib's warning about a letter without a font, and the letters that one notice names.
+MISSING = re.compile(r"Glyph (\d+) .*missing from font")
+MOST_LETTERS = 8
 # Share of colour in an overlay where the map is 0 and where it is largest; the rest is the picture.
 LEAST_COLOUR, MOST_COLOUR = 0.3, 0.8
 # A few patches often hold most of a map: values above this percentile are drawn as the largest.
@@ -49,8 +53,11 @@ def import_matplotlib() -> Any:
 
 
 @contextmanager
-def drawing(name: str) -> Iterator[None]:
-    """Set the style for figures made in the block; `name` makes their ids unique on a page."""
+def drawing(name: str) -> Iterator[set[str]]:
+    """Set the style for figures made in the block; `name` makes their ids unique on a page.
+
+    Afterwards the set that is yielded contains the letters that no installed font has.
+    """
     matplotlib = import_matplotlib()
     coloured = (
         "text.color",
@@ -72,10 +79,24 @@ def drawing(name: str) -> Iterator[None]:
         "svg.fonttype": "none",
         "svg.hashsalt": f"vitrine {name}",
     }
-    with matplotlib.rc_context(style), warnings.catch_warnings():
-        # Without any font for a script its letters are boxes; a line on the terminal for each helps nobody.
-        warnings.filterwarnings("ignore", message="Glyph .* missing from font")
-        yield
+    missing: set[str] = set()
+    with matplotlib.rc_context(style), warnings.catch_warnings(record=True) as caught:
+        warnings.filterwarnings("always", message=MISSING.pattern)
+        yield missing
+    for one in caught:
+        if found := MISSING.match(str(one.message)):
+            missing.add(chr(int(found[1])))
+        else:
+            warnings.warn_explicit(one.message, one.category, one.filename, one.lineno)
+
+
+def report_missing(letters: Collection[str]) -> None:
+    """Send one notice about letters that are drawn as boxes; a line for each helps nobody."""
+    if letters:
+        notice(
+            f"Figures show boxes instead of {''.join(sorted(letters)[:MOST_LETTERS])}: no installed font has these "
+            "letters; install a font such as Noto Sans CJK or Noto Emoji"
+        )
 
 
 def font_families(installed: Collection[str]) -> list[str]:

@@ -34,9 +34,10 @@ def lines(result: PredictResult) -> Iterator[Line]:
         yield f"{result.num_pictures:,} pictures{failed}"
         yield from tally_lines(result)
         if result.num_unfamiliar:
+            look = "looks" if result.num_unfamiliar == 1 else "look"
             yield (
-                f"{result.num_unfamiliar:,} of them look like none of the {result.num_classes:,} classes; about 1 in "
-                "20 pictures of the classes does, too"
+                f"{result.num_unfamiliar:,} of them {look} like none of the {result.num_classes:,} classes; about "
+                "1 in 20 pictures of the classes does, too"
             )
     yield from map(Wrote, result.wrote)
     if result.num_errors == result.num_pictures:
