@@ -10,6 +10,8 @@ from vitrine.commands.arguments import as_model, as_path
 
 if TYPE_CHECKING:
     from vitrine.jobs.evaluate import EvaluateResult
+    from vitrine.jobs.evaluate_detections import DetectionEvaluation
+    from vitrine.jobs.evaluate_masks import MaskEvaluation
 
 
 @documented
@@ -37,8 +39,12 @@ def evaluate(
     seed: Annotated[int, Doc("Seed of the bootstrap for the intervals")] = 0,
     strict: Annotated[bool, Doc("Exit with 1 if any file cannot be read")] = False,
     overwrite: Annotated[bool, Doc("Replace the results in the output folder")] = False,
-) -> "EvaluateResult":
-    """Measure accuracy, calibration and confusion with 95 % intervals, and show the mistakes."""
+) -> "EvaluateResult | MaskEvaluation | DetectionEvaluation":
+    """Measure accuracy, calibration and confusion with 95 % intervals, and show the mistakes.
+
+    Of a model that predicts masks, mean IoU. Also scores what another tool predicted: COCO results against COCO
+    annotations (detections.json annotations.json), or a folder of mask PNGs against another.
+    """
     from vitrine.jobs.evaluate import evaluate_model
 
     return evaluate_model(

@@ -11,6 +11,7 @@ from vitrine.errors import ConfigError
 
 if TYPE_CHECKING:
     from vitrine.jobs.predict import PredictResult
+    from vitrine.jobs.predict_masks import MaskPredictions
 
 
 @documented
@@ -22,7 +23,7 @@ def predict(
         Path | str | None,
         Doc(
             "File for the predictions: .csv, .json or .jsonl, - for CSV on standard output, or a folder for numbered "
-            "Parquet parts; also at an address such as s3://bucket/folder"
+            "Parquet parts, or for masks and overlays; also at an address such as s3://bucket/folder"
         ),
     ] = None,
     part: options.Part = None,
@@ -42,8 +43,11 @@ def predict(
     precision: options.PrecisionWish = "auto",
     strict: Annotated[bool, Doc("Exit with 1 if any picture cannot be read")] = False,
     overwrite: Annotated[bool, Doc("Replace the output file if it exists")] = False,
-) -> "PredictResult":
-    """Name the most likely classes of pictures; a picture that cannot be read gets a row with the reason."""
+) -> "PredictResult | MaskPredictions":
+    """Name the most likely classes of pictures; a picture that cannot be read gets a row with the reason.
+
+    A model that was trained on masks writes a mask and an overlay per picture.
+    """
     require_at_least(1, part_size=part_size, batch_size=batch_size)
     if top is not None and top < 1:
         raise ConfigError(f"must be at least 1, got {top}", option="top")

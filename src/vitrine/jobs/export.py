@@ -23,6 +23,7 @@ from vitrine.exporting.targets import Exported, Kind, plan_export
 from vitrine.inspection.pictures import PictureBatches, spread
 from vitrine.jobs.test_images import open_test_images
 from vitrine.models import ViTConfig
+from vitrine.models.dense.model import DenseModel
 from vitrine.runtime.files import write_atomically
 from vitrine.runtime.find_run import resolve_latest
 from vitrine.runtime.output_folder import new_output_folder
@@ -91,6 +92,10 @@ def export_model(
     """Write the model, compare it with the original and time both."""
     model = resolve_latest(model)
     loaded = _loaded(load(model, image_size=image_size))
+    if isinstance(loaded.model, DenseModel):
+        raise ConfigError(
+            f"{model} answers for every pixel; only classifiers and their features can be exported"
+        )
     write = plan_export(loaded, to=to, fp16=fp16, int8=int8, approximate=is_approximate)
     pixels, kind, folders = _pixels(loaded, images, count=count, workers=workers)
     source = None if data is None else _data(loaded, model, data, split, by_order=is_by_order)
