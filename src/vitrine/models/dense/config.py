@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from vitrine.errors import ConfigError
-from vitrine.models.config import ViTConfig, checked_layer, shown
+from vitrine.models.config import ViTConfig, checked_layer
 from vitrine.models.config_checks import require_classes, require_heads, require_positive
+from vitrine.models.sizes import shown
 
 HEAD_WIDTH = 64
 
@@ -110,8 +111,12 @@ class EoMTConfig(DenseConfig):
             raise ConfigError(
                 f"num_blocks must be from 1 to {self.vit.depth}, the depth of the ViT, got {self.num_blocks}"
             )
-        if self.vit.positions in ("relative", "peg") or self.vit.position_placement != "stem":
-            raise ConfigError("queries need a ViT with positions added before its first block")
+        is_rotary = self.vit.rotary != "none"
+        if is_rotary or self.vit.positions in ("relative", "peg") or self.vit.position_placement != "stem":
+            raise ConfigError(
+                "the queries of EoMT need a ViT whose positions are added before its first block; use the recipe masks "
+                "or segmenter"
+            )
 
     @property
     def num_upscales(self) -> int:
