@@ -1,7 +1,7 @@
 """`vitrine evaluate`: how good a model is on a test set, with intervals, and where it goes wrong."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from annotated_doc import Doc
 
@@ -10,8 +10,6 @@ from vitrine.commands.arguments import as_model, as_path
 
 if TYPE_CHECKING:
     from vitrine.jobs.evaluate import EvaluateResult
-    from vitrine.jobs.evaluate_detections import DetectionEvaluation
-    from vitrine.jobs.evaluate_masks import MaskEvaluation
 
 
 @documented
@@ -39,7 +37,7 @@ def evaluate(
     seed: Annotated[int, Doc("Seed of the bootstrap for the intervals")] = 0,
     strict: Annotated[bool, Doc("Exit with 1 if any file cannot be read")] = False,
     overwrite: Annotated[bool, Doc("Replace the results in the output folder")] = False,
-) -> "EvaluateResult | MaskEvaluation | DetectionEvaluation":
+) -> "EvaluateResult | Any":  # for masks and boxes a `MaskEvaluation` or a `DetectionEvaluation`
     """Measure accuracy, calibration and confusion with 95 % intervals, and show the mistakes.
 
     Of a model that predicts masks, mean IoU. Also scores what another tool predicted: COCO results against COCO

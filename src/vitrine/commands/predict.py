@@ -1,7 +1,7 @@
 """`vitrine predict`: the most likely classes of pictures."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from annotated_doc import Doc
 
@@ -11,7 +11,6 @@ from vitrine.errors import ConfigError
 
 if TYPE_CHECKING:
     from vitrine.jobs.predict import PredictResult
-    from vitrine.jobs.predict_masks import MaskPredictions
 
 
 @documented
@@ -44,7 +43,7 @@ def predict(
     precision: options.PrecisionWish = "auto",
     strict: Annotated[bool, Doc("Exit with 1 if any picture cannot be read")] = False,
     overwrite: Annotated[bool, Doc("Replace the output file if it exists")] = False,
-) -> "PredictResult | MaskPredictions":
+) -> "PredictResult | Any":  # of a model that was trained on masks, `MaskPredictions`
     """Name the most likely classes of pictures; a picture that cannot be read gets a row with the reason.
 
     A model that was trained on masks writes a mask and an overlay per picture.

@@ -111,8 +111,7 @@ class EoMTConfig(DenseConfig):
             raise ConfigError(
                 f"num_blocks must be from 1 to {self.vit.depth}, the depth of the ViT, got {self.num_blocks}"
             )
-        is_rotary = self.vit.rotary != "none"
-        if is_rotary or self.vit.positions in ("relative", "peg") or self.vit.position_placement != "stem":
+        if self.vit.positions in ("relative", "peg") or self.vit.position_placement != "stem":
             raise ConfigError(
                 "the queries of EoMT need a ViT whose positions are added before its first block; use the recipe masks "
                 "or segmenter"
