@@ -113,8 +113,8 @@ class EoMTConfig(DenseConfig):
             )
         if self.vit.positions in ("relative", "peg") or self.vit.position_placement != "stem":
             raise ConfigError(
-                "the queries of EoMT need a ViT whose positions are added before its first block; use the recipe masks "
-                "or segmenter"
+                "the queries of EoMT need a ViT with positions before its first block; use the recipe masks or "
+                "segmenter"
             )
 
     @property
