@@ -9,11 +9,10 @@ from PIL import Image
 
 from vitrine.checkpoints import load
 from vitrine.data.decoding.decode import decode
-from vitrine.data.decoding.mask_file import as_palette
+from vitrine.data.decoding.mask_file import as_palette, overlaid
 from vitrine.data.sources.source import Source
 from vitrine.evaluation.outputs import Wish, chosen_precision
 from vitrine.evaluation.pixel_predictions import predict_pixels
-from vitrine.reports.mask_page import overlaid
 from vitrine.runtime.devices import choose_device
 from vitrine.runtime.files import write_atomically
 from vitrine.runtime.output_folder import new_output_folder, removed_if_empty

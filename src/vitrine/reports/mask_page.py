@@ -6,17 +6,15 @@ from typing import Any
 
 import numpy as np
 
-from vitrine.data.decoding.annotation import IGNORED, Map
+from vitrine.data.decoding.annotation import Map
 from vitrine.data.decoding.image_file import Pixels
-from vitrine.data.decoding.mask_file import voc_palette
+from vitrine.data.decoding.mask_file import overlaid, voc_palette
 from vitrine.evaluation.segmentation import PixelScore
 from vitrine.reports.pages import data_url, render
 from vitrine.spelling import printable
 
 CARD_SIDE = 300
 MOST_PAIRS = 10
-# How much of a pixel's colour in an overlay is that of its class.
-OPACITY = 0.55
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,15 +27,6 @@ class MaskCard:
     predicted: Map
     accuracy: float
     """Share of its labelled pixels that are predicted correctly."""
-
-
-def overlaid(pixels: Pixels, classes: Map) -> Pixels:
-    """Colour a picture (H, W, 3) by its classes (H, W); class 0 and ignored pixels keep their own colour."""
-    colours = voc_palette()[classes].astype(np.float32)
-    is_shown = ((classes != 0) & (classes != IGNORED))[..., None]
-    mixed = (1 - OPACITY) * pixels + OPACITY * colours
-    result: Pixels = np.where(is_shown, mixed, pixels).round().astype(np.uint8)
-    return result
 
 
 def render_masks(
