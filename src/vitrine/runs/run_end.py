@@ -6,6 +6,8 @@ import numpy as np
 import torch
 
 from vitrine.checkpoints import save
+from vitrine.checkpoints.adapters import write_adapter
+from vitrine.checkpoints.record import Record
 from vitrine.errors import VitrineError
 from vitrine.evaluation.calibration import CalibrationFit, calibrated
 from vitrine.evaluation.class_statistics import FILE, ClassStatistics
@@ -14,6 +16,7 @@ from vitrine.evaluation.metrics import wilson_interval
 from vitrine.evaluation.outputs import Outputs, run_model
 from vitrine.evaluation.temperature import divide_head
 from vitrine.models import Model, ModelConfig, build
+from vitrine.models.lora import adapters_of, add_adapters, merge_adapters
 from vitrine.recipes.recipe import Recipe, as_values
 from vitrine.runs.records import Execution, StartingModel, TrainingResult
 from vitrine.runs.run_data import RunData
@@ -79,17 +82,20 @@ def save_model(
     calibration: CalibrationFit | None = None,
     accuracy: float | None = None,
 ) -> None:
-    """Save a model with its record."""
-    save(
-        model,
-        folder.model,
-        preprocess=start.preprocess,
-        classes=list(data.train.classes) if model.config.num_classes else None,
-        recipe=as_values(recipe),
-        calibration=None if calibration is None else calibration.to_json(),
-        measured=measured_on(data, accuracy),
-        overwrite=True,
-    )
+    """Save a model with its record; adapters also alone, and then merged."""
+    described: dict[str, Any] = {
+        "preprocess": start.preprocess,
+        "classes": tuple(data.train.classes) if model.config.num_classes else None,
+        "recipe": as_values(recipe),
+        "calibration": None if calibration is None else calibration.to_json(),
+        "measured": measured_on(data, accuracy),
+    }
+    if adapters_of(model):
+        assert recipe.model is not None  # fine-tuning names its model
+        record = Record(config=model.config, **described)
+        write_adapter(model, folder.adapter, base=recipe.model, record=record)
+        merge_adapters(model)
+    save(model, folder.model, **described, overwrite=True)
 
 
 def save_statistics(
@@ -136,6 +142,8 @@ def trained_model(config: ModelConfig, recipe: Recipe, folder: RunFolder) -> Mod
         if name.startswith(prefix)
     }
     model = build(config)
+    if recipe.training.lora_rank is not None:
+        add_adapters(model, rank=recipe.training.lora_rank, alpha=recipe.training.lora_alpha)
     model.load_state_dict(weights)
     return model.eval()
 
@@ -187,6 +195,7 @@ def result_of(
     return TrainingResult(
         folder=folder.path,
         model=folder.model,
+        adapter=folder.adapter if recipe.training.lora_rank is not None else None,
         steps=outcome.steps,
         accuracy=accuracy,
         best_step=outcome.best_step,
