@@ -30,6 +30,10 @@ FREE_FIELDS = (
     "stochastic_depth",
     "activation_checkpointing",
     "norm_eps",
+    "position_resampling",
+    "rotary_shift",
+    "rotary_jitter",
+    "rotary_rescale",
 )
 
 
@@ -45,6 +49,8 @@ class Record:
     """Of a trained model: `accuracy`, its 95 % `interval`, and the `num_images` that were held out to measure it."""
     calibration: Mapping[str, Any] | None = None
     """Temperature that the head was divided by, and the calibration error before and after on held-out images."""
+    licence: str | None = None
+    """Of the weights that the model started from, as stated beside them."""
     layout: str = "Vitrine"
     """Where the weights came from first."""
     version: str = __version__
@@ -67,6 +73,7 @@ class Record:
             "preprocess": self.preprocess.to_json(),
             "classes": list(self.classes) if self.classes else None,
             "recipe": dict(self.recipe) if self.recipe else None,
+            **({"licence": self.licence} if self.licence else {}),
             **({"measured": dict(self.measured)} if self.measured else {}),
             **({"calibration": dict(self.calibration)} if self.calibration else {}),
             "checksums": {name: dict(sums) for name, sums in self.checksums.items()},
@@ -92,6 +99,7 @@ class Record:
                 recipe=values.get("recipe"),
                 measured=values.get("measured"),
                 calibration=values.get("calibration"),
+                licence=str(values["licence"]) if values.get("licence") else None,
                 layout=str(values.get("layout", "Vitrine")),
                 version=str(values.get("version", "")),
                 checksums=values.get("checksums") or {},
@@ -144,6 +152,8 @@ def variant_of(config: ModelConfig) -> str | None:
 def shape_fields(config: ModelConfig) -> dict[str, Any]:
     """Return every field of a config but those that a name leaves free."""
     values = {one.name: getattr(config, one.name) for one in dataclasses.fields(config)}
+    if "layer_scale" in values:  # where its gains began
+        values["layer_scale"] = values["layer_scale"] is not None
     return {name: value for name, value in values.items() if name not in FREE_FIELDS}
 
 

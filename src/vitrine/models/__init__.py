@@ -2,11 +2,13 @@
 
 from typing import Any
 
-from vitrine.models import cpvt, pcpvt, pvt, pvt_v2, t2t_vit, tnt, tnt_config
+from vitrine.models import backbones, cpvt, pcpvt, pvt, pvt_v2, t2t_vit, tnt, tnt_config
 from vitrine.models.bit import BiT
+from vitrine.models.bit_config import BiTConfig
 from vitrine.models.cnn_stem import register_cnn
-from vitrine.models.config import BiTConfig, ModelConfig, ViTConfig
+from vitrine.models.config import ModelConfig, ViTConfig
 from vitrine.models.cost import bit_cost, vit_cost
+from vitrine.models.dense.families import DENSE_FAMILIES
 from vitrine.models.encoder import Block
 from vitrine.models.families import Family, family_of, register_family
 from vitrine.models.model import Model
@@ -74,8 +76,8 @@ register_family(
         config=ViTConfig,
         build=ViT,
         cost=vit_cost,
-        variants=t2t_vit.VARIANTS | cpvt.VARIANTS,
-        aliases=t2t_vit.ALIASES,
+        variants=t2t_vit.VARIANTS | cpvt.VARIANTS | backbones.VARIANTS,
+        aliases=t2t_vit.ALIASES | backbones.ALIASES,
         pixel_kernel="patch_projection.weight",
         untold=("num_heads",),
     )
@@ -133,3 +135,5 @@ register_family(
         resample=tnt.resample,
     )
 )
+for dense_family in DENSE_FAMILIES:
+    register_family(dense_family)

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
+from vitrine.data.decoding.annotation import DataTask
 from vitrine.data.preparing.preprocess import Preprocess
 from vitrine.evaluation.metrics import Interval
 from vitrine.evaluation.scoring import ClassMeasure, Mistake
@@ -85,6 +86,7 @@ class TrainingResult(Result):
     folder: Path
     model: Path
     """The folder that `vitrine.load` reads."""
+    adapter: Path | None = None
     steps: int
     accuracy: float | None
     """On the validation split, of the weights in `model`."""
@@ -114,6 +116,8 @@ class TrainingResult(Result):
     evaluation: Mapping[str, float] = field(default_factory=dict)
     """All numbers of the last evaluation."""
     objective: str = "labels"
+    task: DataTask = "classes"
+    """What the data is labelled with. For masks, `evaluation` has mean IoU and accuracies, and `accuracy` is None."""
     has_head: bool = True
     """Whether classes were learned."""
     trains_on_all: bool = False

@@ -6,6 +6,8 @@ import numpy as np
 import torch
 
 from vitrine.checkpoints import save
+from vitrine.checkpoints.adapters import write_adapter
+from vitrine.checkpoints.record import Record
 from vitrine.errors import VitrineError
 from vitrine.evaluation.calibration import CalibrationFit, calibrated
 from vitrine.evaluation.class_statistics import FILE, ClassStatistics
@@ -14,6 +16,7 @@ from vitrine.evaluation.metrics import wilson_interval
 from vitrine.evaluation.outputs import Outputs, run_model
 from vitrine.evaluation.temperature import divide_head
 from vitrine.models import Model, ModelConfig, build
+from vitrine.models.lora import adapters_of, add_adapters, merge_adapters
 from vitrine.recipes.recipe import Recipe, as_values
 from vitrine.runs.records import Execution, StartingModel, TrainingResult
 from vitrine.runs.run_data import RunData
@@ -44,7 +47,7 @@ def finish_model(
     The outputs of the best evaluation are used as they are; only a run that was resumed after it evaluates again.
     """
     model = trained_model(start.model.config, recipe, folder)
-    if validation is None or model.config.num_classes is None:
+    if validation is None or not recipe.objective.classifies:
         on_first_process(lambda: save_model(model, start, data, recipe, folder=folder), processes)
         if recipe.solves_head:
             save_statistics(model, start, data, folder=folder, workers=execution.workers, processes=processes)
@@ -79,17 +82,20 @@ def save_model(
     calibration: CalibrationFit | None = None,
     accuracy: float | None = None,
 ) -> None:
-    """Save a model with its record."""
-    save(
-        model,
-        folder.model,
-        preprocess=start.preprocess,
-        classes=list(data.train.classes) if model.config.num_classes else None,
-        recipe=as_values(recipe),
-        calibration=None if calibration is None else calibration.to_json(),
-        measured=measured_on(data, accuracy),
-        overwrite=True,
-    )
+    """Save a model with its record; adapters also alone, and then merged."""
+    described: dict[str, Any] = {
+        "preprocess": start.preprocess,
+        "classes": tuple(data.train.classes) if model.config.num_classes else None,
+        "recipe": as_values(recipe),
+        "calibration": None if calibration is None else calibration.to_json(),
+        "measured": measured_on(data, accuracy),
+    }
+    if adapters_of(model):
+        assert recipe.model is not None  # fine-tuning names its model
+        record = Record(config=model.config, **described)
+        write_adapter(model, folder.adapter, base=recipe.model, record=record)
+        merge_adapters(model)
+    save(model, folder.model, **described, overwrite=True)
 
 
 def save_statistics(
@@ -136,6 +142,8 @@ def trained_model(config: ModelConfig, recipe: Recipe, folder: RunFolder) -> Mod
         if name.startswith(prefix)
     }
     model = build(config)
+    if recipe.training.lora_rank is not None:
+        add_adapters(model, rank=recipe.training.lora_rank, alpha=recipe.training.lora_alpha)
     model.load_state_dict(weights)
     return model.eval()
 
@@ -181,23 +189,26 @@ def result_of(
     calibration: CalibrationFit | None = None,
 ) -> TrainingResult:
     """Describe the finished run; the accuracy is that of the weights that were saved."""
-    accuracy = outcome.best
+    classifies = recipe.objective.classifies
+    accuracy = outcome.best if classifies else None
     num_validation = 0 if data.validation is None else len(data.validation)
     return TrainingResult(
         folder=folder.path,
         model=folder.model,
+        adapter=folder.adapter if recipe.training.lora_rank is not None else None,
         steps=outcome.steps,
         accuracy=accuracy,
         best_step=outcome.best_step,
         interval=None if accuracy is None else wilson_interval(accuracy, num_validation),
         num_validation=num_validation,
         images_per_second=outcome.images_per_second,
-        evaluation=outcome.last_evaluation,
+        evaluation=outcome.last_evaluation if classifies else evaluation_at(folder, outcome.best_step),
         closed_form=start.closed_form,
-        start=start_evaluation(folder),
+        start=evaluation_at(folder, 0),
         seconds=outcome.seconds,
         calibration=None if calibration is None else calibration.to_json(),
         objective=recipe.objective.kind,
+        task=recipe.objective.task,
         has_head=start.model.config.num_classes is not None,
         trains_on_all=data.trains_on_all,
         skipped=data.skipped,
@@ -211,11 +222,12 @@ def result_of(
     )
 
 
-def start_evaluation(folder: RunFolder) -> dict[str, float]:
-    """Return the numbers of the evaluation before the first step; empty where there was none."""
+def evaluation_at(folder: RunFolder, step: int | None) -> dict[str, float]:
+    """Return the numbers of the evaluation after some steps; empty where there was none."""
+    found: dict[str, float] = {}
     for record in folder.read_metrics():
-        if record["step"] == 0 and "val_accuracy" in record:
-            return {
+        if record["step"] == step:
+            found |= {
                 name.removeprefix("val_"): value for name, value in record.items() if name.startswith("val_")
             }
-    return {}
+    return found

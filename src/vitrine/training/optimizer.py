@@ -9,11 +9,16 @@ from torch import nn
 
 from vitrine.errors import ConfigError
 from vitrine.models.fixed import fixed_parameters
+from vitrine.models.lora import is_adapter
 from vitrine.training.config import Decay, TrainingConfig
 from vitrine.training.lamb import Lamb
 from vitrine.training.muon import Muon
 
-LAST = ("norm.", "head.", "distillation_head.", "representation.", "attention_pooling.")
+LAST = ("norm.", "head.", "decoder.", "distillation_head.", "representation.", "attention_pooling.")
+# Of a dense model: where its encoder is.
+ENCODER = "vit."
+# Of a module that adds to a dense model what only training needs: where the model is.
+MODEL = "model."
 
 
 def make_optimizer(model: nn.Module, config: TrainingConfig) -> torch.optim.Optimizer:
@@ -38,16 +43,27 @@ def freeze(model: nn.Module, config: TrainingConfig) -> None:
     """Freeze parameters that are not trained; call it before DDP, which waits for all other gradients."""
     layers = Layers.of(model)
     depth = layers.depth
-    if config.frozen_blocks > depth:
+    if abs(config.frozen_blocks) > depth:
         raise ConfigError(
             f"must be at most {depth}, the number of blocks of the model, got {config.frozen_blocks}",
             option="freeze",
         )
+    frozen = config.frozen_blocks if config.frozen_blocks >= 0 else depth + config.frozen_blocks
     fixed = fixed_parameters(model)
     for name, parameter in model.named_parameters():
-        is_trained = is_head(name) if config.trains == "head" else not is_teacher(name)
-        is_frozen = config.frozen_blocks > 0 and layers.number(name) <= config.frozen_blocks
-        parameter.requires_grad_(is_trained and not is_frozen and name not in fixed)
+        is_frozen = config.frozen_blocks != 0 and layers.number(name) <= frozen
+        parameter.requires_grad_(is_trained(name, config) and not is_frozen and name not in fixed)
+
+
+def is_trained(name: str, config: TrainingConfig) -> bool:
+    """Whether a parameter is of the kind that is trained: all, adapters, biases; and the head always."""
+    if is_head(name):
+        return True
+    if config.lora_rank is not None:
+        return is_adapter(name)
+    if config.trains == "biases":
+        return name.endswith(".bias")
+    return config.trains == "all" and not is_teacher(name)
 
 
 def parameter_groups(model: nn.Module, config: TrainingConfig) -> list[dict[str, Any]]:
@@ -73,8 +89,8 @@ def parameter_groups(model: nn.Module, config: TrainingConfig) -> list[dict[str,
 
 
 def is_head(name: str) -> bool:
-    """Whether a parameter belongs to the classifier."""
-    return name.split(".", maxsplit=1)[0] in ("head", "distillation_head")
+    """Whether a parameter belongs to the classifier, or to the decoder of a dense model."""
+    return name.removeprefix(MODEL).split(".", maxsplit=1)[0] in ("head", "distillation_head", "decoder")
 
 
 def is_teacher(name: str) -> bool:
@@ -116,7 +132,7 @@ class Layers:
             if ".norm." in name:
                 return own[-1]
             return 0 if own[0] == 1 else own[0]  # the first stage's embedding is the model's
-        return self.depth + 1 if name.startswith(LAST) else 0
+        return self.depth + 1 if name.removeprefix(MODEL).removeprefix(ENCODER).startswith(LAST) else 0
 
     @property
     def depth(self) -> int:

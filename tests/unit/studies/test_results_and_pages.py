@@ -12,7 +12,9 @@ from vitrine.errors import DataError
 from vitrine.jobs.study import write_studies
 from vitrine.studies.registry import STUDIES
 from vitrine.studies.reporting import Section, rows_of, write_document, write_study_page
-from vitrine.studies.results import FILE, Results, append_result, read_results
+from vitrine.studies.results import FILE, Results, append_result, latest_series, read_results
+
+RESULTS = Path(__file__).parents[3] / "docs" / "studies" / "results"
 
 
 def lines(study: str = "head") -> list[dict[str, object]]:
@@ -94,14 +96,14 @@ def test_the_document_replaces_its_sections_and_keeps_what_people_wrote(tmp_path
     bad = made_results("positions", lambda run: 0.5)
     good = made_results("positions", lambda run: 0.3 if run.settings["positions"] == "none" else 0.5)
     write_document(file, [Section(study, bad, "vitrine study positions cifar10")])
-    assert "not reproduced at this scale" in file.read_text()
+    assert "**Verdict: open (at small scale on made-up).**" in file.read_text()
     file.write_text(file.read_text() + "\nMore by hand.\n")
     write_document(file, [Section(study, good, "vitrine study positions cifar10")])
     text = file.read_text()
     assert "Written by hand." in text
     assert "More by hand." in text
-    assert "**Verdict: reproduced.**" in text
-    assert "not reproduced at this scale" not in text
+    assert "**Verdict: reproduced (at small scale on made-up).**" in text
+    assert "Verdict: open" not in text
     assert text.count("<!-- study positions -->") == 1
     assert (tmp_path / "studies" / "positions.svg").read_text().startswith("<svg")
     before = text
@@ -119,7 +121,7 @@ def test_a_study_on_several_sets_has_a_section_for_each_with_its_last_series(tmp
     ):
         for line in lines("positions"):
             values = {**line, "data": data, "series": series, "key": f"{line['key']}{series}"}
-            append_result(folder, {**values, "measures": {"accuracy": accuracy}})
+            append_result(folder, {**values, "measures": {"accuracy": accuracy, "fewshot": accuracy}})
     file = tmp_path / "studies.md"
     write_studies(tmp_path / "results", file)
     text = file.read_text()
@@ -128,3 +130,16 @@ def test_a_study_on_several_sets_has_a_section_for_each_with_its_last_series(tmp
         assert text.count(f"<!-- study positions-{data} -->") == 1
         assert (tmp_path / "studies" / f"positions-{data}.svg").exists()
         assert (folder / f"{data}.html").exists()
+
+
+@pytest.mark.parametrize("folder", sorted(RESULTS.iterdir()), ids=lambda folder: folder.name)
+def test_the_document_says_what_the_kept_results_say(folder: Path, tmp_path: Path) -> None:
+    study, series = STUDIES[folder.name], latest_series(read_results(folder))
+    document = (RESULTS.parent.parent / "studies.md").read_text()
+    for data, results in series.items():
+        seeds = len({result.seed for result in results})
+        on, file = data if len(series) > 1 else "", tmp_path / f"{data}.md"
+        write_document(file, [Section(study, results, f"{results[-1].command} --seeds {seeds}", on)])
+        # The figure's folder is called like the document.
+        written = file.read_text().replace(f"]({data}/", "](studies/")
+        assert written.partition("<!--")[2].strip() in document

@@ -22,6 +22,9 @@ def lines(result: TrainingResult) -> Iterator[Line]:
     if not result.has_head:
         yield from lines_without_labels(result)
         return
+    if result.task != "classes":
+        yield from dense_lines(result)
+        return
     if result.classes_without_validation:
         yield f"Not evaluated, as no image is held out: {some_of(result.classes_without_validation)}"
     yield score_sentence(result)
@@ -29,6 +32,9 @@ def lines(result: TrainingResult) -> Iterator[Line]:
     yield from calibration_lines(result)
     yield from worst_lines(result.worst, result.worst_by, result.mistakes)
     yield Wrote(result.model, "weights, preprocessing, classes")
+    if result.adapter is not None:
+        size = sum(file.stat().st_size for file in result.adapter.iterdir())
+        yield Wrote(result.adapter, f"the adapters alone, in PEFT's format, {size / 1e6:.1f} MB")
     if result.report is not None:
         yield Wrote(result.report, "curves, mistakes, attention")
     if result.data and Path(result.data).exists():
@@ -37,6 +43,27 @@ def lines(result: TrainingResult) -> Iterator[Line]:
     else:
         yield Next("predict", (result.folder, "PICTURES"))
         yield Next("inspect", (result.folder, "PICTURES"))
+
+
+def dense_lines(result: TrainingResult) -> Iterator[Line]:
+    """Show the mean IoU of a run on masks, and what it wrote."""
+    numbers, steps = result.evaluation, counted(result.steps, "step")
+    if "mean_iou" in numbers:
+        when = f"after {steps}"
+        if result.best_step is not None and result.best_step != result.steps:
+            when = f"after step {result.best_step:,} of {result.steps:,}, the best evaluation"
+        yield (
+            f"Mean IoU {100 * numbers['mean_iou']:.1f} %, pixel accuracy {100 * numbers['pixel_accuracy']:.1f} % on "
+            f"{counted(result.num_validation, 'validation picture')}, {when}"
+        )
+    else:
+        yield f"Trained for {steps} on all pictures; nothing was held out, so there is no validation score"
+    yield Wrote(result.model, "weights, preprocessing, classes")
+    if result.report is not None:
+        yield Wrote(result.report, "curves")
+    yield Next(
+        "predict", (result.folder, "PICTURES"), {"out": "masks"}, note="a mask and an overlay per picture"
+    )
 
 
 def score_sentence(result: TrainingResult) -> str:
@@ -189,11 +216,22 @@ def aim_of(plan: RunPlan) -> str:
         aim = f"{'a new head for ' if plan.has_new_head else ''}{plan.num_classes} classes"
         if plan.trains_head_only:
             aim += " (only the head is trained)"
+        elif plan.training.lora_rank is not None:
+            aim += f" (adapters of rank {plan.training.lora_rank}: {share_trained(plan)})"
+        elif plan.training.trains == "biases":
+            aim += f" (biases and head: {share_trained(plan)})"
+        elif plan.frozen_blocks < 0:
+            aim += f" (all but the last {counted(-plan.frozen_blocks, 'block')} frozen)"
         elif plan.frozen_blocks:
             aim += f" (patch embedding and {counted(plan.frozen_blocks, 'block')} frozen)"
     if plan.teacher is not None and plan.teacher_size is not None:
         aim += f", from the teacher {plan.teacher} at {'x'.join(map(str, plan.teacher_size))} px"
     return aim
+
+
+def share_trained(plan: RunPlan) -> str:
+    """Write how many parameters are trained."""
+    return f"{plan.num_trained:,} of {plan.num_parameters:,} parameters are trained"
 
 
 def memory_of(plan: RunPlan) -> str:

@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 
 from vitrine.data.decoding.image_file import Pixels
-from vitrine.data.preparing.training_view import View
+from vitrine.data.preparing.mask_view import AnyView, MaskView
 from vitrine.data.sources.source import Source
 from vitrine.errors import VitrineError
 
@@ -41,7 +41,7 @@ class Notes:
         self.digests |= other.digests
 
 
-def fill(images: torch.Tensor, task: Task, *, source: Source, view: View) -> Notes:
+def fill(images: torch.Tensor, task: Task, *, source: Source, view: AnyView) -> Notes:
     """Read, decode and write the rows of one task into `images`; rows that fail are black and listed."""
     notes = Notes()
     for offset, index in enumerate(task.indices):
@@ -52,7 +52,11 @@ def fill(images: torch.Tensor, task: Task, *, source: Source, view: View) -> Not
             if task.wants_digests:
                 notes.digests[row] = digest_of(example.data)
             numbers = None if task.numbers is None else task.numbers[offset]
-            view.render(example.data, name=example.name, numbers=numbers, out=out)
+            if isinstance(view, MaskView):
+                annotation = source.annotation(int(index))
+                view.render_annotated(example.data, annotation, name=example.name, numbers=numbers, out=out)
+            else:
+                view.render(example.data, name=example.name, numbers=numbers, out=out)
         except VitrineError as error:
             out.zero_()
             notes.failures[row] = str(error)

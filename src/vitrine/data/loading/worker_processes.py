@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from vitrine.data.loading.filling import Notes, Task, fill, one_thread
-from vitrine.data.preparing.training_view import View
+from vitrine.data.preparing.mask_view import AnyView
 from vitrine.data.sources.source import Source
 from vitrine.errors import DataError
 
@@ -23,7 +23,7 @@ _PATIENCE_SECONDS = 5.0
 class ProcessWorkers:
     """Processes that write into a ring of shared batches; results are copies."""
 
-    def __init__(self, source: Source, view: View, *, num_workers: int, num_slots: int, rows: int) -> None:
+    def __init__(self, source: Source, view: AnyView, *, num_workers: int, num_slots: int, rows: int) -> None:
         # Not fork: threads and CUDA do not survive it.
         context = multiprocessing.get_context("spawn")
         shape = (num_slots, rows, view.channels, *view.size)
@@ -143,7 +143,7 @@ class _Shared:
         return source
 
 
-def _serve(shared: _Shared, view: View, slots: torch.Tensor, tasks: Any, done: Any) -> None:
+def _serve(shared: _Shared, view: AnyView, slots: torch.Tensor, tasks: Any, done: Any) -> None:
     """Fill rows in a separate process until it is stopped, or the process that started it is gone."""
     torch.set_num_threads(1)
     source = shared.source()

@@ -9,7 +9,7 @@ import torch
 
 from vitrine.data.loading.filling import Notes, Task, fill
 from vitrine.data.loading.worker_processes import ProcessTicket, ProcessWorkers
-from vitrine.data.preparing.training_view import View
+from vitrine.data.preparing.mask_view import AnyView
 from vitrine.data.sources.source import Source
 from vitrine.errors import ConfigError
 
@@ -19,7 +19,7 @@ WorkerKind = Literal["threads", "processes"]
 class ThreadWorkers:
     """Threads of this process; each batch has its own memory, pinned for CUDA."""
 
-    def __init__(self, source: Source, view: View, *, num_workers: int) -> None:
+    def __init__(self, source: Source, view: AnyView, *, num_workers: int) -> None:
         self._source, self._view = source, view
         # One image is too small for several cores: torch must not start threads inside ours. The setting belongs to
         # the calling thread, but threads started later inherit it, so it is restored here.
@@ -72,7 +72,7 @@ class _ThreadTicket:
 
 
 def start_workers(
-    source: Source, view: View, kind: WorkerKind, *, num_workers: int, num_slots: int, rows: int
+    source: Source, view: AnyView, kind: WorkerKind, *, num_workers: int, num_slots: int, rows: int
 ) -> ThreadWorkers | ProcessWorkers | None:
     """Start workers of one kind for batches of so many rows; None without any, as the caller then reads itself."""
     if kind not in ("threads", "processes"):

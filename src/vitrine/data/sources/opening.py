@@ -11,8 +11,20 @@ from typing import Protocol
 
 import numpy as np
 
+from vitrine.data.decoding.annotation import DataTask
 from vitrine.data.decoding.file_kind import VIDEO_SUFFIXES, frames_advice
-from vitrine.data.sources import cifar, class_folders, generated, hub, idx, manifest, parquet, shards
+from vitrine.data.sources import (
+    cifar,
+    class_folders,
+    generated,
+    hub,
+    idx,
+    manifest,
+    mask_sets,
+    parquet,
+    remote_files,
+    shards,
+)
 from vitrine.data.sources.builtin import BuiltInSets
 from vitrine.data.sources.file_list import FileList, require_path
 from vitrine.data.sources.folder_walk import list_images, subfolders
@@ -43,7 +55,9 @@ class Kind(Protocol):
 _KINDS: dict[str, Kind] = {
     "generated": generated,
     "hub": hub,
+    "masks": mask_sets,
     "builtin": BuiltInSets(lambda folder: open_kind(folder)),  # noqa: PLW0108 (defined below)
+    "remote_files": remote_files,
     "shards": shards,
     "parquet": parquet,
     "manifest": manifest,
@@ -142,8 +156,14 @@ def is_loose(address: str | Path) -> bool:
 
 
 def open_loose(address: str | Path) -> Source:
-    """List every image below a folder, without labels."""
-    return class_folders.open_unlabelled(str(address))
+    """List every image below a folder or an address, or in shards or Parquet; labels are not needed."""
+    text = str(address)
+    if remote_files.recognises(text):
+        return remote_files.open_loose(text)
+    for kind in (shards, parquet):
+        if kind.recognises(text):
+            return _joined(list(kind.open_all(text, needs_labels=False).values()))
+    return class_folders.open_unlabelled(text)
 
 
 def list_splits(address: str | Path) -> tuple[str, ...]:
@@ -166,6 +186,15 @@ def open_kind(address: str | Path) -> dict[str, Source]:
         f"{printable(str(path))} is not a data set; pass a folder with one folder per class, "
         "a .csv, .jsonl, .parquet or .tar file, or a built-in name"
     )
+
+
+def task_of(address: str | Path) -> DataTask:
+    """Return what a set is labelled with, by its layout; nothing but its folder is read."""
+    for kind in _KINDS.values():
+        if kind.recognises(str(address)):
+            task: DataTask = getattr(kind, "TASK", "classes")
+            return task
+    return "classes"
 
 
 def _refuse_other_file(path: Path) -> None:
