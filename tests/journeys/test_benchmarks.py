@@ -52,6 +52,8 @@ TOY_RUNS = [
     ("self_supervision.py", "--data {cifar} --out {out} --device cpu --tiny --seeds 1 --jobs 0 --pretrain-epochs 1 "
      "--tune-epochs 1 --methods scratch;dino"),
     ("serve.py", "latency {model} --count 10"),
+    ("partial_training.py", "{folders} --model {model} --arms lora-16 --steps 2 --size 32 --device cpu --workers 0 "
+     "--steps-of ViT-Ti/16 --batch-size 1 --out {out}/partial.jsonl"),
     ("small_sets.py", "{folders} --classes 2 --shots 3 --steps 0,2 --draws 1 --test 2 --model {model} --device cpu "
      "--workers 0 --out {out}/small.jsonl"),
     ("trust.py", "coverage {features} --draws 2"),
