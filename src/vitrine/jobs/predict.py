@@ -1,14 +1,17 @@
 """The work behind `vitrine predict`: pictures through a model to named classes, in memory or in a file."""
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
 from vitrine.batch.columns import Columns
+from vitrine.checkpoints import Loaded
+from vitrine.checkpoints.text import PROMPTS, zero_shot
 from vitrine.data.sources.source import Source
+from vitrine.errors import ConfigError
 from vitrine.evaluation.outputs import Wish
 from vitrine.evaluation.streaming import Pace
 from vitrine.jobs.model_argument import opened_pictures, plan_of
@@ -63,12 +66,28 @@ class PredictResult(Result):
         return int(self.num_errors == self.num_pictures or (self.is_strict and self.num_errors > 0))
 
 
+def classifier_in_words(
+    model: str, classes: Sequence[str], prompts: Sequence[str], *, engine: EngineName, image_size: int | None
+) -> Loaded:
+    """Make a classifier of the classes with the model's text tower."""
+    if engine != "local":
+        raise ConfigError(
+            "computes with models that every machine loads; save the classifier of vitrine.zero_shot first",
+            option="engine",
+        )
+    if image_size is not None:
+        raise ConfigError("does not go with classes, which keep the model's size", option="size")
+    return zero_shot(model, classes, prompts=prompts or PROMPTS)
+
+
 def predict_pictures(
     model: str | None,
     pictures: Iterable[Any],
     *,
     out: Place | None,
     top: int | None,
+    classes: Sequence[str] = (),
+    prompts: Sequence[str] = (),
     coverage: float | None = None,
     part: str | None = None,
     part_size: int | None = None,
@@ -89,7 +108,9 @@ def predict_pictures(
     if out is not None and out != STANDARD_OUTPUT and not is_folder:
         require_kind(out, PREDICTION_KINDS, is_overwriting=is_overwriting)
     predictor = open_predictor(
-        name,
+        classifier_in_words(name, classes, prompts, engine=engine, image_size=image_size)
+        if classes
+        else name,
         num_pictures=len(source),
         device=device,
         precision=precision,

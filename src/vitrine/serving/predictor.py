@@ -101,7 +101,7 @@ class Predictor:
     @classmethod
     def open(
         cls,
-        model: str | Path,
+        model: str | Path | Loaded,
         *,
         device: str = "auto",
         precision: Precision = "fp32",
@@ -110,8 +110,8 @@ class Predictor:
         workers: int = 2,
         worker_kind: WorkerKind = "threads",
     ) -> Self:
-        """Open any model that `vitrine.load` opens; `batch_size` is the number of pictures per batch."""
-        loaded = load(model, image_size=image_size)
+        """Open any model that `vitrine.load` opens, or one that it opened; `batch_size` is the pictures per batch."""
+        loaded = model if isinstance(model, Loaded) else load(model, image_size=image_size)
         return cls(
             loaded, device=device, precision=precision, batch_size=batch_size, workers=workers,
             worker_kind=worker_kind,
