@@ -8,11 +8,12 @@ from vitrine.errors import ConfigError, TryVerb
 from vitrine.jobs.resume import resume_run
 from vitrine.recipes import Recipe
 from vitrine.recipes.options import RecipeOptions, chosen_recipe, is_file
+from vitrine.runs.cross_validation import cross_validated_run, is_cross_validated
 from vitrine.runs.fast_run import fast_run
 from vitrine.runs.growing import grow_run, open_growing
 from vitrine.runs.label_recipe import for_labels_of
 from vitrine.runs.records import Execution, RunOutput, TrainingResult
-from vitrine.runs.run_data import DataOptions, open_data
+from vitrine.runs.run_data import DataOptions, open_data, with_held_out
 from vitrine.runs.run_start import create_run_folder, removed_on_failure, restarted_run
 from vitrine.runs.solved_head import with_solved_head
 from vitrine.runs.starting_model import (
@@ -75,6 +76,7 @@ def finetune_model(
                 processes=processes,
             )  # fmt: skip
             chosen = for_labels_of(opened, chosen.with_steps_for(len(opened.train)))
+            has_rhythm = chosen.training.evaluate_every is not None
             if sweep:
                 require_sweep(chosen, opened)
             else:  # a sweep compares the ends of its runs, as the run on all images has no evaluation
@@ -84,10 +86,15 @@ def finetune_model(
                 chosen = dataclasses.replace(chosen, model=model)
                 return grow_run(*open_growing(model), opened, chosen, execution=execution, output=output)
             start = pretrained_model(model, chosen, num_classes=len(opened.train.classes))
+            solved = None
             if chosen.solves_head and not fast:
-                start, _ = with_solved_head(
+                if not (sweep or has_rhythm or data_options.hold_out is not None) and is_cross_validated(
+                    opened, chosen, start
+                ):
+                    opened = with_held_out(opened)
+                start, solved = with_solved_head(
                     start, opened.train, is_balanced=chosen.is_balanced, workers=execution.workers,
-                    processes=processes, seed=chosen.training.seed,
+                    processes=processes, validation=opened.validation, seed=chosen.training.seed,
                 )  # fmt: skip
                 if start.closed_form is not None and processes.is_first:
                     present(start.closed_form)
@@ -98,6 +105,10 @@ def finetune_model(
             freeze_weights(start.model, chosen.training)
             output = RunOutput(folder=folder, verb="finetune", tensorboard=tensorboard, wandb=wandb)
             chosen = dataclasses.replace(chosen, model=model)
+            if opened.trains_on_all and solved is not None:
+                return cross_validated_run(
+                    start, solved, opened, chosen, execution=execution, output=output, group=data_options.group
+                )
             train = fast_run if fast else sweep_run if sweep else train_run
             return train(start, opened, chosen, execution=execution, output=output)
 

@@ -33,6 +33,8 @@ class RunRecord:
     """Whether the held-out images are trained on too, as after a sweep."""
     is_sweeping: bool = False
     """Whether learning rates are still being tried."""
+    is_cross_validating: bool = False
+    """Whether parts of the training images are still being left out in turn."""
     tensorboard: bool = False
     wandb: str | None = None
     launch: str | None = None

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from vitrine.cli.lines import Line, Next, Table, Wrote
-from vitrine.evaluation.metrics import Interval, wilson_interval
+from vitrine.evaluation.metrics import Interval
 from vitrine.evaluation.scoring import ClassMeasure, Mistake
 from vitrine.runs.plan import RunPlan
 from vitrine.runs.records import ClosedFormScore, TrainingResult
@@ -76,26 +76,19 @@ def score_sentence(result: TrainingResult) -> str:
 
 
 def comparison(result: TrainingResult) -> Iterator[Line]:
-    """Show the closed form beside what training made of it, on the same validation images."""
-    before, form, after = result.start.get("accuracy"), result.closed_form, result.accuracy
-    if before is None or form is None or after is None or result.interval is None:
+    """Show what the run chose from, all on the same images, and what it saved."""
+    if not result.contenders:
         return
     rows = [
         (
-            "closed form",
-            share_text(before, wilson_interval(before, result.num_validation)),
-            duration(form.seconds),
-        ),
-    ]
-    trained = result.evaluation.get("accuracy") if result.best_step == 0 else after
-    if trained is not None:
-        time = "" if result.seconds is None else duration(result.seconds)
-        rows.append(
-            ("fine-tuned", share_text(trained, wilson_interval(trained, result.num_validation)), time)
+            f"  {one.name}",
+            share_text(one.accuracy, one.interval),
+            duration(one.seconds),
+            "saved" if one.is_saved else "",
         )
-    kept = "the closed form" if result.best_step == 0 else "the fine-tuned model"
-    yield Table(rows, indent=2)
-    yield f"  saved: {kept}, which has the lower validation loss"
+        for one in result.contenders
+    ]
+    yield Table(rows)
 
 
 def calibration_lines(result: TrainingResult) -> Iterator[Line]:
