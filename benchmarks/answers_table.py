@@ -110,7 +110,9 @@ def pack(options: argparse.Namespace) -> None:
 def listed(data: Path) -> tuple[dict[str, list[Path]], dict[str, list[Path]]]:
     """List training and test photos by class: of Oxford-IIIT Pets by its lists, of others by folders."""
     if not (data / "annotations").is_dir():
-        folders = [sorted(path for path in (data / split).iterdir() if path.is_dir()) for split in ("train", "test")]
+        folders = [
+            sorted(path for path in (data / split).iterdir() if path.is_dir()) for split in ("train", "test")
+        ]
         train, test = ({folder.name: sorted(folder.glob("*.jpg")) for folder in each} for each in folders)
         return train, test
     both = []
@@ -171,7 +173,9 @@ def decoded(photo: bytes) -> np.ndarray:
 class Packed(Source):
     """Some photos of a decoded set."""
 
-    def __init__(self, folder: Path, name: str, rows: np.ndarray, labels: np.ndarray, classes: Sequence[str]) -> None:
+    def __init__(
+        self, folder: Path, name: str, rows: np.ndarray, labels: np.ndarray, classes: Sequence[str]
+    ) -> None:
         index, self.starts, self.pixels = opened_set(folder, name)
         self.shapes, self.names = index["shapes"], index["names"]
         self.rows, self.labels, self.classes = rows, labels.astype(np.int32), tuple(classes)
@@ -201,7 +205,9 @@ def opened_set(folder: Path, name: str) -> tuple[dict[str, np.ndarray], np.ndarr
     return index, starts, np.memmap(folder / f"{name}.pixels", dtype=np.uint8, mode="r")
 
 
-def part_of(folder: Path, name: str, *, split: str, draw: int = 0, shots: int = 20, left_out: int = 0) -> Packed:
+def part_of(
+    folder: Path, name: str, *, split: str, draw: int = 0, shots: int = 20, left_out: int = 0
+) -> Packed:
     """Return the drawn training photos, all test photos, or the test photos of the classes that are left out."""
     index, _, _ = opened_set(folder, name)
     order = np.random.default_rng(draw).permutation(len(index["classes"]))
@@ -302,15 +308,17 @@ def run_arm(job: Mapping[str, Any], options: argparse.Namespace) -> dict[str, An
             line[f"auroc {other}"] = area_under_curve(known, distances)
             line[f"noticed {other}"] = float((distances > familiarity.threshold).double().mean())
             if left_out:
-                train = part_of(folder, name, split="train", draw=job["draw"], shots=options.shots, left_out=left_out)
+                train = part_of(
+                    folder, name, split="train", draw=job["draw"], shots=options.shots, left_out=left_out
+                )
                 rows, numbers = measured(train)[1], torch.from_numpy(train.labels).long()
                 line["ways"] = {
                     way: area_under_curve(score(logits, features), score(other_logits, other_features))
                     for way, score in ways(rows, numbers).items()
                 }
     if job["draw"] == 0 and arm not in NOT_FOLLOWED:
-        line["line"] = along_the_line(run, measured, Packed(folder, name, test.rows[:FOLLOWED], test.labels[:FOLLOWED],
-                                                            test.classes), loaded.model)  # fmt: skip
+        some = Packed(folder, name, test.rows[:FOLLOWED], test.labels[:FOLLOWED], test.classes)
+        line["line"] = along_the_line(run, measured, some, loaded.model)
     if not options.keep:
         shutil.rmtree(run)
     return line
@@ -338,7 +346,7 @@ def unfamiliar_sets(
 
 
 def ways(rows: Tensor, labels: Tensor) -> dict[str, Callable[[Tensor, Tensor], Tensor]]:
-    """Return ways to notice a picture of none of the classes, from logits and features to a score, low is familiar."""
+    """Return ways to notice a picture of none of the classes, by logits and features; low is familiar."""
     bank = normalize(rows.double(), dim=1)
     count = min(10, len(bank))
     means = torch.stack([rows[labels == k].double().mean(0) for k in range(int(labels.max()) + 1)])
@@ -441,7 +449,9 @@ def run(options: argparse.Namespace) -> None:
             with file.open("a") as opened:
                 opened.write(json.dumps(line) + "\n")
         note = line.get("error") or ("skipped" if "skipped" in line else f"{100 * line['accuracy']:.1f} %")
-        print(f"{time.monotonic() - began:.0f} s, {number + 1} of {len(todo)}: {key(line)} {note}", flush=True)
+        print(
+            f"{time.monotonic() - began:.0f} s, {number + 1} of {len(todo)}: {key(line)} {note}", flush=True
+        )
     for worker in workers:
         worker.join()
     show(lines, options)
@@ -485,7 +495,9 @@ def show(lines: Sequence[Mapping[str, Any]], options: argparse.Namespace) -> Non
     groups: dict[tuple[str, str, str], list[Mapping[str, Any]]] = {}
     for line in sorted(good, key=key):
         groups.setdefault((line["set"], line["model"], line["arm"]), []).append(line)
-    print("\n| set | model | arm | draws | accuracy | ECE of all draws | without temperature | seconds | steps |")
+    print(
+        "\n| set | model | arm | draws | accuracy | ECE of all draws | without temperature | seconds | steps |"
+    )
     print("|---|---|---|---|---|---|---|---|---|")
     for (name, model, arm), rows in groups.items():
         print(
@@ -514,7 +526,10 @@ def show(lines: Sequence[Mapping[str, Any]], options: argparse.Namespace) -> Non
     print("\nthe saved place, by draw; test accuracy along the line")
     for (name, model, arm), rows in groups.items():
         saved = [
-            next((f"{place} {100 * score:.1f}" for place, score, is_saved in row["contenders"] if is_saved), "-")
+            next(
+                (f"{place} {100 * score:.1f}" for place, score, is_saved in row["contenders"] if is_saved),
+                "-",
+            )
             for row in rows
         ]
         followed = {place: round(100 * score, 1) for place, score in rows[0].get("line", {}).items()}
@@ -523,7 +538,9 @@ def show(lines: Sequence[Mapping[str, Any]], options: argparse.Namespace) -> Non
 
 def spread_of(rows: Sequence[Mapping[str, Any]], name: str) -> str:
     values = [100 * row[name] for row in rows if row.get(name) is not None]
-    return f"{np.mean(values):.2f} ± {np.std(values, ddof=1) if len(values) > 1 else 0:.2f}" if values else "-"
+    return (
+        f"{np.mean(values):.2f} ± {np.std(values, ddof=1) if len(values) > 1 else 0:.2f}" if values else "-"
+    )
 
 
 def pooled_error(rows: Sequence[Mapping[str, Any]], out: Path) -> str:
@@ -562,7 +579,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     running.add_argument("--size", type=int)
     running.add_argument("--device", default="auto")
     running.add_argument("--set", action="append", default=[])
-    running.add_argument("--scratch", type=Path, help="where pixels and runs lie until the end [default: OUT]")
+    running.add_argument(
+        "--scratch", type=Path, help="where pixels and runs lie until the end [default: OUT]"
+    )
     running.add_argument("--keep", action="store_true", help="keep the run folders")
     for verb, jobs in ((packing, 2), (running, 8)):
         verb.add_argument("--jobs", type=int, default=jobs)

@@ -126,10 +126,10 @@ def fit_heads(
     seed: int = 0,
     only_best: bool = False,
 ) -> tuple[ClosedForm, ...]:
-    """Return the best classifier in closed form and the best trained one (logistic regression), the better one first.
+    """Return the best classifier in closed form and the best logistic regression, the better one first.
 
-    With `only_best` only that is fitted to all examples. They are fitted to features (N, R), labels (N,) or flags (N, K), and weights (N,), and compared by their log
-    loss on left-out rows.
+    They are fitted to features (N, R), labels (N,) or flags (N, K), and weights (N,), and compared by their log loss
+    on left-out rows. With `only_best` only the better one is fitted to all examples and returned.
 
     With `l2` it is ridge regression, with the best of several; then a weight counts an example exactly as often.
     Otherwise it does so in the fits, while copies of an example would fall into different folds. `is_balanced`
@@ -276,7 +276,11 @@ class Examples:
         """Return the log loss of left-out examples at the best temperature; balanced, every class counts alike."""
         weights = self.weights
         if self.is_balanced:
-            weights = weights / self.shares(torch.arange(len(weights), device=weights.device))[self.targets] / self.num_classes
+            weights = (
+                weights
+                / self.shares(torch.arange(len(weights), device=weights.device))[self.targets]
+                / self.num_classes
+            )
         temperature = fit_temperature(candidate.left_out, self.targets, weights=weights)
         soft = smoothed(self.targets, num_classes=self.num_classes, num_images=float(weights.sum()))
         losses = log_losses(candidate.left_out / temperature, soft, is_multi_label=self.is_multi_label)

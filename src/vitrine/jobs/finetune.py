@@ -5,17 +5,18 @@ from pathlib import Path
 
 from vitrine.checkpoints.locating import BOX
 from vitrine.errors import ConfigError, TryVerb
+from vitrine.evaluation.closed_form import ClosedForm
 from vitrine.jobs.resume import resume_run
 from vitrine.recipes import Recipe
 from vitrine.recipes.options import RecipeOptions, chosen_recipe, is_file
-from vitrine.runs.cross_validation import cross_validated_run, is_cross_validated
+from vitrine.runs.cross_validation import are_few, cross_validated_run, has_free_length
 from vitrine.runs.fast_run import fast_run
 from vitrine.runs.growing import grow_run, open_growing
 from vitrine.runs.label_recipe import for_labels_of
-from vitrine.runs.records import Execution, RunOutput, TrainingResult
-from vitrine.runs.run_data import DataOptions, open_data, with_held_out
+from vitrine.runs.records import Execution, RunOutput, StartingModel, TrainingResult
+from vitrine.runs.run_data import DataOptions, RunData, open_data, with_held_out
 from vitrine.runs.run_start import create_run_folder, removed_on_failure, restarted_run
-from vitrine.runs.solved_head import with_solved_head
+from vitrine.runs.solved_head import can_solve_head, with_solved_head
 from vitrine.runs.starting_model import (
     keep_known_classes,
     pretrained_model,
@@ -26,7 +27,7 @@ from vitrine.runs.sweep import require_sweep, sweep_run
 from vitrine.runs.train_run import train_run
 from vitrine.runs.validation import with_evaluations
 from vitrine.runtime.find_run import resolve_latest
-from vitrine.runtime.processes import joined_processes
+from vitrine.runtime.processes import Processes, joined_processes
 from vitrine.runtime.progress import present
 from vitrine.training.metrics_log import require_sinks
 from vitrine.training.optimizer import freeze as freeze_weights
@@ -75,42 +76,56 @@ def finetune_model(
                 data, data_options, folder=folder, seed=chosen.training.seed, workers=execution.workers,
                 processes=processes,
             )  # fmt: skip
-            chosen = for_labels_of(opened, chosen.with_steps_for(len(opened.train)))
-            has_rhythm = chosen.training.evaluate_every is not None
+            chosen = dataclasses.replace(
+                for_labels_of(opened, chosen.with_steps_for(len(opened.train))), model=model
+            )
+            output = RunOutput(folder=folder, verb="finetune", tensorboard=tensorboard, wandb=wandb)
+            if keep_classes:
+                return grow_run(*open_growing(model), opened, chosen, execution=execution, output=output)
+            if fast:
+                start = pretrained_model(model, chosen, num_classes=len(opened.train.classes))
+                return fast_run(start, opened, chosen, execution=execution, output=output)
+            is_divided = not sweep and data_options.hold_out is None and has_free_length(chosen)
             if sweep:
                 require_sweep(chosen, opened)
             else:  # a sweep compares the ends of its runs, as the run on all images has no evaluation
                 chosen = with_evaluations(chosen, opened)
-            if keep_classes:
-                output = RunOutput(folder=folder, verb="finetune")
-                chosen = dataclasses.replace(chosen, model=model)
-                return grow_run(*open_growing(model), opened, chosen, execution=execution, output=output)
             start = pretrained_model(model, chosen, num_classes=len(opened.train.classes))
-            solved = None
-            if chosen.solves_head and not fast:
-                if not (sweep or has_rhythm or data_options.hold_out is not None) and is_cross_validated(
-                    opened, chosen, start
-                ):
-                    opened = with_held_out(opened)
-                start, solved = with_solved_head(
-                    start, opened.train, is_balanced=chosen.is_balanced, workers=execution.workers,
-                    processes=processes, validation=opened.validation, seed=chosen.training.seed,
-                )  # fmt: skip
-                if start.closed_form is not None and processes.is_first:
-                    present(start.closed_form)
-            if start.closed_form is None and not fast:
-                keep_known_classes(start.model, model, opened.train.classes)
-            if chosen.size is None and opened.median_size is not None and not fast:
-                suggest_smaller_size(opened.median_size, start.model.config)
-            freeze_weights(start.model, chosen.training)
-            output = RunOutput(folder=folder, verb="finetune", tensorboard=tensorboard, wandb=wandb)
-            chosen = dataclasses.replace(chosen, model=model)
+            if is_divided and can_solve_head(start) and are_few(opened, chosen):
+                opened = with_held_out(opened)
+            start, solved = prepared(
+                start, opened, chosen, model=model, execution=execution, processes=processes
+            )
             if opened.trains_on_all and solved is not None:
-                return cross_validated_run(
-                    start, solved, opened, chosen, execution=execution, output=output, group=data_options.group
-                )
-            train = fast_run if fast else sweep_run if sweep else train_run
+                return cross_validated_run(start, solved, opened, chosen, execution=execution, output=output)
+            train = sweep_run if sweep else train_run
             return train(start, opened, chosen, execution=execution, output=output)
+
+
+def prepared(
+    start: StartingModel,
+    data: RunData,
+    recipe: Recipe,
+    *,
+    model: str,
+    execution: Execution,
+    processes: Processes,
+) -> tuple[StartingModel, ClosedForm | None]:
+    """Solve the head in closed form, show its score, and freeze what is not trained."""
+    solved = None
+    if recipe.solves_head:
+        start, solved = with_solved_head(
+            start, data.train, is_balanced=recipe.is_balanced, workers=execution.workers, processes=processes,
+            validation=data.validation, seed=recipe.training.seed,
+        )  # fmt: skip
+    if start.closed_form is None:
+        keep_known_classes(start.model, model, data.train.classes)
+    elif processes.is_first:
+        present(start.closed_form)
+    if recipe.size is None and data.median_size is not None:
+        suggest_smaller_size(data.median_size, start.model.config)
+    freeze_weights(start.model, recipe.training)
+    return start, solved
 
 
 def labels_recipe(name: str, options: RecipeOptions) -> Recipe:

@@ -95,8 +95,8 @@ class Recipe:
     mixes_start: bool = False
     """Whether the weights between the start and the end are tried on held-out images too."""
     few_images: int = 0
-    """Up to this many training images a run that starts from the closed form is cross-validated, unless its length was
-    asked for: a tenth of them would decide by chance."""
+    """Up to this many images a run that starts from the closed form is cross-validated, unless its length was asked
+    for: a tenth of them would decide by chance."""
     sweep: tuple[float, ...] = ()
     """Learning rates that a sweep tries (Table 4)."""
     asked_for: tuple[str, ...] = ()

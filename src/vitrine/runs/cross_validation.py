@@ -49,7 +49,7 @@ from vitrine.runs.run_end import (
 )
 from vitrine.runs.run_start import check_data, exclusive, write_records
 from vitrine.runs.run_trust import LeftOut, first_labels
-from vitrine.runs.solved_head import can_solve_head, features_of, name_of, put_head, solve
+from vitrine.runs.solved_head import features_of, name_of, put_head, solve
 from vitrine.runs.train_run import train_run
 from vitrine.runtime.log_file import logged_to
 from vitrine.runtime.processes import Processes, joined_processes, on_first_process
@@ -100,16 +100,17 @@ class Choice:
     """Of the heads and of the end of training, on the same left-out images, where all folds were trained."""
 
 
-def is_cross_validated(data: RunData, recipe: Recipe, start: StartingModel) -> bool:
-    """Whether so few images were divided by chance, and the recipe may choose how long a run is."""
-    is_free = bool(recipe.fewest_steps) and "total_steps" not in recipe.asked_for and recipe.epochs is not None
+def has_free_length(recipe: Recipe) -> bool:
+    """Whether nobody asked for so many steps, epochs or evaluations."""
+    training = recipe.training
+    is_free = bool(recipe.fewest_steps) and "total_steps" not in recipe.asked_for
+    return is_free and training.evaluate_every is None and recipe.epochs is not None
+
+
+def are_few(data: RunData, recipe: Recipe) -> bool:
+    """Whether the images, which are not divided by the set itself, are so few that a part would decide by chance."""
     whole = undivided(data.splits)
-    return (
-        is_free
-        and whole is not None
-        and LEAST_IMAGES <= len(whole) <= recipe.few_images
-        and can_solve_head(start)
-    )
+    return whole is not None and LEAST_IMAGES <= len(whole) <= recipe.few_images
 
 
 def cross_validated_run(
@@ -120,7 +121,6 @@ def cross_validated_run(
     *,
     execution: Execution,
     output: RunOutput,
-    group: str | None = None,
     allow_changed_data: bool = False,
 ) -> TrainingResult:
     """Train the folds of `data`, in folders below the run's, and save the mean of their weights, or the closed form.
@@ -138,11 +138,13 @@ def cross_validated_run(
             if folder.is_run:
                 check_data(data, folder, allow_changed=allow_changed_data)
             else:
-                write_records(start, data, recipe, execution=execution, output=output, is_cross_validating=True)
+                write_records(
+                    start, data, recipe, execution=execution, output=output, is_cross_validating=True
+                )
                 save_model(start.model.cpu(), start, data, recipe, to=folder.closed_form)
 
         on_first_process(begin, processes)
-        folds = on_first_process(lambda: folds_of(data, recipe, group=group, workers=execution.workers), processes)
+        folds = on_first_process(lambda: folds_of(data, recipe, workers=execution.workers), processes)
         notice(
             f"Few images: {FOLDS} networks are trained, each without another third of the images, and their weights "
             "averaged"
@@ -214,10 +216,10 @@ def cross_validated_run(
     )
 
 
-def folds_of(data: RunData, recipe: Recipe, *, group: str | None, workers: int) -> list[Fold]:
+def folds_of(data: RunData, recipe: Recipe, *, workers: int) -> list[Fold]:
     """Divide the training images; near-duplicates and groups stay together."""
     with quiet():  # likely groups were reported when the data was opened
-        groups = merged([duplicate_groups(data.train), split_groups(data.train, group, workers=workers)])
+        groups = merged([duplicate_groups(data.train), split_groups(data.train, data.group, workers=workers)])
     number = fold_numbers(data.train, folds=FOLDS, seed=recipe.training.seed, groups=groups)
     return [(np.flatnonzero(number != fold), np.flatnonzero(number == fold)) for fold in range(FOLDS)]
 
@@ -340,7 +342,9 @@ def chosen(
     losses = {share: calibrated_loss(logits, targets) for share, logits in rows.items()}
     share = min(losses, key=lambda one: losses[one])
     # Without a gain the closed form is that of all images: its own left-out scores come from larger fits.
-    outputs, calibration = calibrated_rows(Outputs(rows=before.rows if share == 0 else rows[share], failures={}), targets)
+    outputs, calibration = calibrated_rows(
+        Outputs(rows=before.rows if share == 0 else rows[share], failures={}), targets
+    )
     model = with_weights(start.model.config, moved(first, results, share))
     divide_head(model, calibration.temperature)
     return Choice(
@@ -368,7 +372,9 @@ def moved(first: dict[str, Tensor], results: Sequence[FoldResult], share: float)
     weights = {}
     for name, value in first.items():
         changes = [result.last[name] - result.first[name] for result in results]
-        weights[name] = value + share * torch.stack(changes).mean(dim=0) if value.is_floating_point() else value
+        weights[name] = (
+            value + share * torch.stack(changes).mean(dim=0) if value.is_floating_point() else value
+        )
     return weights
 
 
@@ -386,7 +392,9 @@ def distances_of(
     labels = torch.from_numpy(first_labels(data.train).astype(np.int64))
     distances = torch.zeros(len(data.train), dtype=torch.float64)
     for (rest, fold), result in zip(folds, results, strict=True):
-        model = with_weights(start.model.config, between(result.first, result.last, share)).to(processes.device)
+        model = with_weights(start.model.config, between(result.first, result.last, share)).to(
+            processes.device
+        )
         with quiet():
             rows = run_model(
                 model, data.train, preprocess=start.preprocess, num_workers=execution.workers,

@@ -44,6 +44,8 @@ class RunData:
     """Fraction of the training images that was held out; None is the default, where there is no validation set."""
     exclude: Path | None = None
     """List of images that were excluded."""
+    group: str | None = None
+    """Column, regular expression or `burst`: images of one group stay on one side of the split."""
     skipped: tuple[str, ...] = ()
     """Names of the files that cannot be read."""
     issues: tuple[Issue, ...] = ()
@@ -162,6 +164,7 @@ def open_data(
         splits=splits,
         hold_out=options.hold_out,
         exclude=options.exclude,
+        group=options.group,
         skipped=bad,
         issues=() if report is None else report.issues[:MOST_ISSUES],
         contents={} if report is None else report.contents,

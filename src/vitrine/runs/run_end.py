@@ -48,7 +48,7 @@ class Finished:
     calibration: CalibrationFit | None = None
     accuracy: float | None = None
     share: float | None = None
-    """Of the trained weights in the saved ones: 0 is the closed form, 1 the end of training; None without a choice."""
+    """Of the trained weights in the saved ones, from 0 (the closed form) to 1; None without a choice."""
 
 
 def finish_model(
@@ -113,14 +113,15 @@ def chosen_place(
     processes: Processes,
     is_start: bool,
 ) -> Place:
-    """Choose between the closed form, the trained weights and those between them; `outputs` are of the best of two."""
+    """Choose on the line from the closed form to the trained weights; `outputs` are those of its better end."""
     prefix = recipe.objective.weights_prefix
     state = newest_state(folder.last_checkpoint if is_start else folder.best_checkpoint)
     assert state is not None
+    last = without_prefix(weights_of(state), prefix)
+    known = {0.0 if is_start else 1.0: outputs}
     return best_place(
-        saved_weights(folder.closed_form), without_prefix(weights_of(state), prefix), {0.0 if is_start else 1.0: outputs},
-        config=start.model.config, source=validation.source, preprocess=start.preprocess,
-        workers=execution.workers, processes=processes,
+        saved_weights(folder.closed_form), last, known, config=start.model.config, source=validation.source,
+        preprocess=start.preprocess, workers=execution.workers, processes=processes,
     )  # fmt: skip
 
 

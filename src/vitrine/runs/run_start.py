@@ -73,9 +73,7 @@ def restarted_run(named: Path | None, *, processes: Processes) -> RunFolder | No
     def find() -> RunFolder | None:
         runs = [RunFolder(named)] if named is not None else runs_in(Path("runs"))
         ours = [run for run in runs if is_restarted(run)]
-        return next(
-            (run for run in ours if has_attempts(run) or newest_state(run.last_checkpoint)), None
-        )
+        return next((run for run in ours if has_attempts(run) or newest_state(run.last_checkpoint)), None)
 
     return on_first_process(find, processes)
 
@@ -117,6 +115,7 @@ def write_records(
             weights_prefix=recipe.objective.weights_prefix,
             hold_out=data.hold_out,
             exclude=None if data.exclude is None else str(data.exclude.absolute()),
+            group=data.group,
             shard=execution.shard,
             trains_on_all=data.trains_on_all,
             is_sweeping=is_sweeping,

@@ -70,12 +70,9 @@ def store_trust(
         logits, held_out_rows, own = measured(loaded, val, device=device, workers=workers)
         if not val.is_multi_label:
             scores = held_out_scores(logits.softmax(dim=1), own)
-    trust = Trust(
-        familiarity=fit_familiarity(
-            rows, labels, held_out=held_out_rows, distances=None if left_out is None else left_out.distances, seed=seed
-        ),
-        held_out=scores,
-    )  # fmt: skip
+    distances = None if left_out is None else left_out.distances
+    familiarity = fit_familiarity(rows, labels, held_out=held_out_rows, distances=distances, seed=seed)
+    trust = Trust(familiarity=familiarity, held_out=scores)
     if this_rank()[0] == 0:
         write_trust(model, trust)
     return trust
