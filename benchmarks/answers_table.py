@@ -113,7 +113,7 @@ def listed(data: Path) -> tuple[dict[str, list[Path]], dict[str, list[Path]]]:
         folders = [
             sorted(path for path in (data / split).iterdir() if path.is_dir()) for split in ("train", "test")
         ]
-        train, test = ({folder.name: sorted(folder.glob("*.jpg")) for folder in each} for each in folders)
+        train, test = ({folder.name: sorted(folder.iterdir()) for folder in each} for each in folders)
         return train, test
     both = []
     for file in ("trainval.txt", "test.txt"):

@@ -45,6 +45,9 @@ class Record:
     """Of a trained model: `accuracy`, its 95 % `interval`, and the `num_images` that were held out to measure it."""
     calibration: Mapping[str, Any] | None = None
     """Temperature that the head was divided by, and the calibration error before and after on held-out images."""
+    number: Mapping[str, Any] | None = None
+    """Of a model whose one output is a number: its `name`, and on left-out images `mean_absolute_error`, `r2`,
+    `num_images` and `half_width`, half of the 95 % interval of a prediction."""
     layout: str = "Vitrine"
     """Where the weights came from first."""
     version: str = __version__
@@ -69,6 +72,7 @@ class Record:
             "recipe": dict(self.recipe) if self.recipe else None,
             **({"measured": dict(self.measured)} if self.measured else {}),
             **({"calibration": dict(self.calibration)} if self.calibration else {}),
+            **({"number": dict(self.number)} if self.number else {}),
             "checksums": {name: dict(sums) for name, sums in self.checksums.items()},
         }
 
@@ -92,6 +96,7 @@ class Record:
                 recipe=values.get("recipe"),
                 measured=values.get("measured"),
                 calibration=values.get("calibration"),
+                number=values.get("number"),
                 layout=str(values.get("layout", "Vitrine")),
                 version=str(values.get("version", "")),
                 checksums=values.get("checksums") or {},

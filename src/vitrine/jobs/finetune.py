@@ -13,8 +13,9 @@ from vitrine.runs.cross_validation import are_few, cross_validated_run, has_free
 from vitrine.runs.fast_run import fast_run
 from vitrine.runs.growing import grow_run, open_growing
 from vitrine.runs.label_recipe import for_labels_of
+from vitrine.runs.number_run import number_run
 from vitrine.runs.records import Execution, RunOutput, StartingModel, TrainingResult
-from vitrine.runs.run_data import DataOptions, RunData, open_data, with_held_out
+from vitrine.runs.run_data import DataOptions, RunData, open_data, undivided, with_held_out
 from vitrine.runs.run_start import create_run_folder, removed_on_failure, restarted_run
 from vitrine.runs.solved_head import can_solve_head, with_solved_head
 from vitrine.runs.starting_model import (
@@ -56,15 +57,15 @@ def finetune_model(
     """Fine-tune a model on `data`, at one learning rate or at the best of a sweep."""
     chosen = frozen(labels_recipe(recipe, options), probe=probe, freeze=freeze)
     fast = fast or keep_classes
-    if fast:
-        if sweep or probe or freeze is not None:
-            raise ConfigError("does not go with sweep, probe or freeze: nothing is trained", option="fast")
-        if data_options.hold_out is None:  # images left out in turn are scored, so none must be held out
-            data_options = dataclasses.replace(data_options, hold_out=0.0, allow_one_class=keep_classes)
+    if fast and (sweep or probe or freeze is not None):
+        raise ConfigError("does not go with sweep, probe or freeze: nothing is trained", option="fast")
+    if fast and data_options.hold_out is None:  # images left out in turn are scored, so none must be held out
+        data_options = dataclasses.replace(data_options, hold_out=0.0, allow_one_class=keep_classes)
     if model is None:
         model = chosen.model if chosen.model is not None and is_file(recipe) else BOX
     model = resolve_latest(model)
     require_free_options(options.get("settings", ()))
+    data_options = dataclasses.replace(data_options, allow_numbers=True)
     require_sinks(tensorboard=tensorboard, wandb=wandb)
     with joined_processes(execution.device) as processes:
         lost = restarted_run(out, processes=processes)
@@ -76,10 +77,16 @@ def finetune_model(
                 data, data_options, folder=folder, seed=chosen.training.seed, workers=execution.workers,
                 processes=processes,
             )  # fmt: skip
+            output = RunOutput(folder=folder, verb="finetune", tensorboard=tensorboard, wandb=wandb)
+            if opened.train.is_numeric:
+                require_plain(data, sweep=sweep, keep_classes=keep_classes, probe=probe or freeze is not None)
+                whole = opened if data_options.hold_out else all_images(opened)
+                start = pretrained_model(model, chosen, num_classes=1)
+                chosen = dataclasses.replace(chosen, model=model)
+                return number_run(start, whole, chosen, execution=execution, output=output)
             chosen = dataclasses.replace(
                 for_labels_of(opened, chosen.with_steps_for(len(opened.train))), model=model
             )
-            output = RunOutput(folder=folder, verb="finetune", tensorboard=tensorboard, wandb=wandb)
             if keep_classes:
                 return grow_run(*open_growing(model), opened, chosen, execution=execution, output=output)
             if fast:
@@ -100,6 +107,20 @@ def finetune_model(
                 return cross_validated_run(start, solved, opened, chosen, execution=execution, output=output)
             train = sweep_run if sweep else train_run
             return train(start, opened, chosen, execution=execution, output=output)
+
+
+def require_plain(data: str, *, sweep: bool, keep_classes: bool, probe: bool) -> None:
+    """Refuse options that are about classes or training, for numbers, which are fitted in closed form."""
+    for name, value in (("sweep", sweep), ("keep_classes", keep_classes), ("probe", probe)):
+        if value:
+            raise ConfigError(
+                f"does not go with the numbers of {data}, which are fitted in closed form", option=name
+            )
+
+
+def all_images(data: RunData) -> RunData:
+    """Return the data without a part that was held out of its training images."""
+    return data if undivided(data.splits) is None else with_held_out(data)
 
 
 def prepared(

@@ -12,7 +12,7 @@ import copy
 import dataclasses
 import functools
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -254,13 +254,18 @@ def trained_folds(
         )  # fmt: skip
         results.append(result)
         losses = {share: calibrated_loss(logits, targets[fold]) for share, logits in result.logits.items()}
-        if number == 0 and min(losses, key=lambda share: losses[share]) == 0:
+        if number == 0 and not is_gain(losses):
             notice(
                 f"Stopped after the first of {len(folds)} networks: training brings nothing over the closed form "
                 f"(log loss {losses[0.0]:.3f} before, {losses[LAST_SHARE]:.3f} after)"
             )
             break
     return results
+
+
+def is_gain(losses: Mapping[float, float]) -> bool:
+    """Whether training, or a share of it, has a lower log loss than the closed form."""
+    return min(losses.values()) < losses[0.0]
 
 
 def trained_fold(

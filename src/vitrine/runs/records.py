@@ -8,6 +8,7 @@ from typing import Any, Self
 
 from vitrine.data.preparing.preprocess import Preprocess
 from vitrine.evaluation.metrics import Interval, wilson_interval
+from vitrine.evaluation.number_scores import NumberFigures
 from vitrine.evaluation.scoring import ClassMeasure, Mistake
 from vitrine.models import Model
 from vitrine.objectives.teacher import Teacher
@@ -142,6 +143,8 @@ class TrainingResult(Result):
     """Of training, evaluations included."""
     calibration: Mapping[str, Any] | None = None
     """Temperature, number of images it was fitted on, expected calibration error before and after."""
+    number: NumberFigures | None = None
+    """Errors of a model of numbers; it has no accuracy."""
     macro_accuracy: float | None = None
     """Mean over the classes, where they are uneven."""
     evaluation: Mapping[str, float] = field(default_factory=dict)
