@@ -31,6 +31,8 @@ from vitrine.data.sources.opening import open_source
 
 CPU_BATCH, CUDA_BATCH = 64, 256
 AREA = (0.05, 1.0)
+# The resolution of the clock of processor time, in seconds: a toy run may take less.
+TICK = 0.01
 
 
 def main() -> None:
@@ -166,7 +168,9 @@ def on_cpu(root: Path, options: argparse.Namespace) -> dict[str, Any]:
         for name, found in rates.items():
             # Compared by round: other load slows all of them alike.
             ratio = statistics.median(a / b for a, b in zip(rates["vitrine"], found, strict=True))
-            saved = statistics.median(b / a for a, b in zip(costs["vitrine"], costs[name], strict=True))
+            saved = statistics.median(
+                b / max(a, TICK) for a, b in zip(costs["vitrine"], costs[name], strict=True)
+            )
             times = (
                 f"; ours: {ratio:.2f} times the rate, {saved:.2f} times less CPU" if name != "vitrine" else ""
             )

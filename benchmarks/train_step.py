@@ -22,7 +22,7 @@ import torch
 from torch import nn
 
 from vitrine.checkpoints.libraries import import_installed
-from vitrine.checkpoints.sidecars import timm_model
+from vitrine.checkpoints.library_settings import timm_model
 from vitrine.models import configure, create_model
 from vitrine.models.cost import TRAINING_FLOPS_PER_MAC, cost_of
 from vitrine.models.dropout import image_keys

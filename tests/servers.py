@@ -31,20 +31,22 @@ CLASSES = ("cat", "dog", "owl", "fox", "newt", "hare")
 SIZE = 32
 
 
-def small_vit(*, seed: int = 0, num_classes: int | None = len(CLASSES), **options: object) -> torch.nn.Module:
+def small_vit(
+    *, seed: int = 0, num_classes: int | None = len(CLASSES), size: int = SIZE, **options: object
+) -> torch.nn.Module:
     """Make a ViT of two layers and two heads on 4 x 4 patches whose answers differ from picture to picture."""
     torch.manual_seed(seed)
-    shape = {"width": 32, "depth": 2, "num_heads": 2, "mlp_width": 48, "patch_size": 8}
-    model = create_model("ViT", image_size=SIZE, num_classes=num_classes, **(shape | options))  # type: ignore[arg-type]
+    shape = {"width": 32, "depth": 2, "num_heads": 2, "mlp_width": 48, "patch_size": size // 4}
+    model = create_model("ViT", image_size=size, num_classes=num_classes, **(shape | options))  # type: ignore[arg-type]
     if num_classes:
         torch.nn.init.normal_(model.head.weight)
     return model.eval()
 
 
-def saved_vit(folder: Path, *, seed: int = 0, rule: str = "shorter") -> Path:
+def saved_vit(folder: Path, *, seed: int = 0, rule: str = "shorter", size: int = SIZE) -> Path:
     """Save one with names for its classes."""
-    preprocess = Preprocess(size=(SIZE, SIZE), rule=rule, crop_fraction=0.875, interpolation="bicubic")  # type: ignore[arg-type]
-    vitrine.save(small_vit(seed=seed), folder, preprocess=preprocess, classes=CLASSES)  # type: ignore[arg-type]
+    preprocess = Preprocess(size=(size, size), rule=rule, crop_fraction=0.875, interpolation="bicubic")  # type: ignore[arg-type]
+    vitrine.save(small_vit(seed=seed, size=size), folder, preprocess=preprocess, classes=CLASSES)  # type: ignore[arg-type]
     return folder
 
 

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from vitrine.commands.fewshot import fewshot as fewshot
     from vitrine.commands.finetune import finetune as finetune
     from vitrine.commands.inspect import inspect as inspect
+    from vitrine.commands.merge import merge as merge
     from vitrine.commands.models import list_models as list_models
     from vitrine.commands.plan import plan as plan
     from vitrine.commands.predict import predict as predict
@@ -65,6 +66,7 @@ _HOME = {
     "list_models": "vitrine.commands.models",
     "list_recipes": "vitrine.commands.recipes",
     "load": "vitrine.checkpoints",
+    "merge": "vitrine.commands.merge",
     "plan": "vitrine.commands.plan",
     "predict": "vitrine.commands.predict",
     "pretrain": "vitrine.commands.pretrain",

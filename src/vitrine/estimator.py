@@ -22,7 +22,7 @@ from vitrine.evaluation.closed_form import ClosedForm, fit_closed_form
 from vitrine.evaluation.familiarity import fit_familiarity
 from vitrine.evaluation.prediction_sets import held_out_scores, prediction_sets
 from vitrine.evaluation.trust import Trust
-from vitrine.picture_estimator import PictureEstimator
+from vitrine.picture_estimator import PictureEstimator, picture_tags, scikit_learn
 from vitrine.recipes.options import chosen_recipe
 from vitrine.runs.records import Execution, RunOutput
 from vitrine.runs.run_data import RunData
@@ -148,15 +148,8 @@ class VitClassifier(PictureEstimator):
 
     def __sklearn_tags__(self) -> Any:
         """Describe the estimator to scikit-learn (1.6 and later): a classifier of pictures, not of rows."""
-        from sklearn.utils import ClassifierTags, InputTags, Tags, TargetTags, TransformerTags  # noqa: PLC0415 (an extra)
-
-        return Tags(
-            estimator_type="classifier",
-            target_tags=TargetTags(required=True),
-            classifier_tags=ClassifierTags(),
-            transformer_tags=TransformerTags(preserves_dtype=[]),
-            regressor_tags=None,
-            input_tags=InputTags(two_d_array=False, string=True),
+        return picture_tags(
+            "classifier", classifier_tags=scikit_learn().utils.ClassifierTags(), regressor_tags=None
         )
 
     def __sklearn_is_fitted__(self) -> bool:
@@ -270,8 +263,5 @@ def weights_of(sample_weight: Iterable[float] | None, labels: NDArray[Any]) -> N
 
 
 def _conversion_warning() -> type[Warning]:
-    try:
-        from sklearn.exceptions import DataConversionWarning  # noqa: PLC0415 (an extra)
-    except ImportError:
-        return UserWarning
-    return DataConversionWarning
+    sklearn = scikit_learn()
+    return UserWarning if sklearn is None else sklearn.exceptions.DataConversionWarning

@@ -86,8 +86,27 @@ class PictureEstimator:
 
 def _not_fitted(sentence: str) -> Exception:
     """Build the error that scikit-learn knows, where it is installed; it is a `ConfigError` too."""
+    sklearn = scikit_learn()
+    known = AttributeError if sklearn is None else sklearn.exceptions.NotFittedError
+    return type("NotFittedError", (ConfigError, known), {})(sentence)
+
+
+def scikit_learn() -> Any:
+    """Import scikit-learn; None where it is not installed, since the estimators work without it."""
     try:
-        from sklearn.exceptions import NotFittedError as Known  # noqa: PLC0415 (an extra)
+        import sklearn.utils  # noqa: PLC0415 (an extra)
     except ImportError:
-        Known = AttributeError
-    return type("NotFittedError", (ConfigError, Known), {})(sentence)
+        return None
+    return sklearn
+
+
+def picture_tags(kind: str, **tags: Any) -> Any:
+    """Describe an estimator of pictures to scikit-learn (1.6 and later)."""
+    utils = scikit_learn().utils
+    return utils.Tags(
+        estimator_type=kind,
+        target_tags=utils.TargetTags(required=True),
+        transformer_tags=utils.TransformerTags(preserves_dtype=[]),
+        input_tags=utils.InputTags(two_d_array=False, string=True),
+        **tags,
+    )

@@ -12,7 +12,7 @@ from vitrine.data.decoding.picture_input import Picture
 from vitrine.data.sources.in_memory import as_picture_list
 from vitrine.errors import DataError
 from vitrine.evaluation.number_line import NumberLine, fit_number_line
-from vitrine.picture_estimator import PictureEstimator
+from vitrine.picture_estimator import PictureEstimator, picture_tags, scikit_learn
 
 
 class VitRegressor(PictureEstimator):
@@ -72,15 +72,8 @@ class VitRegressor(PictureEstimator):
 
     def __sklearn_tags__(self) -> Any:
         """Describe the estimator to scikit-learn (1.6 and later): a regressor of pictures, not of rows."""
-        from sklearn.utils import InputTags, RegressorTags, Tags, TargetTags, TransformerTags  # noqa: PLC0415 (an extra)
-
-        return Tags(
-            estimator_type="regressor",
-            target_tags=TargetTags(required=True),
-            classifier_tags=None,
-            transformer_tags=TransformerTags(preserves_dtype=[]),
-            regressor_tags=RegressorTags(),
-            input_tags=InputTags(two_d_array=False, string=True),
+        return picture_tags(
+            "regressor", classifier_tags=None, regressor_tags=scikit_learn().utils.RegressorTags()
         )
 
 

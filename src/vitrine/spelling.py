@@ -3,6 +3,7 @@
 import difflib
 import math
 import re
+import unicodedata
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 # Escape sequences, line breaks and marks that reverse the direction of text: a name that holds them could move the
@@ -35,6 +36,20 @@ def near_match(name: str, known: Collection[str]) -> str | None:
     return lower[matches[0]] if matches else None
 
 
+def width_of(text: str) -> int:
+    """Count the columns of a text: wide letters, as in Chinese and emoji, take two, combining marks none."""
+    return sum(
+        0 if unicodedata.combining(one) else 1 + (unicodedata.east_asian_width(one) in "WF") for one in text
+    )
+
+
+def cut_to(text: str, most: int) -> str:
+    """Return the beginning of a text that takes at most so many columns."""
+    while width_of(text) > most:
+        text = text[:-1]
+    return text
+
+
 def counted(number: int, noun: str) -> str:
     """Return `1 file`, `2 files`, `1,000 files`."""
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
@@ -54,10 +69,10 @@ def with_name(reason: str, name: str) -> str:
     return reason if name in reason else f"{name}: {reason}"
 
 
-def with_first(unreadable: Mapping[str, str], noun: str) -> str:
-    """Count what cannot be read, and say of the first why."""
+def with_first(unreadable: Mapping[str, str], noun: str, *, count: int | None = None) -> str:
+    """Count what cannot be read (`count` where only a few are listed), and say of the first why."""
     name, why = next(iter(unreadable.items()))
-    return f"{counted(len(unreadable), noun)}; the first: {with_name(why, name)}"
+    return f"{counted(len(unreadable) if count is None else count, noun)}; the first: {with_name(why, name)}"
 
 
 def some_of(names: Sequence[str], *, most: int = 5) -> str:

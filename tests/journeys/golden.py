@@ -24,6 +24,7 @@ def normalised(text: str, work: Path) -> str:
     kept = [line for line in lines if not PROGRESS.match(line) and not line.startswith(OF_THIS_MACHINE)]
     text = "\n".join(kept).replace("█", "")
     text = re.sub(r"\d+(,\d{3})*(\.\d+)*(e[-+]?\d+)?", "0", text.replace("+cpu", ""))
+    text = re.sub(r"\b[bf][fp]0\b", "fp0", text)  # `auto` is bf16 where the processor has it
     text = re.sub(r"\b0 (s|min|h|days|years|hours)\b", "0 s", text)
     text = re.sub(r"0 (class(?=es)|\w+(?=s\b))e?s\b", r"0 \1", text)  # one image or several
     return re.sub(r"(?<=\S) +", " ", text).replace(" \n", "\n").strip() + "\n"

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import torch
 from boxes import untrained_box
+from offline_page import require_onnxruntime_web
 from pictures import class_folders, photo, save
 from PIL import Image
 
@@ -29,6 +30,7 @@ TOY_RUNS = [
     ("answers.py", "{folders} --models {model} --shots 3 --draws 1 --tail 2 --grow 0.5 --finetune --steps 2 "
      "--workers 0"),
     ("answers_table.py", "pack {folders} --out {out}/packs --jobs 1"),
+    ("batch.py", "rate --count 12 --side 40 --model ViT-Ti/16 --size 32 --rounds 1 --compare 4 --device cpu"),
     ("box_transfer.py", "{pets} --arms box,features --shots 4 --epochs 1 --batch-size 4 --size 32 --test 4"),
     ("checkpoints.py", "load --model ViT-Ti/16 --repeat 1"),
     ("cpu.py", "train --depth 1 --batch-size 1 --rounds 1"),
@@ -46,11 +48,14 @@ TOY_RUNS = [
      "--precisions fp32,bf16 --smoothed 1"),
     ("masked.py", "--model ViT-Ti/16 --size 32 --batch-size 1 --rounds 1"),
     ("none_of_these.py", "{features} --others far={far} --leave-out 1 --draws 2 --out {out}/areas.json"),
+    ("offline_page.py", "{model} --count 2 --answers 1"),
     ("pictures.py", "{demo} {out}"),
     ("run_curves.py", "{demo}/run --out {out}/curves.svg"),
     ("self_supervision.py", "--data {cifar} --out {out} --device cpu --tiny --seeds 1 --jobs 0 --pretrain-epochs 1 "
      "--tune-epochs 1 --methods scratch;dino"),
     ("serve.py", "latency {model} --count 10"),
+    ("small_sets.py", "{folders} --classes 2 --shots 3 --steps 0,2 --draws 1 --test 2 --model {model} --device cpu "
+     "--workers 0 --out {out}/small.jsonl"),
     ("trust.py", "coverage {features} --draws 2"),
     ("trust.py", "labels {features} --draws 2"),
     ("trust.py", "suggest {features} --count 4 --rounds 1 --draws 2"),
@@ -200,8 +205,10 @@ def test_the_benchmark_runs_at_toy_size(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
     name, words = toy
-    if name == "pictures.py" and not CHROMIUM.exists():
+    if name in ("pictures.py", "offline_page.py") and not CHROMIUM.exists():
         pytest.skip("no chromium to photograph pages with")
+    if name == "offline_page.py":
+        require_onnxruntime_web()
     arguments = words.format(**desk, out=tmp_path / "out").split()
     (tmp_path / "out").mkdir()
     monkeypatch.chdir(tmp_path)

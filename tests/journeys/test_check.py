@@ -153,6 +153,16 @@ def test_loose_images_are_checked_without_labels(vitrine, tmp_path):
     assert "4 images" in out and "1 near duplicate" in out
 
 
+def test_loose_images_with_a_table_beside_them_are_checked_with_its_labels(vitrine, tmp_path):
+    names = [save(tmp_path / "loose" / f"{seed}.png", photo(seed)).name for seed in range(4)]
+    rows = "".join(f"{name};{'ab'[number % 2]}\n" for number, name in enumerate(names))
+    table = tmp_path / "loose" / "labels.csv"
+    table.write_text("filename;category\n" + rows)
+    code, out, err = vitrine("check", tmp_path / "loose", "--out", tmp_path / "out")
+    assert code == 0 and f"Labels are read from {table}" in err
+    assert ["a", "2"] in [line.split() for line in out.splitlines()] and "not an image" not in out
+
+
 def test_json_holds_the_same_for_machines(vitrine, photos, tmp_path):
     (photos / "cat" / "zero.png").write_bytes(b"")
     code, out, _ = vitrine("check", photos, "--json", "--strict", "--out", tmp_path / "out")

@@ -9,6 +9,7 @@ import time
 import pytest
 import torch
 from axe_playwright_python.sync_playwright import Axe
+from browsers import needs_browser, open_browser, until
 from journeys.web import ask
 from pictures import photo
 from servers import CLASSES, encoded, jpeg, saved_vit, serving, small_vit
@@ -19,23 +20,13 @@ from vitrine.serving.fewshot_classifier import with_classifier
 from vitrine.serving.live_run import LiveRun
 from vitrine.serving.predictor import Predictor
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-pytestmark = pytest.mark.skipif(
-    CHROMIUM is None, reason="no browser to drive the page with: apt-get install chromium"
-)
+pytestmark = needs_browser
 
 
 @pytest.fixture(scope="module")
 def browser():
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as play:
-        opened = play.chromium.launch(
-            executable_path=CHROMIUM,
-            args=["--no-sandbox", "--use-fake-device-for-media-stream", "--use-fake-ui-for-media-stream"],
-        )
+    with open_browser() as opened:
         yield opened
-        opened.close()
 
 
 @pytest.fixture(scope="module")
@@ -100,14 +91,6 @@ def choose(page, button, *data):
     with page.expect_file_chooser() as chooser:
         page.locator(button).first.click()
     chooser.value.set_files([file(each, f"{number}.jpg") for number, each in enumerate(data)])
-
-
-def until(page, expression, *, seconds=15):
-    """Wait until an expression holds; Playwright's own way is forbidden by the page's security policy."""
-    end = time.monotonic() + seconds
-    while not page.evaluate(expression):
-        assert time.monotonic() < end, expression
-        page.wait_for_timeout(20)
 
 
 def shown(page):

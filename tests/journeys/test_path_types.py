@@ -57,6 +57,7 @@ CALLS: dict[str, Callable[[Any, Path, Path], object]] = {
     "suggest": lambda kind, work, out: vitrine.suggest(
         kind(work / "model"), [kind(work / "photos")], count=2, out=kind(out), **ON_CPU
     ),
+    "merge": lambda kind, work, out: vitrine.merge(kind(in_parts(work, out))),
     "embed": lambda kind, work, out: vitrine.embed(
         kind(work / "model"), [kind(work / "photos")], out=kind(out.with_suffix(".npy")), **ON_CPU
     ),
@@ -90,6 +91,11 @@ REFUSED: dict[str, Callable[[Any, Path, Path], object]] = {
     "serve": lambda kind, work, out: vitrine.serve(kind(out / "gone"), port=0, device="cpu"),
 }
 WITHOUT_PATHS = {"models", "recipes", "plan"}
+
+
+def in_parts(work: Path, out: Path) -> Path:
+    vitrine.embed(work / "model", work / "photos", out=out, device="cpu", workers=0)
+    return out
 
 
 def trained(work: Path, out: Path) -> Path:

@@ -8,7 +8,6 @@ import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -149,8 +148,8 @@ def test_sixty_four_clients_at_once_each_get_their_own_answer(server, predictor)
     for reply, logits in zip(replies, expected, strict=True):
         torch.testing.assert_close(logits_of(reply), logits, rtol=0, atol=TOLERANCE)
     metrics = server.service.metrics
-    alone = metrics.value("vitrine_batch_size_bucket", task="logits", le="1.0")
-    number = metrics.value("vitrine_batch_size_count", task="logits")
+    alone = metrics.value("vitrine_batch_size_bucket", task="scores", le="1.0")
+    number = metrics.value("vitrine_batch_size_count", task="scores")
     assert alone < number, "no two of them were computed together"
 
 
@@ -477,25 +476,14 @@ def test_metrics_count_what_was_answered(server):
 
     good = 'vitrine_requests_total{path="/predict",status="200"}'
     bad = 'vitrine_requests_total{path="/predict",status="415"}'
-    before = number(good), number(bad), number('vitrine_pictures_total{task="logits"}')
+    before = number(good), number(bad), number('vitrine_pictures_total{task="scores"}')
     ask(server.port, "/predict", jpeg())
     ask(server.port, "/predict", b"hello")
     ask(server.port, "/any/place/at/all")
-    after = number(good), number(bad), number('vitrine_pictures_total{task="logits"}')
+    after = number(good), number(bad), number('vitrine_pictures_total{task="scores"}')
     assert [late - early for early, late in zip(before, after, strict=True)] == [1, 1, 1]
     assert number("vitrine_requests_inside") == 0
     assert "/any/place" not in ask(server.port, "/metrics").body.decode()
-
-
-def test_page_and_docs_load_nothing_from_elsewhere():
-    folder = Path(library.__file__).parent / "serving" / "page"
-    for path in folder.iterdir():
-        text = path.read_text(encoding="utf-8").replace("http://www.w3.org/2000/svg", "")
-        assert not re.search(r"https?://|//[a-z]+\.|@import|\bcdn\b", text), path.name
-        for name in re.findall(r'(?:src|href)="(/page/[^"]+)"', text) + re.findall(
-            r'from "\./([^"]+)"', text
-        ):
-            assert (folder / Path(name).name).exists(), (path.name, name)
 
 
 def test_the_page_is_sent_once_and_then_only_if_it_changed(server):

@@ -205,7 +205,7 @@ def test_a_study_from_outside_runs_by_its_name(tmp_path: Path, monkeypatch: pyte
 def test_the_list_says_claim_runs_and_cost_of_every_study_and_reads_no_data() -> None:
     found = inside("study", "list", "--scale", "paper", "--rate", "700", "--jobs", "1", "--json")
     answer = json.loads(found.stdout)
-    assert len(answer["lines"]) == 11
+    assert len(answer["lines"]) == len(STUDIES)
     assert all(line["runs"] and line["claim"] and line["estimated_seconds"] > 0 for line in answer["lines"])
     shown = inside("study", "list", "--rate", "700").stdout
     assert "positions (appendix D.4, Table 8, Fig. 10)" in shown

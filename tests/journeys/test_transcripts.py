@@ -32,6 +32,7 @@ CALLS: dict[str, tuple[str, ...]] = {
     "evaluate": ("model", "photos", "--out", "scores", *CPU),
     "predict": ("model", "photos/cat/0.png", *CPU),
     "suggest": ("model", "photos", "--count", "1", "--out", "suggested", *CPU),
+    "merge": ("parts",),
     "embed": ("model", "photos", "--out", "features.npy", *CPU),
     "fewshot": ("model", "photos", "--shots", "1,2", "--no-cache", *CPU),
     "inspect": ("model", "photos", "--show", "1", "--out", "inspected", *CPU),
@@ -65,6 +66,7 @@ def work(tmp_path_factory: pytest.TempPathFactory) -> Path:
         work / "photos", model=work / "model", steps=2, batch_size=4, out=work / "trained", device="cpu"
     )
     untrained_box(work / "box", image_size=32, num_classes=7)
+    vitrine.embed(work / "model", work / "photos", out=work / "parts", part_size=4, device="cpu")
     return work
 
 

@@ -15,6 +15,7 @@ from vitrine.checkpoints.converting import convert
 from vitrine.errors import CheckpointError
 from vitrine.models import Model, build, configure, create_model
 from vitrine.models.cost import cost_of
+from vitrine.models.pyramid import PatchEmbedding
 
 # Parameters, and multiply-adds in millions at 224 pixels, as the official code has them.
 PUBLISHED = {
@@ -241,3 +242,20 @@ def test_a_file_whose_widths_fit_no_published_heads_asks_for_them(tmp_path: Path
     assert loaded.model.config.num_heads == (1, 2, 4, 8)  # type: ignore[attr-defined]
     with pytest.raises(CheckpointError):
         vitrine.load(tmp_path / "bare.safetensors", options={"num_hats": 3})
+
+
+def test_the_gradient_of_an_embedding_of_one_cell_is_right_in_bf16() -> None:
+    torch.manual_seed(0)
+    embedding = PatchEmbedding(16, 24, kernel_size=3, stride=2, padding=1)
+    maps = torch.randn(32, 16, 1, 1)
+    gradients = []
+    for enabled in (True, False):
+        with torch.autocast("cpu", torch.bfloat16, enabled=enabled):
+            tokens, grid = embedding(maps)
+        embedding.zero_grad()
+        (tokens.float() ** 3).mean().backward()
+        assert grid == (1, 1) and embedding.projection.weight.grad is not None
+        gradients.append(embedding.projection.weight.grad.clone())
+    # bf16 has 8 bits: products of two rounded numbers are right to about a percent.
+    assert (gradients[0] - gradients[1]).norm() < 0.02 * gradients[1].norm()
+    torch.testing.assert_close(tokens, embedding.norm(embedding.projection(maps).flatten(2).transpose(1, 2)))

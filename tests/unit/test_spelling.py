@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vitrine.spelling import UNSAFE, counted, duration, printable, with_name
+from vitrine.spelling import UNSAFE, counted, cut_to, duration, printable, width_of, with_name
 
 
 def test_one_thing_is_no_several_things() -> None:
@@ -44,3 +44,8 @@ def test_a_file_is_named_once() -> None:
 )  # fmt: skip
 def test_a_time_is_said_in_the_unit_that_fits_it(seconds: float, words: str) -> None:
     assert duration(seconds) == words
+
+
+def test_wide_letters_take_two_columns_and_marks_none() -> None:
+    assert [width_of(text) for text in ("cat", "猫", "🐈 cat", "e\u0301")] == [3, 2, 6, 1]
+    assert cut_to("阿比西尼亚猫", 7) == "阿比西" and cut_to("cat", 7) == "cat"

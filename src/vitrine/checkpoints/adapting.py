@@ -17,6 +17,7 @@ from vitrine.checkpoints.weights import ChangedWeights, Weights
 from vitrine.errors import ConfigError
 from vitrine.models import ModelConfig, ViTConfig
 from vitrine.models.config import head_width, require_tiling, shown
+from vitrine.models.dense.config import DenseConfig
 from vitrine.models.families import family_of
 from vitrine.models.positions import Learned1D, Learned2D, SinCos2D, position_tables, resample_grid
 from vitrine.models.stem_configs import HMlpStemConfig, ResNetStemConfig, StemConfig
@@ -61,8 +62,11 @@ def at_image_size(weights: Weights, image_size: tuple[int, int]) -> Changed:
 def at_size_of_family(weights: Weights, image_size: tuple[int, int]) -> Changed:
     """Change a model as its family says: nothing but the config, or tensors by name."""
     config = weights.config
-    changed = dataclasses.replace(config, image_size=image_size)
-    resample = family_of(config).resample
+    family = family_of(config)
+    resized, resample = family.resized, family.resample
+    changed = (
+        dataclasses.replace(config, image_size=image_size) if resized is None else resized(config, image_size)
+    )
     makers = (
         {}
         if resample is None
@@ -111,6 +115,11 @@ def stem_kernel(stem: StemConfig) -> str:
 def with_num_classes(weights: Weights, num_classes: int | None) -> Changed:
     """Replace the head and its hidden layer by a new head of zeros; None removes the head."""
     config = weights.config
+    if isinstance(config, DenseConfig):
+        raise ConfigError(
+            "the classes of a model that answers for every pixel are fixed; fine-tune it on masks of others",
+            option="num_classes",
+        )
     dtype = next(iter(weights.index.values())).dtype
     options: dict[str, Any] = {"num_classes": num_classes}
     dropped = ""

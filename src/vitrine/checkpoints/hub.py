@@ -20,12 +20,12 @@ SMALL_FILES = ("config.json", "preprocessor_config.json", TRUST_FILE)
 def fetch(repository: str, *, revision: str | None = None) -> Path:
     """Download the weights of a repository into the cache; return the folder of that snapshot."""
     try:
-        import huggingface_hub  # noqa: PLC0415 (an extra)
-        from huggingface_hub import errors  # noqa: PLC0415 (an extra)
+        import huggingface_hub.errors  # noqa: PLC0415 (an extra)
     except ImportError:
         raise MissingExtraError(
             "huggingface-hub", extra="hub", purpose=f"loading {repository} from the hub"
         ) from None
+    errors = huggingface_hub.errors
 
     def get(name: str) -> Path | None:
         try:
@@ -38,12 +38,18 @@ def fetch(repository: str, *, revision: str | None = None) -> Path:
                     library_name="vitrine",
                     local_files_only=is_offline(),
                 )
+        except errors.LocalEntryNotFoundError:
+            # A lost network raises this too; huggingface-hub has searched its cache by then.
+            if is_known_to_lack(huggingface_hub, repository, name, revision=revision):
+                return None
+            raise unreachable(repository, name) from None
         except errors.EntryNotFoundError:
             return None
         return Path(path)
 
     with quiet_retries(repository):
-        for name in SMALL_FILES:
+        # Offline, those of the snapshot lie beside its weights; which of them exist cannot be asked.
+        for name in () if is_offline() else SMALL_FILES:
             get(name)
         for name in WEIGHT_FILES:
             weights = get(name)
@@ -54,16 +60,24 @@ def fetch(repository: str, *, revision: str | None = None) -> Path:
     raise CheckpointError(f"{repository} on the hub holds no weights: there is no {', '.join(WEIGHT_FILES)}")
 
 
+def is_known_to_lack(
+    huggingface_hub: ModuleType, repository: str, name: str, *, revision: str | None
+) -> bool:
+    """Whether a file that cannot be asked for does not exist: the cache keeps that, too.
+
+    Models of others have no file of trust, and caches of earlier versions do not know it.
+    """
+    known = huggingface_hub.try_to_load_from_cache(repository, name, revision=revision)
+    return known is huggingface_hub._CACHED_NO_EXIST or (known is None and name == TRUST_FILE)
+
+
 @contextmanager
 def refusals_in_words(
     errors: ModuleType, repository: str, name: str, *, revision: str | None
 ) -> Iterator[None]:
-    """Turn what huggingface-hub raises (its `errors`) into one sentence, except that a file does not exist."""
+    """Turn what huggingface-hub raises (its `errors`) into one sentence, except that a file is missing."""
     try:
         yield
-    except errors.LocalEntryNotFoundError:
-        # A lost network raises this too; huggingface-hub has searched its cache by then.
-        raise unreachable(repository, name) from None
     except errors.EntryNotFoundError:
         raise
     except errors.GatedRepoError:

@@ -15,6 +15,7 @@ from vitrine.checkpoints.layouts.rules import Rule
 from vitrine.checkpoints.tensors import Spec, TensorFile, shown_shape
 from vitrine.errors import CheckpointError
 from vitrine.models import Model, ModelConfig
+from vitrine.models.dense.model import DenseModel
 from vitrine.models.positions import SinCos2D
 from vitrine.spelling import nearest
 
@@ -190,7 +191,8 @@ def fill_model(weights: Weights, *, dtype: torch.dtype | None = torch.float32) -
 
 def restore_buffers(model: Model) -> None:
     """Recompute the fixed position tables: no file has them, and a model on the meta device has none."""
-    positions = getattr(model, "positions", None)
+    vit = model.vit if isinstance(model, DenseModel) else model
+    positions = getattr(vit, "positions", None)
     if isinstance(positions, nn.ModuleList):
         for i, table in enumerate(positions):
             if isinstance(table, SinCos2D):

@@ -16,7 +16,7 @@ import sys
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from types import NoneType, UnionType
+from types import ModuleType, NoneType, UnionType
 from typing import Annotated, Any, Union, get_args, get_origin
 
 import typer
@@ -99,9 +99,14 @@ def refused_by_the_system(error: Exception) -> int:
 
 def complain(text: str) -> None:
     """Print what went wrong on standard error."""
-    from vitrine.cli import running  # noqa: PLC0415 (rich: --help does without)
+    running().complain(text)
 
-    running.complain(text)
+
+def running() -> ModuleType:
+    """Import what prints with rich, which --help does without."""
+    from vitrine.cli import running as module  # noqa: PLC0415
+
+    return module
 
 
 def build() -> typer.Typer:
@@ -163,10 +168,8 @@ def as_command(verb: Verb) -> Callable[..., None]:
     )
 
     def run(**options: Any) -> None:
-        from vitrine.cli.running import run_verb  # noqa: PLC0415 (rich: --help does without)
-
         is_json = options.pop("json")
-        if code := run_verb(verb.name, function, options, is_json=is_json):
+        if code := running().run_verb(verb.name, function, options, is_json=is_json):
             raise typer.Exit(code)
 
     run.__name__ = verb.name

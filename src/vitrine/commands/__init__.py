@@ -41,6 +41,7 @@ VERBS = (
     Verb("predict", "predict"),
     Verb("suggest", "suggest"),
     Verb("embed", "embed"),
+    Verb("merge", "merge"),
     Verb("fewshot", "fewshot"),
     Verb("vtab", "vtab"),
     Verb("inspect", "inspect"),

@@ -4,6 +4,7 @@ Verbs accept what is natural to write (`out="x.csv"`, `out=Path("x.csv")`, `pict
 it becomes what their work is written for. Cheap: it imports no room.
 """
 
+import re
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, overload
@@ -11,6 +12,8 @@ from typing import Any, overload
 from vitrine.errors import ConfigError
 
 BOX = "box"
+# Also an address that pathlib has shortened: s3:/bucket/x.
+_ADDRESS, _LOCAL = re.compile(r"[a-z][a-z0-9+]+:/"), "file://"
 
 
 @overload
@@ -18,8 +21,25 @@ def as_path(path: str | Path) -> Path: ...
 @overload
 def as_path(path: str | Path | None) -> Path | None: ...
 def as_path(path: str | Path | None) -> Path | None:
-    """Return a path, or None where there is none."""
+    """Return a path, or None where there is none; refuse an address, which is no path of this machine."""
+    if path is not None and _ADDRESS.match(str(path)):
+        raise ConfigError(
+            f"{path} is an address; this takes a path of this machine (embed, predict and index write to addresses)"
+        )
     return None if path is None else Path(path)
+
+
+@overload
+def as_place(place: str | Path) -> Path | str: ...
+@overload
+def as_place(place: str | Path | None) -> Path | str | None: ...
+def as_place(place: str | Path | None) -> Path | str | None:
+    """Return a path, or an address such as s3://bucket/x as text; None where there is none."""
+    if place is None or not _ADDRESS.match(str(place)):
+        return None if place is None else Path(place)
+    if isinstance(place, Path):
+        raise ConfigError(f"{place} is an address that pathlib has shortened; pass it as text", option="out")
+    return Path(place.removeprefix(_LOCAL)) if place.startswith(_LOCAL) else place
 
 
 def as_paths(paths: str | Path | Iterable[str | Path] | None) -> tuple[Path, ...]:

@@ -18,7 +18,7 @@ def export(
     model: options.ModelOrBox = None,
     *,
     to: Annotated[
-        Literal["onnx", "transformers.js", "torch-export", "hf", "timm", "torchvision", "npz"],
+        Literal["onnx", "web", "transformers.js", "torch-export", "hf", "timm", "torchvision", "npz"],
         Doc("Format to write"),
     ] = "onnx",
     out: Annotated[
@@ -30,7 +30,9 @@ def export(
     ] = None,
     count: Annotated[int, Doc("Number of the given images to compare, spread evenly")] = 32,
     fp16: Annotated[bool, Doc("Also write a copy in half precision (onnx)")] = False,
-    int8: Annotated[bool, Doc("Also write a copy with 8-bit matrix products (onnx)")] = False,
+    int8: Annotated[
+        bool, Doc("Also write a copy with 8-bit matrix products (onnx); the page's only one (web)")
+    ] = False,
     data: Annotated[
         str | Path | None, Doc("Labelled data set to measure top-1 accuracy of each precision on")
     ] = None,
@@ -45,9 +47,13 @@ def export(
     ] = False,
     speed: Annotated[bool, Doc("Compare the speed of the export with torch")] = True,
     workers: options.Readers = 2,
+    onnxruntime_web: Annotated[
+        Path | str | None,
+        Doc("Unpacked npm package onnxruntime-web for the page [default: downloaded once]"),
+    ] = None,
     overwrite: Annotated[bool, Doc("Replace the export in the output folder")] = False,
 ) -> "ExportResult":
-    """Export a model for onnxruntime, torch, transformers, timm, torchvision or JAX, and prove that outputs agree."""
+    """Export a model for onnxruntime, a web page, torch, transformers and others, and prove that outputs agree."""
     require_at_least(1, count=count)
 
     from vitrine.jobs.export import export_model
@@ -67,5 +73,6 @@ def export(
         is_approximate=approximate,
         measures_speed=speed,
         workers=workers,
+        onnxruntime_web=as_path(onnxruntime_web),
         is_overwriting=overwrite,
     )

@@ -16,16 +16,26 @@ if TYPE_CHECKING:
 def finetune(
     data: Annotated[
         str | Path,
-        Doc("Folder with one folder per class, manifest, built-in data set, or generated:shapes"),
+        Doc(
+            "Folder with one folder per class, manifest, built-in data set, or generated:shapes; images/ beside "
+            "masks/, VOC or ADE20K for masks"
+        ),
     ],
     *,
     model: Annotated[
         str | Path | None,
         Doc("Starting weights: run folder, weights file, hub id or URL [default: the bundled model]"),
     ] = None,
+    task: Annotated[
+        str | None,
+        Doc("classification or segmentation [default: as the data is laid out]"),
+    ] = None,
     recipe: Annotated[
-        str | Path, Doc("Name of a recipe, or a YAML file with all or some of its settings")
-    ] = "photos",
+        str | Path | None,
+        Doc(
+            "Name of a recipe, or a YAML file with all or some of its settings [default: photos; masks for masks]"
+        ),
+    ] = None,
     out: options.Out = None,
     epochs: options.Epochs = None,
     steps: options.Steps = None,
@@ -78,7 +88,8 @@ def finetune(
     return job.finetune_model(
         str(data),
         model=None if model is None else as_model(model),
-        recipe=str(recipe),
+        recipe=None if recipe is None else str(recipe),
+        task=task,
         options={
             "epochs": epochs, "steps": steps, "batch_size": batch_size, "lr": lr, "size": size, "seed": seed,
             "precision": precision, "log_every": log_every, "checkpoint_every": checkpoint_every,

@@ -37,6 +37,20 @@ ModelSize: TypeAlias = Annotated[
 ]
 BatchAtATime: TypeAlias = Annotated[int | None, Doc("Images per batch [default: 64; on CPU 8 at 224 px]")]
 Readers: TypeAlias = Annotated[int, Doc("Threads that read images")]
+Decoders: TypeAlias = Annotated[
+    int | None, Doc("Processes (on a CPU threads) that read and decode images [default: one per core]")
+]
+BatchAlone: TypeAlias = Annotated[
+    int | None, Doc("Images per batch [default: on a GPU 256, on CPU 8 at 224 px]")
+]
+PrecisionWish: TypeAlias = Annotated[
+    Literal["auto", "fp32", "bf16"], Doc("Number format of the computation; auto is bf16 on a GPU, else fp32")
+]
+Part: TypeAlias = Annotated[
+    str | None,
+    Doc("This process's share of the parts, such as 3/16 [default: from torchrun's or SLURM's variables]"),
+]
+PartSize: TypeAlias = Annotated[int | None, Doc("Pictures per part [default: 256 to 16384, by their number]")]
 ModelPrecision: TypeAlias = Annotated[Literal["fp32", "bf16"], Doc("Number format of the computation")]
 Precision: TypeAlias = Annotated[
     Literal["auto", "bf16", "fp32", "fp8"] | None,

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 from annotated_doc import Doc
 
 from vitrine.commands import documented, options
-from vitrine.commands.arguments import as_model, as_path, as_pictures
+from vitrine.commands.arguments import as_model, as_pictures, as_place, require_at_least
 from vitrine.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -20,8 +20,13 @@ def predict(
     *,
     out: Annotated[
         Path | str | None,
-        Doc("File for the predictions: .csv, .json or .jsonl, or - for CSV on standard output"),
+        Doc(
+            "File for the predictions: .csv, .json or .jsonl, - for CSV on standard output, or a folder for numbered "
+            "Parquet parts; also at an address such as s3://bucket/folder"
+        ),
     ] = None,
+    part: options.Part = None,
+    part_size: options.PartSize = None,
     top: Annotated[
         int | None,
         Doc("Classes to name per picture [default: 5; 1 when several pictures are listed]"),
@@ -31,14 +36,15 @@ def predict(
         Doc("Also list the classes that contain the true one with this probability, such as 0.95"),
     ] = None,
     size: options.ModelSize = None,
-    batch_size: options.BatchAtATime = None,
-    workers: options.Readers = 2,
+    batch_size: options.BatchAlone = None,
+    workers: options.Decoders = None,
     device: options.Device = "auto",
-    precision: options.ModelPrecision = "fp32",
+    precision: options.PrecisionWish = "auto",
     strict: Annotated[bool, Doc("Exit with 1 if any picture cannot be read")] = False,
     overwrite: Annotated[bool, Doc("Replace the output file if it exists")] = False,
 ) -> "PredictResult":
     """Name the most likely classes of pictures; a picture that cannot be read gets a row with the reason."""
+    require_at_least(1, part_size=part_size, batch_size=batch_size)
     if top is not None and top < 1:
         raise ConfigError(f"must be at least 1, got {top}", option="top")
     if coverage is not None and not 0 < coverage < 1:
@@ -49,7 +55,9 @@ def predict(
     return predict_pictures(
         as_model(model),
         as_pictures(pictures),
-        out=as_path(out),
+        out=as_place(out),
+        part=part,
+        part_size=part_size,
         top=top,
         coverage=coverage,
         image_size=size,

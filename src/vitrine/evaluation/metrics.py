@@ -20,6 +20,8 @@ Flags = NDArray[np.bool_]  # (N,)
 _ROWS = 8192
 RESAMPLES = 1000
 LEVEL = 0.95
+# Mean confidence and accuracy that differ by at most this are called equal.
+FAIR_CLAIM = 0.02
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,6 +34,15 @@ class Interval:
 
     def __str__(self) -> str:
         return f"{100 * self.value:.2f} % ({100 * self.low:.2f} to {100 * self.high:.2f})"
+
+
+def compared(claimed: float, right: Interval) -> str:
+    """Compare a mean confidence with an accuracy in words; a difference within its 95 % interval may be chance."""
+    if abs(claimed - right.value) <= FAIR_CLAIM:
+        return "about as often right as it claims"
+    if right.low <= claimed <= right.high:
+        return "as often right as it claims, as far as so few images can show"
+    return f"{'more' if right.value > claimed else 'less'} often right than it claims"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -16,13 +16,19 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from vitrine.data.loading.loader import Loader
+from vitrine.data.loading.workers import WorkerKind
 from vitrine.data.preparing.preprocess import Preprocess
 from vitrine.data.sources.source import Source
 from vitrine.errors import DataError
+from vitrine.evaluation.streaming import Pace, stream
 from vitrine.runtime.progress import announced
 
 Precision = Literal["fp32", "bf16"]
+Wish = Literal["auto", "fp32", "bf16"]
+"""What a user may ask for: `auto` is bf16 on a GPU and fp32 elsewhere."""
 MOST_AT_A_TIME = 64
+# Where a GPU has nothing else to hold: of ViT-B/16 at 224 px, 256 images keep an H200 busy and take 2 GiB.
+GPU_PIXELS = 256 * 224 * 224
 # On a CPU, batches of more pixels than eight images of 224 px are not faster (docs/experiments.md), use more memory
 # and report progress less often.
 CPU_PIXELS = 8 * 224 * 224
@@ -51,6 +57,7 @@ def run_model(
     function: Callable[[Tensor], Tensor] | None = None,
     batch_size: int | None = None,
     num_workers: int = 2,
+    worker_kind: WorkerKind = "threads",
     device: torch.device | str = "cpu",
     precision: Precision = "fp32",
     what: str = "Evaluating",
@@ -73,7 +80,7 @@ def run_model(
     )
     loader = Loader(
         source, preprocess, batch_size=batch_size * world_size, rank=rank, world_size=world_size,
-        num_workers=num_workers, device=device, keep_going=True,
+        num_workers=num_workers, worker_kind=worker_kind, device=device, keep_going=True,
     )  # fmt: skip
     share = (rank + 1) * len(source) // world_size - rank * len(source) // world_size
     with loader, evaluating(model), announced(what, total=share) as advance:
@@ -104,10 +111,11 @@ def own_outputs(
     """
     parts: list[Tensor] = []
     failures: dict[int, str] = {}
-    for batch in loader.evaluation_batches():
-        parts.append(apply(batch.images).float().cpu())
-        failures |= {int(batch.rows.indices[row]): why for row, why in batch.failures.items()}
-        advance(len(batch), "")
+    pace = Pace()
+    for computed in stream(loader, lambda images: {"rows": apply(images)}, pace=pace):
+        parts.append(computed.values["rows"])
+        failures |= {computed.start + row: why for row, why in computed.failures.items()}
+        advance(len(computed), str(pace))
     if is_sharded:
         most_images = math.ceil(len(loader.source) / loader.world_size)
         num_passes = math.ceil(most_images / (loader.batch_size // loader.world_size))
@@ -138,6 +146,20 @@ def at_a_time(device: torch.device, size: tuple[int, int]) -> int:
     if device.type != "cpu":
         return MOST_AT_A_TIME
     return max(1, min(MOST_AT_A_TIME, CPU_PIXELS // (size[0] * size[1])))
+
+
+def at_a_time_alone(device: torch.device, size: tuple[int, int]) -> int:
+    """Choose the batch size where the model has the device for itself, and no training state lies beside it."""
+    if device.type != "cuda":
+        return at_a_time(device, size)
+    return max(1, GPU_PIXELS // (size[0] * size[1]))
+
+
+def chosen_precision(wish: Wish, device: torch.device) -> Precision:
+    """Return the number format that a user asked for, or the device's own."""
+    if wish != "auto":
+        return wish
+    return "bf16" if device.type == "cuda" else "fp32"
 
 
 def require_finite(rows: Tensor, source: Source, *, precision: Precision) -> None:

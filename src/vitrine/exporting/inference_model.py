@@ -27,29 +27,32 @@ from vitrine.models.standardised_conv import StandardisedConv2d
 class InferenceModel(nn.Module):
     """Map normalised pixels (B, C, height, width) to logits (B, classes) and embedding (B, representation).
 
-    Without a head the logits are left away.
+    Without a head the logits are left away. A ViT `with_attention` also returns the weights of all layers,
+    (B, L, H, T, T), which costs it the shortcut of the last block.
     """
 
-    def __init__(self, model: Model) -> None:
+    def __init__(self, model: Model, *, with_attention: bool = False) -> None:
         super().__init__()
-        self.body: nn.Module = inference_body(model)
+        self.has_attention = with_attention and isinstance(model, ViT)
+        self.body: nn.Module = inference_body(model, with_attention=self.has_attention)
         self.has_head = model.head is not None
         self.eval().requires_grad_(False)
 
     @property
     def output_names(self) -> tuple[str, ...]:
         """Names of what `forward` returns, in its order."""
-        return ("logits", "embedding") if self.has_head else ("embedding",)
+        names = ("logits", "embedding") if self.has_head else ("embedding",)
+        return (*names, "attention") if self.has_attention else names
 
     def forward(self, pixels: Tensor) -> tuple[Tensor, ...]:
-        """Return logits, where there is a head, and the embedding."""
+        """Return logits, where there is a head, the embedding, and attention where it is wanted."""
         return self.body(pixels)
 
 
-def inference_body(model: Model) -> nn.Module:
+def inference_body(model: Model, *, with_attention: bool = False) -> nn.Module:
     """Return the fastest form of a model; families without one of their own run as they are."""
     if isinstance(model, ViT):
-        return InferenceViT(model)
+        return InferenceViT(model, with_attention=with_attention)
     return InferenceBiT(model) if isinstance(model, BiT) else PlainBody(model)
 
 
@@ -69,9 +72,9 @@ class PlainBody(nn.Module):
 class InferenceViT(nn.Module):
     """A ViT or hybrid at its built image size."""
 
-    def __init__(self, model: ViT) -> None:
+    def __init__(self, model: ViT, *, with_attention: bool = False) -> None:
         super().__init__()
-        config = model.config
+        config, self.with_attention = model.config, with_attention
         self.image_size, self.patch_size, self.grid = config.image_size, config.patch_size, config.grid_size
         self.pooling, self.norm_after_pooling = config.pooling, config.norm_after_pooling
         self.num_leading_tokens = model.num_leading_tokens
@@ -85,7 +88,11 @@ class InferenceViT(nn.Module):
         self.positions = nn.Buffer(table[:, self.num_leading_tokens :].clone())
         last = config.depth - 1
         self.blocks = nn.ModuleList(
-            InferenceBlock(model, layer=layer, num_read=model.num_tokens_read if layer == last else None)
+            InferenceBlock(
+                model,
+                layer=layer,
+                num_read=model.num_tokens_read if layer == last and not with_attention else None,
+            )
             for layer in range(config.depth)
         )
         self.norm, self.attention_pooling = model.norm, model.attention_pooling
@@ -99,19 +106,26 @@ class InferenceViT(nn.Module):
         if self.num_leading_tokens:
             leading = self.leading.expand(tokens.shape[0], -1, -1)
             tokens = torch.cat([leading, tokens], dim=1)  # (B, T, D)
+        weights = []  # a graph keeps them only where they are returned
         for block in self.blocks:
-            tokens = block(tokens)
+            tokens, attention = block(tokens)
+            weights.append(attention)
         if not self.norm_after_pooling:
             tokens = self.norm(tokens)
         embedding = self.pool(tokens)
         if self.representation is not None:
             embedding = torch.tanh(self.representation(embedding))
+        outputs = (*self.logits(tokens, embedding), embedding)
+        return (*outputs, torch.stack(weights, dim=1)) if self.with_attention else outputs
+
+    def logits(self, tokens: Tensor, embedding: Tensor) -> tuple[Tensor, ...]:
+        """Return the logits (B, classes), or nothing without a head."""
         if self.head is None:
-            return (embedding,)
+            return ()
         logits = self.head(embedding)
         if self.distillation_head is not None:
             logits = (logits + self.distillation_head(tokens[:, 1])) / 2
-        return logits, embedding
+        return (logits,)
 
     def pool(self, tokens: Tensor) -> Tensor:
         """Reduce tokens to one vector per image (B, D)."""
@@ -144,20 +158,23 @@ class InferenceBlock(nn.Module):
             InferenceBranch(part, config, keys, num_read=num_read) for part in parts
         )
 
-    def forward(self, tokens: Tensor) -> Tensor:
-        """Map tokens (B, T, D) to (B, T, D), or to (B, R, D)."""
+    def forward(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
+        """Map tokens (B, T, D) to (B, T, D), or to (B, R, D), and return the attention weights (B, H, R, T)."""
         if self.positions is not None:
             tokens = tokens + self.positions
         if self.encoding is not None:
             tokens = self.encoding(tokens, self.grid)
         read = tokens if self.num_read is None else tokens[:, : self.num_read]  # (B, R, D)
         branches = [branch for branch in self.branches if isinstance(branch, InferenceBranch)]
+        weights = []
         for branch in branches:
-            read = read + branch.attend(tokens)
+            added, attention = branch.attend(tokens)
+            read = read + added
+            weights.append(attention)
         tokens = read
         for branch in branches:
             tokens = tokens + branch.transform(read)
-        return tokens
+        return tokens, torch.cat(weights, dim=1)
 
 
 class InferenceBranch(nn.Module):
@@ -190,8 +207,8 @@ class InferenceBranch(nn.Module):
         self.expand, self.activate = block.mlp.expand, block.mlp.activate
         self.contract = scaled(block.mlp.contract, block.scale_2)
 
-    def attend(self, tokens: Tensor) -> Tensor:
-        """Return what attention adds to tokens (B, T, D), or to the (B, R, D) that are read."""
+    def attend(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
+        """Return what attention adds to tokens (B, T, D), or to the (B, R, D) that are read, and its weights."""
         D = tokens.shape[-1]
         normed = self.norm_1(tokens)
         if self.num_read is None:
@@ -202,14 +219,15 @@ class InferenceBranch(nn.Module):
             q = self.to_q(normed[:, : self.num_read])
             kv = self.to_kv(normed)
             k, v = kv[..., :D], kv[..., D:]
-        return self.to_out(self.mix(q, k, v))
+        mixed, weights = self.mix(q, k, v)
+        return self.to_out(mixed), weights
 
     def transform(self, tokens: Tensor) -> Tensor:
         """Return what the MLP adds to tokens (B, R, D)."""
         return self.contract(self.activate(self.expand(self.norm_2(tokens))))
 
-    def mix(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        """Attend from q (B, R, D) to k and v (B, T, D); the weights of q hold the scale already."""
+    def mix(self, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        """Attend from q (B, R, D), which holds the scale already, to k and v (B, T, D); return the weights too."""
         B, R, D = q.shape
         q, k, v = (
             part.view(B, part.shape[1], self.num_heads, -1).transpose(1, 2) for part in (q, k, v)
@@ -220,8 +238,8 @@ class InferenceBranch(nn.Module):
         logits = q @ k.transpose(-2, -1)  # (B, H, R, T)
         if self.relative_keys is not None:
             logits = logits + relative_logits(q, self.relative_keys)
-        mixed = logits.softmax(dim=-1) @ v
-        return mixed.transpose(1, 2).reshape(B, R, D)
+        weights = logits.softmax(dim=-1)
+        return (weights @ v).transpose(1, 2).reshape(B, R, D), weights
 
 
 class InferenceBiT(nn.Module):

@@ -7,9 +7,15 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 
+import numpy as np
+
 from vitrine.errors import ConfigError, MissingExtraError, TryOption
 from vitrine.exporting.onnx_graph import clean, import_onnx, save_graph
 from vitrine.models import BiTConfig, ModelConfig
+
+# Smaller tensors gain nothing.
+FEW_WEIGHTS = 1024
+HALF_MAX = float(np.finfo(np.float16).max)
 
 
 def write_fp16(source: Path, path: Path) -> None:
@@ -49,6 +55,25 @@ def write_int8(source: Path, path: Path) -> None:
     }
     clean(proto)
     onnx.helper.set_model_props(proto, metadata)
+    save_graph(proto, path)
+
+
+def store_in_fp16(source: Path, path: Path) -> None:
+    """Write a copy that stores its weights in half precision and computes with them in single precision.
+
+    onnxruntime casts them once, when it opens the file. Weights beyond the range of half precision stay as they are.
+    """
+    onnx = import_onnx()
+    proto = onnx.load(source)
+    graph, casts = proto.graph, []
+    for weight in graph.initializer:
+        values = onnx.numpy_helper.to_array(weight)
+        if values.dtype != np.float32 or values.size < FEW_WEIGHTS or np.abs(values).max() > HALF_MAX:
+            continue
+        name, half = weight.name, f"{weight.name}.fp16"
+        weight.CopyFrom(onnx.numpy_helper.from_array(values.astype(np.float16), half))
+        casts.append(onnx.helper.make_node("Cast", [half], [name], to=onnx.TensorProto.FLOAT))
+    graph.node.extend(casts)
     save_graph(proto, path)
 
 

@@ -37,6 +37,11 @@ env.localModelPath = "..";  // the folder that holds this one
 const model = await pipeline("%s", "%s");
 console.log(await model("photo.jpg"));
 ```"""
+ON_A_STATIC_HOST = """Double-click `start.py`, or put this folder on any static web host: GitHub Pages, an object
+store, nginx. The page runs the model in the visitor's browser; pictures never leave it. After the first visit it
+works offline.
+
+Browsers run no programs from a plain folder (`file://`); the camera and offline use need https or localhost."""
 WITH_VITRINE = """With Vitrine, preprocessing and class names included:
 
 ```python
@@ -55,6 +60,8 @@ def usage_of(record: Record, *, to: Kind, folder: str = "export") -> str:
         return _fenced('import vitrine\n\nloaded = vitrine.load("model.npz")')
     if to == "hf":
         return _fenced(_of_transformers(record))
+    if to == "web":
+        return ON_A_STATIC_HOST
     if to == "transformers.js":
         return _with_transformers_js(record, folder=folder)
     run = _of_torchvision(record) if to == "torchvision" else RUN[to]

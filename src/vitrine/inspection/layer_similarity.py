@@ -25,7 +25,8 @@ def layer_similarity(model: Model, images: Images, *, tokens_each: int = TOKENS_
     """Return the CKA of any two layers, (L + 1, L + 1), the embedded patches first, from 0 to 1.
 
     The examples are patch tokens: `tokens_each` of every image, spread evenly over the grid, the same in all
-    layers. In BiT they are images, each stage averaged over its feature map, the root first.
+    layers. In other families they are images: each stage averaged over its feature map, or each block over its
+    patch tokens.
     """
     rows: list[list[Tensor]] = []
     with evaluating(model), torch.no_grad():
@@ -68,4 +69,8 @@ def _token_rows(model: ViT, images: Tensor, tokens_each: int) -> list[Tensor]:
 
 def _maps(model: Model, images: Tensor) -> list[Tensor]:
     features = model.features(images)
-    return [features[name].mean(dim=(2, 3)) for name in features if name.startswith(("root", "stage"))]
+    maps = [features[name].mean(dim=(2, 3)) for name in features if name.startswith(("root", "stage"))]
+    # A class token comes first.
+    return maps or [
+        features[name][:, 1:].mean(dim=1) for name in features if name.startswith(("embedded", "block"))
+    ]

@@ -10,6 +10,7 @@ import torch
 from vitrine.checkpoints import load
 from vitrine.data.auditing.issues import Issue, write_issues
 from vitrine.data.auditing.scan import ScanReport, scan
+from vitrine.data.sources.manifest import tables_in
 from vitrine.data.sources.opening import is_loose, open_kind, open_source
 from vitrine.data.sources.source import ALL, Source, Subset
 from vitrine.errors import ConfigError
@@ -21,7 +22,7 @@ from vitrine.runtime.devices import choose_device
 from vitrine.runtime.output_folder import new_output_folder, removed_if_empty
 from vitrine.runtime.progress import notice, present
 from vitrine.runtime.result import Result
-from vitrine.spelling import printable
+from vitrine.spelling import printable, some_of
 
 PAGE, ISSUES, LABELS = "report.html", "issues.csv", "labels.csv"
 
@@ -131,7 +132,9 @@ def check_data(
 def _open_splits(data: str) -> Mapping[str, Source]:
     """Open all splits as they are on disk; a folder of loose images is a set without labels."""
     if is_loose(data):
-        notice(f"{data} has no class folders: its images are checked without labels")
+        tables = [table.name for table in tables_in(Path(data))]
+        advice = f"; for labels, pass one of its tables: {some_of(tables)}" if tables else ""
+        notice(f"{data} has no class folders: its images are checked without labels{advice}")
         return {ALL: open_source(data, is_labelled=False)}
     return open_kind(data)
 

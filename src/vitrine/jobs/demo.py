@@ -79,7 +79,7 @@ def run_demo(out: Path, *, images: int, steps: int | None, device: str) -> DemoR
         interval=tuned.interval,
         chance=1 / len(CLASSES),
         images_per_second=tuned.images_per_second,
-        pages=(*checked.wrote[:1], *report, *inspected.wrote[:1], *predicted.wrote),
+        pages=(*checked.wrote[:1], *report, *inspected.wrote[:1], *map(Path, predicted.wrote)),
     )
 
 

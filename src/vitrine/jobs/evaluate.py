@@ -15,9 +15,17 @@ from vitrine.evaluation.classification import MultiLabel, SingleLabel
 from vitrine.evaluation.evaluators import run_evaluators
 from vitrine.evaluation.metrics import Interval
 from vitrine.evaluation.number_scores import NumberFigures, score_numbers
-from vitrine.evaluation.outputs import Outputs, Precision, run_model
+from vitrine.evaluation.outputs import (
+    Outputs,
+    Precision,
+    Wish,
+    at_a_time_alone,
+    chosen_precision,
+    run_model,
+)
 from vitrine.evaluation.real import read_real
 from vitrine.evaluation.scoring import ClassMeasure, SplitScore, score_split
+from vitrine.evaluation.streaming import chosen_workers
 from vitrine.evaluation.test_sets import in_model_classes, in_model_numbers, with_numbers
 from vitrine.evaluation.writing import write_confusion, write_metrics, write_numbers, write_predictions
 from vitrine.jobs.model_argument import model_and_data
@@ -100,9 +108,9 @@ def evaluate_model(
     by_order: bool,
     image_size: int | None,
     batch_size: int | None,
-    workers: int,
+    workers: int | None,
     device: str,
-    precision: Precision,
+    precision: Wish,
     seed: int,
     is_strict: bool,
     is_overwriting: bool,
@@ -116,6 +124,8 @@ def evaluate_model(
     lists = None if real is None else in_model_numbers(read_real(real, source), source, matched)
     roots = [source.root] if source.root is not None else []
     with joined_processes(device) as processes:
+        chosen = chosen_precision(precision, processes.device)
+        num_workers, kind = chosen_workers(workers, device=processes.device, num_pictures=len(matched))
         # Before the work, so that a bad name costs no time; no process waits for one that was refused.
         folder = on_first_process(
             lambda: new_output_folder(
@@ -132,7 +142,7 @@ def evaluate_model(
                 num_classes=len(matched.classes),
                 size=loaded.preprocess.size,
                 device=str(processes.device),
-                precision=precision,
+                precision=chosen,
                 folder=folder,
             )
         )
@@ -141,10 +151,11 @@ def evaluate_model(
                 loaded.model.to(processes.device),
                 matched,
                 preprocess=loaded.preprocess,
-                batch_size=batch_size,
-                num_workers=workers,
+                batch_size=batch_size or at_a_time_alone(processes.device, loaded.preprocess.size),
+                num_workers=num_workers,
+                worker_kind=kind,
                 device=processes.device,
-                precision=precision,
+                precision=chosen,
             )
     if is_numeric:
         figures, wrote = numbers_of(

@@ -1,7 +1,6 @@
 """The work behind `vitrine export`: a model in another format, compared with the original and timed."""
 
 import dataclasses
-import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,19 +14,24 @@ from vitrine.checkpoints.writing import write_json, write_text
 from vitrine.data.sources.generated import GeneratedSource
 from vitrine.data.sources.picture_paths import open_pictures
 from vitrine.data.sources.source import Source, Subset
-from vitrine.errors import ConfigError, DataError
+from vitrine.errors import ConfigError, DataError, TryOption
 from vitrine.evaluation.test_sets import in_model_classes
 from vitrine.exporting.card import write_card
 from vitrine.exporting.comparison import Timing, prove, time_in_batches
 from vitrine.exporting.proof import Accuracy, Agreement, measure_accuracy
 from vitrine.exporting.targets import Exported, Kind, plan_export
+from vitrine.exporting.web import PageFacts, plan_web
 from vitrine.inspection.pictures import PictureBatches, spread
 from vitrine.jobs.test_images import open_test_images
 from vitrine.models import ViTConfig
+from vitrine.runtime.files import write_atomically
 from vitrine.runtime.find_run import resolve_latest
 from vitrine.runtime.output_folder import new_output_folder
 from vitrine.runtime.progress import notice, present
 from vitrine.runtime.result import Result
+from vitrine.serving.open_models import name_of
+from vitrine.serving.predictor import Predictor
+from vitrine.serving.served_model import ServedModel
 from vitrine.spelling import with_name
 
 FILES = ("export.json", "config.json", "onnx", "model.onnx", "model.pt2", "model.npz", "model.safetensors")
@@ -86,12 +90,24 @@ def export_model(
     is_approximate: bool,
     measures_speed: bool,
     workers: int,
+    onnxruntime_web: Path | None,
     is_overwriting: bool,
 ) -> ExportResult:
     """Write the model, compare it with the original and time both."""
     model = resolve_latest(model)
     loaded = _loaded(load(model, image_size=image_size))
-    write = plan_export(loaded, to=to, fp16=fp16, int8=int8, approximate=is_approximate)
+    if onnxruntime_web is not None and to != "web":
+        raise ConfigError(
+            f"runs a web page, not {to}",
+            option="onnxruntime_web",
+            advice=[TryOption("to", "to write a web page", "web")],
+        )
+    if to == "web":
+        write = plan_web(
+            loaded, facts=lambda: page_facts(loaded, model), int8=int8, onnxruntime_web=onnxruntime_web
+        )
+    else:
+        write = plan_export(loaded, to=to, fp16=fp16, int8=int8, approximate=is_approximate)
     pixels, kind, folders = _pixels(loaded, images, count=count, workers=workers)
     source = None if data is None else _data(loaded, model, data, split, by_order=is_by_order)
     if source is not None and source.root is not None:
@@ -131,6 +147,13 @@ def _loaded(loaded: Loaded) -> Loaded:
     preprocess = loaded.preprocess.with_size(loaded.model.config.image_size)
     record = dataclasses.replace(loaded.record, preprocess=preprocess)
     return dataclasses.replace(loaded, preprocess=preprocess, record=record)
+
+
+def page_facts(loaded: Loaded, model: str) -> PageFacts:
+    """Describe the model to the page as a server would."""
+    served = ServedModel(name_of(model), Predictor(loaded, device="cpu"), max_batch=1)
+    figures = {"model": served.name, **served.figures()}
+    return PageFacts(entry=served.described(), figures=figures)
 
 
 def _pixels(
@@ -211,5 +234,6 @@ def _copied_trust(loaded: Loaded, folder: Path) -> list[Path]:
     """Copy what the model knows about its limits: with it and the embedding any program finds "none of these"."""
     if loaded.folder is None or not (loaded.folder / TRUST_FILE).is_file():
         return []
-    shutil.copyfile(loaded.folder / TRUST_FILE, folder / TRUST_FILE)
+    with write_atomically(folder / TRUST_FILE) as file:
+        file.write((loaded.folder / TRUST_FILE).read_bytes())
     return [folder / TRUST_FILE]

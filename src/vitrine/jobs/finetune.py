@@ -4,12 +4,15 @@ import dataclasses
 from pathlib import Path
 
 from vitrine.checkpoints.locating import BOX
+from vitrine.data.decoding.annotation import DataTask
+from vitrine.data.sources.opening import task_of
 from vitrine.errors import ConfigError, TryVerb
 from vitrine.evaluation.closed_form import ClosedForm
 from vitrine.jobs.resume import resume_run
 from vitrine.recipes import Recipe
 from vitrine.recipes.options import RecipeOptions, chosen_recipe, is_file
 from vitrine.runs.cross_validation import are_few, cross_validated_run, has_free_length
+from vitrine.runs.dense_start import dense_model
 from vitrine.runs.fast_run import fast_run
 from vitrine.runs.growing import grow_run, open_growing
 from vitrine.runs.label_recipe import for_labels_of
@@ -30,8 +33,13 @@ from vitrine.runs.validation import with_evaluations
 from vitrine.runtime.find_run import resolve_latest
 from vitrine.runtime.processes import Processes, joined_processes
 from vitrine.runtime.progress import present
+from vitrine.spelling import nearest
 from vitrine.training.metrics_log import require_sinks
 from vitrine.training.optimizer import freeze as freeze_weights
+
+# What users call what data is labelled with, and the recipe of each.
+TASKS: dict[str, DataTask] = {"classification": "classes", "segmentation": "masks"}
+DEFAULT_RECIPES: dict[DataTask, str] = {"classes": "photos", "masks": "masks"}
 
 __all__ = ["DataOptions", "Execution", "finetune_model"]
 
@@ -40,8 +48,9 @@ def finetune_model(
     data: str,
     *,
     model: str | None,
-    recipe: str,
+    recipe: str | None,
     options: RecipeOptions,
+    task: str | None = None,
     out: Path | None,
     data_options: DataOptions,
     execution: Execution,
@@ -55,14 +64,18 @@ def finetune_model(
     wandb: str | None = None,
 ) -> TrainingResult:
     """Fine-tune a model on `data`, at one learning rate or at the best of a sweep."""
-    chosen = frozen(labels_recipe(recipe, options), probe=probe, freeze=freeze)
+    data = for_task(data, task)
+    chosen = frozen(labels_recipe(recipe, options, task=task_of(data)), probe=probe, freeze=freeze)
+    is_dense = chosen.objective.task != "classes"
     fast = fast or keep_classes
+    if fast and is_dense:
+        raise ConfigError("does not go with masks, which are learned by training", option="fast")
     if fast and (sweep or probe or freeze is not None):
         raise ConfigError("does not go with sweep, probe or freeze: nothing is trained", option="fast")
     if fast and data_options.hold_out is None:  # images left out in turn are scored, so none must be held out
         data_options = dataclasses.replace(data_options, hold_out=0.0, allow_one_class=keep_classes)
     if model is None:
-        model = chosen.model if chosen.model is not None and is_file(recipe) else BOX
+        model = chosen.model if chosen.model is not None and recipe is not None and is_file(recipe) else BOX
     model = resolve_latest(model)
     require_free_options(options.get("settings", ()))
     data_options = dataclasses.replace(data_options, allow_numbers=True)
@@ -80,10 +93,7 @@ def finetune_model(
             output = RunOutput(folder=folder, verb="finetune", tensorboard=tensorboard, wandb=wandb)
             if opened.train.is_numeric:
                 require_plain(data, sweep=sweep, keep_classes=keep_classes, probe=probe or freeze is not None)
-                whole = opened if data_options.hold_out else all_images(opened)
-                start = pretrained_model(model, chosen, num_classes=1)
-                chosen = dataclasses.replace(chosen, model=model)
-                return number_run(start, whole, chosen, execution=execution, output=output)
+                return on_numbers(opened, chosen, model=model, execution=execution, output=output)
             chosen = dataclasses.replace(
                 for_labels_of(opened, chosen.with_steps_for(len(opened.train))), model=model
             )
@@ -92,21 +102,57 @@ def finetune_model(
             if fast:
                 start = pretrained_model(model, chosen, num_classes=len(opened.train.classes))
                 return fast_run(start, opened, chosen, execution=execution, output=output)
-            is_divided = not sweep and data_options.hold_out is None and has_free_length(chosen)
-            if sweep:
-                require_sweep(chosen, opened)
-            else:  # a sweep compares the ends of its runs, as the run on all images has no evaluation
-                chosen = with_evaluations(chosen, opened)
-            start = pretrained_model(model, chosen, num_classes=len(opened.train.classes))
-            if is_divided and can_solve_head(start) and are_few(opened, chosen):
-                opened = with_held_out(opened)
-            start, solved = prepared(
-                start, opened, chosen, model=model, execution=execution, processes=processes
+            return trained(
+                opened,
+                chosen,
+                model=model,
+                sweep=sweep,
+                execution=execution,
+                output=output,
+                processes=processes,
             )
-            if opened.trains_on_all and solved is not None:
-                return cross_validated_run(start, solved, opened, chosen, execution=execution, output=output)
-            train = sweep_run if sweep else train_run
-            return train(start, opened, chosen, execution=execution, output=output)
+
+
+def on_numbers(
+    data: RunData, recipe: Recipe, *, model: str, execution: Execution, output: RunOutput
+) -> TrainingResult:
+    """Fit numbers; images that are left out one at a time are the evidence, so none is held out unless asked for."""
+    if data.hold_out is None and undivided(data.splits) is not None:
+        data = with_held_out(data)
+    start = pretrained_model(model, recipe, num_classes=1)
+    return number_run(
+        start, data, dataclasses.replace(recipe, model=model), execution=execution, output=output
+    )
+
+
+def trained(
+    data: RunData,
+    recipe: Recipe,
+    *,
+    model: str,
+    sweep: bool,
+    execution: Execution,
+    output: RunOutput,
+    processes: Processes,
+) -> TrainingResult:
+    """Train on masks or classes: at one learning rate, at the best of a sweep, or, with few images, in folds."""
+    may_fold = not sweep and data.hold_out is None and has_free_length(recipe)
+    if sweep:
+        require_sweep(recipe, data)
+    else:  # a sweep compares the ends of its runs, as the run on all images has no evaluation
+        recipe = with_evaluations(recipe, data)
+    if recipe.objective.task != "classes":
+        start, solved = dense_model(model, recipe, classes=data.train.classes), None
+        freeze_weights(start.model, recipe.training)
+    else:
+        start = pretrained_model(model, recipe, num_classes=len(data.train.classes))
+        if may_fold and can_solve_head(start) and are_few(data, recipe):
+            data = with_held_out(data)
+        start, solved = prepared(start, data, recipe, model=model, execution=execution, processes=processes)
+    if data.trains_on_all and solved is not None:
+        return cross_validated_run(start, solved, data, recipe, execution=execution, output=output)
+    train = sweep_run if sweep else train_run
+    return train(start, data, recipe, execution=execution, output=output)
 
 
 def require_plain(data: str, *, sweep: bool, keep_classes: bool, probe: bool) -> None:
@@ -116,11 +162,6 @@ def require_plain(data: str, *, sweep: bool, keep_classes: bool, probe: bool) ->
             raise ConfigError(
                 f"does not go with the numbers of {data}, which are fitted in closed form", option=name
             )
-
-
-def all_images(data: RunData) -> RunData:
-    """Return the data without a part that was held out of its training images."""
-    return data if undivided(data.splits) is None else with_held_out(data)
 
 
 def prepared(
@@ -149,10 +190,32 @@ def prepared(
     return start, solved
 
 
-def labels_recipe(name: str, options: RecipeOptions) -> Recipe:
-    """Choose the recipe; refuse one whose model has no head to fine-tune."""
-    wanted: RecipeOptions = {**options, "base": "photos"}
-    recipe = chosen_recipe(name, **wanted)
+def for_task(data: str, task: str | None) -> str:
+    """Return the address of data that is read for a task: as its layout says, or as it is asked for."""
+    if task is None:
+        return data
+    if task not in TASKS:
+        raise ConfigError(
+            f"must be one of {', '.join(TASKS)}, got {task!r}; nearest: {nearest(task, TASKS)[0]}",
+            option="task",
+        )
+    if task_of(data) == TASKS[task]:
+        return data
+    if TASKS[task] == "classes":
+        raise ConfigError(f"{data} has {task_of(data)}, not classes of whole pictures", option="task")
+    return f"{TASKS[task]}:{Path(data).absolute()}"
+
+
+def labels_recipe(name: str | None, options: RecipeOptions, *, task: DataTask = "classes") -> Recipe:
+    """Choose the recipe; refuse one whose model has no head to fine-tune, or that learns another kind of labels."""
+    wanted: RecipeOptions = {**options, "base": DEFAULT_RECIPES[task]}
+    recipe = chosen_recipe(name or DEFAULT_RECIPES[task], **wanted)
+    if recipe.needs_labels and recipe.objective.task != task:
+        raise ConfigError(
+            f"recipe {recipe.name} learns {recipe.objective.task}, and the data has {task}; use "
+            f"{DEFAULT_RECIPES[task]} or another recipe for {task}",
+            option="recipe",
+        )
     if not recipe.needs_labels or recipe.objective.teacher_request is not None:
         raise ConfigError(
             f"recipe {recipe.name} learns {recipe.objective.kind}, and fine-tuning learns labels; use photos or "

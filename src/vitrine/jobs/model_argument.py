@@ -13,6 +13,7 @@ from vitrine.data.sources.source import Source
 from vitrine.errors import ConfigError, DataError, TryVerb
 from vitrine.runtime.find_run import resolve_latest
 from vitrine.runtime.output_folder import is_inside
+from vitrine.runtime.places import Place
 from vitrine.serving.output_files import STANDARD_OUTPUT
 from vitrine.serving.predictor import Predictor
 from vitrine.spelling import printable
@@ -80,7 +81,7 @@ def model_and_pictures(words: Sequence[str]) -> tuple[str, list[str]]:
 
 
 def opened_pictures(
-    verb: str, model: str | None, pictures: Iterable[Any], *, out: Path | None
+    verb: str, model: str | None, pictures: Iterable[Any], *, out: Place | None
 ) -> tuple[str, Source]:
     """Return the model and the pictures that a verb works on; refuse an empty list, and an `out` among them."""
     if isinstance(pictures, Iterator):
@@ -103,6 +104,6 @@ def opened_pictures(
     if source is None:
         raise DataError(f"{printable(' '.join(places))} holds no pictures")
     for folder in folders:
-        if out is not None and out != STANDARD_OUTPUT and is_inside(out, folder):
+        if isinstance(out, Path) and out != STANDARD_OUTPUT and is_inside(out, folder):
             raise ConfigError(f"{out} is inside the folder of pictures {folder}, which is never written to")
     return name, source

@@ -3,13 +3,24 @@
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 
+from vitrine.batch.columns import Columns
 from vitrine.data.sources.source import Source
+from vitrine.evaluation.outputs import Wish
+from vitrine.evaluation.streaming import Pace
 from vitrine.jobs.model_argument import opened_pictures, plan_of
+from vitrine.jobs.parts_job import (
+    PartsResult,
+    compute_parts,
+    is_parts_folder,
+    open_predictor,
+    require_one_process,
+)
+from vitrine.runtime.launch import share_of_work
+from vitrine.runtime.places import Place, delivered
 from vitrine.runtime.progress import announced, present
 from vitrine.runtime.result import Result
 from vitrine.serving.output_files import PREDICTION_KINDS, STANDARD_OUTPUT, require_kind, write_predictions
@@ -43,8 +54,10 @@ class PredictResult(Result):
     """Lowest, mean and highest of the predicted numbers."""
     coverage: float | None = None
     """Probability that a prediction set contains the true class, where sets were asked for."""
-    wrote: tuple[Path, ...] = ()
-    """The file of the predictions; `-` is standard output."""
+    wrote: tuple[Place, ...] = ()
+    """The file or folder of the predictions; `-` is standard output."""
+    parts: PartsResult | None = None
+    """What this process wrote, where the output is a folder of parts."""
     is_strict: bool = False
 
     @property
@@ -57,23 +70,29 @@ def predict_pictures(
     model: str | None,
     pictures: Iterable[Any],
     *,
-    out: Path | None,
+    out: Place | None,
     top: int | None,
     coverage: float | None = None,
+    part: str | None = None,
+    part_size: int | None = None,
     image_size: int | None,
     batch_size: int | None,
-    workers: int,
+    workers: int | None,
     device: str,
-    precision: Literal["fp32", "bf16"],
+    precision: Wish,
     is_strict: bool,
     is_overwriting: bool,
 ) -> PredictResult:
     """Predict the classes of all pictures, and write them to `out` where that is given."""
     name, source = opened_pictures("predict", model, pictures, out=out)
-    if out is not None and out != STANDARD_OUTPUT:
+    share, is_folder = share_of_work(part), out != STANDARD_OUTPUT and is_parts_folder(out)
+    if not is_folder:
+        require_one_process(share, out, kinds=PREDICTION_KINDS)
+    if out is not None and out != STANDARD_OUTPUT and not is_folder:
         require_kind(out, PREDICTION_KINDS, is_overwriting=is_overwriting)
-    predictor = Predictor.open(
+    predictor = open_predictor(
         name,
+        num_pictures=len(source),
         device=device,
         precision=precision,
         image_size=image_size,
@@ -88,6 +107,23 @@ def predict_pictures(
         predictor.half_width(coverage)
     elif coverage is not None:  # refused before any picture is read
         predictor.prediction_sets(torch.zeros(0, predictor.num_classes), coverage=coverage)
+    if is_folder and out is not None:
+        columns = Columns(top=count, has_labels=source.is_labelled, coverage=coverage)
+        parts = compute_parts(
+            predictor, source, model=name, out=out, columns=columns, part_size=part_size, share=share,
+            is_overwriting=is_overwriting, what="Predicting",
+        )  # fmt: skip
+        return PredictResult(
+            model=name,
+            num_classes=predictor.num_classes,
+            num_pictures=parts.num_computed + parts.num_skipped,
+            num_errors=parts.num_unreadable,
+            predictions=(),
+            first=printable(source.name(0)),
+            wrote=(parts.folder,),
+            parts=parts,
+            is_strict=is_strict,
+        )
     readable: list[str] = []
     unfamiliar: list[bool] = []
     tally = Counter[str]()
@@ -107,14 +143,15 @@ def predict_pictures(
         kept = tuple(answers)
         counts = len(kept), sum(one.error is not None for one in kept)
     else:
-        counts = write_predictions(
-            out,
-            answers,
-            top=count,
-            has_labels=predictor.is_multi_label,
-            has_numbers=predictor.number_name is not None,
-            is_ascii=all(map(str.isascii, predictor.classes)) and _has_ascii_names(source),
-        )
+        with delivered(out) as file:
+            counts = write_predictions(
+                file,
+                answers,
+                top=count,
+                has_labels=predictor.is_multi_label,
+                has_numbers=predictor.number_name is not None,
+                is_ascii=all(map(str.isascii, predictor.classes)) and _has_ascii_names(source),
+            )
     return PredictResult(
         model=name,
         num_classes=predictor.num_classes,
@@ -145,8 +182,9 @@ def _predictions(
     numbers: list[float],
 ) -> Iterator[Prediction]:
     """Predict picture by picture; note the first readable one and unfamiliar ones, and count classes."""
+    pace = Pace()
     with announced("Predicting", total=len(source)) as advance:
-        for rows in predictor.stream(source, wanted="scores"):
+        for rows in predictor.stream(source, wanted="scores", pace=pace):
             for prediction in predictor.answers(rows, source, top=top, coverage=coverage):
                 if prediction.error is None and not readable:
                     readable.append(prediction.name)
@@ -158,7 +196,7 @@ def _predictions(
                 elif prediction.answers:
                     tally[prediction.answers[0].label] += 1
                 yield prediction
-            advance(len(rows.values), "")
+            advance(len(rows.values), str(pace))
 
 
 def _has_ascii_names(source: Source) -> bool:

@@ -7,6 +7,7 @@ from vitrine.models.bit import BiT
 from vitrine.models.cnn_stem import register_cnn
 from vitrine.models.config import BiTConfig, ModelConfig, ViTConfig
 from vitrine.models.cost import bit_cost, vit_cost
+from vitrine.models.dense.families import DENSE_FAMILIES
 from vitrine.models.encoder import Block
 from vitrine.models.families import Family, family_of, register_family
 from vitrine.models.model import Model
@@ -133,3 +134,5 @@ register_family(
         resample=tnt.resample,
     )
 )
+for dense_family in DENSE_FAMILIES:
+    register_family(dense_family)

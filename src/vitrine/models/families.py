@@ -49,6 +49,8 @@ class Family:
     """Fields that names and shapes of tensors do not tell, such as numbers of heads."""
     resample: Callable[[Any, tuple[int, int]], Mapping[str, Callable[[Tensor], Tensor]]] | None = None
     """Maps a config and a new image size to a function for each parameter that depends on the size."""
+    resized: Callable[[Any, tuple[int, int]], Any] | None = None
+    """Maps a config and a new image size to the config for it; None replaces its `image_size`."""
 
 
 FAMILIES: dict[str, Family] = {}

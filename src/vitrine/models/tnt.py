@@ -10,6 +10,7 @@ patch, K classes.
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
@@ -179,7 +180,9 @@ class WordsToPatch(nn.Module):
 
     def forward(self, words: Tensor) -> Tensor:
         """Map words (B, N, W, E) to patches (B, N, D)."""
-        return self.norm_2(self.projection(self.norm_1(words.flatten(2))))
+        projected = self.projection(self.norm_1(words.flatten(2)))
+        # The residual stream has the precision of the words: under bf16 autocast, half the bytes of fp32.
+        return self.norm_2(projected).to(projected.dtype)
 
 
 class TNTBlock(nn.Module):
@@ -207,7 +210,7 @@ class TNTBlock(nn.Module):
     def with_words(self, words: Tensor, tokens: Tensor) -> Tensor:
         """Add the words to their patches (eq. 6); the class token has none."""
         added = self.to_patch(words.view(tokens.shape[0], -1, *words.shape[1:]))  # (B, N, D)
-        return torch.cat([tokens[:, :1], tokens[:, 1:] + added], dim=1)
+        return tokens + F.pad(added, (0, 0, 1, 0))
 
     def inner_weights(self, words: Tensor) -> Tensor:
         """Return the attention matrices among words (B x N, H', W, W) that `forward` uses."""

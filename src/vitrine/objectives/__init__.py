@@ -3,6 +3,7 @@
 from vitrine.objectives.classification import LabelsObjective
 from vitrine.objectives.dino import DinoObjective
 from vitrine.objectives.distillation_objective import DistillationObjective
+from vitrine.objectives.mask_classification import MaskClassificationObjective
 from vitrine.objectives.masked_autoencoder import AutoencoderObjective
 from vitrine.objectives.masked_patches import MaskedPatchesObjective
 from vitrine.objectives.objective import (
@@ -13,6 +14,7 @@ from vitrine.objectives.objective import (
     find_objective,
     register_objective,
 )
+from vitrine.objectives.segmentation import SegmentationObjective
 
 __all__ = [
     "OBJECTIVES",
@@ -20,9 +22,11 @@ __all__ = [
     "DinoObjective",
     "DistillationObjective",
     "LabelsObjective",
+    "MaskClassificationObjective",
     "MaskedPatchesObjective",
     "Objective",
     "RunContext",
+    "SegmentationObjective",
     "Validation",
     "find_objective",
     "register_objective",

@@ -24,9 +24,12 @@ import torch
 from torch import Tensor, nn
 
 from vitrine.data.augmenting.augment import Augment, augment
+from vitrine.data.decoding.annotation import DataTask
 from vitrine.data.loading.loader import Batch
 from vitrine.data.loading.order import Rows
+from vitrine.data.preparing.mask_view import AnyView
 from vitrine.data.preparing.preprocess import Preprocess
+from vitrine.data.preparing.training_view import TrainView
 from vitrine.errors import ConfigError
 from vitrine.models import Model, ModelConfig, ViT, ViTConfig
 from vitrine.models.families import family_of
@@ -89,6 +92,9 @@ class Validation(Protocol):
     def mean_sums(self, module: nn.Module, parts_of: PartsOf) -> dict[str, Tensor]:
         """Return the mean loss per image as `loss`, and the means of the other sums, every image once."""
 
+    def pixel_scores(self, module: nn.Module) -> dict[str, float]:
+        """Return mean IoU and accuracies of a dense model over all pixels of all pictures, at their own sizes."""
+
     def representation(
         self, module: nn.Module, *, advice: str, information: float | None, num_outputs: int | None
     ) -> dict[str, float]:
@@ -108,6 +114,8 @@ class Objective:
     """Where the model's own weights are in the state of the trained module."""
     has_pictures: ClassVar[bool] = False
     """Whether `pictures` shows what the model does at every evaluation."""
+    task: ClassVar[DataTask] = "classes"
+    """What the data must be labelled with, if labels are learned."""
     collapse_advice: ClassVar[str] = "a lower learning rate or a longer warm-up may help"
     earlier_settings: ClassVar[Mapping[str, str]] = {}
     """From the top-level names that this objective's settings had in recipes of version 0.1 to those of today."""
@@ -116,6 +124,11 @@ class Objective:
     def needs_labels(self) -> bool:
         """Whether the model has a head for the classes of the data."""
         return False
+
+    @property
+    def classifies(self) -> bool:
+        """Whether the trained model answers with one row of class logits per image."""
+        return self.needs_labels and self.task == "classes"
 
     @property
     def metric(self) -> str | None:
@@ -155,6 +168,14 @@ class Objective:
             raise ConfigError(
                 f"objective {self.kind} needs a ViT, which has patches; a {family_of(config).kind} has none"
             )
+
+    def view(self, pictures: TrainView) -> AnyView:
+        """Return what the loader cuts from a training image, given the crop of the recipe for pictures alone."""
+        return pictures
+
+    def dense_config(self, vit: ViTConfig, *, num_classes: int) -> ModelConfig:
+        """Return the model that learns masks or boxes on this ViT, for objectives whose task is one of them."""
+        raise ConfigError(f"objective {self.kind} does not learn masks or boxes")
 
     def images_per_image(self, config: ModelConfig) -> float:
         """Return how many images of the model's size are computed per image of the batch; views count by area."""

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 from vitrine.errors import ConfigError
+from vitrine.recipes.dense import DENSE
 from vitrine.recipes.descendants import DESCENDANTS
 from vitrine.recipes.fine_tuning import FINE_TUNING
 from vitrine.recipes.pre_training import PRE_TRAINING
@@ -15,6 +16,7 @@ RECIPES: dict[str, Callable[[], Recipe]] = {
     **PRE_TRAINING,
     **DESCENDANTS,
     **FINE_TUNING,
+    **DENSE,
     **SMALL_DATA,
     **WITHOUT_LABELS,
 }

@@ -8,21 +8,21 @@ from numpy.typing import NDArray
 
 from vitrine.data.sources.source import Source
 from vitrine.evaluation.classification import SingleLabel
+from vitrine.evaluation.metrics import compared
 from vitrine.evaluation.scoring import SplitScore, likely_label_errors
 from vitrine.reports.pages import THUMBNAIL_SIDE, render, thumbnail
 from vitrine.runtime.progress import track
-from vitrine.spelling import printable
+from vitrine.spelling import counted, cut_to, printable, width_of
 
 MOST_PICTURES = 24
-# Mean confidence and accuracy that differ by at most this are called equal.
-FAIR_CLAIM = 0.02
 MOST_CLASSES = 20
 MOST_PAIRS = 10
 MOST_UNREADABLE = 100
 # With more classes than this the matrix shows the worst ones; the CSV file has all.
 MOST_MATRIX = 40
-# A letter of the matrix's labels is about 7.5 px wide; longer names are cut.
-LABEL_LETTERS, LETTER = 22, 7.5
+# Letters of the matrix's labels, of 11, 13 or 15 px by the side of a cell, are about 0.6 of that wide, or twice that
+# in Chinese; longer names are cut.
+LABEL_LETTERS, LETTER, LABEL_SIZES = 22, 0.6, {30: 11, 60: 13}
 # Few classes get large cells with their counts; many get small ones.
 MATRIX_SIDE, SMALLEST_CELL, LARGEST_CELL = 880, 22, 140
 
@@ -106,11 +106,14 @@ def matrix_cells(figures: SingleLabel) -> dict[str, Any]:
     chosen = sorted(ranked[:MOST_MATRIX])
     counts = figures.confusion[np.ix_(chosen, chosen)]
     totals = np.maximum(figures.confusion[chosen].sum(axis=1, keepdims=True), 1)
-    names = [printable(figures.per_class[k].name) for k in chosen]
+    names = [cut_to(printable(figures.per_class[k].name), LABEL_LETTERS) for k in chosen]
+    side = max(SMALLEST_CELL, min(LARGEST_CELL, MATRIX_SIDE // len(names)))
+    size = next((size for least, size in LABEL_SIZES.items() if side < least), 15)
     return {
         "names": names,
-        "side": max(SMALLEST_CELL, min(LARGEST_CELL, MATRIX_SIDE // len(names))),
-        "margin": 16 + round(LETTER * min(LABEL_LETTERS, max(map(len, names)))),
+        "side": side,
+        "size": size,
+        "margin": 16 + round(LETTER * size * max(map(width_of, names))),
         "counts": counts.tolist(),
         "shares": np.round(counts / totals, 4).tolist(),
         "is_partial": len(chosen) < len(figures.per_class),
@@ -146,12 +149,11 @@ def cards_of(
 
 def claim_words(figures: SingleLabel) -> str:
     """Compare what the model claims with how often it is right, in one sentence."""
-    claimed, right = figures.calibration.mean_confidence, figures.top1.value
-    numbers = f"it claims {100 * claimed:.1f} % on average and is right for {100 * right:.1f} % of the images"
-    if abs(claimed - right) <= FAIR_CLAIM:
-        return f"The model is about as often right as it claims: {numbers}."
-    more = "more" if right > claimed else "less"
-    return f"The model is {more} often right than it claims: {numbers}."
+    claimed, right = figures.calibration.mean_confidence, figures.top1
+    return (
+        f"The model is {compared(claimed, right)}: it claims {100 * claimed:.1f} % on average and is right for "
+        f"{100 * right.value:.1f} % of {counted(figures.num_images, 'image')}."
+    )
 
 
 def reliability_bars(figures: SingleLabel) -> list[dict[str, float]]:

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from vitrine.errors import MissingExtraError
 from vitrine.inspection.rollout import upsample
 from vitrine.runtime.files import write_atomically
+from vitrine.runtime.progress import notice
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -30,6 +31,9 @@ SCRIPT_FONTS = (
     ("Noto Sans Thai", "Leelawadee UI", "Thonburi"),
     ("Noto Emoji", "Segoe UI Emoji", "Symbola", "Segoe UI Symbol"),
 )  # fmt: skip
+# Matplotlib's warning about a letter without a font, and the letters that one notice names.
+MISSING = re.compile(r"Glyph (\d+) .*missing from font")
+MOST_LETTERS = 8
 # Share of colour in an overlay where the map is 0 and where it is largest; the rest is the picture.
 LEAST_COLOUR, MOST_COLOUR = 0.3, 0.8
 # A few patches often hold most of a map: values above this percentile are drawn as the largest.
@@ -39,14 +43,22 @@ SCALE_WORDS = "weight, from the map's minimum to its top 2 %"
 _IN_PAGE = {INK: "currentColor", PAPER: "none", ACCENT: "var(--bar-0)"}
 
 
-@contextmanager
-def drawing(name: str) -> Iterator[None]:
-    """Set the style for figures made in the block; `name` makes their ids unique on a page."""
+def import_matplotlib() -> Any:
+    """Import matplotlib with the parts that figures are made of, or say what to install."""
     try:
-        import matplotlib  # noqa: PLC0415 (an extra)
-        from matplotlib import font_manager  # noqa: PLC0415 (an extra)
+        import matplotlib.figure  # noqa: PLC0415 (an extra)
     except ImportError as error:
         raise MissingExtraError("matplotlib", extra="report", purpose="drawing figures") from error
+    return matplotlib
+
+
+@contextmanager
+def drawing(name: str) -> Iterator[set[str]]:
+    """Set the style for figures made in the block; `name` makes their ids unique on a page.
+
+    Afterwards the set that is yielded contains the letters that no installed font has.
+    """
+    matplotlib = import_matplotlib()
     coloured = (
         "text.color",
         "axes.labelcolor",
@@ -58,7 +70,7 @@ def drawing(name: str) -> Iterator[None]:
     style: dict[str, Any] = dict.fromkeys(coloured, INK) | {
         "figure.facecolor": PAPER,
         "axes.facecolor": "none",
-        "font.family": font_families([font.name for font in font_manager.fontManager.ttflist]),
+        "font.family": font_families([font.name for font in matplotlib.font_manager.fontManager.ttflist]),
         "font.size": 10,
         "axes.titlesize": 10,
         "axes.spines.top": False,
@@ -67,10 +79,24 @@ def drawing(name: str) -> Iterator[None]:
         "svg.fonttype": "none",
         "svg.hashsalt": f"vitrine {name}",
     }
-    with matplotlib.rc_context(style), warnings.catch_warnings():  # type: ignore[arg-type]
-        # Without any font for a script its letters are boxes; a line on the terminal for each helps nobody.
-        warnings.filterwarnings("ignore", message="Glyph .* missing from font")
-        yield
+    missing: set[str] = set()
+    with matplotlib.rc_context(style), warnings.catch_warnings(record=True) as caught:
+        warnings.filterwarnings("always", message=MISSING.pattern)
+        yield missing
+    for one in caught:
+        if found := MISSING.match(str(one.message)):
+            missing.add(chr(int(found[1])))
+        else:
+            warnings.warn_explicit(one.message, one.category, one.filename, one.lineno)
+
+
+def report_missing(letters: Collection[str]) -> None:
+    """Send one notice about letters that are drawn as boxes; a line for each helps nobody."""
+    if letters:
+        notice(
+            f"Figures show boxes instead of {''.join(sorted(letters)[:MOST_LETTERS])}: no installed font has these "
+            "letters; install a font such as Noto Sans CJK or Noto Emoji"
+        )
 
 
 def font_families(installed: Collection[str]) -> list[str]:
@@ -109,13 +135,11 @@ def overlay(picture: NDArray[np.uint8], weights: NDArray[Any]) -> NDArray[Any]:
 
     Where the map is small the picture stays, in grey.
     """
-    from matplotlib import colormaps  # noqa: PLC0415 (an extra)
-
     height, width = picture.shape[:2]
     share = upsample(scaled(weights)[None], (height, width))[0]
     grey = (picture @ np.array([0.299, 0.587, 0.114]) / 255)[:, :, None]  # ITU-R 601 luma
     part = LEAST_COLOUR + (MOST_COLOUR - LEAST_COLOUR) * share[:, :, None]
-    return (1 - part) * grey + part * colormaps[SCALE](share)[:, :, :3]
+    return (1 - part) * grey + part * import_matplotlib().colormaps[SCALE](share)[:, :, :3]
 
 
 def scaled(maps: NDArray[Any]) -> NDArray[Any]:

@@ -7,7 +7,15 @@ from numpy.typing import NDArray
 
 from vitrine.inspection.filters import FilterComponents
 from vitrine.inspection.tokens import TokenNorms
-from vitrine.reports.figure_style import ACCENT, SCALE_WORDS, label, mosaic, overlay, scaled
+from vitrine.reports.figure_style import (
+    ACCENT,
+    SCALE_WORDS,
+    import_matplotlib,
+    label,
+    mosaic,
+    overlay,
+    scaled,
+)
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -179,25 +187,21 @@ def draw_layers(similarity: NDArray[Any], *, names: list[str]) -> "Figure":
 
 
 def _figure(width: float, height: float) -> "Figure":
-    from matplotlib.figure import Figure  # noqa: PLC0415 (an extra)
-
-    return Figure(figsize=(width, height), layout="constrained")
+    figure: Figure = import_matplotlib().figure.Figure(figsize=(width, height), layout="constrained")
+    return figure
 
 
 def _overlaid(axis: Any, picture: NDArray[np.uint8], weights: NDArray[Any]) -> Any:
-    from matplotlib.cm import ScalarMappable  # noqa: PLC0415 (an extra)
-
     axis.imshow(overlay(picture, weights), interpolation="none")
     axis.set_axis_off()
-    return ScalarMappable()  # its bar goes from 0 to 1 in the one scale
+    return import_matplotlib().cm.ScalarMappable()  # its bar goes from 0 to 1 in the one scale
 
 
 def _mark(axis: Any, patch: tuple[int, int], *, grid: tuple[int, ...], size: tuple[int, int]) -> None:
-    from matplotlib.patches import Rectangle  # noqa: PLC0415 (an extra)
-
     high, wide = size[0] / grid[0], size[1] / grid[1]
     corner = ((patch[1] % grid[1]) * wide - 0.5, (patch[0] % grid[0]) * high - 0.5)
-    axis.add_patch(Rectangle(corner, wide, high, fill=False, edgecolor=OUTLIER_COLOUR, linewidth=1.6))
+    rectangle = import_matplotlib().patches.Rectangle
+    axis.add_patch(rectangle(corner, wide, high, fill=False, edgecolor=OUTLIER_COLOUR, linewidth=1.6))
 
 
 def _draw_norms(figure: "Figure", axis: Any, norms: TokenNorms, number: int) -> None:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from vitrine.inspection.analysis import Analysis
 from vitrine.models import Model, ViT
 from vitrine.reports import inspection_figures as figures
-from vitrine.reports.figure_style import drawing, save_figure
+from vitrine.reports.figure_style import drawing, report_missing, save_figure
 from vitrine.reports.pages import render
 from vitrine.runtime.progress import track
 
@@ -107,10 +107,12 @@ def page_figures(analysis: Analysis, *, model: Model, captions: Captions) -> lis
 
 def draw_all(plates: list[PageFigure], folder: Path) -> list[tuple[PageFigure, str]]:
     """Draw and write every figure; return each with its drawing for the page."""
-    drawn = []
+    drawn, without_font = [], set[str]()
     for plate in track(plates, "Drawing figures"):
-        with drawing(plate.name):
+        with drawing(plate.name) as missing:
             drawn.append((plate, save_figure(plate.draw(), folder, plate.name)))
+        without_font |= missing
+    report_missing(without_font)
     return drawn
 
 

@@ -15,7 +15,7 @@ from torch import nn
 
 from vitrine.data.loading.loader import Batch, Loader
 from vitrine.data.loading.order import Rows
-from vitrine.data.preparing.training_view import TrainView
+from vitrine.data.preparing.mask_view import AnyView
 from vitrine.data.sources.source import Source
 from vitrine.models.cost import TRAINING_FLOPS_PER_MAC, cost_of
 from vitrine.recipes.recipe import Recipe
@@ -164,7 +164,7 @@ def training_seconds(
     return min(tried, flops / (RECORDED_SHARE_OF_RATE * rate))
 
 
-def read_some(train: Source, view: TrainView, device: torch.device) -> tuple[Batch, float]:
+def read_some(train: Source, view: AnyView, device: torch.device) -> tuple[Batch, float]:
     """Read some training images in this thread; return them and the seconds of one."""
     loader = Loader(train, view, batch_size=1, num_workers=0, keep_going=True)
     began, seconds = time.perf_counter(), 0.0

@@ -15,7 +15,7 @@ UNEVEN = 4
 
 def for_labels_of(data: RunData, recipe: Recipe) -> Recipe:
     """Adapt a recipe to its labels: a sigmoid loss and no label smoothing for several; uneven classes count alike."""
-    if not recipe.needs_labels:
+    if not recipe.objective.classifies:
         return recipe
     if not data.train.is_multi_label:
         return for_uneven_classes(data.train, recipe)

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
+from vitrine.data.decoding.annotation import DataTask
 from vitrine.data.preparing.preprocess import Preprocess
 from vitrine.evaluation.metrics import Interval, wilson_interval
 from vitrine.evaluation.number_scores import NumberFigures
@@ -150,6 +151,8 @@ class TrainingResult(Result):
     evaluation: Mapping[str, float] = field(default_factory=dict)
     """All numbers of the last evaluation."""
     objective: str = "labels"
+    task: DataTask = "classes"
+    """What the data is labelled with. For masks, `evaluation` has mean IoU and accuracies, and `accuracy` is None."""
     has_head: bool = True
     """Whether classes were learned."""
     trains_on_all: bool = False

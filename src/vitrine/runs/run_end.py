@@ -70,7 +70,7 @@ def finish_model(
     keep = functools.partial(
         save_statistics, start=start, data=data, folder=folder, workers=execution.workers, processes=processes
     )
-    if validation is None or model.config.num_classes is None:
+    if validation is None or not recipe.objective.classifies:
         on_first_process(lambda: save_model(model, start, data, recipe, to=folder.model), processes)
         if recipe.solves_head:
             keep(model)
@@ -251,7 +251,8 @@ def result_of(
     finished: Finished,
 ) -> TrainingResult:
     """Describe the finished run; the accuracy is that of the weights that were saved."""
-    accuracy, calibration = finished.accuracy, finished.calibration
+    classifies = recipe.objective.classifies
+    accuracy, calibration = finished.accuracy if classifies else None, finished.calibration
     num_validation = 0 if data.validation is None else len(data.validation)
     return TrainingResult(
         folder=folder.path,
@@ -262,13 +263,14 @@ def result_of(
         interval=None if accuracy is None else wilson_interval(accuracy, num_validation),
         num_validation=num_validation,
         images_per_second=outcome.images_per_second,
-        evaluation=outcome.last_evaluation,
+        evaluation=outcome.last_evaluation if classifies else evaluation_at(folder, outcome.best_step),
         closed_form=start.closed_form,
-        start=start_evaluation(folder),
+        start=evaluation_at(folder, 0),
         contenders=contenders_of(start, outcome, finished, num_validation=num_validation),
         seconds=outcome.seconds,
         calibration=None if calibration is None else calibration.to_json(),
         objective=recipe.objective.kind,
+        task=recipe.objective.task,
         has_head=start.model.config.num_classes is not None,
         trains_on_all=data.trains_on_all,
         skipped=data.skipped,
@@ -305,11 +307,12 @@ def between_name(share: float) -> str:
     return f"{FINE_TUNED}, {100 * share:.0f} % of the change"
 
 
-def start_evaluation(folder: RunFolder) -> dict[str, float]:
-    """Return the numbers of the evaluation before the first step; empty where there was none."""
+def evaluation_at(folder: RunFolder, step: int | None) -> dict[str, float]:
+    """Return the numbers of the evaluation after some steps; empty where there was none."""
+    found: dict[str, float] = {}
     for record in folder.read_metrics():
-        if record["step"] == 0 and "val_accuracy" in record:
-            return {
+        if record["step"] == step:
+            found |= {
                 name.removeprefix("val_"): value for name, value in record.items() if name.startswith("val_")
             }
-    return {}
+    return found

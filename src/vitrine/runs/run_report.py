@@ -21,6 +21,7 @@ from vitrine.inspection.rollout import rollout
 from vitrine.models import ViT
 from vitrine.models.config import shown
 from vitrine.models.cost import cost_of, training_exaflops
+from vitrine.models.dense.config import DenseConfig
 from vitrine.reports.figure_style import overlay
 from vitrine.reports.pages import data_url, write_page
 from vitrine.reports.run_account import RunAccount, read_account
@@ -115,8 +116,9 @@ def with_score(report: RunReport, score: SplitScore) -> RunReport:
 
 
 def has_classes(account: RunAccount) -> bool:
-    """Whether the run's model has a head."""
-    return account.run["model"]["num_classes"] is not None
+    """Whether the run's model classifies whole images."""
+    config = config_from_json(account.run["model"])
+    return config.num_classes is not None and not isinstance(config, DenseConfig)
 
 
 def scored(

@@ -128,7 +128,8 @@ def write_records(
             closed_form=None if start.closed_form is None else start.closed_form.to_json(),
         )
     )
-    link_latest(folder)
+    if output.verb != "study":  # whose runs are parts of one result
+        link_latest(folder)
     folder.write_recipe(to_yaml(recipe))
     folder.write_command(shlex.join(["vitrine", *sys.argv[1:]]))
     folder.write_environment(environment())

@@ -2,7 +2,8 @@
 
 import dataclasses
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import torch
 
@@ -13,7 +14,8 @@ from vitrine.data.preparing.preprocess import Preprocess
 from vitrine.errors import CheckpointError, ConfigError, TryOption
 from vitrine.evaluation.features import weights_hash
 from vitrine.models import Model, ModelConfig, ViTConfig, build, configure, create_model
-from vitrine.models.config import as_size, shown
+from vitrine.models.config import Config, as_size, shown
+from vitrine.models.dense.config import DenseConfig
 from vitrine.objectives.teacher import Teacher, TeacherRequest
 from vitrine.recipes.recipe import Recipe
 from vitrine.runs.records import ClosedFormScore, StartingModel
@@ -139,9 +141,8 @@ def keep_known_classes(started: Model, model: str, classes: Sequence[str]) -> tu
 def with_free_options(model: Model, recipe: Recipe) -> Model:
     """Give a trained model the recipe's dropout, stochastic depth and activation checkpointing."""
     config = model.config
-    known = {field.name for field in dataclasses.fields(config)}
     options = {name: value for name, value in recipe.model_options.items() if name in FREE_OPTIONS}
-    changed = dataclasses.replace(config, **{name: value for name, value in options.items() if name in known})
+    changed = with_known_options(config, options)
     if changed == config:
         return model
     rebuilt = build(changed)
@@ -149,11 +150,19 @@ def with_free_options(model: Model, recipe: Recipe) -> Model:
     return rebuilt.eval()
 
 
+def with_known_options(config: Config, options: Mapping[str, Any]) -> Config:
+    """Change the fields of a config that it has; of a dense model, those of its ViT."""
+    if isinstance(config, DenseConfig):
+        return dataclasses.replace(config, vit=with_known_options(config.vit, options))
+    known = {field.name for field in dataclasses.fields(config)}
+    return dataclasses.replace(config, **{name: value for name, value in options.items() if name in known})
+
+
 def described_model(record: RunRecord, recipe: Recipe) -> StartingModel:
     """Build the model of a run that is resumed; its weights come from the checkpoint."""
     config = config_from_json(dict(record.model))
     recomputes = recipe.model_options.get("activation_checkpointing", config.activation_checkpointing)
-    config = dataclasses.replace(config, activation_checkpointing=recomputes)
+    config = with_known_options(config, {"activation_checkpointing": recomputes})
     teacher = load_teacher(recipe, config)
     if teacher is not None and teacher.weights != record.teacher:
         raise CheckpointError(

@@ -9,6 +9,7 @@ from torch import Tensor
 from vitrine.data.loading.loader import Loader
 from vitrine.data.loading.order import training_rows
 from vitrine.data.loading.resident import ResidentLoader, can_reside
+from vitrine.data.preparing.mask_view import AnyView
 from vitrine.data.preparing.preprocess import Preprocess
 from vitrine.data.preparing.training_view import TrainView
 from vitrine.data.sources.source import Source
@@ -114,7 +115,7 @@ def make_loader(
         "device": device,
         "repeats": recipe.views.repeats,
     }
-    if is_resident(train, view, device):
+    if isinstance(view, TrainView) and is_resident(train, view, device):
         return ResidentLoader(train, view, **sharing)
     # Beside a GPU, more than two threads compete for Python's lock with the one that launches kernels: on one H200
     # machine 15 threads read 841 images/s, 15 processes 3,351.
@@ -131,15 +132,15 @@ def make_loader(
     )
 
 
-def is_resident(train: Source, view: TrainView, device: torch.device) -> bool:
+def is_resident(train: Source, view: AnyView, device: torch.device) -> bool:
     """Whether all images are held in the device's memory, so that no file is read during the run."""
-    return device.type == "cuda" and can_reside(train, view)
+    return device.type == "cuda" and isinstance(view, TrainView) and can_reside(train, view)
 
 
-def training_view(recipe: Recipe, preprocess: Preprocess) -> TrainView:
-    """Return the crop of a training image."""
+def training_view(recipe: Recipe, preprocess: Preprocess) -> AnyView:
+    """Return what the objective cuts from a training image, by the recipe's crop."""
     views, side = recipe.views, recipe.objective.source_size
-    return TrainView(
+    pictures = TrainView(
         size=preprocess.size if side is None else (side, side),
         channels=preprocess.channels,
         crop=views.crop,
@@ -147,6 +148,7 @@ def training_view(recipe: Recipe, preprocess: Preprocess) -> TrainView:
         flip=views.flip,
         resize_size=None if views.resize_size is None else (views.resize_size, views.resize_size),
     )
+    return recipe.objective.view(pictures)
 
 
 def make_names(train: Source, training: TrainingConfig, *, repeats: int = 1) -> Callable[[int], list[str]]:

@@ -92,7 +92,7 @@ def train_run(
             start, data, recipe, validation, folder=folder, execution=execution, processes=processes,
             outcome=outcome,
         )  # fmt: skip
-        if output.measures_trust and recipe.needs_labels:
+        if output.measures_trust and recipe.objective.classifies:
             measure_trust(folder, data, execution=execution, processes=processes)
         report = None
         if output.reports:

@@ -7,12 +7,14 @@ Shapes: N images of a split, D width, K classes.
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from vitrine.data.decoding.annotation import Map
 from vitrine.data.loading.loader import Batch, Loader
 from vitrine.data.loading.order import Rows, evaluation_rows
 from vitrine.data.preparing.preprocess import Preprocess
@@ -20,7 +22,9 @@ from vitrine.data.sources.source import NO_LABEL, Source, Subset
 from vitrine.errors import DataError
 from vitrine.evaluation.feature_statistics import collapse_warning, effective_rank, spread
 from vitrine.evaluation.outputs import Outputs, run_model
+from vitrine.evaluation.pixel_predictions import PixelPrediction, predict_pixels
 from vitrine.evaluation.probes import nearest_neighbours
+from vitrine.evaluation.segmentation import score_pixels
 from vitrine.evaluation.temperature import calibrated_loss
 from vitrine.models.dropout import image_keys, randomness_of
 from vitrine.objectives.objective import PartsOf
@@ -82,6 +86,20 @@ class SplitValidation:
             raise DataError(f"cannot read a validation image: {next(iter(outputs.failures.values()))}")
         self.latest = outputs
         return outputs.rows, torch.from_numpy(self.source.targets(np.arange(len(self.source))))
+
+    def pixel_scores(self, module: nn.Module) -> dict[str, float]:
+        """Return mean IoU and accuracies over all pixels of all pictures, each at its own size."""
+        rank, world_size = self.processes.rank, self.processes.world_size
+        length = len(self.source)
+        predictions = predict_pixels(
+            module, self.source, preprocess=self.preprocess, device=self.processes.device,
+            num_workers=self.workers,
+            indices=range(rank * length // world_size, (rank + 1) * length // world_size),
+        )  # fmt: skip
+        score, _ = score_pixels(pairs_of(predictions, self.source), classes=self.source.classes)
+        counts = torch.from_numpy(score.confusion).double().to(self.processes.device)
+        summed = (mean_over(counts, self.processes) * world_size).round().long().cpu().numpy()
+        return replace(score, confusion=summed, num_images=length).headline()
 
     def mean_sums(self, module: nn.Module, parts_of: PartsOf) -> dict[str, Tensor]:
         """Return the mean loss per image as `loss`, and the means of the other sums, every image once."""
@@ -155,6 +173,15 @@ class SplitValidation:
                 features.append(module(self.preprocess.normalise(batch.images)).float().cpu())
                 labels.append(batch.labels.cpu())
         return torch.cat(features), torch.cat(labels)
+
+
+def pairs_of(predictions: Iterable[PixelPrediction], source: Source) -> Iterator[tuple[Map, Map]]:
+    """Yield the true and the predicted class map of each picture; refuse one that cannot be read."""
+    for one in predictions:
+        truth = source.annotation(one.index).classes
+        if one.classes is None or truth is None:
+            raise DataError(f"cannot read a validation image: {one.error}")
+        yield truth, one.classes
 
 
 def with_calibrated_loss(evaluate: Evaluate, validation: SplitValidation) -> Evaluate:

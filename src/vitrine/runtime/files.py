@@ -10,7 +10,7 @@ import shutil
 import stat
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
@@ -21,7 +21,7 @@ from vitrine.errors import CheckpointError, ConfigError
 _OPEN_FILES = (Path("/proc"), Path("/dev/fd"))
 _MAX_LINKS = 40  # as in Linux
 _NAME_LENGTH, _MARK_BYTES = 40, 8
-_TEMPORARY = re.compile(rf"\..{{1,{_NAME_LENGTH}}}\.[0-9a-f]{{{2 * _MARK_BYTES}}}", re.DOTALL)
+_TEMPORARY = re.compile(rf"\.(.{{1,{_NAME_LENGTH}}})\.[0-9a-f]{{{2 * _MARK_BYTES}}}", re.DOTALL)
 
 
 @contextmanager
@@ -107,10 +107,14 @@ def temporary_beside(path: Path) -> Path:
     return path.with_name(f".{path.name[:_NAME_LENGTH]}.{secrets.token_hex(_MARK_BYTES)}")
 
 
-def remove_temporary_files(folder: Path) -> None:
-    """Remove what interrupted writes have left in a folder; only while nobody else writes there."""
+def remove_temporary_files(folder: Path, names: Container[str] | None = None) -> None:
+    """Remove what interrupted writes have left in a folder, or of the files `names` in it, which are short names.
+
+    Only while nobody else writes there.
+    """
     for entry in folder.iterdir() if folder.is_dir() else ():
-        if not _TEMPORARY.fullmatch(entry.name):
+        match = _TEMPORARY.fullmatch(entry.name)
+        if match is None or (names is not None and match[1] not in names):
             continue
         if entry.is_dir() and not entry.is_symlink():
             shutil.rmtree(entry, ignore_errors=True)

@@ -2,9 +2,9 @@
 
 import hashlib
 from collections.abc import Awaitable, Callable
-from importlib.resources import files
 
 from vitrine.errors import MissingExtraError
+from vitrine.page import TYPES, served_files
 from vitrine.serving.guard import LOOPBACK, Guard
 from vitrine.serving.service import Service
 from vitrine.version import __version__
@@ -18,13 +18,6 @@ try:
     from vitrine.serving.status_routes import add_content_routes, add_health_routes, add_run_route
 except ImportError:
     raise MissingExtraError("fastapi", extra="serve", purpose="serving a model") from None
-
-TYPES = {
-    "html": "text/html; charset=utf-8",
-    "css": "text/css; charset=utf-8",
-    "js": "text/javascript; charset=utf-8",
-    "svg": "image/svg+xml",
-}
 
 
 def create_app(
@@ -61,13 +54,12 @@ def create_app(
 def add_page(app: FastAPI) -> frozenset[str]:
     """Add the page's files, read once, so that no request touches the disk; return their paths."""
     paths = {"/docs/"}
-    for file in files("vitrine.serving").joinpath("page").iterdir():
-        name = file.name
+    for name, data in served_files().items():
         kind = TYPES[name.rsplit(".", 1)[1]]
-        path = {"index.html": "/", "docs.html": "/docs"}.get(name, f"/page/{name}")
+        path = {"index.html": "/", "docs.html": "/docs"}.get(name, f"/{name}")
         paths.add(path)
-        app.add_route(path, _file(file.read_bytes(), kind), methods=["GET"], include_in_schema=False)
-    app.add_route("/docs/", _redirect("/docs"), methods=["GET"], include_in_schema=False)
+        app.add_route(path, _file(data, kind), methods=["GET"], include_in_schema=False)
+    app.add_route("/docs/", _redirect("../docs"), methods=["GET"], include_in_schema=False)
     return frozenset(paths)
 
 

@@ -11,8 +11,10 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from vitrine.errors import ConfigError, MissingExtraError, TryOption
+from vitrine.data.sources.arrow import import_pyarrow
+from vitrine.errors import ConfigError, TryOption
 from vitrine.runtime.files import write_atomically
+from vitrine.runtime.places import Place, place_exists, suffix_of
 from vitrine.serving.predictor import Prediction
 from vitrine.spelling import printable
 
@@ -23,20 +25,24 @@ FEATURE_KINDS = (".npy", ".parquet")
 BYTE_ORDER_MARK = "\ufeff"
 # Most numbers in a column of lists with 32-bit offsets; 2.8 million rows of 768 are more.
 _LONGEST_LIST = 2**31 - 1
+PARQUET_FILE = "a .parquet file"
 
 
-def require_kind(file: Path, kinds: Sequence[str], *, is_overwriting: bool) -> None:
+def require_kind(file: Place, kinds: Sequence[str], *, is_overwriting: bool) -> None:
     """Refuse, before any work, an unknown kind of file, an existing file, or one that needs a missing extra."""
-    if file.suffix not in kinds:
-        raise ConfigError(f"must end in {', '.join(kinds)}, got {printable(str(file))}", option="out")
-    if file.is_file() and not is_overwriting:
+    if suffix_of(file) not in kinds:
+        raise ConfigError(
+            f"must end in {', '.join(kinds)}, or be a folder for parts, got {printable(str(file))}",
+            option="out",
+        )
+    if place_exists(file) and not is_overwriting:
         raise ConfigError(
             f"{printable(str(file))} exists",
             option="out",
             advice=[TryOption("overwrite", "to replace it", True)],
         )
-    if file.suffix == ".parquet":
-        _pyarrow()
+    if suffix_of(file) == ".parquet":
+        import_pyarrow(PARQUET_FILE)
 
 
 def write_predictions(
@@ -197,7 +203,7 @@ def _write_parquet(
     failures: dict[int, str],
     labels: Sequence[str] | None,
 ) -> None:
-    pyarrow, parquet = _pyarrow()
+    pyarrow = import_pyarrow(PARQUET_FILE)
     missing = np.zeros(len(names), dtype=bool)
     missing[list(failures)] = True
     ends = np.concatenate([[0], np.cumsum(np.where(missing, 0, rows.shape[1]))])
@@ -216,13 +222,4 @@ def _write_parquet(
         }
     )
     with write_atomically(file) as opened:
-        parquet.write_table(table, opened)
-
-
-def _pyarrow() -> tuple[Any, Any]:
-    try:
-        import pyarrow  # noqa: PLC0415 (an extra)
-        from pyarrow import parquet  # noqa: PLC0415 (an extra)
-    except ImportError:
-        raise MissingExtraError("pyarrow", extra="data", purpose="a .parquet file") from None
-    return pyarrow, parquet
+        pyarrow.parquet.write_table(table, opened)

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from vitrine.checkpoints import Loaded, load
 from vitrine.data.decoding.picture_input import Picture
-from vitrine.data.loading.loader import Loader
+from vitrine.data.loading.workers import WorkerKind
 from vitrine.data.preparing.preprocess import Preprocess
 from vitrine.data.sources.in_memory import PictureList
 from vitrine.data.sources.source import Source
@@ -25,12 +25,14 @@ from vitrine.evaluation.features import logits_and_features, representation
 from vitrine.evaluation.number_line import half_width
 from vitrine.evaluation.outputs import Outputs, Precision, at_a_time, casting
 from vitrine.evaluation.prediction_sets import prediction_sets
+from vitrine.evaluation.streaming import Pace, open_loader, stream
 from vitrine.evaluation.trust import Trust, read_trust
 from vitrine.models import Model
 from vitrine.runtime.devices import choose_device
 
-Wanted = Literal["logits", "features", "scores"]
-"""`scores` are logits followed by the distance from the training images, where the model knows it."""
+Wanted = Literal["logits", "features", "scores", "both"]
+"""`scores` are logits followed by the distance from the training images, where the model knows it; `both` are logits
+and features."""
 TOP = 5
 # Of the interval of a number.
 DEFAULT_COVERAGE = 0.95
@@ -92,6 +94,7 @@ class Predictor:
         precision: Precision = "fp32",
         batch_size: int | None = None,
         workers: int = 2,
+        worker_kind: WorkerKind = "threads",
         trust: Trust | None = None,
     ) -> None:
         self.loaded = loaded
@@ -101,7 +104,7 @@ class Predictor:
         self.preprocess: Preprocess = loaded.preprocess
         self.precision: Precision = precision
         self.batch_size = batch_size or at_a_time(self.device, self.preprocess.size)
-        self.workers = workers
+        self.workers, self.worker_kind = workers, worker_kind
 
     @classmethod
     def open(
@@ -113,10 +116,14 @@ class Predictor:
         image_size: int | tuple[int, int] | None = None,
         batch_size: int | None = None,
         workers: int = 2,
+        worker_kind: WorkerKind = "threads",
     ) -> Self:
         """Open any model that `vitrine.load` opens; `batch_size` is the number of pictures per batch."""
         loaded = load(model, image_size=image_size)
-        return cls(loaded, device=device, precision=precision, batch_size=batch_size, workers=workers)
+        return cls(
+            loaded, device=device, precision=precision, batch_size=batch_size, workers=workers,
+            worker_kind=worker_kind,
+        )  # fmt: skip
 
     @property
     def num_classes(self) -> int | None:
@@ -169,26 +176,18 @@ class Predictor:
         """Return features (N, R), the input of the head, and by index why pictures cannot be read."""
         return self._outputs(images, wanted="features")
 
-    def stream(self, source: Source, *, wanted: Wanted) -> Iterator[Rows]:
+    def stream(self, source: Source, *, wanted: Wanted, pace: Pace | None = None) -> Iterator[Rows]:
         """Process a source of any length with `batch_size` pictures in memory."""
         if len(source) == 0:
             return
-        # For one picture a thread costs more than it gains.
-        workers = self.workers if len(source) > 1 else 0
-        with Loader(
-            source,
-            self.preprocess,
-            batch_size=self.batch_size,
-            num_workers=workers,
-            device=self.device,
-            keep_going=True,
-        ) as loader:
-            start = 0
-            for batch in loader.evaluation_batches():
-                values = self.batch(batch.images, wanted=wanted)
-                values[list(batch.failures)] = 0
-                yield Rows(start=start, values=values, failures=batch.failures)
-                start += len(batch)
+        with open_loader(
+            source, self.preprocess, batch_size=self.batch_size, num_workers=self.workers,
+            worker_kind=self.worker_kind, device=self.device,
+        ) as loader:  # fmt: skip
+            for computed in stream(loader, lambda images: self.computed(images, wanted=wanted), pace=pace):
+                values = self.finished(computed.values, wanted=wanted)
+                values[list(computed.failures)] = 0
+                yield Rows(start=computed.start, values=values, failures=dict(computed.failures))
 
     def pixels(self, image: Picture, *, name: str | None = None) -> Tensor:
         """Decode one picture to (C, height, width) uint8 for `batch`; raise a `DataError` if it cannot be read."""
@@ -197,15 +196,27 @@ class Predictor:
 
     def batch(self, pixels: Tensor, *, wanted: Wanted = "logits") -> Tensor:
         """Map stacked pixels (B, C, height, width), 0 to 255, to logits, features or scores (B, ...), on the CPU."""
-        with torch.inference_mode(), casting(self.device, self.precision):
-            images = self.preprocess.normalise(pixels.to(self.device, non_blocking=True))
-            if wanted == "scores" and self.trust.familiarity is not None:
-                logits, features = logits_and_features(self.model, images)
-                values = self.scores(logits.float().cpu(), features.float().cpu())
-            else:
-                values = representation(self.model, images) if wanted == "features" else self.model(images)
-            values = values.float().cpu()
+        computed = self.computed(pixels.to(self.device, non_blocking=True), wanted=wanted)
+        values = self.finished({name: one.float().cpu() for name, one in computed.items()}, wanted=wanted)
         return values.clone()  # tensors of inference mode cannot be modified outside it
+
+    def computed(self, pixels: Tensor, *, wanted: Wanted) -> dict[str, Tensor]:
+        """Map pixels on the device to the model's outputs there: `logits`, `features` or, for scores, both."""
+        has_features = wanted == "both" or (wanted == "scores" and self.trust.familiarity is not None)
+        with torch.inference_mode(), casting(self.device, self.precision):
+            images = self.preprocess.normalise(pixels)
+            if wanted == "features":
+                return {"features": representation(self.model, images)}
+            if not has_features:
+                return {"logits": self.model(images)}
+            logits, features = logits_and_features(self.model, images)
+            return {"logits": logits, "features": features}
+
+    def finished(self, values: Mapping[str, Tensor], *, wanted: Wanted) -> Tensor:
+        """Turn the model's outputs, on the CPU, into logits, features or scores."""
+        if wanted == "features":
+            return values["features"]
+        return self.scores(values["logits"], values["features"]) if "features" in values else values["logits"]
 
     def scores(self, logits: Tensor, features: Tensor) -> Tensor:
         """Append the distance of features (B, R) to logits (B, K), where the model knows it."""

@@ -52,7 +52,8 @@ class TrainingConfig:
     average_decay: float | None = None
     """Decay of Polyak averaging; the paper's is .9999."""
     precision: Precision = "auto"
-    """`auto` is bf16 on CUDA and fp32 elsewhere; `fp8` computes the largest products in fp8, the rest in bf16."""
+    """`auto` is bf16 on CUDA and on CPUs with bf16 instructions, fp32 elsewhere; `fp8` computes large products in
+    fp8, the rest in bf16."""
     compile: bool | None = None
     """None compiles on CUDA if the run is long enough to pay off."""
     graphs: bool = False

@@ -223,8 +223,8 @@ def live_line(record: Mapping[str, float]) -> str:
 def evaluation_in_words(scores: Mapping[str, float]) -> str:
     """Write the scores of an evaluation for people."""
     return ", ".join(
-        f"{name.replace('_', ' ')} {100 * value:.1f} %"
-        if name.endswith("accuracy")
+        f"{name.replace('_', ' ').replace('iou', 'IoU')} {100 * value:.1f} %"
+        if name.endswith(("accuracy", "iou"))
         else f"{name.replace('_', ' ')} {value:.4g}"
         for name, value in scores.items()
         if name != "collapsed"

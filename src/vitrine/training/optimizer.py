@@ -13,7 +13,11 @@ from vitrine.training.config import Decay, TrainingConfig
 from vitrine.training.lamb import Lamb
 from vitrine.training.muon import Muon
 
-LAST = ("norm.", "head.", "distillation_head.", "representation.", "attention_pooling.")
+LAST = ("norm.", "head.", "decoder.", "distillation_head.", "representation.", "attention_pooling.")
+# Of a dense model: where its encoder is.
+ENCODER = "vit."
+# Of a module that adds to a dense model what only training needs: where the model is.
+MODEL = "model."
 
 
 def make_optimizer(model: nn.Module, config: TrainingConfig) -> torch.optim.Optimizer:
@@ -73,8 +77,8 @@ def parameter_groups(model: nn.Module, config: TrainingConfig) -> list[dict[str,
 
 
 def is_head(name: str) -> bool:
-    """Whether a parameter belongs to the classifier."""
-    return name.split(".", maxsplit=1)[0] in ("head", "distillation_head")
+    """Whether a parameter belongs to the classifier, or to the decoder of a dense model."""
+    return name.removeprefix(MODEL).split(".", maxsplit=1)[0] in ("head", "distillation_head", "decoder")
 
 
 def is_teacher(name: str) -> bool:
@@ -116,7 +120,7 @@ class Layers:
             if ".norm." in name:
                 return own[-1]
             return 0 if own[0] == 1 else own[0]  # the first stage's embedding is the model's
-        return self.depth + 1 if name.startswith(LAST) else 0
+        return self.depth + 1 if name.removeprefix(MODEL).removeprefix(ENCODER).startswith(LAST) else 0
 
     @property
     def depth(self) -> int:

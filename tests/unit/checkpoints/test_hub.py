@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import safetensors.torch
 import torch
 from unit.checkpoints.made import images, logits, small_vit
 
@@ -150,6 +151,22 @@ def test_a_hub_id_is_fetched_with_progress_kept_and_found_again_offline(
     count = len(server.seen)
     assert load(name).classes == tuple("abcde")
     assert len(server.seen) == count
+
+
+def test_offline_a_repository_loads_from_the_only_files_that_it_has(
+    server: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its other names are asked for first; the cache knows that they do not exist."""
+    save(small_vit(), server.folder)
+    config = (server.folder / "config.json").read_bytes()
+    weights = (server.folder / "model.safetensors").read_bytes()
+    for path in server.folder.iterdir():
+        path.unlink()
+    (server.folder / "config.json").write_bytes(config)
+    torch.save(safetensors.torch.load(weights), server.folder / "pytorch_model.bin")
+    online = load("owner/model").model
+    go_offline(monkeypatch)
+    assert torch.equal(logits(load("owner/model").model, images(online)), logits(online, images(online)))
 
 
 def test_a_hub_download_that_breaks_off_is_resumed(server: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -33,11 +33,11 @@ def test_the_last_block_reads_all_tokens_and_computes_only_those_that_the_head_r
     assert isinstance(body, InferenceViT)
     tokens = torch.randn(2, model.config.num_tokens, model.config.width)
     number = 2 if kind == "distillation token" else 1
-    assert body.blocks[-1](tokens).shape[1] == number
-    assert body.blocks[0](tokens).shape[1] == model.config.num_tokens
+    assert body.blocks[-1](tokens)[0].shape[1] == number
+    assert body.blocks[0](tokens)[0].shape[1] == model.config.num_tokens
     changed = tokens.clone()
     changed[:, -1] += 1
-    assert not torch.equal(body.blocks[-1](tokens), body.blocks[-1](changed))
+    assert not torch.equal(body.blocks[-1](tokens)[0], body.blocks[-1](changed)[0])
 
 
 def test_a_model_without_a_head_answers_with_its_embedding_alone() -> None:

@@ -102,7 +102,8 @@ def test_a_parametrized_module_computes_with_its_parametrization(name: str) -> N
     parametrize.register_parametrization(model.get_submodule(name), "weight", Doubled())
     found = model(images())
     parametrize.remove_parametrizations(model.get_submodule(name), "weight")
-    torch.testing.assert_close(found, model(images()), rtol=0, atol=1e-5)
+    # Another processor may sum in another order: logits of 10 differ in their seventh digit.
+    torch.testing.assert_close(found, model(images()), rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("name", BYPASSED)

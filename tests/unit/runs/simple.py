@@ -57,7 +57,9 @@ class SimpleRun:
 def simple_run(recipe: Recipe | None = None, **training: object) -> SimpleRun:
     """Return a run of 40 steps of 8 images of 32 px."""
     recipe = recipe or find_recipe("demo")
-    changed = dataclasses.replace(recipe.training, **{"total_steps": 40, "batch_size": 8, **training})
+    changed = dataclasses.replace(
+        recipe.training, **{"total_steps": 40, "batch_size": 8, "precision": "fp32", **training}
+    )
     recipe = dataclasses.replace(recipe, training=changed)
     torch.manual_seed(0)
     model = create_model(

@@ -1,7 +1,7 @@
 """The time that a plan names, and that finding it out changes nothing."""
 
 import dataclasses
-import time
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -11,7 +11,14 @@ from unit.runs.simple import ALONE, SimpleRun, simple_run
 from vitrine.models import create_model
 from vitrine.recipes import find_recipe
 from vitrine.runs import expected_time
-from vitrine.runs.expected_time import Pace, evaluations_after, expected_seconds, flops_per_image, pace_of
+from vitrine.runs.expected_time import (
+    UPDATE_SECONDS_PER_WEIGHT,
+    Pace,
+    evaluations_after,
+    expected_seconds,
+    flops_per_image,
+    pace_of,
+)
 from vitrine.training.task import Task
 
 
@@ -48,31 +55,37 @@ def test_mixing_and_odd_micro_batches_can_be_tried_out(micro_batch: int) -> None
     assert seconds_of(run, run.start.model, run.task(), done=0) > 0
 
 
-def slowed(task: Task, seconds_an_image: float) -> Task:
-    def loss_of(module: nn.Module, parts: tuple[torch.Tensor, ...]) -> object:
-        time.sleep(seconds_an_image * len(parts[0]))
-        return task.loss_of(module, parts)
+class Clock:
+    """A clock on which nothing takes time but what a test says; `images` are those that were trained on."""
 
-    return dataclasses.replace(task, loss_of=loss_of)
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now, self.images = 0.0, 0
+        monkeypatch.setattr(expected_time, "time", SimpleNamespace(perf_counter=lambda: self.now))
 
+    def slowed(self, task: Task, seconds_per_image: float) -> Task:
+        def loss_of(module: nn.Module, parts: tuple[torch.Tensor, ...]) -> object:
+            self.images += len(parts[0])
+            self.now += seconds_per_image * len(parts[0])
+            return task.loss_of(module, parts)
 
-def test_the_time_is_that_of_the_steps_and_evaluations_that_are_left() -> None:
-    """Twenty milliseconds an image, which hide what the small model itself takes."""
-    run = simple_run(evaluate_every=10)
-    task = slowed(run.task(), 0.02)
-    found = seconds_of(run, run.start.model, task, done=0)
-    expected = 0.02 * (40 * 8 + 4 * 12 / 3)
-    assert expected <= found <= 2 * expected
-    rest = seconds_of(run, run.start.model, task, done=30)
-    assert 0.02 * (10 * 8 + 12 / 3) <= rest < found / 2
+        return dataclasses.replace(task, loss_of=loss_of)
 
 
-def test_a_slow_model_is_not_tried_for_long() -> None:
-    run = simple_run()
-    began = time.monotonic()
-    found = pace(run, slowed(run.task(), 0.8))
-    assert time.monotonic() - began < 2.5  # two images, once
-    assert 0.8 <= found.training < 1.1
+def test_the_time_is_that_of_the_steps_and_evaluations_that_are_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    run, clock = simple_run(evaluate_every=10), Clock(monkeypatch)
+    task = clock.slowed(run.task(), 0.02)
+    weights = sum(parameter.numel() for parameter in run.start.model.parameters())
+    update = UPDATE_SECONDS_PER_WEIGHT * weights
+    # Steps of 8 images and evaluations of 12, a third as long.
+    whole, rest = (seconds_of(run, run.start.model, task, done=done) for done in (0, 30))
+    assert whole == pytest.approx(0.02 * (40 * 8 + 4 * 12 / 3) + 40 * update)
+    assert rest == pytest.approx(0.02 * (10 * 8 + 12 / 3) + 10 * update)
+
+
+def test_a_slow_model_is_not_tried_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    run, clock = simple_run(), Clock(monkeypatch)
+    assert pace(run, clock.slowed(run.task(), 0.8)).training == pytest.approx(0.8)
+    assert clock.images == 4  # two to warm up, two that count
 
 
 def test_a_model_of_many_operations_is_reckoned_and_not_run() -> None:
@@ -100,16 +113,16 @@ def test_recorded_steps_are_not_reckoned_with_the_time_of_their_launches(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     launched, recorded = (simple_run(graphs=wanted, compile=False) for wanted in (False, True))
-    task = slowed(launched.task(), 0.02)
+    task = Clock(monkeypatch).slowed(launched.task(), 0.02)
     monkeypatch.setattr(expected_time, "can_record", lambda device, *, world_size: True)
     monkeypatch.setattr(expected_time, "measured_matmul_rate", lambda precision, *, device: (1e12, ""))
-    assert pace(launched, task).training > 0.02
+    assert pace(launched, task).training == pytest.approx(0.02)
     found = pace(recorded, task).training
     flops = flops_per_image(recorded.start, recorded.recipe, num_images=32)
     assert found == pytest.approx(flops / (0.2 * 1e12))
     # A step that is no longer than its kernels stays as it was seen.
     monkeypatch.setattr(expected_time, "measured_matmul_rate", lambda precision, *, device: (1e3, ""))
-    assert 0.02 < pace(recorded, task).training < 0.1
+    assert pace(recorded, task).training == pytest.approx(0.02)
 
 
 def test_readers_work_beside_an_accelerator_and_share_the_cores_with_a_cpu() -> None:

@@ -84,7 +84,7 @@ def test_a_micro_batch_that_is_set_or_fits_as_it_is_stays(monkeypatch: pytest.Mo
 
 
 def test_the_plan_shows_model_data_schedule_memory_and_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    run = simple_run(evaluate_every=10)
+    run = simple_run(evaluate_every=10, precision="fp32")
     text = shown(planned(run))
     for part in (
         "10 classes", "32x32 px", "32 train, 12 val images", "40 steps of 8 (10 epochs), evaluated every 10 steps",

@@ -109,6 +109,11 @@ CASES: dict[str, tuple[Value, Value, Value]] = {
         by("model", {"large ViT": 0.5}),
     ),
     "cost": (cost(1.0, 4.0), cost(1.5, 4.0), cost(2.0, 0.25)),
+    "descendants": (
+        by("method", {"plain ViT": 0.5}),
+        by("method", {}),
+        by("method", {"plain ViT": 0.7}),
+    ),
 }  # fmt: skip
 WORDS = ("reproduced", "not reproduced at this scale", "contradicted")
 

@@ -15,9 +15,11 @@ from vitrine.runtime.processes import Processes
 from vitrine.training.config import TrainingConfig
 from vitrine.training.task import Task
 
+# Exact comparisons need fp32 on every machine: `auto` is bf16 on processors that have its instructions.
 CONFIG = TrainingConfig(
-    total_steps=20, batch_size=16, lr=1e-3, warmup_steps=4, weight_decay=0.1, log_every=1, checkpoint_every=5
-)
+    total_steps=20, batch_size=16, lr=1e-3, warmup_steps=4, weight_decay=0.1, log_every=1, checkpoint_every=5,
+    precision="fp32",
+)  # fmt: skip
 
 
 def small_model(**options: object) -> Model:

@@ -4,12 +4,11 @@ from collections.abc import Iterator
 
 from vitrine.cli.command_line import glued
 from vitrine.cli.lines import Line, NextStep, Wrote
+from vitrine.evaluation.metrics import compared
 from vitrine.evaluation.number_scores import NumberFigures
 from vitrine.jobs.evaluate import EvaluatePlan, EvaluateResult
 from vitrine.spelling import counted, with_first
 
-# Mean confidence and accuracy that differ by at most this are called equal.
-FAIR_CLAIM = 0.02
 CLASS_MEASURES = {"f1": "F1", "average_precision": "average precision"}
 
 
@@ -56,12 +55,7 @@ def claim(result: EvaluateResult) -> str:
     """Compare how often the model is right with what it claims."""
     if result.top1 is None or result.mean_confidence is None:
         return ""
-    gap = result.top1.value - result.mean_confidence
-    if abs(gap) <= FAIR_CLAIM:
-        return ": about as often right as it claims"
-    return (
-        f": {'more' if gap > 0 else 'less'} often right than it claims ({100 * result.mean_confidence:.0f} %)"
-    )
+    return f": {compared(result.mean_confidence, result.top1)} ({100 * result.mean_confidence:.0f} %)"
 
 
 def extra_line(name: str, value: float) -> str:

@@ -27,6 +27,9 @@ def lines(result: TrainingResult) -> Iterator[Line]:
     if not result.has_head:
         yield from lines_without_labels(result)
         return
+    if result.task != "classes":
+        yield from dense_lines(result)
+        return
     if result.classes_without_validation:
         yield f"Not evaluated, as no image is held out: {some_of(result.classes_without_validation)}"
     yield score_sentence(result)
@@ -54,6 +57,27 @@ def number_lines(result: TrainingResult, number: NumberFigures) -> Iterator[Line
     if result.report is not None:
         yield Wrote(result.report, "predicted and true numbers, largest errors")
     yield Next("predict", (result.folder, "PICTURES"), note="files, folders, patterns")
+
+
+def dense_lines(result: TrainingResult) -> Iterator[Line]:
+    """Show the mean IoU of a run on masks, and what it wrote."""
+    numbers, steps = result.evaluation, counted(result.steps, "step")
+    if "mean_iou" in numbers:
+        when = f"after {steps}"
+        if result.best_step is not None and result.best_step != result.steps:
+            when = f"after step {result.best_step:,} of {result.steps:,}, the best evaluation"
+        yield (
+            f"Mean IoU {100 * numbers['mean_iou']:.1f} %, pixel accuracy {100 * numbers['pixel_accuracy']:.1f} % on "
+            f"{counted(result.num_validation, 'validation picture')}, {when}"
+        )
+    else:
+        yield f"Trained for {steps} on all pictures; nothing was held out, so there is no validation score"
+    yield Wrote(result.model, "weights, preprocessing, classes")
+    if result.report is not None:
+        yield Wrote(result.report, "curves")
+    yield Next(
+        "predict", (result.folder, "PICTURES"), {"out": "masks"}, note="a mask and an overlay per picture"
+    )
 
 
 def score_sentence(result: TrainingResult) -> str:

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 from vitrine.cli.command_line import option
 from vitrine.cli.lines import Line, Next, NextStep, Table, Wrote
+from vitrine.cli.views.parts import parts_lines
 from vitrine.jobs.model_argument import PicturesPlan
 from vitrine.jobs.predict import PredictResult
 from vitrine.serving.output_files import STANDARD_OUTPUT
@@ -19,6 +20,11 @@ def lines(result: PredictResult) -> Iterator[Line]:
     """Show all answers about one picture, or one line per picture; nothing where the answers went here already."""
     if STANDARD_OUTPUT in result.wrote:
         return
+    if result.parts is not None:
+        failed = f"; {result.num_errors:,} cannot be read" if result.num_errors else ""
+        yield f"{counted(result.num_pictures, 'picture')}{failed}"
+        yield from parts_lines(result.parts)
+        return
     if len(result.predictions) == 1:
         yield from single_picture(result.predictions[0], result)
     else:
@@ -32,9 +38,10 @@ def lines(result: PredictResult) -> Iterator[Line]:
         else:
             yield from tally_lines(result)
         if result.num_unfamiliar:
+            look = "looks" if result.num_unfamiliar == 1 else "look"
             yield (
-                f"{result.num_unfamiliar:,} of them look like none of the {result.num_classes:,} classes; about 1 in "
-                "20 pictures of the classes does, too"
+                f"{result.num_unfamiliar:,} of them {look} like none of the {result.num_classes:,} classes; about "
+                "1 in 20 pictures of the classes does, too"
             )
     yield from map(Wrote, result.wrote)
     if result.num_errors == result.num_pictures:

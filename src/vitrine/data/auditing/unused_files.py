@@ -1,10 +1,12 @@
 """Files in the folder of a data set that are not part of it: images without a label, hidden images, other files."""
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from vitrine.data.sources.file_list import FileList
 from vitrine.data.sources.folder_walk import SkippedFiles, list_images, skipped_text
+from vitrine.data.sources.manifest import files_of
 from vitrine.data.sources.source import Source, Subset
 from vitrine.runtime.progress import notice, quiet
 from vitrine.spelling import counted, some_of
@@ -42,6 +44,8 @@ def unused_files(splits: Mapping[str, Source]) -> UnusedFiles:
     with quiet():  # links upwards were reported when the set was opened
         listed = {name for one in lists for name in one.paths}
         unlisted = tuple(name for name in list_images(base, skipped) if name not in listed)
+        for table in files_of(lists[0].address).values():
+            skipped.remove(table.suffix.lower(), os.path.relpath(table, base))
     return UnusedFiles(
         counts=skipped.counts,
         names={kind: tuple(names) for kind, names in skipped.names.items()},

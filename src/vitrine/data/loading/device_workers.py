@@ -14,7 +14,8 @@ import torch
 from numpy.typing import NDArray
 
 from vitrine.data.loading.nvjpeg import Rendered, can_render, render_rows, require_nvjpeg
-from vitrine.data.preparing.training_view import Numbers, TrainView, View
+from vitrine.data.preparing.mask_view import AnyView
+from vitrine.data.preparing.training_view import Numbers, TrainView
 from vitrine.data.sources.source import Example, Source
 from vitrine.errors import ConfigError, VitrineError
 
@@ -33,7 +34,7 @@ def rows_on_device(positions: NDArray[np.int64], *, share: float) -> NDArray[np.
 class DeviceWorkers:
     """Reads files in threads and renders them on the device."""
 
-    def __init__(self, source: Source, view: View, *, device: torch.device) -> None:
+    def __init__(self, source: Source, view: AnyView, *, device: torch.device) -> None:
         if not isinstance(view, TrainView) or not can_render(view):
             raise ConfigError(
                 "device_share needs training views with the inception crop of colour images, bilinear; "

@@ -8,9 +8,9 @@ rows may be decoded on the CUDA device itself (`vitrine.data.loading.device_work
 
 import itertools
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Self
 
@@ -19,18 +19,12 @@ import torch
 from numpy.typing import NDArray
 
 from vitrine.data.loading.device_workers import DeviceWorkers, rows_on_device
+from vitrine.data.loading.filling import Failures, Notes, Task, fill, one_thread
 from vitrine.data.loading.nvjpeg import Rendered
 from vitrine.data.loading.order import Rows, check_batch, evaluation_rows, training_rows
-from vitrine.data.loading.workers import (
-    Failures,
-    Task,
-    Ticket,
-    WorkerKind,
-    fill,
-    one_thread,
-    start_workers,
-)
-from vitrine.data.preparing.training_view import Numbers, View
+from vitrine.data.loading.workers import Ticket, WorkerKind, start_workers
+from vitrine.data.preparing.mask_view import AnyView
+from vitrine.data.preparing.training_view import Numbers
 from vitrine.data.randomness import uniforms
 from vitrine.data.sources.source import Source
 from vitrine.errors import ConfigError, DataError
@@ -46,13 +40,15 @@ class Batch:
     """One batch: images (B, C, H, W) uint8 and labels on the device, and which examples they are.
 
     Labels are (B,) int64, or (B, K) float of 0 and 1 for multi-label sets. `failures` gives by row
-    the images that could not be read, if the loader was asked to continue; those rows are black.
+    the images that could not be read, if the loader was asked to continue; those rows are black. `digests` gives by
+    row the SHA-256 of each file that could be read, if the loader was asked for them.
     """
 
     images: torch.Tensor
     labels: torch.Tensor
     rows: Rows
     failures: Failures
+    digests: Mapping[int, str] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.rows.indices)
@@ -69,7 +65,7 @@ class Loader:
     def __init__(
         self,
         source: Source,
-        view: View,
+        view: AnyView,
         *,
         batch_size: int,
         seed: int = 0,
@@ -82,6 +78,7 @@ class Loader:
         keep_going: bool = False,
         device_share: float = 0.0,
         repeats: int = 1,
+        wants_digests: bool = False,
     ) -> None:
         if prefetch_batches < 1:
             raise ConfigError(f"prefetch_batches must be 1 or more, got {prefetch_batches}")
@@ -95,7 +92,7 @@ class Loader:
         self.device = torch.device(device)
         self.keep_going = keep_going
         self.prefetch_batches = prefetch_batches
-        self.device_share, self.repeats = device_share, repeats
+        self.device_share, self.repeats, self.wants_digests = device_share, repeats, wants_digests
         self._has_warned = False
         # First, as it may refuse: otherwise processes would be started for nothing.
         self._device_workers = DeviceWorkers(source, view, device=self.device) if device_share else None
@@ -110,7 +107,7 @@ class Loader:
 
     def evaluation_batches(self) -> Iterator[Batch]:
         """Yield every image of this process exactly once, in order; the last batch may be smaller."""
-        return self._batches(
+        return self.batches_of(
             evaluation_rows(
                 length=len(self.source),
                 batch_size=self.batch_size // self.world_size,
@@ -118,6 +115,10 @@ class Loader:
                 world_size=self.world_size,
             )
         )
+
+    def batches_of(self, batches: Iterable[Rows]) -> Iterator[Batch]:
+        """Yield the batches of these rows, in this order, reading ahead from one to the next."""
+        return self._batches(batches)
 
     def close(self) -> None:
         """Stop the workers."""
@@ -186,9 +187,9 @@ class Loader:
         return _Pending(self, rows, numbers)
 
     def _finish(self, rows: Rows, pending: "_Pending", *, stream: torch.cuda.Stream | None) -> Batch:
-        images, rendered, failures = pending.result()
-        if failures and not self.keep_going:
-            raise DataError(failures[min(failures)])
+        images, rendered, notes = pending.result()
+        if notes.failures and not self.keep_going:
+            raise DataError(notes.failures[min(notes.failures)])
         self._warn(rendered)
         labels = self._labels(rows)
         if stream is not None:
@@ -204,7 +205,7 @@ class Loader:
                 images, labels = images.to(self.device), labels.to(self.device)
             if rendered is not None:
                 images = pending.in_order(images, rendered.images)
-        return Batch(images=images, labels=labels, rows=rows, failures=failures)
+        return Batch(images=images, labels=labels, rows=rows, failures=notes.failures, digests=notes.digests)
 
     def _warn(self, rendered: Rendered | None) -> None:
         """Warn once if nvJPEG cannot decode most files: they would be slow for no visible reason."""
@@ -225,7 +226,7 @@ class _Pending:
     def __init__(self, loader: Loader, rows: Rows, numbers: Numbers | None) -> None:
         self._ticket: Ticket | None = None
         self._future: Future[Rendered] | None = None
-        self._failures: Failures = {}
+        self._notes = Notes()
         is_device = rows_on_device(rows.positions, share=loader.device_share)
         self._rows, self._device_rows = np.flatnonzero(~is_device), np.flatnonzero(is_device)
         if loader._device_workers is not None and len(self._device_rows):
@@ -233,7 +234,11 @@ class _Pending:
             self._future = loader._device_workers.start(
                 rows.indices[self._device_rows], numbers[self._device_rows]
             )
-        tasks = tasks_of(rows.indices[self._rows], None if numbers is None else numbers[self._rows])
+        tasks = tasks_of(
+            rows.indices[self._rows],
+            None if numbers is None else numbers[self._rows],
+            wants_digests=loader.wants_digests,
+        )
         shape = (len(self._rows), loader.view.channels, *loader.view.size)
         pin_memory = loader.device.type == "cuda"
         if loader._workers is not None and tasks:
@@ -242,17 +247,20 @@ class _Pending:
         self._images = torch.empty(shape, dtype=torch.uint8, pin_memory=pin_memory)
         with one_thread():
             for task in tasks:
-                self._failures |= fill(self._images, task, source=loader.source, view=loader.view)
+                self._notes.add(fill(self._images, task, source=loader.source, view=loader.view))
 
-    def result(self) -> tuple[torch.Tensor, Rendered | None, Failures]:
-        """Wait for the rows of the workers and of the device; return both and the rows that could not be read."""
-        images, failures = self._ticket.result() if self._ticket else (self._images, self._failures)
-        failures = {int(self._rows[row]): reason for row, reason in failures.items()}
+    def result(self) -> tuple[torch.Tensor, Rendered | None, Notes]:
+        """Wait for the rows of the workers and of the device; return both and the remarks on rows of the batch."""
+        images, own = self._ticket.result() if self._ticket else (self._images, self._notes)
+        notes = Notes(
+            {int(self._rows[row]): reason for row, reason in own.failures.items()},
+            {int(self._rows[row]): digest for row, digest in own.digests.items()},
+        )
         if self._future is None:
-            return images, None, failures
+            return images, None, notes
         rendered = self._future.result()
-        failures |= {int(self._device_rows[row]): reason for row, reason in rendered.failures.items()}
-        return images, rendered, failures
+        notes.failures |= {int(self._device_rows[row]): reason for row, reason in rendered.failures.items()}
+        return images, rendered, notes
 
     def in_order(self, images: torch.Tensor, rendered: torch.Tensor) -> torch.Tensor:
         """Merge the rows of both in the order of the batch."""
@@ -266,13 +274,16 @@ class _Pending:
             self._future.cancel()
 
 
-def tasks_of(indices: NDArray[np.int64], numbers: Numbers | None) -> list[Task]:
+def tasks_of(
+    indices: NDArray[np.int64], numbers: Numbers | None, *, wants_digests: bool = False
+) -> list[Task]:
     """Divide a batch into tasks for the workers."""
     return [
         Task(
             start=start,
             indices=indices[start : start + _CHUNK],
             numbers=None if numbers is None else numbers[start : start + _CHUNK],
+            wants_digests=wants_digests,
         )
         for start in range(0, len(indices), _CHUNK)
     ]

@@ -18,7 +18,7 @@ from torch import Tensor
 from vitrine.data.decoding.decode import JpegLayout, read_layout
 from vitrine.data.decoding.image_file import JPEG_MAGIC, Pixels
 from vitrine.data.loading.device_crops import cut_all
-from vitrine.data.loading.workers import Failures, one_thread
+from vitrine.data.loading.filling import Failures, one_thread
 from vitrine.data.preparing.training_view import Numbers, TrainView, View, inception_box
 from vitrine.data.sources.source import Example
 from vitrine.errors import ConfigError, MissingExtraError, VitrineError

@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from vitrine.data.sources.file_list import require_inside
-from vitrine.errors import DataError, MissingExtraError
+from vitrine.errors import DataError
 from vitrine.runtime.files import parse_json
+from vitrine.runtime.optional import optional
 from vitrine.spelling import printable
 
 STATE, SPLITS = "state.json", "dataset_dict.json"
@@ -46,7 +47,7 @@ class ArrowFile:
     """An Arrow table with the interface of pyarrow's ParquetFile, one row group per record batch."""
 
     def __init__(self, path: Path) -> None:
-        pyarrow = _pyarrow()
+        pyarrow = import_pyarrow("reading Arrow")
         source = pyarrow.memory_map(str(path))
         is_file = source.read(len(FILE_START)) == FILE_START
         source.seek(0)
@@ -71,17 +72,14 @@ class ArrowFile:
 
     def read_row_group(self, number: int, *, columns: list[str]) -> Any:
         """Return columns of one record batch as a table."""
-        return _pyarrow().Table.from_batches([self._batches[number]]).select(columns)
+        return self._table.from_batches([self._batches[number]]).select(columns)
 
     def read(self, *, columns: list[str]) -> Any:
         """Return columns of the whole table."""
         return self._table.select(columns)
 
 
-def _pyarrow() -> Any:
-    try:
-        import pyarrow  # noqa: PLC0415 (an extra)
-        import pyarrow.ipc  # noqa: PLC0415 (an extra)
-    except ImportError as error:
-        raise MissingExtraError("pyarrow", extra="data", purpose="reading Arrow") from error
-    return pyarrow
+def import_pyarrow(purpose: str) -> Any:
+    """Import pyarrow with its readers of Arrow and Parquet, or say what needs it."""
+    optional("pyarrow.parquet", extra="data", purpose=purpose)
+    return optional("pyarrow", extra="data", purpose=purpose)

@@ -9,11 +9,13 @@ from pathlib import Path
 import numpy as np
 
 from vitrine.data.sources.file_list import FileList, Strings, no_such, require_path
-from vitrine.data.sources.folder_walk import holds_images, list_images, no_images, subfolders
+from vitrine.data.sources.folder_walk import holds_images, list_images, no_images, scan, subfolders
+from vitrine.data.sources.manifest import tables_in
 from vitrine.data.sources.source import ALL, NO_LABEL, SPLIT_NAMES, Labels, Source
+from vitrine.data.sources.tables import SPREADSHEETS
 from vitrine.errors import DataError
 from vitrine.runtime.progress import notice
-from vitrine.spelling import printable
+from vitrine.spelling import counted, printable, some_of
 
 
 def recognises(address: str) -> bool:
@@ -30,6 +32,10 @@ def open_all(address: str) -> dict[str, Source]:
     extra = [name for name in names if name not in split_folders.values()]
     if not names:
         raise DataError(_nothing_in(base))
+    for table in tables_in(root):
+        notice(
+            f"{printable(str(table))} has labels, too; the folders are the classes, unless you pass the table instead"
+        )
     if not split_folders or (extra and "train" not in split_folders):
         # A class may be called `test`: without `train` these are not splits.
         return {ALL: list_class_folders(base, classes=names, address=address, root=root)}
@@ -103,12 +109,18 @@ def _nothing_in(folder: Path) -> str:
     if not folder.exists():
         return no_such(folder, kind="folder")
     loose = sum(1 for _ in list_images(folder))
-    if loose:
-        return (
-            f"{printable(str(folder))} contains {loose} images but no class folders; put the images of each "
-            "class into a folder with its name, or pass a .csv with the columns path and label"
-        )
-    return no_images(folder)
+    if not loose:
+        return no_images(folder)
+    tables = [table.name for table in tables_in(folder)]
+    sheets = [entry.name for entry in scan(str(folder)) if Path(entry.name).suffix.lower() in SPREADSHEETS]
+    advice = "put the images of each class into a folder with its name"
+    if tables:
+        advice = f"pass one of the tables with labels in it: {some_of(tables)}"
+    elif sheets:
+        advice = f"save {some_of(sheets)} as CSV, with the columns path and label"
+    else:
+        advice += ", or pass a .csv with the columns path and label"
+    return f"{printable(str(folder))} contains {counted(loose, 'image')} but no class folders; {advice}"
 
 
 def open_unlabelled(address: str) -> Source:

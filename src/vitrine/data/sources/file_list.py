@@ -22,7 +22,8 @@ class Strings(Sequence[str]):
     def __init__(self, items: Iterable[str] = ()) -> None:
         joined = bytearray()
         self._ends = np.fromiter(_grow(items, joined), dtype=np.int64)
-        self._joined = bytes(joined)
+        # An array, not bytes: worker processes then see it in shared memory instead of a copy each.
+        self._joined = np.frombuffer(joined, dtype=np.uint8)
 
     def __len__(self) -> int:
         return len(self._ends)
@@ -33,12 +34,12 @@ class Strings(Sequence[str]):
         index = range(len(self))[index]  # counts from the end where negative, refuses what is outside
         end = int(self._ends[index])
         start = int(self._ends[index - 1]) if index else 0
-        return self._joined[start:end].decode("utf-8", "surrogateescape")
+        return self._joined[start:end].tobytes().decode("utf-8", "surrogateescape")
 
     @property
     def nbytes(self) -> int:
         """Bytes of memory held."""
-        return len(self._joined) + self._ends.nbytes
+        return self._joined.nbytes + self._ends.nbytes
 
 
 class FileList(Source):

@@ -41,6 +41,15 @@ class SkippedFiles:
         if len(names := self.names.setdefault(kind, [])) < MOST_NAMES:
             names.append(printable(name))
 
+    def remove(self, kind: str, name: str) -> None:
+        """Take back a file that is used after all."""
+        if kind not in self.counts or name.startswith(os.pardir):
+            return
+        self.counts[kind] -= 1
+        self.names[kind] = [one for one in self.names[kind] if one != printable(name)]
+        if not self.counts[kind]:
+            del self.counts[kind], self.names[kind]
+
 
 def list_images(folder: Path, skipped: SkippedFiles | None = None) -> Iterator[str]:
     """Yield every image file below `folder` as a path relative to it, folders and names sorted.

@@ -23,8 +23,8 @@ from vitrine.data.sources.tables import (
     NUMBER_COLUMNS,
     PATH_COLUMNS,
     SEVERAL_COLUMNS,
-    TABLES,
     column_in,
+    is_table,
     path_in,
     rows_of,
     separator_of,
@@ -43,11 +43,11 @@ _Row = tuple[str, tuple[str, ...], str, str]
 
 
 def recognises(address: str) -> bool:
-    """Take .csv, .tsv and .jsonl files, and folders with metadata in them or in their split folders."""
+    """Take tables, .jsonl files, and folders with metadata in them or in their split folders."""
     path = Path(address)
     if path.is_dir():
         return bool(_metadata_files(path)) or table_beside(path) is not None
-    return path.suffix.lower() in TABLES
+    return is_table(path)
 
 
 def open_all(address: str) -> dict[str, Source]:
@@ -71,16 +71,34 @@ def open_all(address: str) -> dict[str, Source]:
 
 def table_beside(folder: Path) -> Path | None:
     """Return the table of labels in a folder of photos without class folders; None if there is none, or several."""
-    if len(subfolders(folder)) > 1:
+    names = subfolders(folder)
+    are_splits = all(name.lower() in SPLIT_NAMES and not subfolders(folder / name) for name in names)
+    if len(names) > 1 and not are_splits:
         return None
-    tables = [one for one in sorted(folder.iterdir()) if one.suffix.lower() in TABLES and one.is_file()]
-    fitting = [table for table in tables if _names_images(table, folder)]
+    fitting = tables_in(folder)
     return fitting[0] if len(fitting) == 1 else None
+
+
+def tables_in(folder: Path) -> list[Path]:
+    """Return the tables in a folder that label images in it."""
+    tables = [one for one in sorted(folder.iterdir()) if one.is_file() and is_table(one)]
+    return [table for table in tables if _names_images(table, folder)]
+
+
+def files_of(address: str) -> dict[str, Path]:
+    """Return the tables of the manifest at `address`, by split; none if it is no manifest."""
+    path = Path(address)
+    if not recognises(address) or not path.exists():
+        return {}
+    if not path.is_dir():
+        return {ALL: path}
+    table = table_beside(path)
+    return _metadata_files(path) or ({} if table is None else {ALL: table})
 
 
 def columns_of(address: str) -> tuple[str, ...]:
     """Return the columns of the manifest at `address`; none if it is no manifest."""
-    for file in _files_of(address).values():
+    for file in files_of(address).values():
         for _, row in rows_of(file):
             return tuple(map(str, row))
     return ()
@@ -89,23 +107,13 @@ def columns_of(address: str) -> tuple[str, ...]:
 def column(address: str, name: str) -> dict[str, str]:
     """Return one column of the manifest at `address`, by the names of its images."""
     values: dict[str, str] = {}
-    for file in _files_of(address).values():
+    for file in files_of(address).values():
         is_below = Path(address).is_dir() and file.parent != Path(address)
         prefix = f"{file.parent.name}/" if is_below else ""
         values |= {
             prefix + path_in(row, number, file): str(row.get(name, "")) for number, row in rows_of(file)
         }
     return values
-
-
-def _files_of(address: str) -> dict[str, Path]:
-    path = Path(address)
-    if not recognises(address) or not path.exists():
-        return {}
-    if not path.is_dir():
-        return {ALL: path}
-    table = table_beside(path)
-    return _metadata_files(path) or ({} if table is None else {ALL: table})
 
 
 def _names_images(table: Path, folder: Path) -> bool:

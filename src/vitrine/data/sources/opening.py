@@ -11,14 +11,26 @@ from typing import Protocol
 
 import numpy as np
 
+from vitrine.data.decoding.annotation import DataTask
 from vitrine.data.decoding.file_kind import VIDEO_SUFFIXES, frames_advice
-from vitrine.data.sources import cifar, class_folders, generated, hub, idx, manifest, parquet, shards
+from vitrine.data.sources import (
+    cifar,
+    class_folders,
+    generated,
+    hub,
+    idx,
+    manifest,
+    mask_sets,
+    parquet,
+    shards,
+)
 from vitrine.data.sources.builtin import BuiltInSets
 from vitrine.data.sources.file_list import FileList, require_path
 from vitrine.data.sources.folder_walk import list_images, subfolders
 from vitrine.data.sources.labels import match_classes
 from vitrine.data.sources.source import ALL, NO_LABEL, ConcatSource, Source, Subset
 from vitrine.data.sources.splitting import Grouping, held_out_split, stored_split
+from vitrine.data.sources.tables import SPREADSHEETS
 from vitrine.data.sources.vtab import lists
 from vitrine.errors import ConfigError, DataError, TryOption, TryVerb
 from vitrine.runtime.progress import notice, quiet
@@ -42,6 +54,7 @@ class Kind(Protocol):
 _KINDS: dict[str, Kind] = {
     "generated": generated,
     "hub": hub,
+    "masks": mask_sets,
     "builtin": BuiltInSets(lambda folder: open_kind(folder)),  # noqa: PLW0108 (defined below)
     "shards": shards,
     "parquet": parquet,
@@ -134,9 +147,10 @@ def open_splits(
 
 
 def is_loose(address: str | Path) -> bool:
-    """Whether `address` is a folder of images without class folders."""
+    """Whether `address` is a folder of images without class folders and without labels in another form."""
     path = Path(address)
-    return path.is_dir() and not subfolders(path) and next(list_images(path), None) is not None
+    is_set = any(kind.recognises(str(path)) for kind in _KINDS.values() if kind is not class_folders)
+    return path.is_dir() and not is_set and not subfolders(path) and next(list_images(path), None) is not None
 
 
 def open_loose(address: str | Path) -> Source:
@@ -166,6 +180,15 @@ def open_kind(address: str | Path) -> dict[str, Source]:
     )
 
 
+def task_of(address: str | Path) -> DataTask:
+    """Return what a set is labelled with, by its layout; nothing but its folder is read."""
+    for kind in _KINDS.values():
+        if kind.recognises(str(address)):
+            task: DataTask = getattr(kind, "TASK", "classes")
+            return task
+    return "classes"
+
+
 def _refuse_other_file(path: Path) -> None:
     """Refuse a compressed file and a video, with what to do about it."""
     if path.name.lower().endswith(COMPRESSED_TARS):
@@ -175,6 +198,8 @@ def _refuse_other_file(path: Path) -> None:
         )
     if path.suffix.lower() in VIDEO_SUFFIXES:
         raise DataError(f"{printable(str(path))} is a video; {frames_advice(str(path))}")
+    if path.suffix.lower() in SPREADSHEETS:
+        raise DataError(f"{printable(str(path))} is a spreadsheet; save it as CSV and pass that file")
     if path.suffix.lower() in ARCHIVES:
         raise DataError(f"{printable(str(path))} is an archive; unpack it and pass the folder")
 

@@ -1,6 +1,5 @@
 """Parquet, or Arrow as `datasets` saves it, in Hugging Face's image schema: `image` {bytes, path}, `label`."""
 
-import functools
 import hashlib
 import json
 import threading
@@ -11,11 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from vitrine.data.sources.arrow import SUFFIX, ArrowFile, saved_files
+from vitrine.data.sources.arrow import SUFFIX, ArrowFile, import_pyarrow, saved_files
 from vitrine.data.sources.file_list import require_path
 from vitrine.data.sources.labels import class_number, pack_labels, sorted_classes
 from vitrine.data.sources.source import ALL, SPLIT_NAMES, Example, Labels, Source
-from vitrine.errors import DataError, MissingExtraError
+from vitrine.errors import DataError
 from vitrine.runtime.files import parse_json
 from vitrine.spelling import printable
 
@@ -142,19 +141,10 @@ class ParquetSource(Source):
         self._forget()
 
 
-@functools.cache
-def _arrow() -> Any:
-    try:
-        import pyarrow.parquet  # noqa: PLC0415 (an extra)
-    except ImportError as error:
-        raise MissingExtraError("pyarrow", extra="data", purpose="reading Parquet") from error
-    return pyarrow.parquet
-
-
 def _open(file: Path) -> Any:
     is_arrow = file.suffix == SUFFIX
     try:
-        return ArrowFile(file) if is_arrow else _arrow().ParquetFile(file)
+        return ArrowFile(file) if is_arrow else import_pyarrow("reading Parquet").parquet.ParquetFile(file)
     except (OSError, ValueError) as error:  # pyarrow's own errors derive from these
         raise DataError(
             f"{printable(str(file))} cannot be read as {'Arrow' if is_arrow else 'Parquet'}: "

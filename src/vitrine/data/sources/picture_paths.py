@@ -12,12 +12,13 @@ import numpy as np
 from vitrine.data.decoding.file_kind import HEIC_SUFFIXES, IMAGE_SUFFIXES, VIDEO_SUFFIXES
 from vitrine.data.decoding.image_file import read_facts
 from vitrine.data.decoding.picture_input import is_url
+from vitrine.data.sources import parquet, shards
 from vitrine.data.sources.file_list import FileList, Strings, require_path
 from vitrine.data.sources.folder_walk import SkippedFiles, list_images, photo_advice
 from vitrine.data.sources.in_memory import PictureList
 from vitrine.data.sources.opening import open_source
 from vitrine.data.sources.source import NO_LABEL, Source
-from vitrine.data.sources.tables import TABLES, path_in, rows_of
+from vitrine.data.sources.tables import TABLES, is_table, path_in, rows_of
 from vitrine.errors import DataError
 from vitrine.runtime.progress import notice
 from vitrine.spelling import printable
@@ -90,8 +91,12 @@ def is_picture(data: bytes) -> bool:
 
 
 def is_data_set(place: str) -> bool:
-    """Whether `place` is an address such as generated:shapes, and no file or pattern."""
-    return ":" in place and not Path(place).exists() and not _matches(place) and not is_picture_url(place)
+    """Whether `place` is a data set: an address such as generated:shapes, shards, Parquet, or a folder of these."""
+    path = Path(place)
+    if path.exists():
+        is_packed = shards.recognises(place) or parquet.recognises(place)
+        return is_packed and (path.is_file() or next(list_images(path), None) is None)
+    return ":" in place and not _matches(place) and not is_picture_url(place)
 
 
 def is_picture_url(place: str) -> bool:
@@ -108,6 +113,8 @@ def names_pictures(place: str) -> bool:
         or suffix in IMAGE_SUFFIXES | HEIC_SUFFIXES | VIDEO_SUFFIXES
         or suffix in LISTS
         or bool(_matches(place))
+        or "://" in place
+        or (Path(place).exists() and is_data_set(place))
     )
 
 
@@ -129,7 +136,7 @@ def _separated(data: bytes) -> Iterator[str]:
 
 
 def _listed(path: Path) -> list[str]:
-    if path.suffix.lower() in TABLES:
+    if is_table(path):
         names = [path_in(row, number, path) for number, row in rows_of(path)]
     else:
         with path.open(encoding="utf-8-sig", errors="surrogateescape") as file:

@@ -7,7 +7,6 @@ images are read. Other shards are indexed by reading their headers once.
 import io
 import os
 import threading
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -18,13 +17,12 @@ from vitrine.data.sources.file_list import Strings, require_inside, require_path
 from vitrine.data.sources.labels import class_number, pack_labels, sorted_classes
 from vitrine.data.sources.source import ALL, NO_LABEL, SPLIT_NAMES, Example, Labels, Source
 from vitrine.data.sources.tar_index import Member, read_index, walk_tar
-from vitrine.errors import DataError, MissingExtraError
-from vitrine.runtime.cache import is_offline, may_download, why_offline
+from vitrine.errors import DataError
 from vitrine.runtime.files import parse_json
+from vitrine.runtime.places import read_remote, remote_system
 from vitrine.spelling import printable
 
 LISTING = "shards.json"
-_ATTEMPTS = 4  # over a network
 # Shards that stay open: systems allow a process 256 files or more, and ImageNet-21k has thousands of shards.
 _MOST_OPEN = 96
 
@@ -130,38 +128,6 @@ class ShardSource(Source):
             os.close(handle)
 
 
-def read_remote(address: str, *, start: int | None = None, end: int | None = None) -> bytes:
-    """Read a file or a part of it at an fsspec address; failures are retried a few times."""
-    system, path = _remote(address)
-    for attempt in range(_ATTEMPTS):
-        try:
-            data: bytes = system.cat_file(path, start=start, end=end)
-            return data
-        except FileNotFoundError as error:
-            raise DataError(f"there is no file at {address}") from error
-        except Exception as error:  # every file system has its own exceptions
-            if attempt == _ATTEMPTS - 1:
-                raise DataError(f"cannot read {address}: {error}") from error
-            time.sleep(0.2 * 2**attempt)
-    raise AssertionError
-
-
-def _remote(address: str) -> tuple[Any, str]:
-    is_local = address.startswith(("file://", "local://", "memory://"))
-    if not may_download() or (is_offline() and not is_local):
-        reason, advice = why_offline()
-        raise DataError(f"{printable(address)} cannot be read: {reason}", advice=advice)
-    try:
-        import fsspec  # noqa: PLC0415 (an extra)
-    except ImportError as error:
-        raise MissingExtraError("fsspec", extra="data", purpose="reading shards at a web address") from error
-    try:
-        system, path = fsspec.core.url_to_fs(address)
-    except (ValueError, ImportError) as error:
-        raise DataError(f"cannot read {address}: {error}") from error
-    return system, path
-
-
 def read_listing(place: str) -> dict[str, Any]:
     """Read and check shards.json at a folder or web address."""
     where = f"{place}/{LISTING}"
@@ -253,7 +219,7 @@ def _walk(tar: str) -> list[Member]:
         path = Path(tar)
         with path.open("rb") as file:
             return walk_tar(file, name=tar, size=path.stat().st_size)
-    system, path_there = _remote(tar)
+    system, path_there = remote_system(tar)
     try:
         with system.open(path_there, "rb", block_size=2**20) as file:
             return walk_tar(io.BufferedReader(file), name=tar, size=int(file.size))

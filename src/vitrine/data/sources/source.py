@@ -14,7 +14,9 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from vitrine.data.decoding.annotation import Annotation, DataTask
 from vitrine.data.decoding.image_file import Pixels
+from vitrine.errors import DataError
 
 Labels: TypeAlias = NDArray[np.int32]
 
@@ -62,6 +64,9 @@ class Source(ABC):
     values: NDArray[np.float32] | None = None
     # Whether the set defines its classes, so that a class without images is not a mistake.
     has_fixed_classes: bool = False
+    # What the pictures are labelled with. Where it is not classes of whole pictures, `annotation` has the labels, and
+    # `labels` is a column of -1.
+    task: DataTask = "classes"
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -81,6 +86,10 @@ class Source(ABC):
     def path(self, index: int) -> Path | None:
         """Return the file of example `index`, or None if an example is not a file of its own."""
         return None
+
+    def annotation(self, index: int) -> Annotation:
+        """Read what is where in example `index`, for sets with masks or boxes."""
+        raise DataError(f"{self.address} has no masks and no boxes")
 
     def label(self, index: int) -> int | tuple[int, ...]:
         """Return the class index of example `index`, or all of them for a multi-label set."""
@@ -155,6 +164,7 @@ class Subset(Source):
         self.address = source.address
         self.root = source.root
         self.has_fixed_classes = source.has_fixed_classes
+        self.task = source.task
 
     def name(self, index: int) -> str:
         """Return the name of example `index`."""
@@ -173,6 +183,10 @@ class Subset(Source):
     def path(self, index: int) -> Path | None:
         """Return the file of example `index`, if it has one."""
         return self.source.path(int(self.indices[index]))
+
+    def annotation(self, index: int) -> Annotation:
+        """Read what is where in example `index`."""
+        return self.source.annotation(int(self.indices[index]))
 
     def fingerprint(self) -> str:
         """Hash the fingerprint of the whole set and the choice of examples."""
@@ -194,6 +208,7 @@ class ConcatSource(Source):
         self.address = first.address
         self.root = first.root
         self.has_fixed_classes = first.has_fixed_classes
+        self.task = first.task
         self._starts = np.cumsum([0, *(len(source) for source in sources)])
         width = max(source.labels.shape[1] if source.is_multi_label else 0 for source in sources)
         self.labels = np.concatenate([_widened(source.labels, width) for source in sources])
@@ -220,6 +235,11 @@ class ConcatSource(Source):
         """Return the file of example `index`, if it has one."""
         source, own = self._locate(index)
         return source.path(own)
+
+    def annotation(self, index: int) -> Annotation:
+        """Read what is where in example `index`."""
+        source, own = self._locate(index)
+        return source.annotation(own)
 
     def _locate(self, index: int) -> tuple[Source, int]:
         number = int(np.searchsorted(self._starts, index, side="right")) - 1

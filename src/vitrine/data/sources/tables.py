@@ -19,6 +19,7 @@ from vitrine.runtime.files import parse_json
 from vitrine.spelling import printable
 
 TABLES = (".csv", ".tsv", ".jsonl")
+SPREADSHEETS = (".xlsx", ".xls", ".ods", ".numbers")
 PATH_COLUMNS = (
     "path", "file_name", "filename", "image", "file", "filepath", "file_path", "image_path", "img", "image_name",
     "photo", "picture",
@@ -31,11 +32,25 @@ LABEL_COLUMNS, CLASS_COLUMNS, NUMBER_COLUMNS = (
 )
 SEVERAL_COLUMNS = ("labels", "tags", "classes", "categories")
 SEPARATORS = (",", ";", "\t", "|")
+# Bytes of a text that contain the header of a table.
+HEADER_BYTES = 4096
 Row = dict[str, Any]
 
 
+def is_table(path: Path) -> bool:
+    """Whether a file is a table of images: by its extension, or a .txt with columns, as Excel saves UTF-16."""
+    if path.suffix.lower() in TABLES:
+        return True
+    if path.suffix.lower() != ".txt" or not path.is_file():
+        return False
+    with path.open("rb") as file:
+        header = _without_hint(_decoded(file.read(HEADER_BYTES), path))[0].partition("\n")[0]
+    columns = [_column_name(name) for name in header.split(_separator(header, path))]
+    return len(columns) > 1 and not set(columns).isdisjoint(PATH_COLUMNS)
+
+
 def rows_of(path: Path) -> Iterator[tuple[int, Row]]:
-    """Read the rows of a .csv, .tsv or .jsonl file, each with its line number; column names in lower case."""
+    """Read the rows of a table or a .jsonl file, each with its line number; column names in lower case."""
     return _json_rows(path) if path.suffix.lower() == ".jsonl" else _csv_rows(path)
 
 
@@ -69,14 +84,14 @@ def local_path(name: str, base: Path) -> str:
 
 def separator_of(path: Path) -> str:
     """Return the separator of a table's columns."""
-    return _separator(_without_hint(_text(path))[0].partition("\n")[0], path)
+    return _separator(_without_hint(text_of(path))[0].partition("\n")[0], path)
 
 
 def _csv_rows(path: Path) -> Iterator[tuple[int, Row]]:
-    text, skipped_lines = _without_hint(_text(path))
+    text, skipped_lines = _without_hint(text_of(path))
     separator = _separator(text.partition("\n")[0], path)
     reader = csv.DictReader(io.StringIO(text, newline=""), delimiter=separator)
-    reader.fieldnames = [re.sub(r"[\s-]+", "_", name.strip().lower()) for name in reader.fieldnames or ()]
+    reader.fieldnames = [_column_name(name) for name in reader.fieldnames or ()]
     try:
         for row in reader:
             row.pop(None, None)  # cells beyond the header
@@ -84,6 +99,10 @@ def _csv_rows(path: Path) -> Iterator[tuple[int, Row]]:
                 yield reader.line_num + skipped_lines, row
     except csv.Error as error:
         raise DataError(f"line {reader.line_num} of {printable(str(path))}: {error}") from error
+
+
+def _column_name(name: str) -> str:
+    return re.sub(r"[\s-]+", "_", name.strip().lower())
 
 
 def _separator(header: str, path: Path) -> str:
@@ -100,11 +119,16 @@ def _without_hint(text: str) -> tuple[str, int]:
     return (rest, 1) if re.fullmatch(r'"?sep=.?"?\s*', first) else (text, 0)
 
 
-def _text(path: Path) -> str:
+def text_of(path: Path) -> str:
+    """Read a text in any encoding that a spreadsheet or an editor saves."""
     try:
         data = path.read_bytes()
     except OSError as error:
         raise DataError(f"cannot read {printable(str(path))}: {error.strerror}") from error
+    return _decoded(data, path)
+
+
+def _decoded(data: bytes, path: Path) -> str:
     if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         return data.decode("utf-16", "replace")
     if data[1:2] == b"\0" and data[:1] != b"\0":

@@ -31,6 +31,19 @@ def _share(x, TANH: tl.constexpr):
 
 
 @triton.jit
+def _normal(x):
+    """Return the normal distribution function at x and the density.
+
+    One exponential serves both (Abramowitz and Stegun 7.1.26, at most 1e-7 off): a third of the instructions of erf.
+    """
+    density = 0.3989422804014327 * tl.exp2(-0.7213475204444817 * x * x)
+    t = 1.0 / (1.0 + 0.2316418882663604 * tl.abs(x))
+    series = 1.421413741 + t * (-1.453152027 + t * 1.061405429)
+    tail = 1.2533141373155003 * density * t * (0.254829592 + t * (-0.284496736 + t * series))
+    return tl.where(x > 0, 1.0 - tail, tail), density
+
+
+@triton.jit
 def _gelu(
     product, bias, hidden, R, SCALE_8: tl.constexpr,
     C: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, TANH: tl.constexpr, LARGEST: tl.constexpr,

@@ -13,7 +13,20 @@ from vitrine.models.dropout import Dropout
 from vitrine.models.encoder import Mlp
 from vitrine.models.kernels import fp8, packed_attention
 from vitrine.models.kernels.gelu import bias_gelu
+from vitrine.models.kernels.precision import is_low_precision
+from vitrine.models.kernels.pyramid_layers import FastConvolvedMlp, FastPatchEmbedding, FastReducedAttention
+from vitrine.models.kernels.tnt_layers import FastTransformer, FastWordProjection
+from vitrine.models.pvt_v2 import ConvolvedMlp
+from vitrine.models.pyramid import PatchEmbedding, ReducedAttention
+from vitrine.models.tnt import TNT, TNTBlock
 from vitrine.models.touched import is_plain
+
+# Layers that are always faster with the kernels.
+FASTER: dict[type[nn.Module], type[nn.Module]] = {
+    ConvolvedMlp: FastConvolvedMlp,
+    ReducedAttention: FastReducedAttention,
+    PatchEmbedding: FastPatchEmbedding,
+}
 
 
 class FastMlp(Mlp):
@@ -78,15 +91,6 @@ class FastSelfAttention(SelfAttention):
         )
 
 
-def is_low_precision(tokens: Tensor) -> bool:
-    """Return whether products of these tokens run in bf16 on a CUDA device."""
-    if not tokens.is_cuda:
-        return False
-    if torch.is_autocast_enabled("cuda"):
-        return torch.get_autocast_dtype("cuda") == torch.bfloat16
-    return tokens.dtype == torch.bfloat16
-
-
 def speed_up(model: nn.Module, *, in_fp8: bool = False) -> nn.Module:
     """Switch every supported layer of a model to the kernels; return the model."""
     for module in model.modules():
@@ -95,6 +99,12 @@ def speed_up(model: nn.Module, *, in_fp8: bool = False) -> nn.Module:
             module.__class__ = FastMlp
         elif type(module) is SelfAttention and has_kernels(module):
             module.__class__ = FastSelfAttention
+        elif type(module) in FASTER:
+            module.__class__ = FASTER[type(module)]
+        elif type(module) is TNTBlock:
+            module.inner.__class__ = FastTransformer
+        elif type(module) is TNT and is_plain(module.word_projection, nn.Conv2d):
+            module.word_projection.__class__ = FastWordProjection
         if isinstance(module, FastMlp | FastSelfAttention):
             module.in_fp8 = in_fp8
     return model

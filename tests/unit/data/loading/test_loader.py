@@ -143,7 +143,7 @@ class Deadly(GeneratedSource):
 def test_worker_processes_that_all_die_stop_the_loader_even_where_a_batch_is_more_than_a_pipe_takes(
     num_workers, monkeypatch
 ):
-    monkeypatch.setattr("vitrine.data.loading.workers._PATIENCE_SECONDS", 0.5)
+    monkeypatch.setattr("vitrine.data.loading.worker_processes._PATIENCE_SECONDS", 0.5)
     rows = 8192  # about 600 kB of tasks; a pipe holds 64 kB
     options = {"num_workers": num_workers, "worker_kind": "processes"}
     with (

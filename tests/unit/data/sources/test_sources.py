@@ -246,7 +246,7 @@ def test_folders_without_images_or_classes_say_so(tmp_path):
     with pytest.raises(DataError, match="empty contains no images"):
         open_source(tmp_path / "empty")
     save(tmp_path / "loose" / "a.png")
-    with pytest.raises(DataError, match="loose contains 1 images but no class folders"):
+    with pytest.raises(DataError, match="loose contains 1 image but no class folders"):
         open_source(tmp_path / "loose")
     (tmp_path / "words.doc").write_text("x")
     with pytest.raises(DataError, match="is not a data set; pass a folder"):

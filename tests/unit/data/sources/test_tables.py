@@ -5,6 +5,7 @@ from unit.data.pictures import save
 
 from vitrine.data.sources.manifest import are_measurements
 from vitrine.data.sources.opening import open_kind, open_source
+from vitrine.data.sources.picture_paths import open_pictures
 from vitrine.data.sources.tables import rows_of
 from vitrine.errors import DataError
 from vitrine.runtime.progress import listening
@@ -81,7 +82,10 @@ def test_a_table_beside_the_photos_is_noticed(photos):
 def test_a_table_beside_class_folders_does_not_replace_them(photos):
     save(photos / "other" / "c.png", seed=5)
     (photos / "labels.csv").write_text("file,label\nphotos/b.png,x\nphotos/zoë.png,y\n")
-    assert open_kind(photos)["all"].classes == ("other", "photos")
+    heard = Heard()
+    with listening(heard):
+        assert open_kind(photos)["all"].classes == ("other", "photos")
+    assert any("labels.csv has labels, too" in text for text in heard.remarks)
 
 
 def test_numbers_that_hardly_repeat_are_measurements_and_not_classes(photos):
@@ -108,3 +112,35 @@ def test_numbered_classes_stay_classes():
 def test_a_word_in_a_column_of_numbers_is_named():
     with pytest.raises(DataError, match="unknown"):
         are_measurements(["1", "unknown"], column="value", where="t.csv")
+
+
+def test_a_txt_with_columns_is_a_table_as_excel_saves_unicode_text(photos):
+    (photos / "labels.txt").write_bytes("file\tclass\r\nphotos\\zoë.png\tGröße L\r\n".encode("utf-16"))
+    assert open_source(photos / "labels.txt").classes == ("Größe L",)
+    picture, _ = open_pictures([str(photos / "labels.txt")])
+    assert picture is not None and picture.name(0).endswith("zoë.png")
+
+
+def test_a_list_of_vtab_in_utf_16_is_read(photos):
+    (photos / "list.txt").write_bytes("photos/b.png 0\r\nphotos/zoë.png 1\r\n".encode("utf-16"))
+    assert len(open_source(photos / "list.txt")) == 2
+
+
+def test_a_table_beside_folders_of_splits_without_classes_is_noticed(photos):
+    (photos / "photos").rename(photos / "train")
+    save(photos / "test" / "c.png", seed=3)
+    (photos / "train.csv").write_text("file,label\nb.png,x\nzoë.png,y\n")
+    (photos / "test.csv").write_text("file,size\nc.png,3\n")
+    assert open_kind(photos)["all"].classes == ("x", "y")
+
+
+def test_several_tables_and_spreadsheets_beside_loose_photos_are_named(photos):
+    (photos / "photos" / "labels.ods").write_bytes(b"PK")
+    with pytest.raises(DataError, match=r"save labels\.ods as CSV"):
+        open_kind(photos / "photos")
+    with pytest.raises(DataError, match="is a spreadsheet; save it as CSV"):
+        open_kind(photos / "photos" / "labels.ods")
+    for name in ("a.csv", "b.csv"):
+        (photos / "photos" / name).write_text("file,label\nb.png,x\nzoë.png,y\n")
+    with pytest.raises(DataError, match=r"pass one of the tables with labels in it: a\.csv, b\.csv"):
+        open_kind(photos / "photos")

@@ -1,6 +1,7 @@
 """Layers with kernels against the eager layers with the same weights."""
 
 import copy
+from typing import Any
 
 import pytest
 import torch
@@ -9,7 +10,7 @@ from torch import nn
 pytest.importorskip("triton")
 from vitrine.errors import ConfigError
 from vitrine.models import create_model
-from vitrine.models.kernels import use_kernels
+from vitrine.models.kernels import pyramid_layers, reduced_attention, tnt_layers, use_kernels, words
 from vitrine.models.kernels.layers import FastMlp, FastSelfAttention, speed_up
 
 SMALL = {"width": 128, "depth": 3, "num_heads": 2, "mlp_width": 256, "patch_size": 4}
@@ -87,6 +88,80 @@ def test_gradients_are_those_of_fp64(
         # Gradients that cancel (biases of keys have none at all) are rounding alone in either way.
         if eager[name] < tolerance:
             assert difference < tolerance, (name, difference, eager[name])
+
+
+PYRAMID = {
+    "widths": (32, 64, 64, 64), "num_heads": (1, 2, 2, 2), "depths": (1, 1, 1, 1), "mlp_ratios": (2, 2, 2, 2),
+}  # fmt: skip
+DESCENDANTS = [
+    ("PVT-v2-B0", PYRAMID | {"reductions": (4, 2, 1, 1), "image_size": 36}),
+    ("PVT-v2-B2-Li", PYRAMID | {"image_size": 32}),
+    ("PVT-Tiny", PYRAMID | {"reductions": (4, 2, 1, 1), "image_size": 32}),
+    ("TNT-S", {"depth": 2, "image_size": 32}),
+]
+
+
+def descendant(name: str, options: dict[str, Any]) -> nn.Module:
+    """Build a small model with values in every parameter, so that a layer left out would show."""
+    torch.manual_seed(0)
+    model: nn.Module = create_model(name, num_classes=5, **options)
+    for parameter in model.parameters():
+        nn.init.normal_(parameter, mean=0.3 if parameter.ndim == 1 else 0.0, std=0.1)
+    return model
+
+
+def backward(model: nn.Module, images: torch.Tensor) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+    model.zero_grad()
+    logits = model(images)
+    (logits * torch.linspace(-1, 1, logits.numel(), device=logits.device).view_as(logits)).sum().backward()
+    return logits.detach(), {
+        name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None
+    }
+
+
+@pytest.mark.parametrize(("name", "options"), DESCENDANTS, ids=[name for name, _ in DESCENDANTS])
+def test_descendants_with_kernels_have_the_gradients_of_their_layers(
+    name: str, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In fp32 in the interpreter, as if on a device."""
+    for module in (pyramid_layers, tnt_layers):
+        monkeypatch.setattr(module, "is_low_precision", lambda tokens: True)
+    monkeypatch.setattr(tnt_layers, "KIND", torch.float32)
+    monkeypatch.setattr(reduced_attention, "suits", lambda tokens, num_keys, num_heads: True)
+    monkeypatch.setattr(words, "suits", lambda tokens, num_heads, hidden: True)
+    for setting in ("ATTEND", "ATTEND_BACKWARD", "TRANSFORM", "TRANSFORM_BACKWARD"):
+        monkeypatch.setattr(words, setting, (32, 32, 4))
+    model = descendant(name, options)
+    fast = speed_up(copy.deepcopy(model))
+    assert any(type(module).__name__.startswith("Fast") for module in fast.modules())
+    images = torch.randn(1, 3, options["image_size"], options["image_size"])
+    (expected, exact), (found, gradients) = backward(model, images), backward(fast, images)
+    assert float((found - expected).abs().max() / expected.abs().max()) < 2e-6
+    assert gradients.keys() == exact.keys()
+    largest = max(float(gradient.abs().max()) for gradient in exact.values())
+    for layer, gradient in exact.items():
+        # Next to gradients that cancel, those of the model's others are the scale of rounding.
+        scale = max(float(gradient.abs().max()), 1e-2 * largest)
+        assert float((gradients[layer] - gradient).abs().max()) / scale < 1e-4, layer
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize(("name", "options"), DESCENDANTS, ids=[name for name, _ in DESCENDANTS])
+def test_descendants_on_a_device_have_the_gradients_of_fp32(
+    name: str, options: dict[str, Any], compiled: bool
+) -> None:
+    model = descendant(name, options).cuda()
+    size = options["image_size"]
+    images, labels = torch.randn(64, 3, size, size, device="cuda"), torch.randint(5, (64,), device="cuda")
+    nn.functional.cross_entropy(model(images), labels).backward()
+    exact = {n: p.grad.double().clone() for n, p in model.named_parameters() if p.grad is not None}
+    eager = differences(gradients(model, images, labels), exact)
+    fast = speed_up(model)
+    found = gradients(torch.compile(fast) if compiled else fast, images, labels)
+    found = {layer.removeprefix("_orig_mod."): value for layer, value in found.items()}
+    for layer, difference in differences(found, exact).items():
+        assert difference < max(1.5 * eager[layer], 0.03), (layer, difference, eager[layer])
 
 
 @pytest.mark.gpu

@@ -6,6 +6,7 @@ import numpy as np
 
 from vitrine.data.sources.file_list import FileList, require_path
 from vitrine.data.sources.source import ALL, Source
+from vitrine.data.sources.tables import text_of
 from vitrine.errors import DataError
 from vitrine.spelling import printable
 
@@ -44,7 +45,7 @@ def open_all(address: str) -> dict[str, Source]:
 def read_list(file: Path) -> tuple[list[str], np.ndarray]:
     """Read `path label` lines: paths, and labels (N,) int32."""
     paths, labels = [], []
-    for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), start=1):
+    for number, line in enumerate(text_of(file).splitlines(), start=1):
         if not line.strip():
             continue
         path, _, label = line.strip().rpartition(" ")

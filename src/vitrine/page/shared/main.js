@@ -5,7 +5,6 @@ import { show, startLook } from "./look.js";
 import { showModels, startModel } from "./model.js";
 import { chooseFiles, picturesOf, takePicture } from "./picture.js";
 import { startTeach, tryFirst } from "./teach.js";
-import { startTraining } from "./training.js";
 
 const AWAITED_EVERY = 2000;
 const tabs = $$("[role=tab]");
@@ -100,6 +99,7 @@ function listenToPictures() {
 }
 
 async function start() {
+  $("#opened-as-file").remove();
   listenToTabs();
   listenToTheme();
   listenToPictures();
@@ -107,7 +107,7 @@ async function start() {
   limits = served.limits;
   showServed(served);
   if (served.awaited.length) setTimeout(lookForAwaited, AWAITED_EVERY);
-  if (served.run) startTraining(served.run);
+  if (served.run) (await import("./training.js")).startTraining(served.run);
   const wanted = tabs.find((tab) => !tab.hidden && `#${tab.getAttribute("aria-controls")}` === location.hash);
   select(wanted ?? (models.length ? $("#tab-look") : $("#tab-training")));
   document.body.dataset.ready = "yes";

@@ -1,5 +1,5 @@
 // The OpenAPI document as a page with a form for each route.
-import { ask, query } from "./api.js";
+import { ask, here, query } from "./api.js";
 import { $, el, notice } from "./dom.js";
 
 const MOST_SHOWN = 4000;
@@ -8,7 +8,7 @@ async function start() {
   if (localStorage.getItem("theme")) document.documentElement.dataset.theme = localStorage.getItem("theme");
   const document_ = await ask("/openapi.json");
   $("#lead").textContent = document_.info.description;
-  $("#example").textContent = `curl -F file=@photo.jpg ${location.origin}/predict`;
+  $("#example").textContent = `curl -F file=@photo.jpg ${new URL("predict", document.baseURI)}`;
   const schemas = document_.components.schemas;
   const routes = Object.entries(document_.paths).flatMap(([path, methods]) =>
     Object.entries(methods).map(([method, route]) => describe(path, method, route, schemas)));
@@ -24,7 +24,7 @@ function describe(path, method, route, schemas) {
     try {
       const values = Object.fromEntries(inputs.map(({ parameter, input }) => [parameter.name, input.value || null]));
       const address = query(path, values).replace(/\?$/, "");
-      const answer = path === "/metrics" ? await (await fetch(address)).text() : await ask(address, { picture: file?.files[0] ?? null });
+      const answer = path === "/metrics" ? await (await fetch(here(address))).text() : await ask(address, { picture: file?.files[0] ?? null });
       out.textContent = (typeof answer === "string" ? answer : JSON.stringify(answer, null, 1)).slice(0, MOST_SHOWN);
       notice(null);
     } catch (error) {

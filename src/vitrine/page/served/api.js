@@ -1,6 +1,9 @@
 // Requests to the server.
 import { $ } from "./dom.js";
 
+// Paths are relative to the page, which may be below any path of a proxy.
+export const here = (path) => path.replace(/^\//, "");
+
 let key = sessionStorage.getItem("key") ?? "";
 
 export class Refused extends Error {
@@ -16,7 +19,7 @@ export async function ask(path, { picture = null, signal } = {}) {
     if (picture) headers["Content-Type"] = picture.type || "application/octet-stream";
     let response;
     try {
-      response = await fetch(path, { method: picture ? "POST" : "GET", body: picture, headers, signal });
+      response = await fetch(here(path), { method: picture ? "POST" : "GET", body: picture, headers, signal });
     } catch (error) {
       if (error.name === "AbortError") throw error;
       throw new Refused(0, "The server does not respond. Is it still running?");

@@ -1,0 +1,105 @@
+"""From an encoded mask to a class per pixel: palette, grey or colour PNG, (H, W) uint8 with 255 for ignored."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from vitrine.data.decoding.annotation import IGNORED, Map
+from vitrine.data.decoding.image_file import open_image
+from vitrine.errors import ImageError
+from vitrine.spelling import printable
+
+Colour = tuple[int, int, int]
+# Modes of which the stored numbers are the values: palettes are not looked up.
+NUMBERED = ("1", "L", "P", "I", "I;16", "I;16B", "I;16L")
+
+
+@dataclass(frozen=True)
+class MaskValues:
+    """What the values of a mask mean: for each stored number, or each colour, a class or 255."""
+
+    numbers: Mapping[int, int] = field(default_factory=dict)
+    colours: Mapping[Colour, int] = field(default_factory=dict)
+
+    @classmethod
+    def in_order(cls, num_classes: int) -> "MaskValues":
+        """Let the stored number be the class; 255 is ignored."""
+        return cls(numbers={IGNORED: IGNORED, **{number: number for number in range(num_classes)}})
+
+
+def stored_values(data: bytes, *, name: str) -> NDArray[np.int64]:
+    """Return the numbers of a mask as they are stored (H, W), or its colours as 0xRRGGBB."""
+    with open_image(data, name=name) as image:
+        if image.mode in NUMBERED:
+            return np.asarray(image).astype(np.int64)
+        red, green, blue = np.moveaxis(np.asarray(image.convert("RGB")).astype(np.int64), 2, 0)
+        return red << 16 | green << 8 | blue
+
+
+def is_coloured(data: bytes, *, name: str) -> bool:
+    """Whether a mask stores colours instead of numbers."""
+    with open_image(data, name=name) as image:
+        return image.mode not in NUMBERED
+
+
+def decode_mask(data: bytes, values: MaskValues, *, name: str) -> Map:
+    """Decode a mask to the class of each pixel (H, W); refuse a value without a meaning."""
+    with open_image(data, name=name) as image:
+        coloured = image.mode not in NUMBERED
+        if not coloured and image.mode in ("L", "P"):
+            return looked_up(np.asarray(image), values.numbers, name=name)
+    stored = stored_values(data, name=name)
+    if coloured and not values.colours:
+        raise ImageError(
+            f"{printable(name)} is a mask in colours, and nothing says what they mean; list them in classes.txt as "
+            "name:red,green,blue"
+        )
+    meanings = (
+        {red << 16 | green << 8 | blue: number for (red, green, blue), number in values.colours.items()}
+        if coloured
+        else values.numbers
+    )
+    known, place = np.unique(stored, return_inverse=True)
+    unknown = [int(value) for value in known if int(value) not in meanings]
+    if unknown:
+        raise unknown_value(f"#{unknown[0]:06x}" if coloured else str(unknown[0]), name=name)
+    table = np.array([meanings[int(value)] for value in known], dtype=np.uint8)
+    return table[place].reshape(stored.shape)
+
+
+def looked_up(stored: NDArray[np.uint8], meanings: Mapping[int, int], *, name: str) -> Map:
+    """Map stored bytes to classes."""
+    table = np.full(256, -1, dtype=np.int16)
+    table[list(meanings)] = list(meanings.values())
+    found = table[stored]
+    if (found < 0).any():
+        raise unknown_value(str(int(stored[found < 0][0])), name=name)
+    return found.astype(np.uint8)
+
+
+def unknown_value(value: str, *, name: str) -> ImageError:
+    """Return the error that no class has a value."""
+    return ImageError(
+        f"{printable(name)} has the label value {value}, which is no class; list it in classes.txt"
+    )
+
+
+def as_palette(classes: Map) -> Image.Image:
+    """Return a class map as a palette image in the colours of VOC, so that any viewer shows it."""
+    height, width = classes.shape
+    shown = Image.frombytes("P", (width, height), classes.tobytes())
+    shown.putpalette(voc_palette().reshape(-1).tolist())
+    return shown
+
+
+def voc_palette() -> NDArray[np.uint8]:
+    """Return VOC's 256 colours (256, 3): bits 0, 3 and 6 of a number make its red, from the highest bit down."""
+    numbers, colours = np.arange(256), np.zeros((256, 3), dtype=np.uint8)
+    for step in range(8):
+        for channel in range(3):
+            bit = numbers >> (3 * step + channel) & 1
+            colours[:, channel] |= (bit << (7 - step)).astype(np.uint8)
+    return colours

@@ -1,0 +1,77 @@
+"""Crops of a picture and of its mask together, in the workers: to (C + 1, H, W) uint8, the mask last."""
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+import torch
+
+from vitrine.data.decoding.annotation import IGNORED, Annotation
+from vitrine.data.decoding.decode import decode
+from vitrine.data.decoding.image_file import Pixels
+from vitrine.data.preparing.placement import NUM_UNIFORMS, draw_placement
+from vitrine.data.preparing.preprocess import planes
+from vitrine.data.preparing.training_view import Numbers, View
+from vitrine.errors import ConfigError, ImageError
+from vitrine.spelling import printable
+
+# Grey padding is close to the mean of every preprocessing.
+PADDING = 128
+
+
+@dataclass(frozen=True, kw_only=True)
+class MaskView:
+    """A random scale, crop and flip. Padding is grey, and ignored in the mask."""
+
+    size: tuple[int, int]
+    image_channels: int = 3
+    scale: tuple[float, float] = (0.5, 2.0)
+    """Shorter side of the resized picture, in sides of the view."""
+    flip: bool = True
+    num_uniforms: int = NUM_UNIFORMS
+
+    def __post_init__(self) -> None:
+        if not 0 < self.scale[0] <= self.scale[1]:
+            raise ConfigError(f"scale must be two factors above 0, the smaller first, got {self.scale}")
+
+    @property
+    def channels(self) -> int:
+        """Planes of the result: those of the picture, and the mask."""
+        return self.image_channels + 1
+
+    def render_annotated(
+        self,
+        data: bytes | Pixels,
+        annotation: Annotation,
+        *,
+        name: str,
+        numbers: Numbers | None,
+        out: torch.Tensor,
+    ) -> None:
+        """Decode a picture and write its crop and that of its mask into `out`, (C + 1, H, W) uint8."""
+        assert numbers is not None
+        assert annotation.classes is not None
+        pixels = decode(data, name=name, channels=self.image_channels)
+        require_same_size(pixels, annotation, name=name)
+        height, width = pixels.shape[:2]
+        placed = draw_placement(numbers, height, width, size=self.size, scale=self.scale, flip=self.flip)
+        rows, columns = placed.size
+        if placed.size != tuple(self.size):
+            out[:-1].fill_(PADDING)
+            out[-1].fill_(IGNORED)
+        out[:-1, :rows, :columns] = placed.of_pixels(planes(pixels, self.image_channels))
+        out[-1, :rows, :columns] = torch.from_numpy(np.ascontiguousarray(placed.of_map(annotation.classes)))
+
+
+AnyView: TypeAlias = View | MaskView
+"""A view of pictures alone, or of pictures with what is in them."""
+
+
+def require_same_size(pixels: Pixels, annotation: Annotation, *, name: str) -> None:
+    """Refuse a mask that does not have the size of its picture."""
+    height, width = pixels.shape[:2]
+    if annotation.size != (height, width):
+        raise ImageError(
+            f"{printable(name)} has {height} x {width} pixels and its mask {annotation.size[0]} x "
+            f"{annotation.size[1]}; they must have the same size"
+        )

@@ -1,0 +1,192 @@
+"""EoMT, the encoder-only mask transformer (Kerssies et al., arXiv:2503.19108): queries in the last blocks of a ViT.
+
+Each query answers with one mask and one class, or none. While training, a query attends only to the patches of the
+mask that it predicts so far; this is annealed away, so that a trained model is a plain ViT.
+
+Shapes: B images, Q queries, T tokens, N patches on GH x GW, D width, K classes, S predictions (one per masked block
+and the last), h x w cells of a mask.
+"""
+
+import math
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from vitrine.models.attention import attend
+from vitrine.models.dense.config import EoMTConfig
+from vitrine.models.dense.model import DenseModel, as_map
+from vitrine.models.dropout import RandomLayer
+from vitrine.models.encoder import Block
+
+ANNEALING_POWER = 0.9
+NORM_EPS = 1e-6
+
+
+class QueryAnswers(NamedTuple):
+    """What queries answer, for each of S predictions."""
+
+    masks: Tensor
+    """Logits (S, B, Q, h, w)."""
+    classes: Tensor
+    """Logits (S, B, Q, K + 1); the last is "no object"."""
+    points: Tensor
+    """Uniform numbers in [0, 1) for the loss (B, P, 2), the same for an image in any micro-batch."""
+
+
+class ChannelNorm(nn.LayerNorm):
+    """Normalise the channels of maps (B, D, rows, columns)."""
+
+    def forward(self, maps: Tensor) -> Tensor:
+        """Map (B, D, rows, columns) to the same shape."""
+        return super().forward(maps.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
+
+
+class ScaleBlock(nn.Module):
+    """Double a map's rows and columns."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.enlarge = nn.ConvTranspose2d(width, width, kernel_size=2, stride=2)
+        self.mix = nn.Conv2d(width, width, kernel_size=3, padding=1, groups=width, bias=False)
+        self.norm = ChannelNorm(width, eps=NORM_EPS)
+
+    def forward(self, maps: Tensor) -> Tensor:
+        """Map (B, D, rows, columns) to (B, D, 2 rows, 2 columns)."""
+        return self.norm(self.mix(F.gelu(self.enlarge(maps))))
+
+
+class QueryDecoder(nn.Module):
+    """The queries, and the heads that read masks and classes from them."""
+
+    def __init__(self, config: EoMTConfig) -> None:
+        super().__init__()
+        D = config.vit.width
+        self.queries = nn.Parameter(torch.empty(config.num_queries, D))
+        nn.init.normal_(self.queries)
+        self.classify = nn.Linear(D, config.num_classes + 1)
+        self.embed_mask = nn.Sequential(
+            nn.Linear(D, D), nn.GELU(), nn.Linear(D, D), nn.GELU(), nn.Linear(D, D)
+        )
+        self.upscale = nn.Sequential(*(ScaleBlock(D) for _ in range(config.num_upscales)))
+        self.masking, self.points = RandomLayer(), RandomLayer()
+
+    def forward(self, tokens: Tensor, *, num_prefix: int, grid: tuple[int, int]) -> tuple[Tensor, Tensor]:
+        """Map normalised tokens (queries, prefix, patches) to mask logits (B, Q, h, w) and class logits."""
+        Q = len(self.queries)
+        maps = self.upscale(as_map(tokens, grid, num_leading=Q + num_prefix))
+        embedded = self.embed_mask(tokens[:, :Q])
+        return torch.einsum("bqd,bdhw->bqhw", embedded, maps), self.classify(tokens[:, :Q])
+
+
+class EoMT(DenseModel):
+    """A plain ViT with queries in its last blocks."""
+
+    config: EoMTConfig
+    decoder: QueryDecoder
+
+    def __init__(self, config: EoMTConfig) -> None:
+        super().__init__(config)
+        self.decoder = QueryDecoder(config)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Map normalised images (B, C, H, W) to scores (B, K, H, W): what queries answer, added up per class."""
+        masks, classes = self.answers(images)
+        masks = F.interpolate(masks.float(), size=images.shape[2:], mode="bilinear", align_corners=False)
+        return torch.einsum("bqk,bqhw->bkhw", classes.float().softmax(dim=-1)[..., :-1], masks.sigmoid())
+
+    def answers(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the mask logits (B, Q, h, w) and class logits (B, Q, K + 1) of every query."""
+        tokens, grid = self.first_blocks(images)
+        for layer in self.masked_layers:
+            tokens = self.vit.blocks[layer](tokens)
+        return self.read(tokens, grid)
+
+    def first_blocks(self, images: Tensor) -> tuple[Tensor, tuple[int, int]]:
+        """Run the blocks without queries, and put the queries before their tokens: (B, Q + T, D)."""
+        vit = self.vit
+        patches, grid = vit.embed_patches(images)
+        tokens = vit.assemble(patches, grid)
+        for layer in range(self.masked_layers.start):
+            tokens = vit.run_block(tokens, grid, layer=layer)
+        queries = self.decoder.queries.to(tokens.dtype).expand(len(tokens), -1, -1)
+        return torch.cat([queries, tokens], dim=1), grid
+
+    def read(self, tokens: Tensor, grid: tuple[int, int]) -> tuple[Tensor, Tensor]:
+        """Read masks and classes from tokens (B, Q + T, D)."""
+        masks, classes = self.decoder(
+            self.vit.norm(tokens), num_prefix=self.vit.num_leading_tokens, grid=grid
+        )
+        return masks, classes
+
+    @property
+    def masked_layers(self) -> range:
+        """The blocks that the queries pass."""
+        return range(self.vit.config.depth - self.config.num_blocks, self.vit.config.depth)
+
+
+class TrainedEoMT(nn.Module):
+    """An EoMT with masked attention, as it is trained; called with images alone it answers as the model."""
+
+    def __init__(self, model: EoMT, *, num_points: int) -> None:
+        super().__init__()
+        self.model, self.num_points = model, num_points
+
+    def forward(self, images: Tensor, progress: Tensor | None = None) -> QueryAnswers | Tensor:
+        """Return the answers before every block with queries and after the last, with masks at this progress (B,)."""
+        if progress is None:
+            return self.model(images)
+        model, decoder = self.model, self.model.decoder
+        tokens, grid = model.first_blocks(images)
+        answers = []
+        for place, layer in enumerate(model.masked_layers):
+            masks, classes = model.read(tokens, grid)
+            answers.append((masks, classes))
+            share = masked_share(progress, place=place, num_blocks=len(model.masked_layers))
+            is_masked = decoder.masking.draw(*masks.shape[:2], device=images.device) < share[:, None]
+            block = model.vit.blocks[layer]
+            bias = attention_bias(
+                masks.detach(), is_masked, grid=grid, num_tokens=tokens.shape[1], dtype=tokens.dtype
+            )
+            tokens = masked_block(block, tokens, bias)
+        answers.append(model.read(tokens, grid))
+        return QueryAnswers(
+            torch.stack([masks for masks, _ in answers]),
+            torch.stack([classes for _, classes in answers]),
+            decoder.points.draw(len(images), self.num_points, 2, device=images.device),
+        )
+
+
+def masked_share(progress: Tensor, *, place: int, num_blocks: int) -> Tensor:
+    """Return the share of queries that are masked in a block: 1, then falling to 0, earlier blocks first.
+
+    The blocks' phases follow each other, as in the authors' schedule for four blocks on ADE20K.
+    """
+    start, end = ((place + step) / (num_blocks + 2) for step in (1, 2))
+    done = ((progress - start) / (end - start)).clamp(0, 1)
+    return (1 - done) ** ANNEALING_POWER
+
+
+def attention_bias(
+    masks: Tensor, is_masked: Tensor, *, grid: tuple[int, int], num_tokens: int, dtype: torch.dtype
+) -> Tensor:
+    """Return what is added to the logits of attention (B, 1, T, T): masked queries see the patches of their mask."""
+    B, Q = masks.shape[:2]
+    on_grid = F.interpolate(masks.float(), size=grid, mode="bilinear", align_corners=False).flatten(2)
+    is_hidden = (on_grid <= 0) & is_masked[..., None]  # (B, Q, N)
+    bias = torch.zeros(B, 1, num_tokens, num_tokens, dtype=dtype, device=masks.device)
+    bias[:, 0, :Q, num_tokens - on_grid.shape[2] :] = torch.zeros_like(is_hidden, dtype=dtype).masked_fill(
+        is_hidden, -math.inf
+    )
+    return bias
+
+
+def masked_block(block: nn.Module, tokens: Tensor, bias: Tensor) -> Tensor:
+    """Run a block with a bias (B, 1, T, T) on its attention."""
+    assert isinstance(block, Block)
+    attention, (B, _, D) = block.attention, tokens.shape
+    q, k, v = attention.project(block.norm_1(tokens))
+    mixed = attend(q, k, v, bias=bias.to(q.dtype), scale=attention.scale)
+    tokens = tokens + block.scale_1(attention.to_out(mixed.transpose(1, 2).reshape(B, -1, D)))
+    return tokens + block.scale_2(block.mlp(block.norm_2(tokens)))

@@ -1,0 +1,129 @@
+"""The families of dense models: how each is built, what it costs, and how its ViT is resampled."""
+
+import dataclasses
+from collections.abc import Callable, Mapping
+
+import torch
+from torch import Tensor
+
+from vitrine.models.config import ViTConfig
+from vitrine.models.cost import Cost, block_cost, vit_cost
+from vitrine.models.dense.config import (
+    DenseConfig,
+    EoMTConfig,
+    LinearSegmenterConfig,
+    SegmenterConfig,
+    as_encoder,
+    require_window,
+)
+from vitrine.models.dense.eomt import EoMT
+from vitrine.models.dense.linear import LinearSegmenter
+from vitrine.models.dense.segmenter import Segmenter
+from vitrine.models.families import Family
+from vitrine.models.positions import resample_grid
+
+
+def resized(config: DenseConfig, image_size: tuple[int, int]) -> DenseConfig:
+    """Return the same model for windows of another size."""
+    require_window(config, image_size)
+    return dataclasses.replace(config, vit=dataclasses.replace(config.vit, image_size=image_size))
+
+
+def resample(config: DenseConfig, image_size: tuple[int, int]) -> Mapping[str, Callable[[Tensor], Tensor]]:
+    """Return what makes the ViT's table of positions fit another window."""
+    vit, new = config.vit, resized(config, image_size).vit.grid_size
+    if vit.positions != "learned_1d" or vit.position_placement != "stem":
+        return {}
+    slots, how = vit.num_position_slots, vit.position_resampling
+
+    def resampled(table: Tensor) -> Tensor:
+        kept, patches = table[:, :slots], table[:, slots:]
+        return torch.cat([kept, resample_grid(patches, vit.grid_size, new, how=how)], dim=1)
+
+    return {"vit.positions.0.table": resampled}
+
+
+def linear_cost(config: LinearSegmenterConfig) -> Cost:
+    """Count the ViT and a linear layer on every patch."""
+    N, K = config.vit.grid_size[0] * config.vit.grid_size[1], config.num_classes
+    width = len(config.layers) * config.vit.width
+    return added(
+        vit_cost(config.vit), params=2 * width + K * (width + 1), macs=N * K * width, kept=N * (2 * width + K)
+    )
+
+
+def segmenter_cost(config: SegmenterConfig) -> Cost:
+    """Count the ViT and the mask transformer's blocks on patches and classes."""
+    N, K = config.vit.grid_size[0] * config.vit.grid_size[1], config.num_classes
+    D, E, T = config.vit.width, config.decoder_width, N + K
+    mlp_width = config.mlp_width or 4 * E
+    # The blocks are those of a ViT of the decoder's width on a line of T patches.
+    blocks = ViTConfig(
+        image_size=(1, T), patch_size=(1, 1), width=E, depth=config.depth, num_heads=config.num_heads,
+        mlp_width=mlp_width, num_classes=None, pooling="average", dropout=config.dropout,
+    )  # fmt: skip
+    params, macs, kept = (config.depth * number for number in block_cost(blocks))
+    return added(
+        vit_cost(config.vit),
+        params=params + D * E + E + K * E + 2 * E + 2 * E * E + 2 * K,
+        macs=macs + N * D * E + T * E * E + N * K * E,
+        kept=kept + T * 4 * E + N * 2 * K,
+    )
+
+
+def eomt_cost(config: EoMTConfig) -> Cost:
+    """Count the ViT, the queries in its last blocks, and the heads."""
+    (rows, columns), D, Q, K = config.vit.grid_size, config.vit.width, config.num_queries, config.num_classes
+    T, N, L = config.vit.num_tokens, rows * columns, config.num_blocks
+    long = dataclasses.replace(
+        as_encoder(config.vit),
+        image_size=(1, T + Q),
+        patch_size=(1, 1),
+        has_class_token=False,
+        num_registers=0,
+    )
+    more = [L * (a - b) for a, b in zip(block_cost(long)[1:], block_cost(config.vit)[1:], strict=True)]
+    params, macs, kept, cells = Q * D + (K + 1) * (D + 1) + 3 * D * (D + 1), Q * (K + 1 + 3 * D) * D, 0, N
+    for _ in range(config.num_upscales):
+        params += 4 * D * D + D + 9 * D + 2 * D
+        macs += cells * 4 * D * D + 4 * cells * 9 * D
+        kept += 4 * 4 * cells * D
+        cells *= 4
+    # Every block with queries is read before it, and the last after it too.
+    reads = L + 1
+    return added(
+        vit_cost(config.vit), params=params, macs=more[0] + macs + Q * cells * D,
+        kept=more[1] + reads * (kept + Q * (4 * D + cells)),
+    )  # fmt: skip
+
+
+def added(cost: Cost, *, params: int, macs: int, kept: int) -> Cost:
+    """Add a decoder's counts to those of a ViT."""
+    return dataclasses.replace(
+        cost,
+        params=cost.params + params,
+        macs=cost.macs + macs,
+        activations=cost.activations + kept,
+        checkpointed_activations=cost.checkpointed_activations + kept,
+    )
+
+
+DENSE_FAMILIES = (
+    Family(
+        kind="LinearSegmenter",
+        config=LinearSegmenterConfig,
+        build=LinearSegmenter,
+        cost=linear_cost,
+        resample=resample,
+        resized=resized,
+    ),
+    Family(
+        kind="Segmenter",
+        config=SegmenterConfig,
+        build=Segmenter,
+        cost=segmenter_cost,
+        resample=resample,
+        resized=resized,
+    ),
+    Family(kind="EoMT", config=EoMTConfig, build=EoMT, cost=eomt_cost, resample=resample, resized=resized),
+)

@@ -1,0 +1,231 @@
+"""Learn masks by queries: each learns one mask and its class, or "no object" (as Mask2Former and EoMT).
+
+Per image and prediction, targets are assigned to queries where classes, binary cross-entropy and dice at random
+points cost least; the loss of the masks is computed at points where they are least certain.
+
+Shapes: S predictions, B images, Q queries, K classes, M targets in a batch, m in an image, P points, H x W pixels.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from vitrine.data.decoding.annotation import IGNORED
+from vitrine.data.loading.loader import Batch
+from vitrine.errors import ConfigError
+from vitrine.models import Model, ModelConfig, ViTConfig
+from vitrine.models.dense.config import EoMTConfig
+from vitrine.models.dense.eomt import EoMT, QueryAnswers, TrainedEoMT
+from vitrine.objectives.matching import assigned
+from vitrine.objectives.objective import Losses, Parts, RunContext, register_objective
+from vitrine.objectives.segmentation import SegmentationObjective
+from vitrine.objectives.teacher import Teacher
+
+# Of random candidates three times as many as points, the least certain fill this share of them; the rest is random.
+CANDIDATES, UNCERTAIN_SHARE = 3, 0.75
+
+
+class Targets(NamedTuple):
+    """The masks of a batch, those of one image next to each other."""
+
+    image: Tensor
+    """The image of each target (M,)."""
+    label: Tensor
+    """The class of each target (M,)."""
+    counts: tuple[int, ...]
+    """Targets of each image."""
+
+
+@register_objective
+@dataclass(frozen=True, kw_only=True)
+class MaskClassificationObjective(SegmentationObjective):
+    """Learn masks by the queries of an EoMT, with masked attention that is annealed away."""
+
+    kind: ClassVar[str] = "mask-classification"
+    weights_prefix: ClassVar[str] = "model."
+
+    decoder: str = "eomt"
+    num_queries: int = 100
+    num_blocks: int = 3
+    """Blocks that the queries pass."""
+    num_points: int = 12_544
+    mask_weight: float = 5.0
+    dice_weight: float = 5.0
+    class_weight: float = 2.0
+    no_object_weight: float = 0.1
+    """Of the queries without a target, in the loss of the classes."""
+
+    def __post_init__(self) -> None:
+        if self.decoder != "eomt":
+            raise ConfigError(f"decoder must be eomt for mask classification, got {self.decoder!r}")
+        if self.num_points < 4:
+            raise ConfigError(f"num_points must be at least 4, got {self.num_points}")
+
+    def dense_config(self, vit: ViTConfig, *, num_classes: int) -> ModelConfig:
+        """Put queries into the last blocks of a ViT."""
+        return EoMTConfig(
+            vit=vit, num_classes=num_classes, num_queries=self.num_queries, num_blocks=self.num_blocks
+        )
+
+    def wrap(self, model: Model, teacher: Teacher | None) -> nn.Module:
+        """Add masked attention, which only training has."""
+        assert isinstance(model, EoMT)
+        return TrainedEoMT(model, num_points=self.num_points + self.num_candidates + self.num_random)
+
+    @property
+    def num_candidates(self) -> int:
+        """Random points of which the least certain are chosen."""
+        return CANDIDATES * self.num_points
+
+    @property
+    def num_random(self) -> int:
+        """Points of the loss that are random."""
+        return self.num_points - int(UNCERTAIN_SHARE * self.num_points)
+
+    def prepare(self, context: RunContext) -> Callable[[Batch], Parts]:
+        """Return the function to images, masks, progress (B,), and two factors per image (B,).
+
+        The factors make means over images means over the targets, and over the weighted queries, of the whole batch.
+        """
+        prepare_pixels = super().prepare(context)
+
+        def prepare(batch: Batch) -> Parts:
+            images, masks = prepare_pixels(batch)
+            present = present_classes(masks, num_classes=len(context.classes))
+            num_targets = present.sum().clamp_min(1).float()
+            B = len(images)
+            weight = num_targets + self.no_object_weight * (B * self.num_queries - num_targets)
+            ones = torch.ones(B, device=images.device)
+            progress = ones * (batch.rows.step / context.total_steps)
+            return images, masks, progress, ones * B / num_targets, ones * B / weight
+
+        return prepare
+
+    def losses(self, module: nn.Module, parts: Parts) -> Losses:
+        """Return the loss of each image, added up over the predictions."""
+        images, masks, progress, per_target, per_query = parts
+        answers = module(images, progress)
+        num_classes = answers.classes.shape[-1] - 1
+        targets = targets_in(masks, num_classes=num_classes)
+        maps = (masks[targets.image] == targets.label[:, None, None]).float()  # (M, H, W)
+        with torch.autocast(images.device.type, enabled=False):
+            return self.set_losses(answers, targets, maps, per_target=per_target, per_query=per_query)
+
+    def set_losses(
+        self, answers: QueryAnswers, targets: Targets, maps: Tensor, *, per_target: Tensor, per_query: Tensor
+    ) -> Losses:
+        """Match targets with maps (M, H, W) to queries, and return the loss of each image (B,)."""
+        points = answers.points * 2 - 1  # as grid_sample counts
+        shared, rest = points[:, : self.num_points], points[:, self.num_points :]
+        candidates, extra = rest[:, : self.num_candidates], rest[:, self.num_candidates :]
+        queries = self.matched(answers, targets, maps, shared)  # (S, M)
+        S, B = answers.masks.shape[:2]
+        total = answers.masks.new_zeros(B, dtype=torch.float32)
+        sums = {"mask": total.clone(), "dice": total.clone(), "class": total.clone()}
+        for step in range(S):
+            chosen = answers.masks[step, targets.image, queries[step]].float()  # (M, h, w)
+            mask, dice = self.mask_losses(chosen, maps, candidates[targets.image], extra[targets.image])
+            wanted = torch.full(answers.classes.shape[1:3], answers.classes.shape[-1] - 1, device=maps.device)
+            wanted[targets.image, queries[step]] = targets.label
+            of_class = self.class_losses(answers.classes[step].float(), wanted)
+            for name, values in (("mask", mask), ("dice", dice)):
+                sums[name] = sums[name].index_add(0, targets.image, values * per_target[targets.image])
+            sums["class"] = sums["class"] + of_class * per_query
+        losses = (
+            self.mask_weight * sums["mask"]
+            + self.dice_weight * sums["dice"]
+            + self.class_weight * sums["class"]
+        )
+        return losses, {f"{name}_loss": values.sum() / S for name, values in sums.items()}
+
+    @torch.no_grad()
+    def matched(self, answers: QueryAnswers, targets: Targets, maps: Tensor, points: Tensor) -> Tensor:
+        """Return the query of each target in each prediction (S, M)."""
+        S, _, Q = answers.masks.shape[:3]
+        truth = at_points(maps[:, None], points[targets.image])[:, 0]  # (M, P)
+        costs = []
+        for step in range(S):
+            sampled = at_points(answers.masks[step].float(), points)  # (B, Q, P)
+            probabilities = answers.classes[step].float().softmax(dim=-1)
+            for image, (first, count) in enumerate(
+                zip(starts_of(targets.counts), targets.counts, strict=True)
+            ):
+                rows, wanted = sampled[image], truth[first : first + count]
+                labels = targets.label[first : first + count]
+                costs.append(
+                    self.mask_weight * cross_entropies(rows, wanted)
+                    + self.dice_weight * dice_costs(rows, wanted)
+                    - self.class_weight * probabilities[image][:, labels]
+                )
+        # One copy to the host for all images and predictions.
+        flat = torch.cat([cost.flatten() for cost in costs]).double().cpu().numpy() if costs else np.zeros(0)
+        found, place = [], 0
+        for cost in costs:
+            matrix = np.nan_to_num(flat[place : place + cost.numel()].reshape(Q, -1), nan=0.0, posinf=1e6)
+            found.append(assigned(matrix))
+            place += cost.numel()
+        queries = np.concatenate(found) if found else np.zeros(0, dtype=np.int64)
+        return torch.from_numpy(queries).to(maps.device).view(S, -1)
+
+    def mask_losses(
+        self, logits: Tensor, maps: Tensor, candidates: Tensor, extra: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Return cross-entropy and dice (M,) of mask logits (M, h, w) at points where they are least certain."""
+        with torch.no_grad():
+            uncertain = -at_points(logits[:, None], candidates)[:, 0].abs()
+            best = uncertain.topk(self.num_points - self.num_random, dim=1).indices
+            points = torch.cat([candidates.gather(1, best[..., None].expand(-1, -1, 2)), extra], dim=1)
+            wanted = at_points(maps[:, None], points)[:, 0]
+        sampled = at_points(logits[:, None], points)[:, 0]  # (M, P)
+        entropy = F.binary_cross_entropy_with_logits(sampled, wanted, reduction="none").mean(dim=1)
+        probability = sampled.sigmoid()
+        overlap = 2 * (probability * wanted).sum(dim=1) + 1
+        return entropy, 1 - overlap / (probability.sum(dim=1) + wanted.sum(dim=1) + 1)
+
+    def class_losses(self, logits: Tensor, wanted: Tensor) -> Tensor:
+        """Return the weighted sum of cross-entropies over the queries of each image (B,)."""
+        losses = F.cross_entropy(logits.transpose(1, 2), wanted, reduction="none")  # (B, Q)
+        is_empty = wanted == logits.shape[-1] - 1
+        return torch.where(is_empty, self.no_object_weight * losses, losses).sum(dim=1)
+
+
+def present_classes(masks: Tensor, *, num_classes: int) -> Tensor:
+    """Return whether each class occurs in each mask (B, H, W): (B, K)."""
+    present = torch.zeros(len(masks), IGNORED + 1, dtype=torch.bool, device=masks.device)
+    present.scatter_(1, masks.flatten(1), True)
+    return present[:, :num_classes]
+
+
+def targets_in(masks: Tensor, *, num_classes: int) -> Targets:
+    """Return one target per class that occurs in each mask (B, H, W)."""
+    present = present_classes(masks, num_classes=num_classes)
+    image, label = present.nonzero(as_tuple=True)
+    return Targets(image, label, tuple(present.sum(dim=1).tolist()))
+
+
+def starts_of(counts: tuple[int, ...]) -> list[int]:
+    """Return where the targets of each image begin."""
+    return [sum(counts[:image]) for image in range(len(counts))]
+
+
+def at_points(maps: Tensor, points: Tensor) -> Tensor:
+    """Sample maps (B, C, h, w) bilinearly at points (B, P, 2) from -1 to 1: (B, C, P)."""
+    return F.grid_sample(maps, points[:, :, None], mode="bilinear", align_corners=False)[..., 0]
+
+
+def cross_entropies(logits: Tensor, wanted: Tensor) -> Tensor:
+    """Return the binary cross-entropy of each query (Q, P) with each target (m, P): (Q, m)."""
+    positive, negative = F.softplus(-logits), F.softplus(logits)
+    return (positive @ wanted.T + negative @ (1 - wanted).T) / logits.shape[1]
+
+
+def dice_costs(logits: Tensor, wanted: Tensor) -> Tensor:
+    """Return the dice loss of each query (Q, P) with each target (m, P): (Q, m)."""
+    probability = logits.sigmoid()
+    overlap = 2 * probability @ wanted.T + 1
+    return 1 - overlap / (probability.sum(dim=1)[:, None] + wanted.sum(dim=1)[None] + 1)

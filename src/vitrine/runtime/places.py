@@ -1,0 +1,224 @@
+"""Files and folders at a path of this machine, or at any address that fsspec opens: s3://, gs://, az://, memory://.
+
+A file becomes visible when it is complete: a local one is renamed into its place, a remote one is written here and
+uploaded whole, which object stores do in one step. No torch.
+"""
+
+import os
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any, Protocol, TypeAlias, TypeVar
+
+from vitrine.errors import DataError
+from vitrine.runtime.cache import is_offline, may_download, why_offline
+from vitrine.runtime.files import remove_temporary_files, write_atomically
+from vitrine.runtime.optional import optional
+from vitrine.spelling import printable
+
+Answer = TypeVar("Answer")
+Place: TypeAlias = Path | str
+"""A path of this machine, or an address as text."""
+_ATTEMPTS, _FIRST_PAUSE_SECONDS = 4, 0.2
+_LOCAL = "file://"
+_OWN_SCHEMES = ("file://", "local://", "memory://")
+
+
+def is_remote(place: object) -> bool:
+    """Whether a place is an address and no path of this machine."""
+    return "://" in str(place) and not str(place).startswith(_LOCAL)
+
+
+def suffix_of(place: Place) -> str:
+    """Return the suffix of a place's name: `.csv`; empty for a folder."""
+    return Path(str(place).rstrip("/").rpartition("/")[2]).suffix
+
+
+def place_exists(place: Place) -> bool:
+    """Whether there is a file at a place."""
+    if not is_remote(place):
+        return Path(place).is_file()
+    system, path = remote_system(str(place))
+    return retried(lambda: bool(system.isfile(path)), str(place))
+
+
+class Folder(Protocol):
+    """Where results are written: a folder of this machine or a prefix of an object store."""
+
+    address: str
+
+    def read(self, name: str) -> bytes | None:
+        """Return the content of a file; None if there is none."""
+
+    def names(self, folder: str = "") -> list[str]:
+        """Return the names of the files in it, or in a folder of it, sorted."""
+
+    def size(self, name: str) -> int | None:
+        """Return the bytes of a file; None if there is none."""
+
+    def writing(self, name: str) -> Any:
+        """Open a file that appears under this name when the block ends without an error."""
+
+    def remove(self, name: str) -> None:
+        """Remove a file if it is there."""
+
+
+def open_folder(place: Place) -> Folder:
+    """Open a folder for results; it is created with its first file."""
+    return RemoteFolder(str(place)) if is_remote(place) else LocalFolder(Path(place))
+
+
+class LocalFolder:
+    """A folder of this machine."""
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.address = path, str(path)
+
+    def read(self, name: str) -> bytes | None:
+        """Return the content of a file; None if there is none."""
+        try:
+            return (self.path / name).read_bytes()
+        except FileNotFoundError:
+            return None
+
+    def names(self, folder: str = "") -> list[str]:
+        """Return the names of the files in it, or in a folder of it, sorted."""
+        try:
+            with os.scandir(self.path / folder) as entries:
+                return sorted(entry.name for entry in entries if entry.is_file() and entry.name[0] != ".")
+        except FileNotFoundError:
+            return []
+
+    def size(self, name: str) -> int | None:
+        """Return the bytes of a file; None if there is none."""
+        try:
+            return (self.path / name).stat().st_size
+        except FileNotFoundError:
+            return None
+
+    def writing(self, name: str) -> Any:
+        """Open a file that appears under this name when the block ends without an error."""
+        return write_atomically(self.path / name)
+
+    def remove(self, name: str) -> None:
+        """Remove a file if it is there."""
+        (self.path / name).unlink(missing_ok=True)
+
+    def remove_leftovers_of(self, names: Iterable[str]) -> None:
+        """Remove what killed processes left half written of these files; only while nobody else writes them."""
+        by_folder: dict[str, set[str]] = {}
+        for name in names:
+            folder, _, base = name.rpartition("/")
+            by_folder.setdefault(folder, set()).add(base)
+        for folder, own in by_folder.items():
+            remove_temporary_files(self.path / folder, own)
+
+
+class RemoteFolder:
+    """A folder at an address of fsspec."""
+
+    def __init__(self, address: str) -> None:
+        self.address = address.rstrip("/")
+        self._system, self._root = remote_system(self.address)
+
+    def read(self, name: str) -> bytes | None:
+        """Return the content of a file; None if there is none."""
+        return self._asked(lambda: bytes(self._system.cat_file(self._at(name))), name)
+
+    def names(self, folder: str = "") -> list[str]:
+        """Return the names of the files in it, or in a folder of it, sorted."""
+        place = self._at(folder) if folder else self._root
+
+        def listed() -> list[str]:
+            self._system.invalidate_cache()
+            entries = self._system.ls(place, detail=True)
+            return sorted(entry["name"].rpartition("/")[2] for entry in entries if entry["type"] == "file")
+
+        return self._asked(listed, folder) or []
+
+    def size(self, name: str) -> int | None:
+        """Return the bytes of a file; None if there is none."""
+
+        def looked_up() -> int:
+            self._system.invalidate_cache()
+            return int(self._system.info(self._at(name))["size"])
+
+        return self._asked(looked_up, name)
+
+    @contextmanager
+    def writing(self, name: str) -> Iterator[IO[bytes]]:
+        """Write here, and upload the whole file when the block ends without an error."""
+        with tempfile.NamedTemporaryFile(prefix="vitrine-") as file:
+            yield file
+            file.flush()
+            upload(Path(file.name), f"{self.address}/{name}")
+
+    def remove(self, name: str) -> None:
+        """Remove a file if it is there."""
+        self._asked(lambda: self._system.rm_file(self._at(name)), name)
+
+    def _at(self, name: str) -> str:
+        return f"{self._root}/{name}"
+
+    def _asked(self, question: Callable[[], Answer], name: str) -> Answer | None:
+        try:
+            return retried(question, f"{self.address}/{name}")
+        except FileNotFoundError:
+            return None
+
+
+def upload(file: Path, address: str) -> None:
+    """Upload a whole file, which appears at the address in one step."""
+    system, place = remote_system(address)
+    retried(lambda: system.put_file(str(file), place), address)
+
+
+@contextmanager
+def delivered(place: Place) -> Iterator[Path]:
+    """Give a local path to write to; what lies in its folder afterwards is uploaded if the place is an address."""
+    if not is_remote(place):
+        yield Path(place)
+        return
+    folder, _, name = str(place).rpartition("/")
+    with tempfile.TemporaryDirectory(prefix="vitrine-") as here:
+        yield Path(here) / name
+        for file in sorted(Path(here).iterdir()):
+            upload(file, f"{folder}/{file.name}")
+
+
+def read_remote(address: str, *, start: int | None = None, end: int | None = None) -> bytes:
+    """Read a file or a part of it at an address; failures are retried a few times."""
+    system, path = remote_system(address)
+    try:
+        return retried(lambda: bytes(system.cat_file(path, start=start, end=end)), address)
+    except FileNotFoundError as error:
+        raise DataError(f"there is no file at {printable(address)}") from error
+
+
+def retried(work: Callable[[], Answer], address: str) -> Answer:
+    """Try something over a network a few times; a missing file is final."""
+    for attempt in range(_ATTEMPTS):
+        try:
+            return work()
+        except FileNotFoundError:
+            raise
+        except Exception as error:  # every file system has its own exceptions
+            if attempt == _ATTEMPTS - 1:
+                raise DataError(f"cannot reach {printable(address)}: {error}") from error
+            time.sleep(_FIRST_PAUSE_SECONDS * 2**attempt)
+    raise AssertionError
+
+
+def remote_system(address: str) -> tuple[Any, str]:
+    """Return the file system of an address and the path in it."""
+    if not may_download() or (is_offline() and not address.startswith(_OWN_SCHEMES)):
+        reason, advice = why_offline()
+        raise DataError(f"{printable(address)} cannot be read: {reason}", advice=advice)
+    fsspec = optional("fsspec", extra="data", purpose="reading and writing at an address")
+    try:
+        system, path = fsspec.core.url_to_fs(address)
+    except (ValueError, ImportError) as error:
+        raise DataError(f"cannot open {printable(address)}: {error}") from error
+    return system, str(path)

@@ -1,0 +1,34 @@
+"""The browser that tests drive pages with."""
+
+import shutil
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+needs_browser = pytest.mark.skipif(
+    CHROMIUM is None, reason="no browser to drive the page with: apt-get install chromium"
+)
+
+
+@contextmanager
+def open_browser(*options: str) -> Iterator[Any]:
+    """Open Chromium for the block, with a camera that shows a test picture."""
+    from playwright.sync_api import sync_playwright
+
+    camera = ("--use-fake-device-for-media-stream", "--use-fake-ui-for-media-stream")
+    with sync_playwright() as play:
+        opened = play.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", *camera, *options])
+        yield opened
+        opened.close()
+
+
+def until(page: Any, expression: str, *, seconds: float = 15) -> None:
+    """Wait until an expression holds; Playwright's own way is forbidden by the page's security policy."""
+    end = time.monotonic() + seconds
+    while not page.evaluate(expression):
+        assert time.monotonic() < end, expression
+        page.wait_for_timeout(20)
