@@ -6,7 +6,8 @@
 `pack` shrinks photos to a short side of 256 px. `run` decodes them once, then trains every arm on every draw, several
 processes on one device, and appends a line to results.jsonl as each ends; the tables at the end are made of these
 lines. A run that was interrupted continues. Arms: `closed` (finetune --fast), `before` (from a head of zeros, without
-averages, the best evaluation), `new` (the defaults), `left-out` (the defaults without some classes), and variations.
+averages, the best evaluation), `new` (the defaults), `left-out` (the defaults without some classes), `features` (the
+model's own features of all photos, in an .npz for answers.py), and variations.
 """
 
 import argparse
@@ -41,7 +42,7 @@ from vitrine.evaluation.features import logits_and_features
 from vitrine.evaluation.outputs import run_model
 from vitrine.evaluation.prediction_sets import prediction_sets
 from vitrine.evaluation.trust import read_trust
-from vitrine.runs import cross_validation
+from vitrine.runs import cross_validation, fast_run, run_end, train_run
 from vitrine.runs.mixing import between, saved_weights
 from vitrine.runtime.run_folder import RunFolder
 from vitrine.training.saving import newest_state, weights_of
@@ -55,6 +56,7 @@ BEFORE = (
 # Arms by name: settings of `finetune`, and constants of the cross-validation.
 ARMS: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
     "closed": ((), {}),
+    "features": ((), {}),
     "before": (BEFORE, {}),
     "new": ((), {}),
     "left-out": ((), {}),
@@ -69,10 +71,10 @@ ARMS: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
 }
 LEFT_OUT = 9  # classes
 # Pictures of other sets that are shown to a model, and test photos that are classified along the line.
-SHOWN, FOLLOWED = 1000, 1500
+SHOWN, FOLLOWED = 500, 1000
 NOT_FOLLOWED = ("closed", "before", "left-out", "left-out-closed")
 BINS = 15
-MAIN = ("closed", "before", "new")
+MAIN = ("features", "before", "new", "closed")
 # Arms that are tried on Pets alone, and on all sets but Pets.
 ONLY_SMALL = ("left-out", "left-out-closed", "one-split", "five-folds")
 ONLY_LARGE = ("folds", "low-rate", "high-rate")
@@ -244,6 +246,8 @@ class PackedKind:
 def run_arm(job: Mapping[str, Any], options: argparse.Namespace) -> dict[str, Any]:
     """Train one arm on one draw and measure it on the test photos."""
     folder, arm, name = options.scratch, job["arm"], job["set"]
+    if arm == "features":
+        return embedded(job, options)
     settings, constants = ARMS[arm]
     for constant, value in {"FOLDS": 3, "SHARE_OF_PASSES": 0.5, **constants}.items():
         setattr(cross_validation, constant, value)
@@ -324,6 +328,25 @@ def run_arm(job: Mapping[str, Any], options: argparse.Namespace) -> dict[str, An
     return line
 
 
+def embedded(job: Mapping[str, Any], options: argparse.Namespace) -> dict[str, Any]:
+    """Write the features of all photos of a set, by the model as it is."""
+    index, _, _ = opened_set(options.scratch, job["set"])
+    rows = np.arange(len(index["labels"]))
+    photos = Packed(options.scratch, job["set"], rows, index["labels"], index["classes"].tolist())
+    loaded = vitrine.load(options.models[job["model"]], image_size=options.size)
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    began = time.monotonic()
+    outputs = run_model(
+        loaded.model.to(device), photos, preprocess=loaded.preprocess, num_workers=options.workers, device=device,
+        function=lambda images: loaded.model.features(images)["representation"],
+    )  # fmt: skip
+    np.savez(
+        options.out / f"{job['set']}-{job['model']}-features.npz", features=outputs.rows.half().numpy(),
+        labels=index["labels"], split=index["split"],
+    )  # fmt: skip
+    return {**job, "seconds": time.monotonic() - began, "embedded": len(rows)}
+
+
 def share_right(logits: Tensor, labels: Tensor) -> float:
     return float((logits.argmax(1) == labels).double().mean())
 
@@ -335,7 +358,7 @@ def unfamiliar_sets(
     if left_out:
         unknown = part_of(options.scratch, job["set"], split="unknown", draw=job["draw"], left_out=left_out)
         return [("unknown", unknown)]
-    if job["arm"] not in ("closed", "new"):
+    if job["arm"] not in ("closed", "new") or job["set"] != "pets":
         return []
     others = [other for other in options.sets if other != job["set"]]
     whole = {other: part_of(options.scratch, other, split="test") for other in others}
@@ -396,7 +419,11 @@ def work(number: int, jobs: Any, results: Any, options: argparse.Namespace) -> N
     """Take jobs until there are none; every process opens its own log."""
     register_source("packed", PackedKind)
     RunFolder.remove_folds = lambda self: None  # type: ignore[method-assign] (the folds are measured too)
-    torch.set_num_threads(1)
+    for module in (run_end, train_run, cross_validation, fast_run):  # pages and statistics are not measured
+        for name in ("report_run", "save_statistics"):
+            if hasattr(module, name):
+                setattr(module, name, lambda *args, **kwargs: None)
+    torch.set_num_threads(2)
     log = (options.out / f"log-{number}.txt").open("a", buffering=1)
     os.dup2(log.fileno(), 1)
     os.dup2(log.fileno(), 2)
@@ -431,7 +458,7 @@ def run(options: argparse.Namespace) -> None:
     }
     file = options.out / "results.jsonl"
     lines = [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
-    done = {key(line) for line in lines if "accuracy" in line}
+    done = {key(line) for line in lines if "error" not in line}
     todo = [job for job in listed_jobs(options) if key(job) not in done]
     context = multiprocessing.get_context("spawn")
     jobs, results = context.Queue(), context.Queue()
@@ -448,7 +475,8 @@ def run(options: argparse.Namespace) -> None:
             lines.append(line)
             with file.open("a") as opened:
                 opened.write(json.dumps(line) + "\n")
-        note = line.get("error") or ("skipped" if "skipped" in line else f"{100 * line['accuracy']:.1f} %")
+        note = line.get("error") or (f"{100 * line['accuracy']:.1f} %" if "accuracy" in line else "")
+        note = "skipped" if "skipped" in line else note
         print(
             f"{time.monotonic() - began:.0f} s, {number + 1} of {len(todo)}: {key(line)} {note}", flush=True
         )
@@ -469,14 +497,14 @@ def listed_jobs(options: argparse.Namespace) -> list[dict[str, Any]]:
         for arm in options.arms.split(","):
             if arm in (ONLY_LARGE if is_small else ONLY_SMALL):
                 continue
-            draws = options.draws if is_small or arm in MAIN else 1
+            draws = options.draws if arm in ("closed", "before", "new") else 2 if "left-out" in arm else 1
             for model in sorted(options.models, reverse=True):
                 jobs += [{"set": name, "model": model, "draw": draw, "arm": arm} for draw in range(draws)]
-    return sorted(jobs, key=lambda job: (rank_of(job["arm"]), job["set"] == "pets", job["arm"] == "closed"))
+    return sorted(jobs, key=lambda job: (rank_of(job["arm"]), job["set"] != "pets", job["draw"]))
 
 
 def rank_of(arm: str) -> int:
-    """Return 0 for the arms of the main table, 1 for classes left out, 2 for variations."""
+    """Return 0 for the arms of the main table and features, 1 for classes left out, 2 for variations."""
     return 0 if arm in MAIN else 1 if "left-out" in arm else 2
 
 
@@ -570,7 +598,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     running.add_argument("packs", type=Path)
     running.add_argument("out", type=Path)
     running.add_argument("--models", default="box", help="names of models, or NAME=FILE")
-    running.add_argument("--arms", default=",".join(arm for arm in ARMS if arm != "more-decay"))
+    running.add_argument("--arms", default="features,before,new,left-out")
     running.add_argument("--shots", type=int, default=20)
     running.add_argument("--draws", type=int, default=3)
     running.add_argument("--minutes", type=float, default=9.0, help="start no run after this time")

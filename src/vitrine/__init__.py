@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from vitrine.commands.export import export as export
     from vitrine.commands.fewshot import fewshot as fewshot
     from vitrine.commands.finetune import finetune as finetune
+    from vitrine.commands.index import index as index
     from vitrine.commands.inspect import inspect as inspect
     from vitrine.commands.merge import merge as merge
     from vitrine.commands.models import list_models as list_models
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from vitrine.commands.recipes import list_recipes as list_recipes
     from vitrine.commands.report import report as report
     from vitrine.commands.resume import resume as resume
+    from vitrine.commands.search import search as search
     from vitrine.commands.serve import serve as serve
     from vitrine.commands.shard import shard as shard
     from vitrine.commands.study import study as study
@@ -42,9 +44,11 @@ if TYPE_CHECKING:
     from vitrine.evaluation.fewshot import fewshot_accuracy as fewshot_accuracy
     from vitrine.models import create_model as create_model
     from vitrine.regressor import VitRegressor as VitRegressor
+    from vitrine.serving.batch_predictor import BatchPredictor as BatchPredictor
     from vitrine.serving.predictor import Predictor as Predictor
 
 _HOME = {
+    "BatchPredictor": "vitrine.serving.batch_predictor",
     "Loaded": "vitrine.checkpoints",
     "Predictor": "vitrine.serving.predictor",
     "VitClassifier": "vitrine.estimator",
@@ -62,6 +66,7 @@ _HOME = {
     "fewshot": "vitrine.commands.fewshot",
     "fewshot_accuracy": "vitrine.evaluation.fewshot",
     "finetune": "vitrine.commands.finetune",
+    "index": "vitrine.commands.index",
     "inspect": "vitrine.commands.inspect",
     "list_models": "vitrine.commands.models",
     "list_recipes": "vitrine.commands.recipes",
@@ -73,6 +78,7 @@ _HOME = {
     "report": "vitrine.commands.report",
     "resume": "vitrine.commands.resume",
     "save": "vitrine.checkpoints",
+    "search": "vitrine.commands.search",
     "serve": "vitrine.commands.serve",
     "shard": "vitrine.commands.shard",
     "study": "vitrine.commands.study",

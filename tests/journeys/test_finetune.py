@@ -102,8 +102,32 @@ def test_frozen_blocks_keep_their_weights_and_the_plan_says_so(
     assert_refused(many, "--freeze: must be at most", "got 99")
     both = finetune(photos, pretrained, tmp_path / "many", "--freeze", "1", "--probe")
     assert_refused(both, "--freeze: does not go with probe")
-    below = finetune(photos, pretrained, tmp_path / "many", "--freeze", "-1")
-    assert_refused(below, "--freeze: must be at least 0, got -1")
+
+
+def test_adapters_train_alone_and_are_saved_alone_in_pefts_format_and_merged(
+    photos: Path, pretrained: Path, tmp_path: Path
+) -> None:
+    run = tmp_path / "run"
+    done = finetune(photos, pretrained, run, "--steps", "4", "--lora", "4", *FROM_ZEROS)
+    assert done.returncode == 0, done.stderr
+    assert "adapters of rank 4" in done.stderr.replace("\n", " ") and "PEFT" in done.stdout
+    before, after = vitrine.load(pretrained).model, vitrine.load(run).model
+    theirs = before.state_dict()
+    # Only blocks' matrices and the head have changed.
+    changed = {
+        name for name, value in after.state_dict().items() if not torch.equal(value, theirs.get(name, value))
+    }
+    dense = ("to_qkv.weight", "to_out.weight", "expand.weight", "contract.weight")
+    assert changed and all(name.endswith(dense) or name.startswith("head.") for name in changed)
+    alone = vitrine.load(run / "adapter")
+    images = torch.randn(2, 3, 32, 32)
+    torch.testing.assert_close(alone.model(images), after(images), rtol=1e-4, atol=1e-5)
+    assert alone.classes == ("cat", "dog", "owl")
+    again = inside("resume", run, "--set", "training.total_steps=6")
+    assert again.returncode == 0, again.stderr
+    assert numbers_of(run / "checkpoints" / "last.safetensors")["step"] == 6
+    refused = finetune(photos, pretrained, tmp_path / "no", "--lora", "4", "--probe")
+    assert_refused(refused, "--lora: does not go with probe")
     assert not (tmp_path / "many").exists()
 
 

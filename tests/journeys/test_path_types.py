@@ -57,6 +57,12 @@ CALLS: dict[str, Callable[[Any, Path, Path], object]] = {
     "suggest": lambda kind, work, out: vitrine.suggest(
         kind(work / "model"), [kind(work / "photos")], count=2, out=kind(out), **ON_CPU
     ),
+    "index": lambda kind, work, out: vitrine.index(
+        kind(work / "model"), kind(work / "photos"), out=kind(out), **ON_CPU
+    ),
+    "search": lambda kind, work, out: vitrine.search(
+        kind(indexed(work, out)), kind(work / "photos"), out=kind(out / "found"), device="cpu"
+    ),
     "merge": lambda kind, work, out: vitrine.merge(kind(in_parts(work, out))),
     "embed": lambda kind, work, out: vitrine.embed(
         kind(work / "model"), [kind(work / "photos")], out=kind(out.with_suffix(".npy")), **ON_CPU
@@ -96,6 +102,11 @@ WITHOUT_PATHS = {"models", "recipes", "plan"}
 def in_parts(work: Path, out: Path) -> Path:
     vitrine.embed(work / "model", work / "photos", out=out, device="cpu", workers=0)
     return out
+
+
+def indexed(work: Path, out: Path) -> Path:
+    vitrine.index(work / "model", work / "photos", out=out / "index", **ON_CPU)
+    return out / "index"
 
 
 def trained(work: Path, out: Path) -> Path:

@@ -33,6 +33,8 @@ CALLS: dict[str, tuple[str, ...]] = {
     "predict": ("model", "photos/cat/0.png", *CPU),
     "suggest": ("model", "photos", "--count", "1", "--out", "suggested", *CPU),
     "merge": ("parts",),
+    "index": ("model", "photos", "--out", "photos.index", *CPU),
+    "search": ("found.index", "photos/cat/0.png", "--count", "2", "--out", "found", *CPU),
     "embed": ("model", "photos", "--out", "features.npy", *CPU),
     "fewshot": ("model", "photos", "--shots", "1,2", "--no-cache", *CPU),
     "inspect": ("model", "photos", "--show", "1", "--out", "inspected", *CPU),
@@ -67,6 +69,7 @@ def work(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )
     untrained_box(work / "box", image_size=32, num_classes=7)
     vitrine.embed(work / "model", work / "photos", out=work / "parts", part_size=4, device="cpu")
+    vitrine.index(work / "model", work / "photos", out=work / "found.index", device="cpu")
     return work
 
 

@@ -10,9 +10,12 @@ from vitrine.serving.predictor import Predictor
 
 
 def compute_here(
-    predictor: Predictor, source: Source, columns: Columns, rows: Iterator[Rows], pace: Pace
+    predictor: Predictor, source: Source, columns: Columns, rows: Iterator[Rows], pace: Pace, *, model: str
 ) -> Iterator[Computed]:
-    """Compute batches of rows in this process, in order; the workers read ahead from one part to the next."""
+    """Compute batches of rows in this process, in order; the workers read ahead from one part to the next.
+
+    Engines elsewhere open the model by its name, `model`; here it is open.
+    """
     with open_loader(
         source,
         predictor.preprocess,

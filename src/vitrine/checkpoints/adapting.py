@@ -16,10 +16,11 @@ from vitrine.checkpoints.tensors import Spec
 from vitrine.checkpoints.weights import ChangedWeights, Weights
 from vitrine.errors import ConfigError
 from vitrine.models import ModelConfig, ViTConfig
-from vitrine.models.config import head_width, require_tiling, shown
+from vitrine.models.config import head_width
 from vitrine.models.dense.config import DenseConfig
 from vitrine.models.families import family_of
 from vitrine.models.positions import Learned1D, Learned2D, SinCos2D, position_tables, resample_grid
+from vitrine.models.sizes import require_tiling, shown
 from vitrine.models.stem_configs import HMlpStemConfig, ResNetStemConfig, StemConfig
 from vitrine.spelling import counted
 

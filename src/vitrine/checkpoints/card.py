@@ -6,11 +6,12 @@ from typing import Any
 
 from vitrine.checkpoints.layouts.huggingface import HuggingFaceLayout
 from vitrine.checkpoints.layouts.layout import Layout
+from vitrine.checkpoints.licences import NOT_CHOSEN, PUBLISHED
 from vitrine.checkpoints.record import Record
 from vitrine.models import ViTConfig
-from vitrine.models.config import shown
 from vitrine.models.cost import cost_of
 from vitrine.models.families import family_of
+from vitrine.models.sizes import shown
 from vitrine.spelling import counted, printable
 
 MAX_NAMES = 20
@@ -62,7 +63,7 @@ def front_matter(record: Record, *, library: str) -> list[str]:
     """Write what the hub reads: the library that opens the folder, the task, the licence, the accuracy."""
     task = "image-classification" if record.config.num_classes else "image-feature-extraction"
     lines = ["---", f"library_name: {library}", f"pipeline_tag: {task}", "license: other"]
-    lines += ["license_name: not-chosen", f"tags: [{task}, vision-transformer]"]
+    lines += [f"license_name: {NOT_CHOSEN}", f"tags: [{task}, vision-transformer]"]
     if record.measured:
         lines += [
             "model-index:",
@@ -90,8 +91,17 @@ def licence_section(record: Record) -> list[str]:
         "## Licence",
         "",
         "Not chosen yet: replace `license: other` at the top before you publish the model. It depends on the photos "
-        f"it was trained on and on the weights it started from ({record.layout}; the bundled model is Apache-2.0).",
+        f"it was trained on and on the weights it started from ({started_from(record)}; the bundled model is "
+        "Apache-2.0).",
     ]
+
+
+def started_from(record: Record) -> str:
+    """Name the layout of the first weights and, where it is known, their licence."""
+    licence = record.licence or PUBLISHED.get(record.layout)
+    if licence is None:
+        return record.layout
+    return f"{record.layout}, {'' if record.licence else 'as published '}under {licence}"
 
 
 def recipe_section(record: Record) -> list[str]:

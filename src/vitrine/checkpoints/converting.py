@@ -21,16 +21,16 @@ from vitrine.checkpoints.tensors import require_readable
 from vitrine.checkpoints.weights import MappedWeights, Weights, as_written, fill_model
 from vitrine.errors import CheckpointError
 from vitrine.models import BiTConfig, ModelConfig, ViTConfig
-from vitrine.models.config import as_size
 from vitrine.models.families import untold_options
+from vitrine.models.sizes import as_size
 from vitrine.models.stem_configs import ResNetStemConfig
 from vitrine.runtime.result import Result
 
 NUM_RANDOM_IMAGES = 2
 MAX_GIVEN_IMAGES = 8
 # Constants of the libraries' own models that no setting in a file can change.
-LIBRARY_EPS = {"timm": 1e-6, "npz": 1e-6, "dinov2": 1e-6, "deit3": 1e-6}
-ONLY_ERF = ("torchvision", "dinov2", "deit3")
+LIBRARY_EPS = {"timm": 1e-6, "npz": 1e-6, "dinov2": 1e-6, "dinov3": 1e-5, "openclip": 1e-5, "deit3": 1e-6}
+ONLY_ERF = ("torchvision", "dinov2", "dinov3", "deit3")
 # Epsilons of group norm, then those that standardisation adds to the deviation and to the variance.
 STEM_EPS = {"npz": (1e-6, 1e-5, 0.0), "timm": (1e-5, 0.0, 1e-8)}
 BIT_EPS = {"npz": (1e-5, 0.0, 1e-10), "timm": (1e-5, 0.0, 1e-8)}
@@ -174,8 +174,9 @@ def other_numerics(to: Target, config: ModelConfig) -> str:
     """
     differs = []
     if isinstance(config, ViTConfig):
-        if to in LIBRARY_EPS and config.norm_eps != LIBRARY_EPS[to]:
-            differs.append(f"a layer norm epsilon of {LIBRARY_EPS[to]:g} instead of {config.norm_eps:g}")
+        eps = library_eps(to, config)
+        if eps is not None and config.norm_eps != eps:
+            differs.append(f"a layer norm epsilon of {eps:g} instead of {config.norm_eps:g}")
         is_other = (config.gelu == "tanh" and to in ONLY_ERF) or (config.gelu == "erf" and to == "npz")
         if is_other and config.activation == "gelu":
             differs.append(f"a GELU of another form than {config.gelu}")
@@ -191,6 +192,12 @@ def other_numerics(to: Target, config: ModelConfig) -> str:
         if ours != (BIT_EPS if is_bit else STEM_EPS)[to]:
             differs.append("other epsilons in group norm and weight standardisation")
     return f"{to} computes with {' and '.join(differs)}" if differs else ""
+
+
+def library_eps(to: Target, config: ViTConfig) -> float | None:
+    """Return the epsilon of the target's own models of this kind; timm's DINOv3 and CLIP have another."""
+    is_other = to == "timm" and (config.rotary == "dinov3" or config.embedding_norm)
+    return 1e-5 if is_other else LIBRARY_EPS.get(to)
 
 
 def zero_notes(weights: Weights) -> tuple[str, ...]:

@@ -14,7 +14,7 @@ from vitrine.errors import CheckpointError, MissingExtraError
 from vitrine.runtime.cache import is_offline, why_offline
 from vitrine.runtime.progress import current_listener, notice
 
-SMALL_FILES = ("config.json", "preprocessor_config.json", TRUST_FILE)
+SMALL_FILES = ("config.json", "preprocessor_config.json", "README.md", TRUST_FILE)
 
 
 def fetch(repository: str, *, revision: str | None = None) -> Path:
@@ -27,7 +27,7 @@ def fetch(repository: str, *, revision: str | None = None) -> Path:
         ) from None
     errors = huggingface_hub.errors
 
-    def get(name: str) -> Path | None:
+    def get(name: str, *, is_optional: bool = False) -> Path | None:
         try:
             with refusals_in_words(errors, repository, name, revision=revision):
                 path = huggingface_hub.hf_hub_download(

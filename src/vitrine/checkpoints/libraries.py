@@ -81,6 +81,10 @@ def hugging_face_model(library: Any, path: Path, config: ModelConfig) -> Any:
         output = model(images)
         if config.num_classes:
             return output.logits
+        if architecture == "CLIPVisionModelWithProjection":
+            return output.image_embeds
+        if architecture in ("CLIPVisionModel", "SiglipVisionModel"):
+            return output.pooler_output
         if isinstance(config, ViTConfig) and config.representation_width:
             return output.pooler_output
         return output.last_hidden_state[:, 0]

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from vitrine.checkpoints.layouts.eva import timm_arguments
 from vitrine.checkpoints.layouts.huggingface import GELU_NAMES, HuggingFaceLayout
 from vitrine.data.preparing.preprocess import Preprocess
 from vitrine.models import BiTConfig, ModelConfig, PCPVTConfig, PVTv2Config, TNTConfig, ViTConfig
@@ -68,10 +69,12 @@ def hugging_face_settings(
 
 def dinov2_settings(config: ViTConfig) -> dict[str, Any]:
     """Return the settings that only DINOv2's classes have."""
+    # transformers takes two thirds of this times the width, rounded up to a multiple of 8.
+    swiglu_ratio = round(1.5 * config.mlp_width / config.width)
     settings = {
-        "mlp_ratio": exact_ratio(config),
+        "mlp_ratio": swiglu_ratio if config.mlp == "swiglu" else exact_ratio(config),
         "layerscale_value": config.layer_scale,
-        "use_swiglu_ffn": False,
+        "use_swiglu_ffn": config.mlp == "swiglu",
         "use_mask_token": False,
     }
     return settings | ({"num_register_tokens": config.num_registers} if config.num_registers else {})
@@ -135,6 +138,8 @@ def timm_model(config: ModelConfig) -> tuple[str | None, dict[str, Any]]:
     if isinstance(config, BiTConfig):
         known = TIMM_BITS.get((config.units, config.width_factor)) if config.is_published else None
         return known, {"in_chans": config.channels}
+    if config.rotary != "none":
+        return timm_arguments(config)
     arguments: dict[str, Any] = {
         "img_size": list(config.image_size),
         "patch_size": list(config.patch_size),
@@ -149,6 +154,10 @@ def timm_model(config: ModelConfig) -> tuple[str | None, dict[str, Any]]:
         name = "deit_base_distilled_patch16_224"
     elif isinstance(config.stem, ResNetStemConfig):
         name = TIMM_HYBRIDS.get(config.stem.units) if config.stem.width == STEM_WIDTH else None
+    elif config.mlp == "swiglu":  # timm counts the width of the fused layer
+        name, arguments["mlp_ratio"] = "vit_giant_patch14_dinov2", 2 * config.mlp_width / config.width
+    elif config.embedding_norm:
+        name = "vit_base_patch16_clip_224"
     is_odd = {
         "class_token": (config.reads_class_token, True),
         "global_pool": (TIMM_POOLINGS[config.pooling], "token"),
@@ -160,6 +169,9 @@ def timm_model(config: ModelConfig) -> tuple[str | None, dict[str, Any]]:
         "act_layer": (timm_activation(config), "gelu"),
         "norm_layer": ("rmsnorm" if config.norm == "rms_norm" else None, None),
     }
+    if name == "vit_giant_patch14_dinov2":  # its own activation and LayerScale would be changed otherwise
+        is_odd["act_layer"] = (None, None)
+        arguments["init_values"] = config.layer_scale
     arguments |= {key: value for key, (value, usual) in is_odd.items() if value != usual}
     if config.pooling == "average":
         arguments["fc_norm"] = config.norm_after_pooling

@@ -8,9 +8,11 @@ from typing import Any
 
 import torch
 
+from vitrine.checkpoints.adapters import adapted, is_adapter_folder, read_adapter
 from vitrine.checkpoints.adapting import Changed, at_image_size, with_channels, with_num_classes
 from vitrine.checkpoints.layouts import Configured, Hints, Layout, detect
 from vitrine.checkpoints.layouts.prefixed import PrefixedFile
+from vitrine.checkpoints.licences import licence_note
 from vitrine.checkpoints.locating import find
 from vitrine.checkpoints.reading import open_tensors
 from vitrine.checkpoints.reading.safetensors_file import SafetensorsFile, Verifier
@@ -20,10 +22,11 @@ from vitrine.checkpoints.sidecars import Sidecars, read_sidecars
 from vitrine.checkpoints.tensors import TensorFile
 from vitrine.checkpoints.weights import ModelWeights, Weights, fill_model, map_weights
 from vitrine.data.preparing.preprocess import Preprocess
-from vitrine.errors import CheckpointError, ConfigError
+from vitrine.errors import CheckpointError, ConfigError, MissingCheckpointError
 from vitrine.models import Model, ModelConfig, create_model
-from vitrine.models.config import as_size, with_options
+from vitrine.models.config import with_options
 from vitrine.models.families import untold_options
+from vitrine.models.sizes import as_size
 from vitrine.runtime.progress import notice
 from vitrine.runtime.result import abbreviated, html_table, is_empty
 from vitrine.spelling import counted
@@ -102,7 +105,7 @@ def load(
     """
     size = None if image_size is None else as_size(image_size)
     opened = open_weights(source, image_size=size, num_heads=num_heads, options=options, revision=revision)
-    adapted = adapt(
+    changed = adapt(
         opened,
         num_classes=num_classes,
         image_size=size,
@@ -110,18 +113,18 @@ def load(
         features_only=features_only,
         new_head=new_head,
     )
-    model = filled(adapted, dtype=dtype)
-    notes = (*adapted.notes, *zero_head_note(model, num_classes=num_classes))
+    model = filled(changed, dtype=dtype)
+    notes = (*changed.notes, *zero_head_note(model, num_classes=num_classes))
     for note in notes:
         notice(note)
-    record = adapted.record
+    record = changed.record
     return Loaded(
         model=model,
         preprocess=record.preprocess,
         classes=record.classes,
         record=record,
         notes=notes,
-        folder=opened.folder if adapted.weights is opened.weights else None,
+        folder=opened.folder if changed.weights is opened.weights else None,
     )
 
 
@@ -148,6 +151,8 @@ def open_weights(
         name: tuple(value) if isinstance(value, list) else value for name, value in (options or {}).items()
     }
     heads = stated.get("num_heads", num_heads)
+    if is_adapter_folder(source):
+        return open_adapted(source, image_size=image_size, options=stated, revision=revision)
     place = find(source, revision=revision)
     if isinstance(place, str):
         return fresh(place, image_size=image_size, options=stated)
@@ -178,6 +183,35 @@ def open_weights(
     weights = map_weights(file, layout, record.config)
     sums = record.checksums.get(place.weights.name, {})
     return Opened(weights=weights, record=record, notes=notes, file=file, checksums=sums, folder=place.folder)
+
+
+def open_adapted(
+    source: str | Path,
+    *,
+    image_size: tuple[int, int] | None,
+    options: Mapping[str, Any],
+    revision: str | None,
+) -> Opened:
+    """Open the weights that an adapter was trained on, with the adapter merged into them."""
+    adapter = read_adapter(source)
+    try:
+        base = open_weights(adapter.base, image_size=image_size, options=options, revision=revision)
+    except MissingCheckpointError as error:
+        raise CheckpointError(
+            f"{source} is an adapter for {adapter.base}, which cannot be opened ({error}); put the model there, or "
+            "correct base_model_name_or_path in adapter_config.json"
+        ) from None
+    size = image_size
+    if adapter.record is not None and size is None:
+        size = adapter.record.config.image_size
+    if size is not None and size != base.weights.config.image_size:
+        base = adapt(base, num_classes=None, image_size=size, channels=None, features_only=False)
+    weights = adapted(base.weights, adapter)
+    record = dataclasses.replace(adapter.record or base.record, config=weights.config)
+    if adapter.record is None and weights.config.num_classes != base.weights.config.num_classes:
+        record = dataclasses.replace(record, classes=None)
+    note = f"adapter of {counted(len(adapter.updates), 'layer')} merged into {adapter.base}"
+    return Opened(weights=weights, record=record, notes=(*base.notes, note), folder=adapter.folder)
 
 
 def hints_of(record: Record, hints: Hints) -> Hints:
@@ -244,7 +278,13 @@ def foreign_record(
         if config.num_classes is not None:
             notes.append(f"{len(classes)} class names beside a head for {config.num_classes} were skipped")
         classes = None
-    return Record(config=config, preprocess=preprocess, classes=classes, layout=layout.name), tuple(notes)
+    licence = licence_note(beside.licence, layout=layout.name)
+    if licence:
+        notes.append(licence)
+    record = Record(
+        config=config, preprocess=preprocess, classes=classes, licence=beside.licence, layout=layout.name
+    )
+    return record, tuple(notes)
 
 
 def adapt(

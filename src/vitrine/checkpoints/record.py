@@ -30,6 +30,10 @@ FREE_FIELDS = (
     "stochastic_depth",
     "activation_checkpointing",
     "norm_eps",
+    "position_resampling",
+    "rotary_shift",
+    "rotary_jitter",
+    "rotary_rescale",
 )
 
 
@@ -48,6 +52,8 @@ class Record:
     number: Mapping[str, Any] | None = None
     """Of a model whose one output is a number: its `name`, and on left-out images `mean_absolute_error`, `r2`,
     `num_images` and `half_width`, half of the 95 % interval of a prediction."""
+    licence: str | None = None
+    """Of the weights that the model started from, as stated beside them."""
     layout: str = "Vitrine"
     """Where the weights came from first."""
     version: str = __version__
@@ -70,6 +76,7 @@ class Record:
             "preprocess": self.preprocess.to_json(),
             "classes": list(self.classes) if self.classes else None,
             "recipe": dict(self.recipe) if self.recipe else None,
+            **({"licence": self.licence} if self.licence else {}),
             **({"measured": dict(self.measured)} if self.measured else {}),
             **({"calibration": dict(self.calibration)} if self.calibration else {}),
             **({"number": dict(self.number)} if self.number else {}),
@@ -97,6 +104,7 @@ class Record:
                 measured=values.get("measured"),
                 calibration=values.get("calibration"),
                 number=values.get("number"),
+                licence=str(values["licence"]) if values.get("licence") else None,
                 layout=str(values.get("layout", "Vitrine")),
                 version=str(values.get("version", "")),
                 checksums=values.get("checksums") or {},
@@ -149,6 +157,8 @@ def variant_of(config: ModelConfig) -> str | None:
 def shape_fields(config: ModelConfig) -> dict[str, Any]:
     """Return every field of a config but those that a name leaves free."""
     values = {one.name: getattr(config, one.name) for one in dataclasses.fields(config)}
+    if "layer_scale" in values:  # where its gains began
+        values["layer_scale"] = values["layer_scale"] is not None
     return {name: value for name, value in values.items() if name not in FREE_FIELDS}
 
 

@@ -69,6 +69,8 @@ def describe_tensors(prepared: Prepared, source: Weights) -> tuple[TensorLine, .
     for rule in prepared.rules:
         sources = sources_of(rule, source, is_split=parts[rule.ours[0]] > 1)
         operation = made.get(rule.ours[0]) or how_mapped(rule, sources)
+        if rule.is_joined and len(sources) > 1:
+            operation = "merged"
         shape = shown_shape(spec_of(rule, prepared.weights.index).shape)
         names = tuple(one.theirs for one in sources)
         lines.append(TensorLine(name=rule.theirs, shape=shape, sources=names, how=operation))

@@ -15,12 +15,13 @@ from vitrine.checkpoints.adapting import with_slots, with_table
 from vitrine.checkpoints.card import card
 from vitrine.checkpoints.layouts import Generation, Layout, Target, layout_for
 from vitrine.checkpoints.layouts.huggingface import HuggingFaceLayout, for_model
+from vitrine.checkpoints.layouts.named import NamedLayout
 from vitrine.checkpoints.layouts.rules import Rule
 from vitrine.checkpoints.layouts.t2t import T2TLayout
 from vitrine.checkpoints.library_settings import hugging_face_settings, timm_settings
 from vitrine.checkpoints.loading import Loaded
 from vitrine.checkpoints.record import KEY, Record
-from vitrine.checkpoints.tensors import TRUST_FILE
+from vitrine.checkpoints.tensors import TRUST_FILE, Spec
 from vitrine.checkpoints.weights import ModelWeights, Weights, as_written, in_order, spec_of
 from vitrine.checkpoints.writing import (
     refusing_in_words,
@@ -209,6 +210,8 @@ def settings_of(prepared: Prepared) -> dict[str, Any]:
     record, layout = prepared.record, prepared.layout
     if isinstance(layout, HuggingFaceLayout):
         return hugging_face_settings(record.config, layout, classes=record.classes)
+    if isinstance(layout, NamedLayout) and layout.settings(record.config):
+        return layout.settings(record.config)
     if prepared.target == "timm":
         return timm_settings(record.config, preprocess=record.preprocess, classes=record.classes)
     # transformers prints the model type of a folder that it cannot open.
@@ -225,12 +228,21 @@ def tensors_of(prepared: Prepared) -> Iterator[tuple[str, Tensor]]:
     tensors = as_written(prepared.rules, prepared.weights)
     for rule, tensor in track(tensors, "writing tensors", total=len(prepared.rules)):
         yield rule.theirs, tensor
+    yield from constants_of(prepared).items()
+
+
+def constants_of(prepared: Prepared) -> Mapping[str, Tensor]:
+    """Return what the target's code wants in its files beside the weights."""
+    layout, config = prepared.layout, prepared.weights.config
+    return layout.constants(config) if isinstance(layout, NamedLayout) else {}
 
 
 def specs_of(prepared: Prepared) -> dict[str, Any]:
     """Return shapes and types of the target's tensors."""
     index = prepared.weights.index
-    return {rule.theirs: spec_of(rule, index) for rule in prepared.rules}
+    specs = {rule.theirs: spec_of(rule, index) for rule in prepared.rules}
+    constants = constants_of(prepared)
+    return specs | {name: Spec(tuple(one.shape), one.dtype) for name, one in constants.items()}
 
 
 def require_free(destination: Path, *, overwrite: bool) -> None:

@@ -6,12 +6,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from vitrine.checkpoints.licences import licence_beside
 from vitrine.checkpoints.record import KEY, Record
 from vitrine.checkpoints.tensors import require_readable
 from vitrine.data.preparing.hf_preprocess import from_hf
 from vitrine.data.preparing.preprocess import Preprocess
 from vitrine.errors import CheckpointError, ConfigError
-from vitrine.models.config import as_size
+from vitrine.models.sizes import as_size
 from vitrine.runtime.files import parse_json
 
 
@@ -24,11 +25,14 @@ class Sidecars:
     preprocess: Preprocess | None = None
     classes: tuple[str, ...] | None = None
     image_size: tuple[int, int] | None = None
+    licence: str | None = None
 
 
 def read_sidecars(folder: Path | None, metadata: Mapping[str, str]) -> Sidecars:
     """Read our own record, from config.json or from the weights file itself, and the other files."""
     settings = read_json(folder / "config.json") if folder else {}
+    if folder and not settings:
+        settings = read_json(folder / "open_clip_config.json")
     said = settings.get(KEY)
     where = folder / "config.json" if folder else Path("metadata")
     if said is None and KEY in metadata:
@@ -47,7 +51,14 @@ def read_sidecars(folder: Path | None, metadata: Mapping[str, str]) -> Sidecars:
         classes, size = classes_in(settings), size_in(settings)
     except (AttributeError, TypeError, ValueError) as error:
         raise CheckpointError(f"{where} gives no classes or image size that can be used: {error}") from None
-    return Sidecars(settings=settings, record=record, preprocess=preprocess, classes=classes, image_size=size)
+    return Sidecars(
+        settings=settings,
+        record=record,
+        preprocess=preprocess,
+        classes=classes,
+        image_size=size,
+        licence=licence_beside(folder, settings),
+    )
 
 
 def parsed_record(text: str) -> Any:

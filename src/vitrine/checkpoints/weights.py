@@ -17,6 +17,7 @@ from vitrine.errors import CheckpointError
 from vitrine.models import Model, ModelConfig
 from vitrine.models.dense.model import DenseModel
 from vitrine.models.positions import SinCos2D
+from vitrine.models.rotary import RotaryPositions
 from vitrine.spelling import nearest
 
 
@@ -51,9 +52,16 @@ class MappedWeights:
     def read(self, name: str, *, dtype: torch.dtype | None = None) -> Tensor:
         """Read one tensor; refuse NaN and infinity."""
         spec = self.index[name]
-        out = torch.empty(spec.shape, dtype=dtype or spec.dtype)
+        views = [rule.view.apply(torch.empty(spec.shape, device="meta")) for rule, _ in self.sources[name]]
+        is_whole = sum(view.numel() for view in views) == math.prod(spec.shape)
+        # A part that no tensor fills, such as the bias of keys where a file has none, is zero.
+        out = (torch.empty if is_whole else torch.zeros)(spec.shape, dtype=dtype or spec.dtype)
         for rule, row in self.sources[name]:
-            self.file.read_into(rule.theirs, rule.view.apply(out), row=row)
+            if rule.is_joined:
+                start = sum(self.index[other].shape[0] for other in rule.ours[: rule.ours.index(name)])
+                out.copy_(self.file.read(rule.theirs)[start : start + spec.shape[0]])
+            else:
+                self.file.read_into(rule.theirs, rule.view.apply(out), row=row)
         if not is_finite(out):
             bad = next(
                 rule for rule, _ in self.sources[name] if not torch.isfinite(rule.view.apply(out)).all()
@@ -159,6 +167,8 @@ def require_shape(file: TensorFile, rule: Rule, ours: Mapping[str, Tensor]) -> N
     expected = tuple(rule.view.apply(ours[rule.ours[0]]).shape)
     if rule.is_stacked:
         expected = (len(rule.ours), *expected)
+    if rule.is_joined:
+        expected = (sum(ours[name].shape[0] for name in rule.ours), *expected[1:])
     spec = file.index.get(rule.theirs)
     if spec is None:
         raise CheckpointError(
@@ -190,8 +200,11 @@ def fill_model(weights: Weights, *, dtype: torch.dtype | None = torch.float32) -
 
 
 def restore_buffers(model: Model) -> None:
-    """Recompute the fixed position tables: no file has them, and a model on the meta device has none."""
+    """Recompute fixed position tables and rotations: no file has them, and a model on the meta device has none."""
     vit = model.vit if isinstance(model, DenseModel) else model
+    rotary = getattr(vit, "rotary", None)
+    if isinstance(rotary, RotaryPositions):
+        rotary.fill()
     positions = getattr(vit, "positions", None)
     if isinstance(positions, nn.ModuleList):
         for i, table in enumerate(positions):
@@ -210,6 +223,8 @@ def spec_of(rule: Rule, index: Mapping[str, Spec]) -> Spec:
     """Return shape and type of a tensor in the target's file."""
     ours = index[rule.ours[0]]
     shape = tuple(rule.view.apply(torch.empty(ours.shape, device="meta")).shape)
+    if rule.is_joined:
+        shape = (sum(index[name].shape[0] for name in rule.ours), *shape[1:])
     return Spec((len(rule.ours), *shape) if rule.is_stacked else shape, ours.dtype)
 
 
@@ -223,6 +238,9 @@ def as_written(rules: list[Rule], weights: Weights) -> Iterator[tuple[Rule, Tens
             for row, name in enumerate(rule.ours):
                 stack[row] = rule.view.apply(weights.read(name))
             yield rule, stack
+            continue
+        if rule.is_joined:
+            yield rule, torch.cat([weights.read(name) for name in rule.ours])
             continue
         if last[0] != rule.ours[0]:
             last = ("", last[1].new_empty(0))  # free the old tensor before the new one is read

@@ -42,6 +42,8 @@ VERBS = (
     Verb("suggest", "suggest"),
     Verb("embed", "embed"),
     Verb("merge", "merge"),
+    Verb("index", "index"),
+    Verb("search", "search"),
     Verb("fewshot", "fewshot"),
     Verb("vtab", "vtab"),
     Verb("inspect", "inspect"),

@@ -19,7 +19,8 @@ def convert(
     destination: Annotated[Path | str, Doc("Folder, .safetensors file, or .npz file for npz")],
     *,
     to: Annotated[
-        Literal["npz", "official", "hf", "timm", "torchvision", "dinov2", "vitrine"], Doc("Layout to write")
+        Literal["npz", "official", "hf", "timm", "torchvision", "dinov2", "dinov3", "openclip", "vitrine"],
+        Doc("Layout to write"),
     ] = "vitrine",
     generation: Annotated[
         Literal["A", "B", "C", "D"],
@@ -48,7 +49,7 @@ def convert(
     check: Annotated[bool, Doc("Compare the logits before and after")] = True,
     overwrite: Annotated[bool, Doc("Replace the destination if it exists")] = False,
 ) -> "Conversion":
-    """Convert weights between layouts and prove that both compute the same."""
+    """Convert weights to go on training them elsewhere, or from there to here; outputs are compared."""
     source, destination = as_model(source), as_path(destination)
     from vitrine.jobs.convert import convert as convert_weights
 

@@ -53,7 +53,7 @@ def export(
     ] = None,
     overwrite: Annotated[bool, Doc("Replace the export in the output folder")] = False,
 ) -> "ExportResult":
-    """Export a model for onnxruntime, a web page, torch, transformers and others, and prove that outputs agree."""
+    """Export a model to run it in onnxruntime, a web page, torch, transformers and others; outputs are compared."""
     require_at_least(1, count=count)
 
     from vitrine.jobs.export import export_model

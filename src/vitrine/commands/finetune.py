@@ -58,7 +58,14 @@ def finetune(
         ),
     ] = False,
     probe: Annotated[bool, Doc("Train only the head")] = False,
-    freeze: Annotated[int | None, Doc("Freeze the patch embedding and the first N blocks")] = None,
+    biases: Annotated[bool, Doc("Train only the biases and the head (BitFit)")] = False,
+    freeze: Annotated[
+        int | None, Doc("Freeze the patch embedding and the first N blocks; -N: all but the last N")
+    ] = None,
+    lora: Annotated[
+        int | None,
+        Doc("Train adapters of this rank (LoRA) and the head; they are saved alone too, in PEFT's format"),
+    ] = None,
     seed: Annotated[
         int | None,
         Doc(
@@ -100,7 +107,9 @@ def finetune(
         fast=fast,
         keep_classes=keep_classes,
         probe=probe,
+        biases=biases,
         freeze=freeze,
+        lora=lora,
         data_options=job.DataOptions(
             hold_out=hold_out, group=group, exclude=as_path(exclude), strict=strict,
             allow_empty_class=allow_empty_class,

@@ -50,6 +50,9 @@ Part: TypeAlias = Annotated[
     str | None,
     Doc("This process's share of the parts, such as 3/16 [default: from torchrun's or SLURM's variables]"),
 ]
+Engine: TypeAlias = Annotated[
+    Literal["local", "ray"], Doc("What computes parts: this process, or a Ray cluster ($RAY_ADDRESS)")
+]
 PartSize: TypeAlias = Annotated[int | None, Doc("Pictures per part [default: 256 to 16384, by their number]")]
 ModelPrecision: TypeAlias = Annotated[Literal["fp32", "bf16"], Doc("Number format of the computation")]
 Precision: TypeAlias = Annotated[

@@ -27,6 +27,7 @@ def predict(
     ] = None,
     part: options.Part = None,
     part_size: options.PartSize = None,
+    engine: options.Engine = "local",
     top: Annotated[
         int | None,
         Doc("Classes to name per picture [default: 5; 1 when several pictures are listed]"),
@@ -58,6 +59,7 @@ def predict(
         out=as_place(out),
         part=part,
         part_size=part_size,
+        engine=engine,
         top=top,
         coverage=coverage,
         image_size=size,

@@ -8,8 +8,9 @@ Shapes: B pictures per batch; the outputs are whatever the function returns, by 
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -25,6 +26,10 @@ from vitrine.runtime.threads import available_cores
 
 # Below this, starting processes (each imports torch: a second or two) takes longer than threads take to decode.
 FEWEST_FOR_PROCESSES = 1000
+
+
+Some = TypeVar("Some", bound=Sized)
+"""Pictures that come together: a batch, or its outputs."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,7 +59,7 @@ class Pace:
         self._waiting, self._count = 0.0, 0
         self._is_first = True
 
-    def timed(self, batches: Iterable[Batch]) -> Iterator[Batch]:
+    def timed(self, batches: Iterable[Some]) -> Iterator[Some]:
         """Pass batches through, and measure how long each was waited for."""
         batches = iter(batches)
         while True:

@@ -7,8 +7,8 @@ from vitrine.checkpoints.record import Record
 from vitrine.exporting.proof import Accuracy, Agreement
 from vitrine.exporting.targets import Kind
 from vitrine.exporting.usage import usage_of
-from vitrine.models.config import shown
 from vitrine.models.cost import cost_of
+from vitrine.models.sizes import shown
 from vitrine.spelling import printable
 
 MAX_NAMES = 20

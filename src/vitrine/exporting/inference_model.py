@@ -18,9 +18,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vitrine.models import BiT, Model, ViT
+from vitrine.models.attention import UnbiasedKeys
 from vitrine.models.config import ViTConfig
 from vitrine.models.encoder import Block, LayerScale, ParallelBlock, cut_patches
 from vitrine.models.resnet_stem import SameConv2d
+from vitrine.models.rotary import Rotation
 from vitrine.models.standardised_conv import StandardisedConv2d
 
 
@@ -83,7 +85,8 @@ class InferenceViT(nn.Module):
         # What stands before the patches, and what is added to everything, for the sequence of this one grid.
         zeros = torch.zeros(1, config.grid_size[0] * config.grid_size[1], config.width)
         with torch.no_grad():
-            table = model.eval().assemble(zeros, config.grid_size)  # (1, T, D)
+            table = model.eval().place(zeros, config.grid_size)  # (1, T, D)
+        self.embedding_norm = model.embedding_norm
         self.leading = nn.Buffer(table[:, : self.num_leading_tokens].clone())
         self.positions = nn.Buffer(table[:, self.num_leading_tokens :].clone())
         last = config.depth - 1
@@ -96,6 +99,7 @@ class InferenceViT(nn.Module):
             for layer in range(config.depth)
         )
         self.norm, self.attention_pooling = model.norm, model.attention_pooling
+        self.is_projected = config.representation_layer == "projection"
         self.representation, self.head = model.representation, model.head
         self.distillation_head = model.distillation_head
 
@@ -106,6 +110,7 @@ class InferenceViT(nn.Module):
         if self.num_leading_tokens:
             leading = self.leading.expand(tokens.shape[0], -1, -1)
             tokens = torch.cat([leading, tokens], dim=1)  # (B, T, D)
+        tokens = self.embedding_norm(tokens)
         weights = []  # a graph keeps them only where they are returned
         for block in self.blocks:
             tokens, attention = block(tokens)
@@ -114,7 +119,8 @@ class InferenceViT(nn.Module):
             tokens = self.norm(tokens)
         embedding = self.pool(tokens)
         if self.representation is not None:
-            embedding = torch.tanh(self.representation(embedding))
+            embedding = self.representation(embedding)
+            embedding = embedding if self.is_projected else torch.tanh(embedding)
         outputs = (*self.logits(tokens, embedding), embedding)
         return (*outputs, torch.stack(weights, dim=1)) if self.with_attention else outputs
 
@@ -154,8 +160,10 @@ class InferenceBlock(nn.Module):
         self.encoding = model.positions[config.peg_layers.index(layer - 1)] if has_encoding else None
         parts = [block] if isinstance(block, Block) else block.parts
         keys = relative_keys(model, layer=layer)
+        with torch.no_grad():
+            rotation = None if model.rotary is None else model.rotary(config.grid_size, num_images=1)
         self.branches = nn.ModuleList(
-            InferenceBranch(part, config, keys, num_read=num_read) for part in parts
+            InferenceBranch(part, config, keys, rotation, num_read=num_read) for part in parts
         )
 
     def forward(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
@@ -181,10 +189,21 @@ class InferenceBranch(nn.Module):
     """Attention and MLP of one encoder layer, or of one of several side by side."""
 
     def __init__(
-        self, block: Block, config: ViTConfig, relative_keys: Tensor | None, *, num_read: int | None
+        self,
+        block: Block,
+        config: ViTConfig,
+        relative_keys: Tensor | None,
+        rotation: Rotation | None,
+        *,
+        num_read: int | None,
     ) -> None:
         super().__init__()
         self.num_read, self.num_heads = num_read, config.num_heads
+        self.cos: Tensor | None
+        self.sin: Tensor | None
+        self.register_buffer("cos", None if rotation is None else rotation.cos.clone())
+        self.register_buffer("sin", None if rotation is None else rotation.sin.clone())
+        self.in_pairs = rotation is not None and rotation.in_pairs
         self.relative_keys: Tensor | None
         self.register_buffer("relative_keys", relative_keys)
         self.norm_1, self.norm_2 = block.norm_1, block.norm_2
@@ -195,7 +214,7 @@ class InferenceBranch(nn.Module):
         # A norm of the queries would undo a scale that is in their weights: then it stays outside.
         self.scale = 1.0 if not config.qk_norm else scale
         weight = attention.to_qkv.weight.detach().clone()
-        bias = torch.zeros(3 * D) if attention.to_qkv.bias is None else attention.to_qkv.bias.detach().clone()
+        bias = fused_bias(attention.to_qkv)
         if not config.qk_norm:
             weight[:D] *= scale
             bias[:D] *= scale
@@ -226,13 +245,19 @@ class InferenceBranch(nn.Module):
         """Return what the MLP adds to tokens (B, R, D)."""
         return self.contract(self.activate(self.expand(self.norm_2(tokens))))
 
+    def turned(self, values: Tensor) -> Tensor:
+        """Turn queries or keys (B, H, *, K) by the rotary positions, where there are any."""
+        if self.cos is None or self.sin is None:
+            return values
+        return Rotation(self.cos, self.sin, self.in_pairs).turned(values)
+
     def mix(self, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
         """Attend from q (B, R, D), which holds the scale already, to k and v (B, T, D); return the weights too."""
         B, R, D = q.shape
         q, k, v = (
             part.view(B, part.shape[1], self.num_heads, -1).transpose(1, 2) for part in (q, k, v)
         )  # (B, H, *, K)
-        q, k = self.q_norm(q), self.k_norm(k)
+        q, k = self.turned(self.q_norm(q)), self.turned(self.k_norm(k))
         if self.scale != 1.0:
             q = q * self.scale
         logits = q @ k.transpose(-2, -1)  # (B, H, R, T)
@@ -346,6 +371,12 @@ def projection(model: ViT) -> nn.Linear:
         gain = norm.weight * (norm.running_var + norm.eps).rsqrt()
         weight, bias = weight * gain[:, None], (bias - norm.running_mean) * gain + norm.bias
     return linear(weight, bias)
+
+
+def fused_bias(to_qkv: nn.Linear) -> Tensor:
+    """Return the bias of queries, keys and values, zeros where there is none."""
+    bias: Tensor | None = to_qkv.effective_bias() if isinstance(to_qkv, UnbiasedKeys) else to_qkv.bias
+    return torch.zeros(to_qkv.out_features) if bias is None else bias.detach().clone()
 
 
 def linear(weight: Tensor, bias: Tensor | None) -> nn.Linear:

@@ -23,6 +23,7 @@ from vitrine.inspection.streaming import (
     require_attention,
 )
 from vitrine.models import Model, ViT
+from vitrine.models.attention import Places
 from vitrine.models.encoder import Block, ParallelBlock
 from vitrine.models.positions import Grid
 from vitrine.runtime.progress import track
@@ -101,8 +102,8 @@ def _through_block(
     B, T, D = tokens.shape
     with torch.enable_grad():
         tokens = tokens.detach().requires_grad_()
-        read, keys = model.block_input(tokens, grid, layer=layer)
-        branches = [_Branch.of(part, read, keys) for part in parts]
+        read, places = model.block_input(tokens, grid, layer=layer)
+        branches = [_Branch.of(part, read, places) for part in parts]
         out = read
         for part, branch in zip(parts, branches, strict=True):
             out = out + part.scale_1(part.attention.to_out(branch.mixed.transpose(1, 2).reshape(B, T, D)))
@@ -128,10 +129,10 @@ class _Branch:
     mixed: Tensor
 
     @classmethod
-    def of(cls, block: Block, read: Tensor, keys: Tensor | None) -> Self:
+    def of(cls, block: Block, read: Tensor, places: Places) -> Self:
         attention = block.attention
-        q, k, v = attention.project(block.norm_1(read))
-        bias = None if keys is None else attention.relative_logits(q, keys)
+        q, k, v = attention.project(block.norm_1(read), places=places)
+        bias = attention.added_logits(q, places)
         scale = attention.factor(q)
         mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=bias, scale=scale)
         return cls(q, k, v, bias, scale, mixed)

@@ -15,6 +15,7 @@ from vitrine.evaluation.outputs import Wish
 from vitrine.evaluation.streaming import Pace
 from vitrine.jobs.model_argument import opened_pictures, plan_of
 from vitrine.jobs.parts_job import (
+    EngineName,
     PartsResult,
     compute_parts,
     is_parts_folder,
@@ -60,6 +61,7 @@ def embed_pictures(
     out: Place | None,
     part: str | None,
     part_size: int | None,
+    engine: EngineName,
     has_tokens: bool,
     store: Store,
     image_size: int | None,
@@ -98,7 +100,7 @@ def embed_pictures(
             store=store,
         )
         parts_result = compute_parts(
-            predictor, source, model=name, out=out, columns=columns, part_size=part_size, share=share,
+            predictor, source, model=name, out=out, columns=columns, part_size=part_size, share=share, engine=engine,
             is_overwriting=is_overwriting, what="Embedding",
         )  # fmt: skip
         return EmbedResult(

@@ -37,6 +37,8 @@ from vitrine.spelling import nearest
 from vitrine.training.metrics_log import require_sinks
 from vitrine.training.optimizer import freeze as freeze_weights
 
+# Of the three rates tried on Pets with DINOv2 ViT-S/14 (docs/experiments.md).
+LORA_RATE = 1e-3
 # What users call what data is labelled with, and the recipe of each.
 TASKS: dict[str, DataTask] = {"classification": "classes", "segmentation": "masks"}
 DEFAULT_RECIPES: dict[DataTask, str] = {"classes": "photos", "masks": "masks"}
@@ -58,20 +60,26 @@ def finetune_model(
     fast: bool = False,
     keep_classes: bool = False,
     probe: bool = False,
+    biases: bool = False,
     freeze: int | None = None,
+    lora: int | None = None,
     overwrite: bool = False,
     tensorboard: bool = False,
     wandb: str | None = None,
 ) -> TrainingResult:
     """Fine-tune a model on `data`, at one learning rate or at the best of a sweep."""
     data = for_task(data, task)
-    chosen = frozen(labels_recipe(recipe, options, task=task_of(data)), probe=probe, freeze=freeze)
+    plain = labels_recipe(recipe, options, task=task_of(data))
+    has_rate = options.get("lr") is not None
+    chosen = partly_trained(plain, probe=probe, biases=biases, freeze=freeze, lora=lora, has_rate=has_rate)
     is_dense = chosen.objective.task != "classes"
     fast = fast or keep_classes
     if fast and is_dense:
         raise ConfigError("does not go with masks, which are learned by training", option="fast")
-    if fast and (sweep or probe or freeze is not None):
-        raise ConfigError("does not go with sweep, probe or freeze: nothing is trained", option="fast")
+    if fast and (sweep or chosen != plain):
+        raise ConfigError(
+            "does not go with sweep, probe, biases, freeze or lora: nothing is trained", option="fast"
+        )
     if fast and data_options.hold_out is None:  # images left out in turn are scored, so none must be held out
         data_options = dataclasses.replace(data_options, hold_out=0.0, allow_one_class=keep_classes)
     if model is None:
@@ -226,15 +234,30 @@ def labels_recipe(name: str | None, options: RecipeOptions, *, task: DataTask = 
     return recipe
 
 
-def frozen(recipe: Recipe, *, probe: bool, freeze: int | None) -> Recipe:
-    """Freeze everything but the head, or the patch embedding and some blocks."""
-    if probe and freeze is not None:
-        raise ConfigError("does not go with probe, which trains only the head", option="freeze")
-    if freeze is not None and freeze < 0:
-        raise ConfigError(f"must be at least 0, got {freeze}", option="freeze")
+def partly_trained(
+    recipe: Recipe, *, probe: bool, biases: bool, freeze: int | None, lora: int | None, has_rate: bool
+) -> Recipe:
+    """Train only the head, biases and the head, the last blocks or adapters: one of them, or everything."""
+    chosen = {"probe": probe, "biases": biases, "freeze": freeze is not None, "lora": lora is not None}
+    asked = [name for name, is_asked in chosen.items() if is_asked]
+    if len(asked) > 1:
+        raise ConfigError(f"does not go with {asked[0]}, which trains another part", option=asked[-1])
+    if lora is not None:
+        return with_adapters(recipe, lora, has_rate=has_rate)
     training = recipe.training
-    if probe:
-        training = dataclasses.replace(training, trains="head")
+    if probe or biases:
+        training = dataclasses.replace(training, trains="head" if probe else "biases")
     if freeze is not None:
         training = dataclasses.replace(training, frozen_blocks=freeze)
+    return dataclasses.replace(recipe, training=training)
+
+
+def with_adapters(recipe: Recipe, rank: int, *, has_rate: bool) -> Recipe:
+    """Train adapters of a rank: every block at the same rate, and at a higher one unless the user has chosen it.
+
+    The lower rates of early blocks protect their weights, which do not change here.
+    """
+    training = dataclasses.replace(recipe.training, lora_rank=rank, layer_decay=1.0)
+    if not has_rate:
+        training = dataclasses.replace(training, lr=LORA_RATE)
     return dataclasses.replace(recipe, training=training)

@@ -3,10 +3,12 @@
 import functools
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from typing import Literal
 
 from vitrine.batch.columns import Columns, schema_of, table_of
 from vitrine.batch.local_engine import compute_here
 from vitrine.batch.parts import Job, PartFolder, default_part_size
+from vitrine.batch.ray_engine import compute_with_ray
 from vitrine.batch.writing import Progress, metadata_of, write_parts
 from vitrine.data.sources.source import Source
 from vitrine.errors import ConfigError
@@ -41,6 +43,10 @@ class PartsResult:
     """Fraction of the time in which the model waited for data."""
     manifest: str | None
     """None while parts of other processes are missing."""
+
+
+EngineName = Literal["local", "ray"]
+ENGINES = {"local": compute_here, "ray": compute_with_ray}
 
 
 def open_predictor(
@@ -97,6 +103,7 @@ def compute_parts(
     columns: Columns,
     part_size: int | None,
     share: Share,
+    engine: EngineName,
     is_overwriting: bool,
     what: str,
 ) -> PartsResult:
@@ -117,7 +124,7 @@ def compute_parts(
         parts,
         source,
         share=share,
-        engine=functools.partial(compute_here, predictor, source, columns),
+        engine=functools.partial(ENGINES[engine], predictor, source, columns, model=model),
         schema=schema,
         table_of=functools.partial(
             table_of, source=source, columns=columns, predictor=predictor, schema=schema

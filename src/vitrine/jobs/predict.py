@@ -13,6 +13,7 @@ from vitrine.evaluation.outputs import Wish
 from vitrine.evaluation.streaming import Pace
 from vitrine.jobs.model_argument import opened_pictures, plan_of
 from vitrine.jobs.parts_job import (
+    EngineName,
     PartsResult,
     compute_parts,
     is_parts_folder,
@@ -75,6 +76,7 @@ def predict_pictures(
     coverage: float | None = None,
     part: str | None = None,
     part_size: int | None = None,
+    engine: EngineName = "local",
     image_size: int | None,
     batch_size: int | None,
     workers: int | None,
@@ -110,7 +112,7 @@ def predict_pictures(
     if is_folder and out is not None:
         columns = Columns(top=count, has_labels=source.is_labelled, coverage=coverage)
         parts = compute_parts(
-            predictor, source, model=name, out=out, columns=columns, part_size=part_size, share=share,
+            predictor, source, model=name, out=out, columns=columns, part_size=part_size, share=share, engine=engine,
             is_overwriting=is_overwriting, what="Predicting",
         )  # fmt: skip
         return PredictResult(

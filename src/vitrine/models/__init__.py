@@ -2,10 +2,11 @@
 
 from typing import Any
 
-from vitrine.models import cpvt, pcpvt, pvt, pvt_v2, t2t_vit, tnt, tnt_config
+from vitrine.models import backbones, cpvt, pcpvt, pvt, pvt_v2, t2t_vit, tnt, tnt_config
 from vitrine.models.bit import BiT
+from vitrine.models.bit_config import BiTConfig
 from vitrine.models.cnn_stem import register_cnn
-from vitrine.models.config import BiTConfig, ModelConfig, ViTConfig
+from vitrine.models.config import ModelConfig, ViTConfig
 from vitrine.models.cost import bit_cost, vit_cost
 from vitrine.models.dense.families import DENSE_FAMILIES
 from vitrine.models.encoder import Block
@@ -75,8 +76,8 @@ register_family(
         config=ViTConfig,
         build=ViT,
         cost=vit_cost,
-        variants=t2t_vit.VARIANTS | cpvt.VARIANTS,
-        aliases=t2t_vit.ALIASES,
+        variants=t2t_vit.VARIANTS | cpvt.VARIANTS | backbones.VARIANTS,
+        aliases=t2t_vit.ALIASES | backbones.ALIASES,
         pixel_kernel="patch_projection.weight",
         untold=("num_heads",),
     )

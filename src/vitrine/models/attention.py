@@ -7,14 +7,30 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from vitrine.models.config import Norm
+from vitrine.models.choices import Norm
 from vitrine.models.config_checks import require_heads
 from vitrine.models.dropout import Dropout
 from vitrine.models.norms import make_norm
+from vitrine.models.rotary import Rotation
 from vitrine.models.touched import is_plain
 
 # 64 MiB in bf16: what a written-out layer keeps for its backward pass.
 MOST_WRITTEN_OUT = 2**25
+Places = Tensor | Rotation | None
+"""What attention knows of places: keys of relative positions (2 N - 1, D; appendix D.4), a rotation, or nothing."""
+
+
+class UnbiasedKeys(nn.Linear):
+    """Queries, keys and values in one product; the keys' third of the bias counts as zero (DINOv3, EVA)."""
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """Map tokens (B, N, D) to queries, keys and values (B, N, 3 D)."""
+        return F.linear(tokens, self.weight, self.effective_bias())
+
+    def effective_bias(self) -> Tensor:
+        """Return the bias with zeros for the keys, (3 D,)."""
+        q, k, v = self.bias.chunk(3)
+        return torch.cat([q, torch.zeros_like(k), v])
 
 
 class SelfAttention(nn.Module):
@@ -26,6 +42,7 @@ class SelfAttention(nn.Module):
         *,
         num_heads: int,
         qkv_bias: bool = True,
+        key_bias: bool = True,
         qk_norm: bool = False,
         norm: Norm = "layer_norm",
         norm_eps: float = 1e-6,
@@ -35,7 +52,8 @@ class SelfAttention(nn.Module):
         super().__init__()
         require_heads(width, num_heads)
         self.num_heads, self.scale = num_heads, scale
-        self.to_qkv = nn.Linear(width, 3 * width, bias=qkv_bias)  # U_qkv of eq. 5
+        kind = nn.Linear if key_bias or not qkv_bias else UnbiasedKeys
+        self.to_qkv = kind(width, 3 * width, bias=qkv_bias)  # U_qkv of eq. 5
         self.to_out = nn.Linear(width, width)  # U_msa of eq. 8
         head_width = width // num_heads
         self.q_norm = make_norm(norm, head_width, eps=norm_eps) if qk_norm else nn.Identity()
@@ -43,37 +61,44 @@ class SelfAttention(nn.Module):
         # Only where it is used: layers that draw are numbered in order, and earlier runs resume with their numbers.
         self.dropout = Dropout(dropout) if dropout else nn.Identity()
 
-    def forward(
-        self, tokens: Tensor, relative_keys: Tensor | None = None, num_read: int | None = None
-    ) -> Tensor:
-        """Map tokens (B, N, D) to mixed tokens (B, N, D); `relative_keys` (2 N - 1, D) as in appendix D.4.
+    def forward(self, tokens: Tensor, places: Places = None, num_read: int | None = None) -> Tensor:
+        """Map tokens (B, N, D) to mixed tokens (B, N, D).
 
         With `num_read`, queries come from the first `num_read` tokens only: (B, num_read, D).
         """
         B, _, D = tokens.shape
-        q, k, v = self.project(tokens, num_read)
+        q, k, v = self.project(tokens, num_read, places)
         if self.training and isinstance(self.dropout, Dropout):
             # Fused kernels drop by draws of their own; ours belong to images, so the weights are written out.
-            mixed = self.dropout(self.weights_of(q, k, relative_keys)) @ v
+            mixed = self.dropout(self.weights_of(q, k, places)) @ v
             return self.to_out(mixed.transpose(1, 2).reshape(B, -1, D))
-        bias = None if relative_keys is None else self.relative_logits(q, relative_keys)
-        mixed = attend(q, k, v, bias=bias, scale=self.scale)  # (B, H, N, K), eqs. 6-7
+        mixed = attend(q, k, v, bias=self.added_logits(q, places), scale=self.scale)  # (B, H, N, K), eqs. 6-7
         return self.to_out(mixed.transpose(1, 2).reshape(B, -1, D))  # (B, N, D), eq. 8
 
-    def weights(self, tokens: Tensor, relative_keys: Tensor | None = None) -> Tensor:
+    def weights(self, tokens: Tensor, places: Places = None) -> Tensor:
         """Return the attention matrix A (B, H, N, N) that `forward` uses; each row sums to one (eq. 6)."""
-        q, k, _ = self.project(tokens)
-        return self.weights_of(q, k, relative_keys)
+        q, k, _ = self.project(tokens, places=places)
+        return self.weights_of(q, k, places)
 
-    def weights_of(self, q: Tensor, k: Tensor, relative_keys: Tensor | None = None) -> Tensor:
+    def weights_of(self, q: Tensor, k: Tensor, places: Places = None) -> Tensor:
         """Return softmax(q k^T / sqrt(K)) (eq. 6), with the logits of relative positions where there are any."""
         logits = (q * self.factor(q)) @ k.transpose(-2, -1)  # scaling q spares a second (N, N) matrix
-        if relative_keys is not None:
-            logits = logits + self.relative_logits(q, relative_keys)
-        return logits.softmax(dim=-1)
+        added = self.added_logits(q, places)
+        return (logits if added is None else logits + added).softmax(dim=-1)
 
-    def project(self, tokens: Tensor, num_read: int | None = None) -> tuple[Tensor, Tensor, Tensor]:
-        """Return queries (of the first `num_read` tokens), keys and values, each (B, H, N, K) (eq. 5)."""
+    def project(
+        self, tokens: Tensor, num_read: int | None = None, places: Places = None
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Return queries (of the first `num_read` tokens), keys and values, each (B, H, N, K) (eq. 5).
+
+        Queries and keys are normalised, then turned, where the model does so.
+        """
+        q, k, v = self.split(tokens, num_read)
+        q, k = self.q_norm(q), self.k_norm(k)
+        return (places.turned(q), places.turned(k), v) if isinstance(places, Rotation) else (q, k, v)
+
+    def split(self, tokens: Tensor, num_read: int | None) -> tuple[Tensor, Tensor, Tensor]:
+        """Return queries of the first `num_read` tokens, keys and values, as they leave their product."""
         B, N, D = tokens.shape
         if num_read is not None and is_plain(self.to_qkv, nn.Linear):
             weight, bias = self.to_qkv.weight, self.to_qkv.bias
@@ -82,15 +107,19 @@ class SelfAttention(nn.Module):
             k, v = (
                 F.linear(tokens, weight[D:], kv_bias).view(B, N, 2, self.num_heads, -1).permute(2, 0, 3, 1, 4)
             )
-            return self.q_norm(q.transpose(1, 2)), self.k_norm(k), v
+            return q.transpose(1, 2), k, v
         q, k, v = (
             self.to_qkv(tokens).view(B, N, 3, self.num_heads, -1).permute(2, 0, 3, 1, 4)
         )  # 3 x (B, H, N, K)
-        return self.q_norm(q if num_read is None else q[:, :, :num_read]), self.k_norm(k), v
+        return q if num_read is None else q[:, :, :num_read], k, v
 
     def factor(self, q: Tensor) -> float:
         """Return the factor on the logits: 1 / sqrt(K), unless the model has one of its own."""
         return q.shape[-1] ** -0.5 if self.scale is None else self.scale
+
+    def added_logits(self, q: Tensor, places: Places) -> Tensor | None:
+        """Return what relative positions add to the logits, if there are any; a rotation is in q and k already."""
+        return self.relative_logits(q, places) if isinstance(places, Tensor) else None
 
     def relative_logits(self, q: Tensor, relative_keys: Tensor) -> Tensor:
         """Return content queries times the keys of their offsets, scaled like content logits: (B, H, N, N).

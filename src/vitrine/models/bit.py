@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from vitrine.errors import ConfigError
-from vitrine.models.config import BiTConfig
+from vitrine.models.bit_config import BiTConfig
 from vitrine.models.initialisation import initialise_head, initialise_layer
 from vitrine.models.model import Model
 from vitrine.models.standardised_conv import NUM_GROUPS, StandardisedConv2d

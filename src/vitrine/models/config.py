@@ -5,9 +5,24 @@ Sizes are (height, width). Defaults are the paper's (arXiv:2010.11929).
 
 import dataclasses
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, Protocol, TypeVar
+from typing import Any, ClassVar, Protocol, TypeVar
 
 from vitrine.errors import ConfigError
+from vitrine.models.bit_config import BiTConfig  # noqa: F401 (earlier versions had it here)
+from vitrine.models.choices import (
+    Activation,
+    DropRates,
+    Gelu,
+    Initialisation,
+    MlpKind,
+    Norm,
+    Placement,
+    Pooling,
+    Positions,
+    Representation,
+    Resampling,
+    Rotary,
+)
 from vitrine.models.config_checks import (
     LARGEST_DEPTH,
     require_choices,
@@ -17,36 +32,14 @@ from vitrine.models.config_checks import (
     require_sizes,
     require_types,
 )
+from vitrine.models.sizes import as_size, require_tiling, shown  # noqa: F401 (earlier versions had them here)
 from vitrine.models.stem_configs import ResNetStemConfig, StemConfig  # noqa: F401 (earlier versions had it here)
+from vitrine.models.vit_checks import require_positions, require_rotary, require_tokens
 from vitrine.spelling import nearest
-
-Pooling = Literal["class_token", "average", "attention"]
-Positions = Literal["none", "learned_1d", "learned_2d", "relative", "sincos_1d", "sincos_2d", "peg"]
-Placement = Literal["stem", "every_layer", "shared"]
-Resampling = Literal[
-    "linear_aligned",
-    "bilinear",
-    "bicubic",
-    "bicubic_aligned",
-    "bicubic_antialias",
-    "bicubic_offset",
-    "bilinear_offset",
-]
-Activation = Literal["gelu", "relu", "silu", "quick_gelu"]
-Gelu = Literal["tanh", "erf"]
-Norm = Literal["layer_norm", "rms_norm"]
-Initialisation = Literal["vit", "deit"]
-DropRates = Literal["linear", "constant"]
-Root = Literal["7x7", "3x3"]
-
 
 RATES = (
     "dropout", "position_dropout", "projection_dropout", "attention_dropout", "head_dropout", "stochastic_depth",
 )  # fmt: skip
-POSITIONS_IN_PARTS = {"sincos_2d": 4, "learned_2d": 2}
-"""Kinds of positions that divide the width into so many equal parts."""
-NORM_GROUPS = 32
-BIT_WIDTH = 64
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,7 +62,9 @@ class ViTConfig:
     has_class_token: bool | None = None
     """None: just when pooling reads it."""
     representation_width: int | None = None
-    """Hidden width of the pre-training head (dense and tanh); None for a linear head (section 3.1)."""
+    """Width of the layer between pooling and head; None for a linear head (section 3.1)."""
+    representation_layer: Representation = "tanh"
+    """That layer: dense and tanh, of the pre-training head, or a `projection` to a space shared with text."""
     head_bias: float = 0.0
     """Initial bias of the head; -10 in the authors' I21k and JFT runs with sigmoid loss."""
 
@@ -82,10 +77,30 @@ class ViTConfig:
     peg_layers: tuple[int, ...] = (0,)
     """With positions `peg` (CPVT): the blocks after which a position encoding generator stands; -1 is before all."""
 
+    rotary: Rotary = "none"
+    """Rotation of queries and keys by the place of their patch, as in DINOv3 or in EVA-02, beside any positions."""
+    rotary_base: float | None = None
+    """The longest wavelength over the shortest; None is 100 (DINOv3) or 10,000 (EVA)."""
+    rotary_grid: tuple[int, int] | None = None
+    """EVA: the grid that any other is stretched to, that of pre-training; None counts patches as they are."""
+    rotary_shift: float | None = None
+    """DINOv3, in training, per image: move coordinates, which go from -1 to 1, by up to this much per axis."""
+    rotary_jitter: float | None = None
+    """DINOv3, in training: multiply each axis by up to this factor or its inverse."""
+    rotary_rescale: float | None = None
+    """DINOv3, in training: multiply both axes by one factor up to this or its inverse."""
+
     num_registers: int = 0
     has_distillation_token: bool = False
     num_branches: int = 1
     """Attention layers side by side in a block, then as many MLPs (arXiv:2203.09795); 2 in DeiT III's 18x2."""
+    patch_bias: bool = True
+    embedding_norm: bool = False
+    """A norm between embedding and first block (CLIP)."""
+    mlp: MlpKind = "dense"
+    """`swiglu`: the hidden layer is the product of two, one of them through SiLU; `activation` is not used then."""
+    mlp_norm: bool = False
+    """With `swiglu`: a norm of the hidden layer (EVA-02)."""
     activation: Activation = "gelu"
     gelu: Gelu = "tanh"
     """Form of the GELU, where that is the activation."""
@@ -95,6 +110,8 @@ class ViTConfig:
     """Normalise the pooled vector instead of every token (timm's average pooling)."""
     layer_scale: float | None = None
     qkv_bias: bool = True
+    key_bias: bool = True
+    """False: of the bias of queries, keys and values, that of the keys stays zero (DINOv3, EVA)."""
     qk_norm: bool = False
     attention_scale: float | None = None
     """Factor on queries times keys; None is 1 / sqrt(channels per head) (eq. 6)."""
@@ -131,18 +148,11 @@ class ViTConfig:
             require_positive("representation_width", self.representation_width)
         require_heads(self.width, self.num_heads)
         require_tiling(self.image_size, self.token_stride)
-        for positions, step in POSITIONS_IN_PARTS.items():
-            if self.positions == positions and self.width % step:
-                raise ConfigError(
-                    f"{positions} positions need a width that is a multiple of {step}, got {self.width}"
-                )
-        require_peg_layers(self)
-        if self.pooling == "class_token" and self.has_class_token is False:
-            raise ConfigError(
-                "pooling='class_token' needs a class token, got has_class_token=False; use 'average'"
-            )
-        if self.has_distillation_token and self.pooling != "class_token":
-            raise ConfigError(f"a distillation token goes with pooling='class_token', got {self.pooling!r}")
+        require_positions(self)
+        require_rotary(self)
+        require_tokens(self)
+        if self.mlp_norm and self.mlp != "swiglu":
+            raise ConfigError(f"mlp_norm needs mlp='swiglu', got {self.mlp!r}", option="mlp_norm")
         if self.num_registers:
             require_positive("num_registers", self.num_registers)
         for name in RATES:
@@ -192,55 +202,6 @@ class ViTConfig:
         return self.num_prefix_tokens + self.num_registers + self.grid_size[0] * self.grid_size[1]
 
 
-@dataclass(frozen=True, kw_only=True)
-class BiTConfig:
-    """A BiT ResNet (v2, pre-activation, group norm, weight standardisation): the paper's baseline."""
-
-    image_size: tuple[int, int] = (224, 224)
-    channels: int = 3
-    units: tuple[int, int, int, int] = (3, 4, 6, 3)
-    width_factor: int = 1
-    width: int = BIT_WIDTH
-    """Channels of the root, before the factor."""
-    root: Root = "7x7"
-    """`7x7` quarters the image (BiT); `3x3` keeps its size, as is usual for pictures of 32 pixels."""
-    num_classes: int | None = 1000
-    norm_eps: float = 1e-5
-    standardisation_std_eps: float = 0.0
-    standardisation_variance_eps: float = 1e-10
-    head_bias: float = 0.0
-    activation_checkpointing: bool = False
-
-    def __post_init__(self) -> None:
-        require_types(self)
-        for count in self.units:
-            require_positive("units", count, most=LARGEST_DEPTH)
-        for name in ("channels", "width_factor", "width"):
-            require_positive(name, getattr(self, name))
-        require_sizes("image_size", self.image_size)
-        if self.width % NORM_GROUPS:
-            raise ConfigError(f"width must be a multiple of {NORM_GROUPS} (group norm), got {self.width}")
-        require_choices(self)
-        if self.num_classes is not None:
-            require_classes(self.num_classes)
-        # The root and three strides reduce this many pixels to one cell; smaller images leave only padding.
-        smallest = 32 if self.root == "7x7" else 8
-        if min(self.image_size) < smallest:
-            raise ConfigError(
-                f"image_size must be at least {smallest} for a BiT ResNet, got {shown(self.image_size)}"
-            )
-
-    @property
-    def representation_width(self) -> int:
-        """Channels of the last stage, the input of the head."""
-        return 32 * self.width * self.width_factor
-
-    @property
-    def is_published(self) -> bool:
-        """Whether BiT's own code can build this network."""
-        return self.root == "7x7" and self.width == BIT_WIDTH
-
-
 class ModelConfig(Protocol):
     """What the config of every family has: a frozen dataclass with at least these values."""
 
@@ -282,40 +243,6 @@ def head_width(config: ModelConfig) -> int:
     return width
 
 
-def require_tiling(image_size: tuple[int, int], stride: tuple[int, int]) -> None:
-    """Refuse an image size that patches cannot tile; the error names the nearest sizes that fit."""
-    if all(size >= step and size % step == 0 for size, step in zip(image_size, stride, strict=True)):
-        return
-    below = tuple(max(size // step, 1) * step for size, step in zip(image_size, stride, strict=True))
-    above = tuple(
-        size if size and size % step == 0 else (max(size, 0) // step + 1) * step
-        for size, step in zip(image_size, stride, strict=True)
-    )
-    fits = shown(below) if below == above else f"{shown(below)} and {shown(above)}"
-    raise ConfigError(
-        f"image_size must be a multiple of the patch stride {shown(stride)}, got {shown(image_size)}; "
-        f"nearest that fit: {fits}"
-    )
-
-
-def require_peg_layers(config: ViTConfig) -> None:
-    """Refuse position encoding generators that no block would read, or that stand in no order."""
-    if config.positions != "peg":
-        return
-    layers, last = config.peg_layers, config.depth - 2
-    if list(layers) != sorted(set(layers)) or not layers or not -1 <= layers[0] <= layers[-1] <= last:
-        raise ConfigError(
-            f"peg_layers must be blocks from -1 to {last} in ascending order, got {layers}",
-            option="peg_layers",
-        )
-    if config.position_placement != "stem":
-        raise ConfigError(
-            "peg_layers places position encoding generators; position_placement must be 'stem', got "
-            f"{config.position_placement!r}",
-            option="position_placement",
-        )
-
-
 def checked_layer(layer: int, depth: int) -> int:
     """Convert a layer index, negative from the end, to one from 0."""
     if not -depth <= layer < depth:
@@ -333,14 +260,3 @@ def with_options(config: Config, options: dict[str, Any]) -> Config:
                 f"did you mean {nearest(name, known)[0]!r}?"
             )
     return dataclasses.replace(config, **options)
-
-
-def as_size(size: int | tuple[int, int]) -> tuple[int, int]:
-    """Expand one number to a square (height, width)."""
-    height, width = (size, size) if isinstance(size, int) else size
-    return height, width
-
-
-def shown(size: tuple[int, ...]) -> str:
-    """Format a size: 224, or 224x160 (height by width)."""
-    return str(size[0]) if len(set(size)) == 1 else "x".join(map(str, size))

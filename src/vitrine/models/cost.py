@@ -6,8 +6,9 @@ Letters as in the paper: N patches, T tokens, D width, M MLP width, H heads.
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from vitrine.models.bit_config import BiTConfig
 from vitrine.models.cnn_stem import counted_cnn
-from vitrine.models.config import BiTConfig, ModelConfig, ViTConfig
+from vitrine.models.config import ModelConfig, ViTConfig
 from vitrine.models.families import family_of
 from vitrine.models.stem_configs import (
     CnnStemConfig,
@@ -24,6 +25,7 @@ KEPT_MAPS = 2
 PEG_CELLS = 9  # of the kernel of a position encoding generator
 # Numbers of the MLP's width that the backward pass reads: both sides of the activation; a ReLU's output alone tells.
 KEPT_BY_ACTIVATION = {"gelu": 2, "relu": 1, "silu": 2, "quick_gelu": 3}
+KEPT_BY_SWIGLU = 4  # gates before and after SiLU, values, their product
 # Weights before and after dropout, and what was kept of them.
 KEPT_BY_ATTENTION_DROPOUT = 3
 
@@ -71,7 +73,12 @@ def vit_cost(config: ViTConfig) -> Cost:
         params, macs, kept_maps = stem.params, stem.macs, stem.map_activations
         in_channels = config.stem.out_channels
     patch = config.patch_size[0] * config.patch_size[1] * in_channels
-    params += patch * D + D + (config.num_prefix_tokens + config.num_registers) * D + position_params(config)
+    params += (
+        patch * D
+        + D * config.patch_bias
+        + (config.num_prefix_tokens + config.num_registers) * D
+        + position_params(config)
+    )
     macs += N * patch * D
     kept += N * patch + T * D
 
@@ -82,6 +89,9 @@ def vit_cost(config: ViTConfig) -> Cost:
         macs += len(config.peg_layers) * N * PEG_CELLS * D
         kept += len(config.peg_layers) * T * D
     params += norm_params(config, D)  # the final norm
+    if config.embedding_norm:
+        params += norm_params(config, D)
+        kept += T * D
     if isinstance(config.stem, HMlpStemConfig):
         params += 2 * D
         kept += N * D
@@ -90,7 +100,7 @@ def vit_cost(config: ViTConfig) -> Cost:
         macs += 2 * D * D + 2 * T * D * D + 2 * T * D + 2 * D * M
     R = config.representation_width
     if R:
-        params += D * R + R
+        params += D * R + (R if config.representation_layer == "tanh" else 0)
         macs += D * R
     params += K * ((R or D) + 1)
     macs += K * (R or D)
@@ -111,10 +121,17 @@ def vit_cost(config: ViTConfig) -> Cost:
 def block_cost(config: ViTConfig) -> tuple[int, int, int]:
     """Count one encoder layer (eqs. 2 and 3): parameters, multiply-adds, numbers kept for backward."""
     D, M, T, H = config.width, config.mlp_width, config.num_tokens, config.num_heads
-    params = 4 * D * D + 2 * D * M + 5 * D + M + 2 * norm_params(config, D)
-    macs = T * (4 * D * D + 2 * D * M) + 2 * T * T * D
+    E = 2 * M if config.mlp == "swiglu" else M  # outputs of the MLP's first layer
+    params = 4 * D * D + D * (E + M) + 5 * D + E + 2 * norm_params(config, D)
+    macs = T * (4 * D * D + D * (E + M)) + 2 * T * T * D
     # Inputs of both norms and their outputs, q k v, the mixed values, what the activation keeps; softmax sums.
-    kept = T * (8 * D + KEPT_BY_ACTIVATION[config.activation] * M + H)
+    kept_by_mlp = KEPT_BY_SWIGLU if config.mlp == "swiglu" else KEPT_BY_ACTIVATION[config.activation]
+    kept = T * (8 * D + kept_by_mlp * M + H)
+    if config.mlp_norm:
+        params += norm_params(config, M)
+        kept += T * M
+    if config.rotary != "none":
+        kept += 2 * T * D
     if not config.qkv_bias:
         params -= 3 * D
     if config.layer_scale is not None:

@@ -4,10 +4,12 @@ Shapes: B images, N tokens, D width.
 """
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
-from vitrine.models.attention import AttentionPooling, SelfAttention
-from vitrine.models.config import Activation, Gelu, Norm, ViTConfig
+from vitrine.models.attention import AttentionPooling, Places, SelfAttention
+from vitrine.models.choices import Activation, Gelu, MlpKind, Norm
+from vitrine.models.config import ViTConfig
 from vitrine.models.dropout import Dropout, StochasticDepth
 from vitrine.models.norms import activation_of, make_norm
 
@@ -47,6 +49,29 @@ class Mlp(nn.Module):
         return self.dropout(self.contract(self.hidden_dropout(self.activate(self.expand(tokens)))))
 
 
+class GatedMlp(nn.Module):
+    """SwiGLU (arXiv:2002.05202): the hidden layer is the product of two, one of them through SiLU."""
+
+    def __init__(
+        self, width: int, *, hidden_width: int, norm: nn.Module | None = None, dropout: float = 0.0
+    ) -> None:
+        super().__init__()
+        self.expand = nn.Linear(width, 2 * hidden_width)  # the gates, then the values
+        self.norm = nn.Identity() if norm is None else norm
+        self.contract = nn.Linear(hidden_width, width)
+        self.hidden_dropout, self.dropout = Dropout(dropout), Dropout(dropout)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """Map tokens (..., D) to (..., D)."""
+        hidden = self.hidden_dropout(self.activate(self.expand(tokens)))
+        return self.dropout(self.contract(hidden))
+
+    def activate(self, both: Tensor) -> Tensor:
+        """Map gates and values (..., 2 M) to the hidden layer (..., M)."""
+        gates, values = both.chunk(2, dim=-1)
+        return self.norm(F.silu(gates) * values)
+
+
 class LayerScale(nn.Module):
     """A learned gain for each channel of a residual branch."""
 
@@ -74,9 +99,12 @@ class Block(nn.Module):
         num_heads: int,
         mlp_width: int | None = None,
         qkv_bias: bool = True,
+        key_bias: bool = True,
         qk_norm: bool = False,
         attention_scale: float | None = None,
         layer_scale: float | None = None,
+        mlp: MlpKind = "dense",
+        mlp_norm: bool = False,
         activation: Activation = "gelu",
         gelu: Gelu = "tanh",
         norm: Norm = "layer_norm",
@@ -89,38 +117,41 @@ class Block(nn.Module):
         hidden = MLP_RATIO * width if mlp_width is None else mlp_width
         self.norm_1 = make_norm(norm, width, eps=norm_eps)
         self.attention = SelfAttention(
-            width, num_heads=num_heads, qkv_bias=qkv_bias, qk_norm=qk_norm, norm=norm, norm_eps=norm_eps,
-            scale=attention_scale, dropout=attention_dropout,
+            width, num_heads=num_heads, qkv_bias=qkv_bias, key_bias=key_bias, qk_norm=qk_norm, norm=norm,
+            norm_eps=norm_eps, scale=attention_scale, dropout=attention_dropout,
         )  # fmt: skip
         self.scale_1 = gain(layer_scale, width)
         self.norm_2 = make_norm(norm, width, eps=norm_eps)
-        self.mlp = Mlp(width, hidden_width=hidden, activation=activation, gelu=gelu, dropout=dropout)
+        self.mlp: Mlp | GatedMlp
+        if mlp == "dense":
+            self.mlp = Mlp(width, hidden_width=hidden, activation=activation, gelu=gelu, dropout=dropout)
+        else:
+            normed = make_norm(norm, hidden, eps=norm_eps) if mlp_norm else None
+            self.mlp = GatedMlp(width, hidden_width=hidden, norm=normed, dropout=dropout)
         self.scale_2 = gain(layer_scale, width)
         self.dropout = Dropout(dropout)
         self.stochastic_depth_1 = StochasticDepth(drop_rate)
         self.stochastic_depth_2 = StochasticDepth(drop_rate)
 
-    def forward(
-        self, tokens: Tensor, relative_keys: Tensor | None = None, num_read: int | None = None
-    ) -> Tensor:
+    def forward(self, tokens: Tensor, places: Places = None, num_read: int | None = None) -> Tensor:
         """Map tokens (B, N, D) to (B, N, D); with `num_read`, only the first `num_read` of them."""
-        mixed = self.mix(tokens, relative_keys, num_read)
+        mixed = self.mix(tokens, places, num_read)
         tokens = tokens if num_read is None else tokens[:, :num_read]
         tokens = tokens + mixed  # eq. 2
         return tokens + self.transform(tokens)  # eq. 3
 
-    def mix(self, tokens: Tensor, relative_keys: Tensor | None = None, num_read: int | None = None) -> Tensor:
+    def mix(self, tokens: Tensor, places: Places = None, num_read: int | None = None) -> Tensor:
         """Return what attention adds to the tokens (B, N, D), or to the first `num_read` of them."""
-        mixed = self.dropout(self.attention(self.norm_1(tokens), relative_keys, num_read))
+        mixed = self.dropout(self.attention(self.norm_1(tokens), places, num_read))
         return self.stochastic_depth_1(self.scale_1(mixed))
 
     def transform(self, tokens: Tensor) -> Tensor:
         """Return what the MLP adds to the tokens (B, N, D)."""
         return self.stochastic_depth_2(self.scale_2(self.mlp(self.norm_2(tokens))))
 
-    def attention_weights(self, tokens: Tensor, relative_keys: Tensor | None = None) -> Tensor:
+    def attention_weights(self, tokens: Tensor, places: Places = None) -> Tensor:
         """Return the attention matrix (B, H, N, N) that `forward` uses on the same tokens."""
-        return self.attention.weights(self.norm_1(tokens), relative_keys)
+        return self.attention.weights(self.norm_1(tokens), places)
 
 
 class ParallelBlock(nn.Module):
@@ -133,11 +164,9 @@ class ParallelBlock(nn.Module):
         super().__init__()
         self.branches = nn.ModuleList(branches)
 
-    def forward(
-        self, tokens: Tensor, relative_keys: Tensor | None = None, num_read: int | None = None
-    ) -> Tensor:
+    def forward(self, tokens: Tensor, places: Places = None, num_read: int | None = None) -> Tensor:
         """Map tokens (B, N, D) to (B, N, D); with `num_read`, only the first `num_read` of them."""
-        mixed = [branch.mix(tokens, relative_keys, num_read) for branch in self.parts]
+        mixed = [branch.mix(tokens, places, num_read) for branch in self.parts]
         tokens = sum(mixed, tokens if num_read is None else tokens[:, :num_read])
         return sum((branch.transform(tokens) for branch in self.parts), tokens)
 
@@ -146,9 +175,9 @@ class ParallelBlock(nn.Module):
         """The branches, with their type."""
         return [branch for branch in self.branches if isinstance(branch, Block)]
 
-    def attention_weights(self, tokens: Tensor, relative_keys: Tensor | None = None) -> Tensor:
+    def attention_weights(self, tokens: Tensor, places: Places = None) -> Tensor:
         """Return the attention matrices of all branches, their heads one after the other."""
-        return torch.cat([branch.attention_weights(tokens, relative_keys) for branch in self.parts], dim=1)
+        return torch.cat([branch.attention_weights(tokens, places) for branch in self.parts], dim=1)
 
 
 def gain(layer_scale: float | None, width: int) -> nn.Module:
@@ -164,10 +193,10 @@ def encoder_layer(config: ViTConfig, *, layer: int) -> Block | ParallelBlock:
     blocks = [
         Block(
             config.width, num_heads=config.num_heads, mlp_width=config.mlp_width, qkv_bias=config.qkv_bias,
-            qk_norm=config.qk_norm, attention_scale=config.attention_scale, layer_scale=config.layer_scale,
+            key_bias=config.key_bias, qk_norm=config.qk_norm, attention_scale=config.attention_scale,
+            layer_scale=config.layer_scale, mlp=config.mlp, mlp_norm=config.mlp_norm,
             activation=config.activation, gelu=config.gelu, norm=config.norm, norm_eps=config.norm_eps,
-            dropout=config.projection_drop_rate, attention_dropout=config.attention_dropout,
-            drop_rate=rate,
+            dropout=config.projection_drop_rate, attention_dropout=config.attention_dropout, drop_rate=rate,
         )
         for _ in range(config.num_branches)
     ]  # fmt: skip

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from vitrine.models.attention import AttentionPooling, SelfAttention
 from vitrine.models.cnn_stem import CnnStem
-from vitrine.models.encoder import LayerScale, Mlp
+from vitrine.models.encoder import GatedMlp, LayerScale, Mlp
 from vitrine.models.positions import Learned1D, Learned2D, Relative1D, initialise_positions
 from vitrine.models.resnet_stem import ResNetStem
 from vitrine.models.t2t_vit import TokenPerformer, TokenTransformer
@@ -52,7 +52,8 @@ def initialise_like_vit(model: Any) -> None:
             nn.init.zeros_(token)
     if model.representation is not None:
         lecun_normal_(model.representation.weight)
-        nn.init.zeros_(model.representation.bias)
+        if model.representation.bias is not None:
+            nn.init.zeros_(model.representation.bias)
     for head in (model.head, model.distillation_head):
         initialise_head(head, bias=model.config.head_bias)
 
@@ -86,9 +87,10 @@ def initialise_layer(module: nn.Module) -> None:
         xavier_each_(module.to_q)
         xavier_each_(module.to_kv, parts=2)
         xavier_each_(module.to_out)
-    elif isinstance(module, Mlp):
+    elif isinstance(module, Mlp | GatedMlp):
+        xavier_each_(module.expand, parts=1 if isinstance(module, Mlp) else 2)
+        xavier_each_(module.contract)
         for layer in (module.expand, module.contract):
-            nn.init.xavier_uniform_(layer.weight)
             nn.init.normal_(layer.bias, std=MLP_BIAS_STD)
     elif isinstance(module, LayerScale):
         nn.init.constant_(module.gain, module.initial)
@@ -140,7 +142,7 @@ def initialise_like_deit(model: nn.Module, *, tables: Iterable[Tensor]) -> None:
             module.draw_features()
         elif isinstance(module, AttentionPooling):
             nn.init.normal_(module.probe, std=DEIT_STD)
-        elif not isinstance(module, SelfAttention | Mlp | TokenTransformer):
+        elif not isinstance(module, SelfAttention | Mlp | GatedMlp | TokenTransformer):
             initialise_layer(module)  # norms and gains
     for table in tables:
         nn.init.normal_(table, std=DEIT_STD)

@@ -41,6 +41,8 @@ class Demand:
     """Numbers that the optimizer keeps for each weight."""
     bytes_kept: int
     """Bytes for each number kept for the backward pass."""
+    trained: int | None = None
+    """Parameters that are trained; None is all. Activations are counted as if all were."""
 
     def memory(self, *, micro_batch: int, shards: int = 1, checkpointing: bool = False) -> MemoryParts:
         """Predict one device's memory for `micro_batch` images; `shards` divides what belongs to the weights."""
@@ -50,10 +52,11 @@ class Demand:
         held = FP32 * self.cost.params / shards
         # Low precision computes with a copy of the weights, cast once per step.
         copy = 0 if self.bytes_kept == FP32 else self.bytes_kept * self.cost.params
+        updated = held if self.trained is None else FP32 * self.trained / shards
         return MemoryParts(
             weights=held + copy,
-            gradients=held,
-            optimizer=self.states * held,
+            gradients=updated,
+            optimizer=self.states * updated,
             activations=micro_batch * (kept * self.bytes_kept + maps * BYTES_OF_MAPS[self.bytes_kept]),
         )
 

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from vitrine.models.config import Activation, Gelu, Norm
+from vitrine.models.choices import Activation, Gelu, Norm
 
 # sigmoid(1.702 x) is close to the normal distribution's share below x (Hendrycks and Gimpel, arXiv:1606.08415).
 QUICK_GELU_SLOPE = 1.702

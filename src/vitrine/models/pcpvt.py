@@ -11,7 +11,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from vitrine.models.config import require_tiling
 from vitrine.models.positions import ConditionalEncoding, Grid
 from vitrine.models.pyramid import (
     PatchEmbedding,
@@ -22,6 +21,7 @@ from vitrine.models.pyramid import (
     initialise_linears,
 )
 from vitrine.models.pyramid_config import FIRST_STRIDE, NEXT_STRIDE, PyramidConfig
+from vitrine.models.sizes import require_tiling
 
 
 @dataclass(frozen=True, kw_only=True)

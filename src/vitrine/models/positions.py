@@ -12,7 +12,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from vitrine.models.config import Resampling, ViTConfig
+from vitrine.models.choices import Resampling
+from vitrine.models.config import ViTConfig
 from vitrine.models.fixed import HasFixedParameters
 
 Grid = tuple[int, int]

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from vitrine.errors import ConfigError
-from vitrine.models.config import Resampling, require_tiling
+from vitrine.models.choices import Resampling
 from vitrine.models.dropout import Dropout
 from vitrine.models.positions import Grid, Learned1D, resample_grid
 from vitrine.models.pyramid import (
@@ -23,6 +23,7 @@ from vitrine.models.pyramid import (
     initialise_linears,
 )
 from vitrine.models.pyramid_config import FIRST_STRIDE, NEXT_STRIDE, PyramidConfig
+from vitrine.models.sizes import require_tiling
 
 # How the official code fits position tables to another size.
 RESAMPLING: Resampling = "bilinear"

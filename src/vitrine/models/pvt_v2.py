@@ -11,7 +11,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vitrine.errors import ConfigError
-from vitrine.models.config import shown
 from vitrine.models.dropout import Dropout
 from vitrine.models.positions import Grid
 from vitrine.models.pyramid import (
@@ -25,6 +24,7 @@ from vitrine.models.pyramid import (
     to_tokens,
 )
 from vitrine.models.pyramid_config import FIRST_STRIDE, NEXT_STRIDE, PyramidConfig
+from vitrine.models.sizes import shown
 
 FIRST_KERNEL, NEXT_KERNEL, MIXING_KERNEL = 7, 3, 3
 # Cells a side that linear attention averages each map to (section 3.2).

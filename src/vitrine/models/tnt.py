@@ -15,12 +15,12 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from vitrine.models.attention import SelfAttention
-from vitrine.models.config import require_tiling
 from vitrine.models.dropout import Dropout, StochasticDepth
 from vitrine.models.encoder import Mlp
 from vitrine.models.initialisation import initialise_like_deit
 from vitrine.models.model import Model, wanted_layers
 from vitrine.models.positions import Grid, Learned1D, resample_grid
+from vitrine.models.sizes import require_tiling
 from vitrine.models.tnt_config import WORD_KERNEL, TNTConfig
 from vitrine.models.touched import has_global_hooks, is_as_built
 

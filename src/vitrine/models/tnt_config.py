@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from vitrine.errors import ConfigError
-from vitrine.models.config import Resampling, require_tiling
+from vitrine.models.choices import Resampling
 from vitrine.models.config_checks import (
     LARGEST_DEPTH,
     require_choices,
@@ -17,6 +17,7 @@ from vitrine.models.config_checks import (
     require_types,
 )
 from vitrine.models.cost import Cost
+from vitrine.models.sizes import require_tiling
 
 WORD_KERNEL = 7
 

@@ -7,10 +7,12 @@ import re
 from typing import Any
 
 from vitrine.errors import ConfigError, TryVerb
-from vitrine.models.config import BiTConfig, ModelConfig, ViTConfig, as_size, shown, with_options
+from vitrine.models.bit_config import BiTConfig
+from vitrine.models.config import ModelConfig, ViTConfig, with_options
 from vitrine.models.deit3 import VARIANTS as DEIT3_VARIANTS
 from vitrine.models.deit3 import read_deit3
 from vitrine.models.families import named_variant, variant_names
+from vitrine.models.sizes import as_size, shown
 from vitrine.models.stem_configs import ResNetStemConfig
 from vitrine.models.stems import stem_named
 from vitrine.models.timm_keywords import in_our_words

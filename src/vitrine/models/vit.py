@@ -12,7 +12,8 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from vitrine.errors import ConfigError
-from vitrine.models.config import ViTConfig, require_tiling, with_options
+from vitrine.models.attention import Places
+from vitrine.models.config import ViTConfig, with_options
 from vitrine.models.dropout import Dropout
 from vitrine.models.encoder import Block, ParallelBlock, attention_pooling, cut_patches, encoder_layer
 from vitrine.models.hmlp_stem import PatchNorm
@@ -20,6 +21,8 @@ from vitrine.models.initialisation import initialise_vit
 from vitrine.models.model import Model, wanted_layers
 from vitrine.models.norms import make_norm
 from vitrine.models.positions import Grid, position_tables
+from vitrine.models.rotary import RotaryPositions
+from vitrine.models.sizes import require_tiling
 from vitrine.models.stem_configs import HMlpStemConfig
 from vitrine.models.stems import build_stem
 from vitrine.models.timm_keywords import POOLINGS
@@ -42,6 +45,7 @@ class ViT(Model):
             D,
             kernel_size=config.patch_size,
             stride=config.patch_size,
+            bias=config.patch_bias,
         )
         # The third batch norm of the hMLP stem; elsewhere patches are not normalised.
         self.patch_norm = PatchNorm(D) if isinstance(config.stem, HMlpStemConfig) else nn.Identity()
@@ -53,12 +57,17 @@ class ViT(Model):
             nn.Parameter(torch.empty(1, config.num_registers, D)) if config.num_registers else None
         )
         self.positions = nn.ModuleList(position_tables(config))
+        self.rotary = RotaryPositions(config) if config.rotary != "none" else None
         self.dropout = Dropout(config.position_drop_rate)
+        self.embedding_norm = (
+            make_norm(config.norm, D, eps=config.norm_eps) if config.embedding_norm else nn.Identity()
+        )
         self.blocks = nn.ModuleList(encoder_layer(config, layer=layer) for layer in range(config.depth))
         self.norm = make_norm(config.norm, D, eps=config.norm_eps)
         self.attention_pooling = attention_pooling(config) if config.pooling == "attention" else None
         R = config.representation_width
-        self.representation = nn.Linear(D, R) if R else None
+        is_projection = config.representation_layer == "projection"
+        self.representation = nn.Linear(D, R, bias=not is_projection) if R else None
         self.head_dropout = Dropout(config.head_dropout) if config.head_dropout else nn.Identity()
         K = config.num_classes
         self.head = nn.Linear(R or D, K) if K else None
@@ -108,6 +117,10 @@ class ViT(Model):
 
     def assemble(self, patches: Tensor, grid: Grid) -> Tensor:
         """Prepend the class, distillation and register tokens and add positions: z_0 of eq. 1, (B, T, D)."""
+        return self.embedding_norm(self.dropout(self.place(patches, grid)))
+
+    def place(self, patches: Tensor, grid: Grid) -> Tensor:
+        """Return z_0 before dropout and before a norm of the embedding: a sum of patches and constants."""
         B = patches.shape[0]
         prefix = [self.class_token, self.distillation_token, self.registers]
         # The residual stream has the precision of the patches: under bf16 autocast, half the bytes of fp32.
@@ -115,7 +128,7 @@ class ViT(Model):
         tokens = torch.cat([*before, patches], dim=1)
         if self.config.position_placement == "stem":
             tokens = self.add_positions(tokens, grid, layer=0)
-        return self.dropout(tokens)
+        return tokens
 
     def encode(self, tokens: Tensor, grid: Grid, *, num_read: int | None = None) -> Tensor:
         """Run the encoder on z_0 (B, T, D) and normalise: LN(z_L), (B, T, D).
@@ -132,22 +145,22 @@ class ViT(Model):
 
     def run_block(self, tokens: Tensor, grid: Grid, *, layer: int, num_read: int | None = None) -> Tensor:
         """Run one block on z_(l-1), positions of this layer included: z_l of eqs. 2 and 3."""
-        tokens, keys = self.block_input(tokens, grid, layer=layer)
+        tokens, places = self.block_input(tokens, grid, layer=layer)
         if self.is_recomputing():
-            recomputed: Tensor = checkpoint(self.blocks[layer], tokens, keys, num_read, use_reentrant=False)
+            recomputed: Tensor = checkpoint(self.blocks[layer], tokens, places, num_read, use_reentrant=False)
             return recomputed
-        return self.blocks[layer](tokens, keys, num_read)
+        return self.blocks[layer](tokens, places, num_read)
 
-    def block_input(self, tokens: Tensor, grid: Grid, *, layer: int) -> tuple[Tensor, Tensor | None]:
-        """Return the input of block `layer`: tokens with this layer's positions, and its relative keys."""
+    def block_input(self, tokens: Tensor, grid: Grid, *, layer: int) -> tuple[Tensor, Places]:
+        """Return the input of block `layer`: tokens with this layer's positions, and what its attention knows."""
         if self.config.positions == "relative":
             table = self.positions[layer if self.config.position_placement == "every_layer" else 0]
             return tokens, table(tokens.shape[1])
         if self.config.positions == "peg" and layer - 1 in self.config.peg_layers:
-            return self.positions[self.config.peg_layers.index(layer - 1)](tokens, grid), None
-        if self.config.position_placement != "stem":
+            tokens = self.positions[self.config.peg_layers.index(layer - 1)](tokens, grid)
+        elif self.config.position_placement != "stem":
             tokens = self.add_positions(tokens, grid, layer=layer)
-        return tokens, None
+        return tokens, None if self.rotary is None else self.rotary(grid, num_images=len(tokens))
 
     def add_positions(self, tokens: Tensor, grid: Grid, *, layer: int) -> Tensor:
         """Add the absolute positions of `layer`; registers and tokens without a slot get none."""
@@ -173,8 +186,11 @@ class ViT(Model):
         return self.norm(pooled) if self.config.norm_after_pooling else pooled
 
     def represent(self, pooled: Tensor) -> Tensor:
-        """Apply the hidden layer of the pre-training head, if there is one: (B, D) to (B, R)."""
-        return pooled if self.representation is None else torch.tanh(self.representation(pooled))
+        """Apply the layer between pooling and head, if there is one: (B, D) to (B, R)."""
+        if self.representation is None:
+            return pooled
+        hidden: Tensor = self.representation(pooled)
+        return hidden if self.config.representation_layer == "projection" else torch.tanh(hidden)
 
     def classify(self, tokens: Tensor) -> Tensor:
         """Map encoded tokens (B, T, D) to logits (B, K); with a distillation token, the mean of both heads'."""

@@ -189,6 +189,10 @@ def require_order_free(config: ViTConfig) -> None:
             "a masked autoencoder needs a ViT without convolutions, which would see hidden patches; "
             "hybrids can learn masked-patches"
         )
+    if config.rotary != "none":
+        raise ConfigError(
+            "a masked autoencoder drops patches, whose rotary positions would move; use rotary='none'"
+        )
     if config.positions in ("relative", "peg") or config.position_placement != "stem":
         raise ConfigError(
             f"a masked autoencoder adds absolute positions once, got positions={config.positions} in "

@@ -104,7 +104,8 @@ def has_free_length(recipe: Recipe) -> bool:
     """Whether nobody asked for so many steps, epochs or evaluations."""
     training = recipe.training
     is_free = bool(recipe.fewest_steps) and "total_steps" not in recipe.asked_for
-    return is_free and training.evaluate_every is None and recipe.epochs is not None
+    is_whole = training.lora_rank is None and training.trains == "all" and not training.frozen_blocks
+    return is_free and is_whole and training.evaluate_every is None and recipe.epochs is not None
 
 
 def are_few(data: RunData, recipe: Recipe) -> bool:
@@ -141,7 +142,7 @@ def cross_validated_run(
                 write_records(
                     start, data, recipe, execution=execution, output=output, is_cross_validating=True
                 )
-                save_model(start.model.cpu(), start, data, recipe, to=folder.closed_form)
+                save_model(start.model.cpu(), start, data, recipe, folder=folder, to=folder.closed_form)
 
         on_first_process(begin, processes)
         folds = on_first_process(lambda: folds_of(data, recipe, workers=execution.workers), processes)
@@ -169,7 +170,7 @@ def cross_validated_run(
                 sink.write({"step": step, **{f"val_{name}": value for name, value in values.items()}})
             sink.close()
             save_model(
-                choice.model, start, data, recipe, to=folder.model, calibration=choice.calibration,
+                choice.model, start, data, recipe, folder=folder, calibration=choice.calibration,
                 accuracy=scores["accuracy"],
             )  # fmt: skip
 

@@ -62,7 +62,7 @@ def fast_run(
             sink = MetricsFile(folder, done_steps=0)
             sink.write({"step": 0, **{f"val_{name}": value for name, value in scores.items()}})
             sink.close()
-            save_model(start.model.cpu(), start, data, recipe, to=folder.model, calibration=calibration)
+            save_model(start.model.cpu(), start, data, recipe, folder=folder, calibration=calibration)
 
         on_first_process(write, processes)
         save_statistics(

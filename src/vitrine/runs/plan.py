@@ -38,6 +38,8 @@ class RunPlan:
     has_new_head: bool
     trains_head_only: bool
     frozen_blocks: int
+    num_trained: int
+    """Parameters that are trained."""
     image_size: tuple[int, int]
     teacher: str | None
     teacher_size: tuple[int, int] | None
@@ -88,6 +90,7 @@ def plan_of(
         has_new_head=output.verb == "finetune",
         trains_head_only=training.trains == "head",
         frozen_blocks=training.frozen_blocks,
+        num_trained=num_trained(start.model),
         image_size=config.image_size,
         teacher=None if teacher is None else teacher.name,
         teacher_size=None if teacher is None else teacher.preprocess.size,
@@ -99,7 +102,12 @@ def plan_of(
         precision=precision,
         num_processes=processes.world_size,
         step_bytes=step_memory(
-            recipe, config, micro_batch=micro_batch, processes=processes, shard=execution.shard
+            recipe,
+            config,
+            micro_batch=micro_batch,
+            processes=processes,
+            shard=execution.shard,
+            trained=num_trained(start.model),
         ),
         device_bytes=memory_of(device) if device.type == "cuda" else None,
         micro_batch=micro_batch,
@@ -111,7 +119,7 @@ def plan_of(
 
 
 def choose_micro_batch(
-    recipe: Recipe, config: ModelConfig, *, processes: Processes, shard: bool
+    recipe: Recipe, config: ModelConfig, *, processes: Processes, shard: bool, trained: int | None = None
 ) -> int | None:
     """Return the recipe's micro-batch, else one that is predicted to fit if that cannot be tried; None is all.
 
@@ -129,19 +137,30 @@ def choose_micro_batch(
         available, _ = torch.cuda.mem_get_info(device)
     else:
         return None
-    size = fitting_micro_batch(recipe, config, processes=processes, shard=shard, available=available)
+    size = fitting_micro_batch(
+        recipe, config, processes=processes, shard=shard, available=available, trained=trained
+    )
     return None if size == images_per_process(recipe.training, processes) else size
 
 
 def fitting_micro_batch(
-    recipe: Recipe, config: ModelConfig, *, processes: Processes, shard: bool, available: float
+    recipe: Recipe,
+    config: ModelConfig,
+    *,
+    processes: Processes,
+    shard: bool,
+    available: float,
+    trained: int | None = None,
 ) -> int:
     """Halve a process's share of the batch until its memory is predicted to fit into `available` bytes."""
     size = images_per_process(recipe.training, processes)
-    while (
-        size > 1
-        and step_memory(recipe, config, micro_batch=size, processes=processes, shard=shard) > available
-    ):
+
+    def needed() -> float:
+        return step_memory(
+            recipe, config, micro_batch=size, processes=processes, shard=shard, trained=trained
+        )
+
+    while size > 1 and needed() > available:
         size //= 2
     return size
 
@@ -152,18 +171,30 @@ def images_per_process(training: TrainingConfig, processes: Processes) -> int:
 
 
 def step_memory(
-    recipe: Recipe, config: ModelConfig, *, micro_batch: int, processes: Processes, shard: bool
+    recipe: Recipe,
+    config: ModelConfig,
+    *,
+    micro_batch: int,
+    processes: Processes,
+    shard: bool,
+    trained: int | None = None,
 ) -> float:
-    """Predict the bytes of a step on one device."""
+    """Predict the bytes of a step on one device; `trained` is the number of trained parameters, all by default."""
     is_low = is_bf16(recipe.training.precision, device=processes.device.type)
     demand = Demand(
-        cost=cost_of(config), states=num_states(recipe.training), bytes_kept=2 if is_low else FP32_BYTES
-    )
+        cost=cost_of(config), states=num_states(recipe.training), bytes_kept=2 if is_low else FP32_BYTES,
+        trained=trained,
+    )  # fmt: skip
     return demand.memory(
         micro_batch=math.ceil(micro_batch * recipe.objective.images_per_image(config)),
         shards=processes.world_size if shard else 1,
         checkpointing=config.activation_checkpointing,
     ).total
+
+
+def num_trained(model: nn.Module) -> int:
+    """Count the parameters that are trained."""
+    return sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
 
 
 def num_states(training: TrainingConfig) -> int:
@@ -176,7 +207,7 @@ def require_disk_space(
 ) -> None:
     """Refuse a run whose files would not fit on the disk, before hours are spent on it."""
     weights = sum(parameter.numel() for parameter in module.parameters())
-    trained = sum(parameter.numel() for parameter in module.parameters() if parameter.requires_grad)
+    trained = num_trained(module)
     averages = weights if training.average_decay is not None else 0
     checkpoint = FP32_BYTES * (weights + averages + num_states(training) * trained)
     # The last one, the one before it, the best if there are evaluations, and the one that is being written.

@@ -116,6 +116,7 @@ class TrainingResult(Result):
     folder: Path
     model: Path
     """The folder that `vitrine.load` reads."""
+    adapter: Path | None = None
     steps: int
     accuracy: float | None
     """On the validation split, of the weights in `model`."""

@@ -12,6 +12,8 @@ import torch
 from torch import Tensor
 
 from vitrine.checkpoints import save
+from vitrine.checkpoints.adapters import write_adapter
+from vitrine.checkpoints.record import Record
 from vitrine.data.sources.source import Source
 from vitrine.errors import VitrineError
 from vitrine.evaluation.calibration import CalibrationFit, calibrated
@@ -21,9 +23,10 @@ from vitrine.evaluation.features import extract_features
 from vitrine.evaluation.metrics import wilson_interval
 from vitrine.evaluation.outputs import Outputs, run_model
 from vitrine.evaluation.temperature import divide_head
-from vitrine.models import Model, ModelConfig
+from vitrine.models import Model, ModelConfig, build
+from vitrine.models.lora import adapters_of, add_adapters, merge_adapters
 from vitrine.recipes.recipe import Recipe, as_values
-from vitrine.runs.mixing import Place, best_place, saved_weights, with_weights
+from vitrine.runs.mixing import Place, best_place, saved_weights
 from vitrine.runs.records import Contender, Execution, StartingModel, TrainingResult
 from vitrine.runs.run_data import RunData
 from vitrine.runs.run_report import RunReport, write_report
@@ -71,7 +74,7 @@ def finish_model(
         save_statistics, start=start, data=data, folder=folder, workers=execution.workers, processes=processes
     )
     if validation is None or not recipe.objective.classifies:
-        on_first_process(lambda: save_model(model, start, data, recipe, to=folder.model), processes)
+        on_first_process(lambda: save_model(model, start, data, recipe, folder=folder), processes)
         if recipe.solves_head:
             keep(model)
         return Finished(accuracy=outcome.best)
@@ -93,7 +96,7 @@ def finish_model(
     divide_head(model, calibration.temperature)
     on_first_process(
         lambda: save_model(
-            model, start, data, recipe, to=folder.model, calibration=calibration, accuracy=accuracy
+            model, start, data, recipe, folder=folder, calibration=calibration, accuracy=accuracy
         ),
         processes,
     )
@@ -137,21 +140,25 @@ def save_model(
     data: RunData,
     recipe: Recipe,
     *,
-    to: Path,
+    folder: RunFolder,
+    to: Path | None = None,
     calibration: CalibrationFit | None = None,
     accuracy: float | None = None,
 ) -> None:
-    """Save a model with its record."""
-    save(
-        model,
-        to,
-        preprocess=start.preprocess,
-        classes=list(data.train.classes) if model.config.num_classes else None,
-        recipe=as_values(recipe),
-        calibration=None if calibration is None else calibration.to_json(),
-        measured=measured_on(data, accuracy),
-        overwrite=True,
-    )
+    """Save a model with its record; adapters also alone, and then merged."""
+    described: dict[str, Any] = {
+        "preprocess": start.preprocess,
+        "classes": tuple(data.train.classes) if model.config.num_classes else None,
+        "recipe": as_values(recipe),
+        "calibration": None if calibration is None else calibration.to_json(),
+        "measured": measured_on(data, accuracy),
+    }
+    if adapters_of(model):
+        assert recipe.model is not None  # fine-tuning names its model
+        record = Record(config=model.config, **described)
+        write_adapter(model, folder.adapter, base=recipe.model, record=record)
+        merge_adapters(model)
+    save(model, to or folder.model, **described, overwrite=True)
 
 
 def save_statistics(
@@ -191,7 +198,11 @@ def trained_model(config: ModelConfig, recipe: Recipe, folder: RunFolder) -> Mod
     """Build the model with the best weights of a run; the trained module may be sharded over many devices."""
     state = newest_state(folder.best_checkpoint) or newest_state(folder.last_checkpoint)
     assert state is not None
-    return with_weights(config, without_prefix(weights_of(state), recipe.objective.weights_prefix))
+    model = build(config)
+    if recipe.training.lora_rank is not None:
+        add_adapters(model, rank=recipe.training.lora_rank, alpha=recipe.training.lora_alpha)
+    model.load_state_dict(without_prefix(weights_of(state), recipe.objective.weights_prefix))
+    return model.eval()
 
 
 def without_prefix(weights: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
@@ -257,6 +268,7 @@ def result_of(
     return TrainingResult(
         folder=folder.path,
         model=folder.model,
+        adapter=folder.adapter if recipe.training.lora_rank is not None else None,
         steps=outcome.steps,
         accuracy=accuracy,
         best_step=outcome.best_step,

@@ -19,9 +19,9 @@ from vitrine.evaluation.scoring import ClassMeasure, Mistake, SplitScore, score_
 from vitrine.inspection.pictures import as_shown
 from vitrine.inspection.rollout import rollout
 from vitrine.models import ViT
-from vitrine.models.config import shown
 from vitrine.models.cost import cost_of, training_exaflops
 from vitrine.models.dense.config import DenseConfig
+from vitrine.models.sizes import shown
 from vitrine.reports.figure_style import overlay
 from vitrine.reports.pages import data_url, write_page
 from vitrine.reports.run_account import RunAccount, read_account

@@ -19,6 +19,8 @@ from vitrine.models import Model
 from vitrine.runs.records import ClosedFormScore, Contender, StartingModel
 from vitrine.runtime.processes import Processes, on_first_process
 
+# Images x features x classes from which on a head is solved on a GPU.
+LARGE = 5e7
 CLOSED_FORM, HEAD_ONLY = "closed form", "head only"
 
 
@@ -93,7 +95,9 @@ def solve(
     seed: int = 0,
 ) -> tuple[ClosedForm, ...]:
     """Fit the closed form and the trained head on the device, the better one first; the results are on the CPU."""
-    device = processes.device if processes.device.type == "cuda" else torch.device("cpu")
+    # A small fit on a GPU takes longer to launch than to compute.
+    is_large = features.numel() * num_classes > LARGE and processes.device.type == "cuda"
+    device = processes.device if is_large else torch.device("cpu")
     heads = fit_heads(
         features.to(device), targets.to(device), num_classes=num_classes, is_balanced=is_balanced, seed=seed
     )

@@ -14,8 +14,9 @@ from vitrine.data.preparing.preprocess import Preprocess
 from vitrine.errors import CheckpointError, ConfigError, TryOption
 from vitrine.evaluation.features import weights_hash
 from vitrine.models import Model, ModelConfig, ViTConfig, build, configure, create_model
-from vitrine.models.config import Config, as_size, shown
+from vitrine.models.config import Config
 from vitrine.models.dense.config import DenseConfig
+from vitrine.models.sizes import as_size, shown
 from vitrine.objectives.teacher import Teacher, TeacherRequest
 from vitrine.recipes.recipe import Recipe
 from vitrine.runs.records import ClosedFormScore, StartingModel

@@ -9,9 +9,10 @@ from torch import nn
 
 from vitrine.errors import TryOption
 from vitrine.models.kernels import require_precision
+from vitrine.models.lora import add_adapters
 from vitrine.recipes.recipe import Recipe, as_values
 from vitrine.runs.expected_time import expected_seconds
-from vitrine.runs.plan import choose_micro_batch, plan_of, require_disk_space
+from vitrine.runs.plan import choose_micro_batch, num_trained, plan_of, require_disk_space
 from vitrine.runs.records import Execution, RunOutput, StartingModel, TrainingResult
 from vitrine.runs.run_data import RunData
 from vitrine.runs.run_end import finish_model, measure_trust, report_run, result_of, save_model
@@ -26,6 +27,7 @@ from vitrine.runtime.progress import notice, present
 from vitrine.runtime.run_folder import RunFolder
 from vitrine.training.loop import train
 from vitrine.training.metrics_log import MetricsFile, Sink, TensorBoard, WeightsAndBiases
+from vitrine.training.optimizer import freeze
 from vitrine.training.saving import numbers_of
 from vitrine.training.task import Evaluate, Outcome, Task
 
@@ -110,7 +112,11 @@ def wrapped(
     is_new: bool,
 ) -> nn.Module:
     """Wrap the model for the recipe's objective, with weights drawn from its seed; check the disk for a new run."""
-    with seeded(recipe.training.seed + OBJECTIVE_STREAM):
+    training = recipe.training
+    with seeded(training.seed + OBJECTIVE_STREAM):
+        if training.lora_rank is not None:
+            add_adapters(start.model, rank=training.lora_rank, alpha=training.lora_alpha)
+            freeze(start.model, training)  # what is predicted to fit reads it
         module = recipe.objective.wrap(start.model, start.teacher)
     if is_new:
         has_best = data.validation is not None
@@ -186,7 +192,10 @@ def train_and_log(
 def with_micro_batch(recipe: Recipe, start: StartingModel, *, processes: Processes, shard: bool) -> Recipe:
     """Choose the micro-batch on the first process, for all of them."""
     size = on_first_process(
-        lambda: choose_micro_batch(recipe, start.model.config, processes=processes, shard=shard), processes
+        lambda: choose_micro_batch(
+            recipe, start.model.config, processes=processes, shard=shard, trained=num_trained(start.model)
+        ),
+        processes,
     )
     return dataclasses.replace(recipe, training=dataclasses.replace(recipe.training, micro_batch=size))
 
@@ -219,8 +228,8 @@ def begin_records(
         check_data(data, output.folder, allow_changed=allow_changed_data)
         return
     write_records(start, data, recipe, execution=execution, output=output)
-    if start.closed_form is not None and recipe.mixes_start:
-        save_model(start.model.cpu(), start, data, recipe, to=output.folder.closed_form)
+    if start.closed_form is not None and recipe.mixes_start and recipe.training.lora_rank is None:
+        save_model(start.model.cpu(), start, data, recipe, folder=output.folder, to=output.folder.closed_form)
 
 
 def open_sinks(recipe: Recipe, output: RunOutput, *, done: int) -> list[Sink]:

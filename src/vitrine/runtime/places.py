@@ -197,6 +197,57 @@ def read_remote(address: str, *, start: int | None = None, end: int | None = Non
         raise DataError(f"there is no file at {printable(address)}") from error
 
 
+def walk_remote(address: str) -> Iterator[tuple[str, int]]:
+    """Yield path below the address and bytes of every file there; a folder at a time."""
+    system, root = remote_system(address)
+    root = root.rstrip("/")
+
+    def failed(error: OSError) -> None:
+        if isinstance(error, FileNotFoundError):  # nothing is there, and nothing is listed
+            return
+        raise DataError(f"cannot list {printable(address)}: {error}") from error
+
+    system.invalidate_cache()
+    for folder, _, files in system.walk(root, detail=True, on_error=failed):
+        below = folder.rstrip("/").removeprefix(root).lstrip("/")
+        for name, facts in files.items():
+            if name:  # object stores have an empty file for a folder that someone created
+                yield f"{below}/{name}" if below else name, int(facts.get("size") or 0)
+
+
+def names_at(address: str) -> list[str]:
+    """Return the names of files and folders directly at an address; none where it does not exist."""
+    system, path = remote_system(address)
+
+    def listed() -> list[str]:
+        system.invalidate_cache()
+        return [str(name).rstrip("/").rpartition("/")[2] for name in system.ls(path, detail=False)]
+
+    try:
+        return retried(listed, address)
+    except FileNotFoundError:
+        return []
+
+
+def matches_at(pattern: str) -> list[str]:
+    """Return the addresses of the files that match a pattern such as s3://bucket/*.jpg, sorted."""
+    system, path = remote_system(pattern)
+    return retried(lambda: sorted(system.unstrip_protocol(one) for one in system.glob(path)), pattern)
+
+
+def remote_stamp(address: str) -> tuple[int, str]:
+    """Return the bytes of a file at an address, and a text that changes with its content where the store has one."""
+    system, path = remote_system(address)
+    try:
+        facts = retried(lambda: dict(system.info(path)), address)
+    except FileNotFoundError as error:
+        raise DataError(f"there is no file at {printable(address)}") from error
+    version = next(
+        (facts[key] for key in ("ETag", "etag", "md5Hash", "mtime", "LastModified") if key in facts), ""
+    )
+    return int(facts["size"]), f"{facts['size']} {version}"
+
+
 def retried(work: Callable[[], Answer], address: str) -> Answer:
     """Try something over a network a few times; a missing file is final."""
     for attempt in range(_ATTEMPTS):

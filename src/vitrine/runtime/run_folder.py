@@ -109,6 +109,11 @@ class RunFolder:
         return self.path / "closed_form"
 
     @property
+    def adapter(self) -> Path:
+        """The trained adapters alone, in PEFT's format; of a run that trains them."""
+        return self.path / "adapter"
+
+    @property
     def checkpoints(self) -> Path:
         """Weights and optimizer state, by name."""
         return self.path / CHECKPOINTS

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 import torch
 
 from vitrine.models import build
-from vitrine.models.config import BiTConfig, ModelConfig, ViTConfig
+from vitrine.models.bit_config import BiTConfig
+from vitrine.models.config import ModelConfig, ViTConfig
 from vitrine.models.cost import TRAINING_FLOPS_PER_MAC, cost_of
 from vitrine.models.stem_configs import ResNetStemConfig
 from vitrine.studies.record import Run

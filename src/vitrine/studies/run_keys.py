@@ -9,7 +9,8 @@ import dataclasses
 from collections.abc import Iterable
 from typing import Any
 
-from vitrine.models.config import BiTConfig, ModelConfig, ViTConfig
+from vitrine.models.bit_config import BiTConfig
+from vitrine.models.config import ModelConfig, ViTConfig
 from vitrine.models.stem_configs import ResNetStemConfig
 from vitrine.objectives import Objective
 from vitrine.recipes import Recipe

@@ -10,7 +10,8 @@ from typing import Any
 
 from vitrine.data.augmenting.augment import Augment
 from vitrine.errors import ConfigError
-from vitrine.models.config import BiTConfig, ViTConfig
+from vitrine.models.bit_config import BiTConfig
+from vitrine.models.config import ViTConfig
 from vitrine.models.stem_configs import ResNetStemConfig
 from vitrine.models.variants import configure
 from vitrine.recipes import Recipe

@@ -10,7 +10,7 @@ from vitrine.spelling import nearest
 OptimizerName = Literal["adamw", "sgd", "muon", "lamb"]
 Decay = Literal["cosine", "linear", "steps", "constant"]
 Precision = Literal["auto", "bf16", "fp32", "fp8"]
-Trains = Literal["all", "head"]
+Trains = Literal["all", "head", "biases"]
 # By default, steps between two checkpoints of a long run, and the number of checkpoints of a short one.
 LONG_WAY, LEAST_CHECKPOINTS = 1000, 4
 # Compiling takes about a minute; it pays off in runs of this length.
@@ -44,9 +44,14 @@ class TrainingConfig:
     layer_decay: float = 1.0
     """Factor on the learning rate from each block to the one before it."""
     trains: Trains = "all"
-    """`head` freezes everything else: a linear probe."""
+    """`head` freezes everything else: a linear probe. `biases` trains biases and the head (BitFit)."""
     frozen_blocks: int = 0
-    """Number of blocks that are frozen, from the first on, with the embedding; in a ResNet the stem and stages."""
+    """Number of blocks that are frozen, from the first on, with the embedding; in a ResNet the stem and stages.
+    -2 freezes all but the last two."""
+    lora_rank: int | None = None
+    """Train adapters of this rank and the head, and freeze everything else."""
+    lora_alpha: float | None = None
+    """The adapters' product is multiplied by this over the rank; None is the rank: a factor of one."""
     matrix_lr_factor: float = 4.0
     """For `muon`: learning rate of matrices relative to that of the rest."""
     average_decay: float | None = None
@@ -103,7 +108,13 @@ class TrainingConfig:
             ("warmup_steps", self.warmup_steps >= 0, "at least 0"),
             ("weight_decay", 0 <= self.weight_decay < math.inf, "at least 0 and finite"),
             ("betas", all(0 <= beta < 1 for beta in self.betas), "two numbers from 0 to 1, without 1"),
-            ("frozen_blocks", self.frozen_blocks >= 0, "at least 0"),
+            ("lora_rank", self.lora_rank is None or self.lora_rank >= 1, "at least 1, or null"),
+            ("lora_alpha", self.lora_alpha is None or self.lora_alpha > 0, "above 0, or null"),
+            (
+                "lora_rank",
+                self.lora_rank is None or (self.trains == "all" and not self.frozen_blocks),
+                "null where only the head, biases or some blocks are trained",
+            ),
             ("layer_decay", 0 < self.layer_decay <= 1, "above 0 and at most 1"),
             ("momentum", 0 <= self.momentum < 1, "at least 0 and below 1"),
             ("clip_norm", self.clip_norm is None or self.clip_norm > 0, "above 0, or null for none"),

@@ -9,6 +9,7 @@ from torch import nn
 
 from vitrine.errors import ConfigError
 from vitrine.models.fixed import fixed_parameters
+from vitrine.models.lora import is_adapter
 from vitrine.training.config import Decay, TrainingConfig
 from vitrine.training.lamb import Lamb
 from vitrine.training.muon import Muon
@@ -42,16 +43,27 @@ def freeze(model: nn.Module, config: TrainingConfig) -> None:
     """Freeze parameters that are not trained; call it before DDP, which waits for all other gradients."""
     layers = Layers.of(model)
     depth = layers.depth
-    if config.frozen_blocks > depth:
+    if abs(config.frozen_blocks) > depth:
         raise ConfigError(
             f"must be at most {depth}, the number of blocks of the model, got {config.frozen_blocks}",
             option="freeze",
         )
+    frozen = config.frozen_blocks if config.frozen_blocks >= 0 else depth + config.frozen_blocks
     fixed = fixed_parameters(model)
     for name, parameter in model.named_parameters():
-        is_trained = is_head(name) if config.trains == "head" else not is_teacher(name)
-        is_frozen = config.frozen_blocks > 0 and layers.number(name) <= config.frozen_blocks
-        parameter.requires_grad_(is_trained and not is_frozen and name not in fixed)
+        is_frozen = config.frozen_blocks != 0 and layers.number(name) <= frozen
+        parameter.requires_grad_(is_trained(name, config) and not is_frozen and name not in fixed)
+
+
+def is_trained(name: str, config: TrainingConfig) -> bool:
+    """Whether a parameter is of the kind that is trained: all, adapters, biases; and the head always."""
+    if is_head(name):
+        return True
+    if config.lora_rank is not None:
+        return is_adapter(name)
+    if config.trains == "biases":
+        return name.endswith(".bias")
+    return config.trains == "all" and not is_teacher(name)
 
 
 def parameter_groups(model: nn.Module, config: TrainingConfig) -> list[dict[str, Any]]:

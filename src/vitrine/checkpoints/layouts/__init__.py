@@ -12,11 +12,15 @@ from dataclasses import dataclass
 
 from vitrine.checkpoints.layouts import (
     bit_npz,
+    clip,
     deit3,
+    dinov3,
+    eva,
     huggingface,
     native,
     official,
     pyramids,
+    siglip,
     t2t,
     timm,
     timm_bit,
@@ -42,7 +46,8 @@ from vitrine.models.stem_configs import TokensToTokenConfig
 from vitrine.spelling import nearest
 
 Target = str
-"""Name of a layout to write: npz, official, hf, timm, torchvision, dinov2, deit3, vitrine, or a registered one."""
+"""Name of a layout to write: npz, official, hf, timm, torchvision, dinov2, dinov3, openclip, deit3, vitrine, or any
+registered one."""
 Recogniser = Callable[[Index], Layout | None]
 Writer = Callable[[ModelConfig, Generation], Layout]
 
@@ -145,11 +150,25 @@ def _official(config: ModelConfig, generation: Generation) -> Layout:
 
 
 def _timm(config: ModelConfig, generation: Generation) -> Layout:
+    if isinstance(config, ViTConfig) and config.rotary != "none":
+        return eva.for_model(config)
     if isinstance(config, PyramidConfig):
         return pyramids.timm_layout(config)
     if isinstance(config, TNTConfig):
         return TNTLayout(origin="timm")
     return TimmBiTLayout() if isinstance(config, BiTConfig) else TimmLayout()
+
+
+def _hugging_face(config: ModelConfig, generation: Generation) -> Layout:
+    """Use the names of the class of transformers that can hold the model."""
+    if isinstance(config, ViTConfig):
+        if config.rotary == "dinov3":
+            return dinov3.hugging_face()
+        if config.embedding_norm:
+            return clip.hugging_face()
+        if config.pooling == "attention":
+            return siglip.hugging_face()
+    return huggingface.for_model(config)
 
 
 def _vitrine(config: ModelConfig, generation: Generation) -> Layout:
@@ -162,12 +181,14 @@ register_layout("vitrine", recognise=native.recognise, for_model=_vitrine)
 register_layout("npz", recognise=official.recognise, for_model=_official)
 register_layout("official", for_model=_official)
 register_layout("BiT npz", recognise=bit_npz.recognise)
-register_layout(
-    "hf", recognise=huggingface.recognise, for_model=lambda config, generation: huggingface.for_model(config)
-)
+register_layout("hf", recognise=huggingface.recognise, for_model=_hugging_face)
+register_layout("dinov3", recognise=dinov3.recognise, for_model=lambda config, generation: dinov3.official())
+register_layout("openclip", recognise=clip.recognise, for_model=lambda config, generation: clip.openclip())
+register_layout("SigLIP", recognise=siglip.recognise)
 register_layout(
     "torchvision", recognise=torchvision.recognise, for_model=lambda config, generation: TorchvisionLayout()
 )
+register_layout("EVA", recognise=eva.recognise)
 register_layout("deit3", recognise=deit3.recognise, for_model=lambda config, generation: DeiT3Layout())
 register_layout("timm", recognise=timm.recognise, for_model=_timm)
 register_layout("timm BiT", recognise=timm_bit.recognise)

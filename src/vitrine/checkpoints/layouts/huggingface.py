@@ -65,6 +65,9 @@ class HuggingFaceLayout:
                 "norm_2": "norm2",
                 "expand": "mlp.fc1",
                 "contract": "mlp.fc2",
+                "gates": "mlp.gate_proj" if new else "mlp.weights_in",
+                "values": "mlp.up_proj" if new else "mlp.weights_in",
+                "gated_contract": "mlp.down_proj" if new else "mlp.weights_out",
             }
         return attention | {
             "norm_1": "layernorm_before",
@@ -90,6 +93,8 @@ class HuggingFaceLayout:
         options, notes = self.read_head(index, hints, width=width)
         registers = index.get(f"{embeddings}register_tokens")
         is_distilled = f"{embeddings}distillation_token" in index
+        is_gated = f"{block}{parts.get('gated_contract', '')}.weight" in index
+        last = parts["gated_contract" if is_gated else "contract"]
         described = vit_config(
             index,
             hints,
@@ -98,7 +103,8 @@ class HuggingFaceLayout:
             depth=count(index, self.block(0).replace(".0.", r".(\d+).")),
             num_slots=1 + int(is_distilled),
             num_heads=hints.num_heads or said.get("num_attention_heads"),
-            mlp_width=shape_of(index, f"{block}{parts['expand']}.weight", hints=hints, axes=2)[0],
+            mlp="swiglu" if is_gated else "dense",
+            mlp_width=shape_of(index, f"{block}{last}.weight", hints=hints, axes=2)[1],
             num_registers=registers.shape[1] if registers else 0,
             has_distillation_token=is_distilled,
             layer_scale=1.0 if self.family == "dinov2" else None,
@@ -161,14 +167,21 @@ class HuggingFaceLayout:
             for kind in ("weight", "bias") if config.qkv_bias else ("weight",):
                 fused = f"{ours}.attention.to_qkv.{kind}"
                 declared.append(rule(f"{theirs}{parts[which]}.{kind}", fused, part(i, of=3)))
+        is_gated = config.mlp == "swiglu"
         for name, our_name in (
             ("out", "attention.to_out"),
             ("norm_1", "norm_1"),
             ("norm_2", "norm_2"),
-            ("expand", "mlp.expand"),
-            ("contract", "mlp.contract"),
+            ("gated_contract" if is_gated else "contract", "mlp.contract"),
         ):
             declared += layer(f"{theirs}{parts[name]}", f"{ours}.{our_name}")
+        if not is_gated or parts["gates"] == parts["values"]:
+            declared += layer(f"{theirs}{parts['gates' if is_gated else 'expand']}", f"{ours}.mlp.expand")
+        else:
+            for i, name in enumerate(("gates", "values")):
+                for kind in ("weight", "bias"):
+                    fused = f"{ours}.mlp.expand.{kind}"
+                    declared.append(rule(f"{theirs}{parts[name]}.{kind}", fused, part(i, of=2)))
         if config.layer_scale is not None:
             declared += [rule(f"{theirs}layer_scale{k}.lambda1", f"{ours}.scale_{k}.gain") for k in (1, 2)]
         return declared
@@ -184,6 +197,7 @@ class HuggingFaceLayout:
             distillation=self.family == "deit",
             layer_scale=is_dino,
             registers=is_dino,
+            swiglu=is_dino,
             no_qkv_bias=True,
         )
         if reason is not None:
@@ -194,6 +208,8 @@ class HuggingFaceLayout:
                 "Hugging Face's classifier ignores the representation layer; "
                 "the layouts npz, torchvision and vitrine keep it"
             )
+        if config.mlp == "swiglu" and swiglu_width(config) != config.mlp_width:
+            return "Hugging Face's SwiGLU has other widths; the layout vitrine holds every model"
         if is_dino and config.num_classes:
             return (
                 "Hugging Face's DINOv2 classifier reads twice the width; "
@@ -205,7 +221,7 @@ class HuggingFaceLayout:
         """Recognise the tensors that transformers saves beside the model."""
         if ".pooler." in f".{name}":
             return "the pooler, which the classifier ignores"
-        if name.endswith("mask_token"):
+        if name.endswith("mask_token") or name.startswith("decoder."):
             return "only used by masked pre-training"
         if name.startswith("classifier.") and self.family == "dinov2":
             return "it reads class token and mean patch together"
@@ -224,6 +240,12 @@ class HuggingFaceLayout:
             mean=IMAGENET_MEAN,
             std=IMAGENET_STD,
         )
+
+
+def swiglu_width(config: ViTConfig) -> int:
+    """Return the hidden width that transformers computes for the nearest whole ratio."""
+    ratio = round(1.5 * config.mlp_width / config.width)
+    return (int(int(config.width * ratio) * 2 / 3) + 7) // 8 * 8
 
 
 def recognise(index: Index) -> HuggingFaceLayout | None:

@@ -16,6 +16,7 @@ from vitrine.models.families import family_of
 from vitrine.models.stem_configs import HMlpStemConfig, ResNetStemConfig
 
 IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+CLIP_MEAN, CLIP_STD = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)
 HEAD_WIDTH = 64
 # Published models whose heads are not 64 wide, by width: so400m, H, g, G.
 HEADS_BY_WIDTH = {1152: 16, 1280: 16, 1408: 16, 1664: 16}
@@ -198,6 +199,8 @@ def refuse_odd_vit(
     where: str,
     instead: str,
     poolings: Iterable[str] = ("class_token",),
+    positions: tuple[str, ...] = (),
+    rotary: tuple[str, ...] = ("none",),
     **allowed: bool,
 ) -> str | None:
     """Return the parts of a ViT that a layout cannot hold: all that a classic ViT lacks, except `allowed`."""
@@ -205,7 +208,7 @@ def refuse_odd_vit(
         return f"{where} cannot hold BiT ResNets; the layouts npz and timm can"
     if not isinstance(config, ViTConfig):
         return f"{where} cannot hold a {family_of(config).kind}; the layouts official and timm can"
-    kinds = ("learned_1d", "sincos_2d") if allowed.get("fixed_positions") else ("learned_1d",)
+    kinds = positions or (("learned_1d", "sincos_2d") if allowed.get("fixed_positions") else ("learned_1d",))
     one_table = config.positions in kinds and config.position_placement == "stem"
     is_gelu = config.activation == "gelu"
     wants = {
@@ -224,8 +227,21 @@ def refuse_odd_vit(
         f"the activation {config.activation}": config.activation != "gelu" and not allowed.get("activations"),
         "RMSNorm": config.norm != "layer_norm" and not allowed.get("rms_norm"),
         "a representation layer before the head": config.representation_width is not None
+        and config.representation_layer == "tanh"
         and not allowed.get("representation"),
         f"{config.positions} positions at {config.position_placement}": not one_table,
+        f"rotary positions of {config.rotary}": config.rotary != "none" and config.rotary not in rotary,
+        "no rotary positions": config.rotary == "none" and config.rotary not in rotary,
+        "SwiGLU": config.mlp == "swiglu" and not allowed.get("swiglu"),
+        "a norm inside the MLP": config.mlp_norm and not allowed.get("mlp_norm"),
+        "keys without a bias beside queries and values with one": config.qkv_bias
+        and not config.key_bias
+        and not allowed.get("no_key_bias"),
+        "patches without a bias": not config.patch_bias and not allowed.get("no_patch_bias"),
+        "a norm of the embedding": config.embedding_norm and not allowed.get("embedding_norm"),
+        "a projection to a space shared with text": config.representation_width is not None
+        and config.representation_layer == "projection"
+        and not allowed.get("projection"),
         "registers": config.num_registers > 0 and not allowed.get("registers"),
         "a distillation token": config.has_distillation_token and not allowed.get("distillation"),
         "LayerScale": config.layer_scale is not None and not allowed.get("layer_scale"),

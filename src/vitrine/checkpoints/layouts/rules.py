@@ -27,6 +27,8 @@ class Rule:
     view: View
     is_stacked: bool = False
     """Whether the file stacks all of `ours` along a new first axis (scanned layers)."""
+    is_joined: bool = False
+    """Whether the file has all of `ours` one after the other along the first axis (a layer that we keep apart)."""
 
 
 SAME = View("renamed", lambda tensor: tensor)

@@ -14,8 +14,16 @@ from vitrine.checkpoints.layouts.layout import (
     shape_of,
     vit_config,
 )
+from vitrine.checkpoints.layouts.named import with_bias
 from vitrine.checkpoints.layouts.rules import Rule, layer, rule
-from vitrine.checkpoints.layouts.timm_parts import block_rules, norm_rules, read_stem, stem_rules
+from vitrine.checkpoints.layouts.timm_parts import (
+    BLOCK,
+    block_rules,
+    named_rules,
+    norm_rules,
+    read_stem,
+    stem_rules,
+)
 from vitrine.checkpoints.tensors import Index
 from vitrine.data.preparing.preprocess import Preprocess
 from vitrine.errors import CheckpointError
@@ -26,6 +34,7 @@ from vitrine.spelling import counted
 DEFAULT_CROP = 0.9  # timm's for ViTs below 384 pixels
 FULL_CROP_FROM = 384
 DINOV2_CROP = 224 / 256
+CLIP_EPS = 1e-5
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,6 +73,8 @@ class TimmLayout:
         branches = max(count(index, r"blocks\.0\.attns\.(\d+)\."), 1)
         first = "blocks.0." if branches == 1 else "blocks.0.ffns.0."
         attention = "blocks.0.attn." if branches == 1 else "blocks.0.attns.0.attn."
+        mlp, mlp_width = self.read_mlp(index, hints, first=first)
+        has_norm_before = "norm_pre.weight" in index
         scales = "blocks.0.ls1.gamma" in index or f"{first}ls.gamma" in index
         return vit_config(
             index,
@@ -74,7 +85,10 @@ class TimmLayout:
             num_slots=slots,
             num_heads=heads,
             channels=channels or kernel[1],
-            mlp_width=shape_of(index, f"{first}mlp.fc1.weight", hints=hints, axes=2)[0],
+            mlp=mlp,
+            mlp_width=mlp_width,
+            patch_bias="patch_embed.proj.bias" in index,
+            embedding_norm=has_norm_before,
             num_branches=branches,
             stem=stem,
             **self.pooling_of(index, hints),
@@ -89,9 +103,16 @@ class TimmLayout:
             qk_norm=f"{attention}q_norm.weight" in index,
             norm="layer_norm" if "norm.bias" in index or "fc_norm.bias" in index else "rms_norm",
             **activation_of(hints),
-            norm_eps=1e-6,
+            norm_eps=CLIP_EPS if has_norm_before else 1e-6,
             position_resampling=self.resampling(index, hints),
         )
+
+    def read_mlp(self, index: Index, hints: Hints, *, first: str) -> tuple[str, int]:
+        """Return the kind of MLP and its hidden width: SwiGLU's first layer is twice as wide as its last reads."""
+        expand, contract = ("w12", "w3") if f"{first}mlp.w12.weight" in index else ("fc1", "fc2")
+        wide = shape_of(index, f"{first}mlp.{expand}.weight", hints=hints, axes=2)[0]
+        hidden = shape_of(index, f"{first}mlp.{contract}.weight", hints=hints, axes=2)[1]
+        return "swiglu" if wide == 2 * hidden else "dense", hidden
 
     def pooling_of(self, index: Index, hints: Hints) -> dict[str, Any]:
         """Recognise the pooling by its tensors: a norm after it, a pooling module, no class token."""
@@ -155,10 +176,16 @@ class TimmLayout:
 
     def patch_rules(self, config: ViTConfig) -> list[Rule]:
         """Declare the patch projection, and a hybrid's ResNet before it."""
-        return [*layer("patch_embed.proj", "patch_projection"), *stem_rules(config)]
+        declared = with_bias("patch_embed.proj", "patch_projection", has_bias=config.patch_bias)
+        if config.embedding_norm:
+            declared += norm_rules(config, "norm_pre", "embedding_norm")
+        return [*declared, *stem_rules(config)]
 
     def block_rules(self, config: ViTConfig, block: str) -> list[Rule]:
         """Declare one encoder layer."""
+        if self.family == "dinov2" and config.mlp == "swiglu":
+            fused = {**BLOCK, "expand": "w12", "contract": "w3"}
+            return named_rules(config, fused, theirs=block, ours=block)
         return block_rules(config, theirs=block, ours=block)
 
     def refusal(self, config: ModelConfig) -> str | None:
@@ -180,11 +207,18 @@ class TimmLayout:
             activations=is_timm,
             rms_norm=is_timm,
             branches=is_timm,
+            swiglu=True,
+            no_patch_bias=is_timm,
+            embedding_norm=is_timm,
             only_erf=not is_timm,
             only_square=not is_timm,
         )
         if reason and "representation layer" in reason:
             return "timm drops the representation layer before the head; npz, torchvision and vitrine keep it"
+        if reason is None and is_timm:
+            assert isinstance(config, ViTConfig)
+            if config.embedding_norm == config.patch_bias:
+                return "timm norms the embedding exactly where patches have no bias; the layout vitrine can hold it"
         if reason is None and not is_timm:
             assert isinstance(config, ViTConfig)
             if config.num_classes:
@@ -195,7 +229,7 @@ class TimmLayout:
 
     def left_out(self, name: str) -> str | None:
         """Recognise the tensors that training leaves in such files."""
-        if name == "mask_token":
+        if name == "mask_token" or name.startswith("decoder_"):
             return "only used by masked pre-training"
         if name.startswith(("dino_head.", "ibot_head.", "dino_loss.", "ibot_patch_loss.")):
             return "a head of self-supervised training"
@@ -220,6 +254,8 @@ def recognise(index: Index) -> TimmLayout | None:
     attentions = ("blocks.0.attn.qkv.weight", "blocks.0.attns.0.attn.qkv.weight")
     if "patch_embed.proj.weight" not in index or not any(name in index for name in attentions):
         return None
+    if "decoder_pos_embed" in index:  # a masked autoencoder with its decoder (MAE)
+        return TimmLayout()
     if "mask_token" in index or "register_tokens" in index:
         return TimmLayout(family="dinov2")
     # DINOv2 without its mask token (an exported graph): LayerScale, a class slot, and no head.

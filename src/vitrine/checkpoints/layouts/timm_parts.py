@@ -46,8 +46,8 @@ def named_rules(config: ViTConfig, names: Mapping[str, str], *, theirs: str, our
         *layer(f"{theirs}.{attention}.qkv", f"{ours}.attention.to_qkv"),
         *layer(f"{theirs}.{attention}.proj", f"{ours}.attention.to_out"),
         *norm_rules(config, f"{theirs}.{names['norm_2']}", f"{ours}.norm_2"),
-        *layer(f"{theirs}.{mlp}.fc1", f"{ours}.mlp.expand"),
-        *layer(f"{theirs}.{mlp}.fc2", f"{ours}.mlp.contract"),
+        *layer(f"{theirs}.{mlp}.{names.get('expand', 'fc1')}", f"{ours}.mlp.expand"),
+        *layer(f"{theirs}.{mlp}.{names.get('contract', 'fc2')}", f"{ours}.mlp.contract"),
     ]
     if not config.qkv_bias:
         declared = [one for one in declared if one.theirs != f"{theirs}.{attention}.qkv.bias"]

@@ -37,6 +37,9 @@ def lines(result: TrainingResult) -> Iterator[Line]:
     yield from calibration_lines(result)
     yield from worst_lines(result.worst, result.worst_by, result.mistakes)
     yield Wrote(result.model, "weights, preprocessing, classes")
+    if result.adapter is not None:
+        size = sum(file.stat().st_size for file in result.adapter.iterdir())
+        yield Wrote(result.adapter, f"the adapters alone, in PEFT's format, {size / 1e6:.1f} MB")
     if result.report is not None:
         yield Wrote(result.report, "curves, mistakes, attention")
     if result.data and Path(result.data).exists():
@@ -223,11 +226,22 @@ def aim_of(plan: RunPlan) -> str:
         aim = f"{'a new head for ' if plan.has_new_head else ''}{plan.num_classes} classes"
         if plan.trains_head_only:
             aim += " (only the head is trained)"
+        elif plan.training.lora_rank is not None:
+            aim += f" (adapters of rank {plan.training.lora_rank}: {share_trained(plan)})"
+        elif plan.training.trains == "biases":
+            aim += f" (biases and head: {share_trained(plan)})"
+        elif plan.frozen_blocks < 0:
+            aim += f" (all but the last {counted(-plan.frozen_blocks, 'block')} frozen)"
         elif plan.frozen_blocks:
             aim += f" (patch embedding and {counted(plan.frozen_blocks, 'block')} frozen)"
     if plan.teacher is not None and plan.teacher_size is not None:
         aim += f", from the teacher {plan.teacher} at {'x'.join(map(str, plan.teacher_size))} px"
     return aim
+
+
+def share_trained(plan: RunPlan) -> str:
+    """Write how many parameters are trained."""
+    return f"{plan.num_trained:,} of {plan.num_parameters:,} parameters are trained"
 
 
 def memory_of(plan: RunPlan) -> str:

@@ -26,6 +26,7 @@ from vitrine.data.decoding.decode import load_frame, read_file
 from vitrine.data.decoding.image_file import Pixels, check_parts, check_size
 from vitrine.errors import DataError
 from vitrine.runtime.download import Limits, read_url
+from vitrine.runtime.places import is_remote, read_remote
 from vitrine.spelling import printable
 
 
@@ -65,7 +66,9 @@ def read_picture(picture: object, *, name: str = "image") -> bytes | Pixels:
         return bytes(picture)
     if isinstance(picture, str | os.PathLike):
         place = os.fspath(picture)
-        return read_url(place, limits=URL_LIMITS) if is_url(place) else read_file(place)
+        if is_url(place):
+            return read_url(place, limits=URL_LIMITS)
+        return read_remote(place) if is_remote(place) else read_file(place)
     if isinstance(picture, Image.Image):
         with _LOADING:
             return pixels_of(picture, name=name)

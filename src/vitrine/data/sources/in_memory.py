@@ -19,6 +19,7 @@ from vitrine.data.decoding.picture_input import (
 )
 from vitrine.data.sources.source import NO_LABEL, Example, Labels, Source
 from vitrine.errors import ConfigError, DataError
+from vitrine.runtime.places import is_remote, remote_stamp
 
 # Bytes of downloaded pictures that a list keeps, so that each is downloaded once.
 _KEPT_BYTES = 256 * 2**20
@@ -59,7 +60,7 @@ class PictureList(Source):
     def path(self, index: int) -> Path | None:
         """Return the file of picture `index`, or None if it is not a file."""
         picture = self.pictures[index]
-        return Path(picture) if isinstance(picture, str | Path) and not is_url(picture) else None
+        return Path(picture) if isinstance(picture, str | Path) and not is_remote(picture) else None
 
     def read(self, index: int) -> Example:
         """Read picture `index`."""
@@ -67,8 +68,10 @@ class PictureList(Source):
 
     def size(self, index: int) -> int:
         """Bytes of picture `index`, 0 if it cannot be read."""
-        path = self.path(index)
+        path, picture = self.path(index), self.pictures[index]
         try:
+            if isinstance(picture, str) and is_remote(picture) and not is_url(picture):
+                return remote_stamp(picture)[0]
             return path.stat().st_size if path is not None else len(_as_bytes(self._data(index)))
         except (OSError, DataError):
             return 0

@@ -22,6 +22,7 @@ from vitrine.data.sources import (
     manifest,
     mask_sets,
     parquet,
+    remote_files,
     shards,
 )
 from vitrine.data.sources.builtin import BuiltInSets
@@ -56,6 +57,7 @@ _KINDS: dict[str, Kind] = {
     "hub": hub,
     "masks": mask_sets,
     "builtin": BuiltInSets(lambda folder: open_kind(folder)),  # noqa: PLW0108 (defined below)
+    "remote_files": remote_files,
     "shards": shards,
     "parquet": parquet,
     "manifest": manifest,
@@ -154,8 +156,14 @@ def is_loose(address: str | Path) -> bool:
 
 
 def open_loose(address: str | Path) -> Source:
-    """List every image below a folder, without labels."""
-    return class_folders.open_unlabelled(str(address))
+    """List every image below a folder or an address, or in shards or Parquet; labels are not needed."""
+    text = str(address)
+    if remote_files.recognises(text):
+        return remote_files.open_loose(text)
+    for kind in (shards, parquet):
+        if kind.recognises(text):
+            return _joined(list(kind.open_all(text, needs_labels=False).values()))
+    return class_folders.open_unlabelled(text)
 
 
 def list_splits(address: str | Path) -> tuple[str, ...]:

@@ -13,9 +13,11 @@ import numpy as np
 from vitrine.data.sources.arrow import SUFFIX, ArrowFile, import_pyarrow, saved_files
 from vitrine.data.sources.file_list import require_path
 from vitrine.data.sources.labels import class_number, pack_labels, sorted_classes
-from vitrine.data.sources.source import ALL, SPLIT_NAMES, Example, Labels, Source
+from vitrine.data.sources.remote_files import content_of
+from vitrine.data.sources.source import ALL, NO_LABEL, SPLIT_NAMES, Example, Labels, Source
 from vitrine.errors import DataError
 from vitrine.runtime.files import parse_json
+from vitrine.runtime.places import Place, is_remote, names_at, remote_stamp, remote_system
 from vitrine.spelling import printable
 
 LABEL_COLUMNS = ("label", "labels", "fine_label", "class")
@@ -24,29 +26,35 @@ KEPT_BYTES = 2 * 2**30
 
 
 def recognises(address: str) -> bool:
-    """Take a .parquet file, a folder with such files in it or in its folder `data`, or one that `datasets` saved."""
+    """Take a .parquet file, a folder of such files (or with them in `data`), or one that `datasets` saved."""
+    if is_remote(address):
+        return content_of(address) == "parquet"
     path = Path(address.partition("?")[0])
     return path.suffix.lower() == ".parquet" or (path.is_dir() and bool(_files(path)))
 
 
-def open_all(address: str) -> dict[str, Source]:
+def open_all(address: str, *, needs_labels: bool = True) -> dict[str, Source]:
     """Open every split, by the names of the files; `?label=NAME` after the address chooses the label column."""
     place, _, query = address.partition("?")
     column = query.partition("label=")[2].partition("&")[0] or None
-    path = require_path(Path(place))
-    files = _files(path) if path.is_dir() else [path]
-    groups: dict[str, list[Path]] = {}
+    path = None if is_remote(place) else require_path(Path(place))
+    files = _remote_files(place) if path is None else _files(path) if path.is_dir() else [path]
+    groups: dict[str, list[Place]] = {}
     for file in files:
-        groups.setdefault(_split_of(file, path), []).append(file)
+        groups.setdefault(_split_of(str(file), str(path or place)), []).append(file)
     if ALL in groups and len(groups) > 1:
         raise DataError(
-            f"{printable(place)} contains {groups[ALL][0].name}, whose name does not show its split; "
+            f"{printable(place)} contains {name_of(groups[ALL][0])}, whose name does not show its split; "
             "names must begin with train, val or test"
         )
-    read = {split: _read_labels(group, column) for split, group in groups.items()}
+    read = {split: _read_labels(group, column, needs_labels=needs_labels) for split, group in groups.items()}
     names = next((names for _, names in read.values() if names), None)
     classes = names or sorted_classes(
-        str(label) for rows, _ in read.values() for row in rows for label in _as_tuple(row)
+        str(label)
+        for rows, _ in read.values()
+        for row in rows
+        for label in _as_tuple(row)
+        if label is not None
     )
     order = [split for split in (ALL, "train", "val", "test") if split in read]
     return {
@@ -65,7 +73,13 @@ class ParquetSource(Source):
     """Rows of Parquet files; the row groups read last are cached, up to `KEPT_BYTES`."""
 
     def __init__(
-        self, files: Sequence[Path], *, labels: Labels, classes: Sequence[str], address: str, root: Path
+        self,
+        files: Sequence[Place],
+        *,
+        labels: Labels,
+        classes: Sequence[str],
+        address: str,
+        root: Path | None,
     ) -> None:
         self.files, self.labels, self.classes = tuple(files), labels, tuple(classes)
         self.address, self.root = address, root
@@ -82,7 +96,7 @@ class ParquetSource(Source):
     def name(self, index: int) -> str:
         """File and row of example `index`."""
         number, row, _ = self._locate(index)
-        return f"{self.files[number].name}:{row}"
+        return f"{name_of(self.files[number])}:{row}"
 
     def read(self, index: int) -> Example:
         """Return the encoded image of row `index`."""
@@ -100,7 +114,7 @@ class ParquetSource(Source):
 
     def fingerprint(self) -> str:
         """Hash labels, classes and the files' names and sizes, without reading every image."""
-        facts = [(file.name, file.stat().st_size) for file in self.files]
+        facts = [(name_of(file), _size(file)) for file in self.files]
         digest = hashlib.blake2b(json.dumps([facts, self.classes]).encode(), digest_size=16)
         digest.update(np.ascontiguousarray(self.labels).tobytes())
         return digest.hexdigest()
@@ -141,7 +155,26 @@ class ParquetSource(Source):
         self._forget()
 
 
-def _open(file: Path) -> Any:
+def name_of(file: Place) -> str:
+    """Return the name of a file without its folder."""
+    return str(file).rpartition("/")[2]
+
+
+def _size(file: Place) -> int:
+    return remote_stamp(file)[0] if isinstance(file, str) else file.stat().st_size
+
+
+def _remote_files(place: str) -> list[Place]:
+    if place.endswith(".parquet"):
+        return [place]
+    names = sorted(name for name in names_at(place) if name.endswith(".parquet"))
+    return [f"{place.rstrip('/')}/{name}" for name in names]
+
+
+def _open(file: Place) -> Any:
+    if isinstance(file, str):
+        system, path = remote_system(file)
+        return import_pyarrow("reading Parquet").parquet.ParquetFile(system.open(path, "rb"))
     is_arrow = file.suffix == SUFFIX
     try:
         return ArrowFile(file) if is_arrow else import_pyarrow("reading Parquet").parquet.ParquetFile(file)
@@ -161,10 +194,11 @@ def _files(folder: Path) -> list[Path]:
     )
 
 
-def _split_of(file: Path, root: Path) -> str:
-    words = [file.name.lower().replace("_", "-").partition("-")[0].partition(".")[0]]
-    if file.parent != root:
-        words.append(file.parent.name.lower())
+def _split_of(file: str, root: str) -> str:
+    folder, _, name = file.rpartition("/")
+    words = [name.lower().replace("_", "-").partition("-")[0].partition(".")[0]]
+    if folder != root.rstrip("/"):
+        words.append(name_of(folder).lower())
     return next((SPLIT_NAMES[word] for word in words if word in SPLIT_NAMES), ALL)
 
 
@@ -176,7 +210,7 @@ def _features(file: Any) -> dict[str, Any]:
         return {}
 
 
-def _image_column(file: Any, path: Path) -> str:
+def _image_column(file: Any, path: Place) -> str:
     features = _features(file)
     for field in file.schema_arrow:
         is_image = isinstance(features.get(field.name), dict) and features[field.name].get("_type") == "Image"
@@ -188,7 +222,9 @@ def _image_column(file: Any, path: Path) -> str:
     raise DataError(f"{printable(str(path))} has no image column, only {', '.join(file.schema_arrow.names)}")
 
 
-def _read_labels(files: list[Path], column: str | None) -> tuple[list[Any], list[str] | None]:
+def _read_labels(
+    files: list[Place], column: str | None, *, needs_labels: bool
+) -> tuple[list[Any], list[str] | None]:
     """Return the labels of all rows as stored, and the class names if the schema has them."""
     rows: list[Any] = []
     names: list[str] | None = None
@@ -197,6 +233,9 @@ def _read_labels(files: list[Path], column: str | None) -> tuple[list[Any], list
         _image_column(file, path)
         features, columns = _features(file), file.schema_arrow.names
         chosen = column or next((name for name in LABEL_COLUMNS if name in columns), None)
+        if chosen is None and not needs_labels:
+            rows.extend([None] * file.metadata.num_rows)
+            continue
         if chosen is None or chosen not in columns:
             raise DataError(
                 f"{printable(str(path))} has no column {column or 'label'}, only {', '.join(columns)}; "
@@ -214,11 +253,13 @@ def _read_labels(files: list[Path], column: str | None) -> tuple[list[Any], list
     return rows, names
 
 
-def _numbered(rows: list[Any], classes: Sequence[str], *, has_names: bool, where: Path) -> Labels:
+def _numbered(rows: list[Any], classes: Sequence[str], *, has_names: bool, where: Place) -> Labels:
     number = {name: index for index, name in enumerate(classes)}
     is_multi_label = any(isinstance(row, list) for row in rows)
 
     def of(label: Any) -> int:
+        if label is None:
+            return NO_LABEL
         is_number = has_names and isinstance(label, int)
         if is_number and 0 <= label < len(classes):
             return int(label)

@@ -11,15 +11,15 @@ import numpy as np
 
 from vitrine.data.decoding.file_kind import HEIC_SUFFIXES, IMAGE_SUFFIXES, VIDEO_SUFFIXES
 from vitrine.data.decoding.image_file import read_facts
-from vitrine.data.decoding.picture_input import is_url
-from vitrine.data.sources import parquet, shards
+from vitrine.data.sources import parquet, remote_files, shards
 from vitrine.data.sources.file_list import FileList, Strings, require_path
 from vitrine.data.sources.folder_walk import SkippedFiles, list_images, photo_advice
 from vitrine.data.sources.in_memory import PictureList
-from vitrine.data.sources.opening import open_source
+from vitrine.data.sources.opening import open_loose, open_source
 from vitrine.data.sources.source import NO_LABEL, Source
 from vitrine.data.sources.tables import TABLES, is_table, path_in, rows_of
 from vitrine.errors import DataError
+from vitrine.runtime.places import is_remote, matches_at
 from vitrine.runtime.progress import notice
 from vitrine.spelling import printable
 
@@ -37,34 +37,24 @@ def open_pictures(places: Sequence[str]) -> tuple[Source | None, list[Path]]:
     refused, a missing file that a list names is not.
     """
     if len(places) == 1 and is_data_set(places[0]):
-        source = open_source(places[0], allow_empty_class=True)
+        source = open_packed(places[0])
         return source, [source.root] if source.root else []
     names: dict[str, None] = {}  # a set that keeps its order
     folders, piped = [], None
     for place in places:
         if place == STANDARD_INPUT:
             data = sys.stdin.buffer.read()
-            if is_picture(data):
-                piped = data
-                names[STANDARD_INPUT] = None
-            else:
-                names |= dict.fromkeys(_separated(data))
-            continue
-        if is_picture_url(place):
-            names[place] = None
-            continue
-        for match in _matches(place) or [place]:
-            path = Path(match)
-            if path.is_dir():
-                folders.append(path)
-                names |= dict.fromkeys(_images_in(path))
-            elif path.suffix.lower() in LISTS:
-                names |= dict.fromkeys(_listed(require_path(path)))
-            elif not glob.has_magic(match) or path.exists():
-                names[str(require_path(path))] = None
+            piped = data if is_picture(data) else piped
+            names |= dict.fromkeys([STANDARD_INPUT] if is_picture(data) else _separated(data))
+        elif is_remote(place):
+            names |= dict.fromkeys(_at_address(place))
+        else:
+            found, in_folders = _at_path(place)
+            names |= dict.fromkeys(found)
+            folders += in_folders
     if not names:
         return None, folders
-    if piped is not None or any(map(is_url, names)):
+    if piped is not None or any(map(is_remote, names)):
         pictures = [piped if name == STANDARD_INPUT and piped is not None else name for name in names]
         return PictureList(pictures, names=list(names)), folders
     labels = np.full(len(names), NO_LABEL, dtype=np.int32)
@@ -73,12 +63,47 @@ def open_pictures(places: Sequence[str]) -> tuple[Source | None, list[Path]]:
     return FileList(Path(), paths, labels=labels, classes=(), address=" ".join(places)), folders
 
 
+def _at_path(place: str) -> tuple[list[str], list[Path]]:
+    """List the pictures that a path or a pattern names, and the folders among them."""
+    names: list[str] = []
+    folders = []
+    for match in _matches(place) or [place]:
+        path = Path(match)
+        if path.is_dir():
+            folders.append(path)
+            names += _images_in(path)
+        elif path.suffix.lower() in LISTS:
+            names += _listed(require_path(path))
+        elif not glob.has_magic(match) or path.exists():
+            names.append(str(require_path(path)))
+    return names, folders
+
+
+def _at_address(place: str) -> Iterator[str]:
+    """List the picture at an address, what a pattern there matches, or the images below it."""
+    if is_picture_url(place):
+        yield place
+        return
+    if glob.has_magic(place):
+        yield from (one for one in matches_at(place) if Path(one).suffix.lower() in IMAGE_SUFFIXES)
+        return
+    source = remote_files.open_loose(place)
+    yield from (source.name(index) for index in range(len(source)))
+
+
 def _images_in(folder: Path) -> Iterator[str]:
     """List the images below a folder; photos and videos that cannot be read are reported."""
     skipped = SkippedFiles()
     yield from (str(folder / name) for name in list_images(folder, skipped))
     for advice in photo_advice(skipped.counts):
         notice(f"{printable(str(folder))}: {advice}")
+
+
+def open_packed(place: str) -> Source:
+    """Open a data set for its pictures: those that are packed or at an address need no labels."""
+    if shards.recognises(place) or parquet.recognises(place) or remote_files.recognises(place):
+        return open_loose(place)
+    return open_source(place, allow_empty_class=True)
 
 
 def is_picture(data: bytes) -> bool:
@@ -96,12 +121,15 @@ def is_data_set(place: str) -> bool:
     if path.exists():
         is_packed = shards.recognises(place) or parquet.recognises(place)
         return is_packed and (path.is_file() or next(list_images(path), None) is None)
+    if is_remote(place) and glob.has_magic(place):
+        return False
     return ":" in place and not _matches(place) and not is_picture_url(place)
 
 
 def is_picture_url(place: str) -> bool:
-    """Whether `place` is the web address of an image; other web addresses name shards."""
-    return is_url(place) and Path(urlsplit(place).path).suffix.lower() in IMAGE_SUFFIXES
+    """Whether `place` is the address of one image."""
+    is_one = is_remote(place) and not glob.has_magic(place)
+    return is_one and Path(urlsplit(place).path).suffix.lower() in IMAGE_SUFFIXES
 
 
 def names_pictures(place: str) -> bool:
@@ -141,8 +169,8 @@ def _listed(path: Path) -> list[str]:
     else:
         with path.open(encoding="utf-8-sig", errors="surrogateescape") as file:
             names = list(_lines(file))
-    paths = [str(path.parent / name) for name in names]
-    if paths and not any(Path(listed).exists() for listed in paths[:5]):
+    paths = [name if is_remote(name) else str(path.parent / name) for name in names]
+    if paths and not any(is_remote(listed) or Path(listed).exists() for listed in paths[:5]):
         raise DataError(
             f"{printable(str(path))} names {printable(names[0])}, which is not in {printable(str(path.parent))}; "
             "paths must be whole, or relative to the folder of the list"

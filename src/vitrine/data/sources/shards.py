@@ -8,6 +8,7 @@ import io
 import os
 import threading
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +16,13 @@ import numpy as np
 
 from vitrine.data.sources.file_list import Strings, require_inside, require_path
 from vitrine.data.sources.labels import class_number, pack_labels, sorted_classes
+from vitrine.data.sources.remote_files import content_of
 from vitrine.data.sources.source import ALL, NO_LABEL, SPLIT_NAMES, Example, Labels, Source
 from vitrine.data.sources.tar_index import Member, read_index, walk_tar
 from vitrine.errors import DataError
+from vitrine.runtime.block_cache import read_cached
 from vitrine.runtime.files import parse_json
-from vitrine.runtime.places import read_remote, remote_system
+from vitrine.runtime.places import is_remote, names_at, read_remote, remote_system
 from vitrine.spelling import printable
 
 LISTING = "shards.json"
@@ -28,26 +31,31 @@ _MOST_OPEN = 96
 
 
 def recognises(address: str) -> bool:
-    """Take a .tar file, a folder with shards.json or .tar files, and web addresses."""
-    if "://" in address:
-        return True
+    """Take a .tar file, a folder with shards.json or .tar files, and addresses of these."""
+    if is_remote(address):
+        return content_of(address) == "shards"
     path = Path(address)
     if path.is_dir():
         return (path / LISTING).is_file() or any(path.glob("*.tar"))
     return path.suffix.lower() == ".tar"
 
 
-def open_all(address: str) -> dict[str, Source]:
+def open_all(address: str, *, needs_labels: bool = True) -> dict[str, Source]:
     """Open shards by their listing, or by reading the headers of each tar if there is none."""
     if "://" in address:
-        if address.rstrip("/").endswith(".tar"):
-            return _walked([address], address=address, root=None)
-        return _listed(address.rstrip("/"), address=address, root=None)
+        place = address.rstrip("/")
+        if place.endswith(".tar"):
+            return _walked([address], address=address, root=None, needs_labels=needs_labels)
+        names = [] if place.startswith(("http://", "https://")) else names_at(place)
+        if not names or LISTING in names:
+            return _listed(place, address=address, root=None)
+        tars = [f"{place}/{name}" for name in sorted(names) if name.endswith(".tar")]
+        return _walked(tars, address=address, root=None, needs_labels=needs_labels)
     path = require_path(Path(address))
     if (path / LISTING).is_file():
         return _listed(str(path), address=address, root=path)
     files = sorted(path.glob("*.tar")) if path.is_dir() else [path]
-    return _walked([str(file) for file in files], address=address, root=path)
+    return _walked([str(file) for file in files], address=address, root=path, needs_labels=needs_labels)
 
 
 class ShardSource(Source):
@@ -95,7 +103,7 @@ class ShardSource(Source):
 
     def _read_at(self, tar: str, offset: int, size: int) -> bytes:
         if "://" in tar:
-            return read_remote(tar, start=offset, end=offset + size)
+            return read_cached(tar, start=offset, end=offset + size)
         try:
             handle = self._kept_open(tar)
             if handle is not None:
@@ -165,7 +173,9 @@ def _listed(place: str, *, address: str, root: Path | None) -> dict[str, Source]
     return splits
 
 
-def _walked(tars: list[str], *, address: str, root: Path | None) -> dict[str, Source]:
+def _walked(
+    tars: list[str], *, address: str, root: Path | None, needs_labels: bool = True
+) -> dict[str, Source]:
     by_split: dict[str, list[tuple[str, list[Member]]]] = {}
     for tar in tars:
         by_split.setdefault(_split_of(tar), []).append((tar, _walk(tar)))
@@ -175,6 +185,9 @@ def _walked(tars: list[str], *, address: str, root: Path | None) -> dict[str, So
     unlabelled = next(
         (member.name for member in members if not member.labels and not member.is_multi_label), None
     )
+    if unlabelled and not needs_labels:
+        order = [split for split in (ALL, "train", "val", "test") if split in by_split]
+        return {split: _of_members(by_split[split], (), address=address, root=root) for split in order}
     if unlabelled:
         raise DataError(
             f"{printable(unlabelled)} in {printable(address)} has no label: each image needs "
@@ -191,6 +204,8 @@ def _of_members(
 ) -> Source:
     members = [member for _, listed in group for member in listed]
     number = {name: index for index, name in enumerate(classes)}
+    if not classes:
+        members = [replace(member, labels=(), is_multi_label=False) for member in members]
     is_multi_label = any(member.is_multi_label for member in members)
     rows = [[_number(label, number, member.name) for label in member.labels] for member in members]
     return ShardSource(
@@ -200,7 +215,8 @@ def _of_members(
         sizes=np.array([member.size for member in members]),
         names=Strings(member.name for member in members),
         labels=pack_labels(
-            rows if is_multi_label else [row[0] for row in rows], is_multi_label=is_multi_label
+            rows if is_multi_label else [row[0] if row else NO_LABEL for row in rows],
+            is_multi_label=is_multi_label,
         ),
         classes=classes,
         address=address,

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from vitrine.errors import ConfigError
-from vitrine.models.config import ViTConfig, checked_layer, shown
+from vitrine.models.config import ViTConfig, checked_layer
 from vitrine.models.config_checks import require_classes, require_heads, require_positive
+from vitrine.models.sizes import shown
 
 HEAD_WIDTH = 64
 

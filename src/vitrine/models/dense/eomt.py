@@ -19,6 +19,7 @@ from vitrine.models.dense.config import EoMTConfig
 from vitrine.models.dense.model import DenseModel, as_map
 from vitrine.models.dropout import RandomLayer
 from vitrine.models.encoder import Block
+from vitrine.models.rotary import Rotation
 
 ANNEALING_POWER = 0.9
 NORM_EPS = 1e-6
@@ -100,8 +101,15 @@ class EoMT(DenseModel):
         """Return the mask logits (B, Q, h, w) and class logits (B, Q, K + 1) of every query."""
         tokens, grid = self.first_blocks(images)
         for layer in self.masked_layers:
-            tokens = self.vit.blocks[layer](tokens)
+            tokens = self.vit.blocks[layer](tokens, self.places(tokens, grid))
         return self.read(tokens, grid)
+
+    def places(self, tokens: Tensor, grid: tuple[int, int]) -> Rotation | None:
+        """Return the rotation of queries and tokens (B, Q + T, D), where the ViT has one; queries are not turned."""
+        rotary = self.vit.rotary
+        return (
+            None if rotary is None else rotary(grid, num_images=len(tokens)).after(len(self.decoder.queries))
+        )
 
     def first_blocks(self, images: Tensor) -> tuple[Tensor, tuple[int, int]]:
         """Run the blocks without queries, and put the queries before their tokens: (B, Q + T, D)."""
@@ -149,7 +157,7 @@ class TrainedEoMT(nn.Module):
             bias = attention_bias(
                 masks.detach(), is_masked, grid=grid, num_tokens=tokens.shape[1], dtype=tokens.dtype
             )
-            tokens = masked_block(block, tokens, bias)
+            tokens = masked_block(block, tokens, bias, model.places(tokens, grid))
         answers.append(model.read(tokens, grid))
         return QueryAnswers(
             torch.stack([masks for masks, _ in answers]),
@@ -182,11 +190,11 @@ def attention_bias(
     return bias
 
 
-def masked_block(block: nn.Module, tokens: Tensor, bias: Tensor) -> Tensor:
+def masked_block(block: nn.Module, tokens: Tensor, bias: Tensor, places: Rotation | None = None) -> Tensor:
     """Run a block with a bias (B, 1, T, T) on its attention."""
     assert isinstance(block, Block)
     attention, (B, _, D) = block.attention, tokens.shape
-    q, k, v = attention.project(block.norm_1(tokens))
+    q, k, v = attention.project(block.norm_1(tokens), places=places)
     mixed = attend(q, k, v, bias=bias.to(q.dtype), scale=attention.scale)
     tokens = tokens + block.scale_1(attention.to_out(mixed.transpose(1, 2).reshape(B, -1, D)))
     return tokens + block.scale_2(block.mlp(block.norm_2(tokens)))

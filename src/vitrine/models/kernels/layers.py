@@ -1,14 +1,15 @@
 """Encoder layers that use the kernels: same parameters, same names, same results within bf16's rounding.
 
-What the kernels cannot take (other devices and precisions, long sequences, relative positions, dropout, other
-activations than GELU, another attention scale, layers that are wrapped, hooked or replaced) runs the parent class.
+What the kernels cannot take (other devices and precisions, long sequences, relative and rotary positions, dropout,
+SwiGLU, other activations than GELU, another attention scale, layers that are wrapped, hooked or replaced) runs the
+parent class.
 """
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from vitrine.models.attention import SelfAttention
+from vitrine.models.attention import Places, SelfAttention
 from vitrine.models.dropout import Dropout
 from vitrine.models.encoder import Mlp
 from vitrine.models.kernels import fp8, packed_attention
@@ -66,16 +67,14 @@ class FastSelfAttention(SelfAttention):
 
     in_fp8 = False
 
-    def forward(
-        self, tokens: Tensor, relative_keys: Tensor | None = None, num_read: int | None = None
-    ) -> Tensor:
+    def forward(self, tokens: Tensor, places: Places = None, num_read: int | None = None) -> Tensor:
         """Map tokens (B, N, D) to mixed tokens (B, N, D)."""
         H = self.num_heads
         # Without gradients there is nothing to concatenate, and cuDNN's forward pass is faster.
         is_wanted = is_low_precision(tokens) and (self.in_fp8 or torch.is_grad_enabled())
-        is_usual = relative_keys is None and num_read is None and self.is_plain()
+        is_usual = places is None and num_read is None and self.is_plain()
         if not (is_wanted and is_usual and packed_attention.suits(tokens, num_heads=H)):
-            return super().forward(tokens, relative_keys, num_read)
+            return super().forward(tokens, places, num_read)
         in_precision = fp8 if self.in_fp8 and fp8.suits(tokens) else packed_attention
         mixed = in_precision.project_and_attend(tokens, self.to_qkv.weight, self.to_qkv.bias, num_heads=H)
         return self.to_out(mixed)
@@ -113,4 +112,5 @@ def speed_up(model: nn.Module, *, in_fp8: bool = False) -> nn.Module:
 def has_kernels(attention: SelfAttention) -> bool:
     """Whether the kernels compute this attention: no norms of q and k, the usual scale, no dropout of weights."""
     is_usual = isinstance(attention.q_norm, nn.Identity) and attention.scale is None
+    is_usual = is_usual and type(attention.to_qkv) is nn.Linear
     return is_usual and isinstance(attention.dropout, nn.Identity)

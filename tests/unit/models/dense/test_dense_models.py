@@ -1,6 +1,7 @@
 """Models that answer for every pixel: their shapes, their cost, their way to disk and back, windows."""
 
 import dataclasses
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -31,6 +32,12 @@ CONFIGS: dict[str, DenseConfig] = {
     "linear on three blocks": LinearSegmenterConfig(vit=VIT, num_classes=5, layers=(-3, 1, -1)),
     "mask transformer": SegmenterConfig(vit=VIT, num_classes=5, width=64),
     "eomt": EoMTConfig(vit=VIT, num_classes=5, num_queries=7, num_blocks=2),
+    "eomt on rotary positions": EoMTConfig(
+        vit=replace(VIT, positions="none", rotary="dinov3", mlp="swiglu", key_bias=False),
+        num_classes=5,
+        num_queries=7,
+        num_blocks=2,
+    ),
 }
 
 
@@ -62,8 +69,9 @@ def test_a_saved_model_computes_the_same_and_adapts_to_other_windows(
         load(tmp_path / "model", num_classes=3)
 
 
-def test_an_eomt_is_a_plain_vit_once_nothing_is_masked() -> None:
-    model = build(CONFIGS["eomt"])
+@pytest.mark.parametrize("kind", ["eomt", "eomt on rotary positions"])
+def test_an_eomt_is_a_plain_vit_once_nothing_is_masked(kind: str) -> None:
+    model = build(CONFIGS[kind])
     assert isinstance(model, EoMT)
     trained = TrainedEoMT(model, num_points=4).eval()
     images = torch.randn(2, 3, 32, 32)

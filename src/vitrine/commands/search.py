@@ -1,0 +1,50 @@
+"""`vitrine search`: the most similar pictures of an index, near-duplicates, and clusters."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from annotated_doc import Doc
+
+from vitrine.commands import documented, options
+from vitrine.commands.arguments import as_path, as_pictures, require_at_least
+
+if TYPE_CHECKING:
+    from vitrine.jobs.search import SearchResult
+
+
+@documented
+def search(
+    index: Annotated[str | Path, Doc("Folder of an index that vitrine index built")],
+    pictures: options.Pictures = None,
+    *,
+    count: Annotated[int, Doc("Similar pictures per query")] = 10,
+    duplicates: Annotated[
+        float | None,
+        Doc("Instead find groups of pictures with at least this cosine similarity, such as 0.95"),
+    ] = None,
+    clusters: Annotated[int | None, Doc("Instead divide all pictures into this many clusters")] = None,
+    probes: Annotated[
+        int | None, Doc("Lists of each segment to compare; more find more and take longer [default: 16]")
+    ] = None,
+    out: options.Out = None,
+    device: options.Device = "auto",
+    precision: options.PrecisionWish = "auto",
+    overwrite: Annotated[bool, Doc("Replace the results in the output folder")] = False,
+) -> "SearchResult":
+    """Find the pictures of an index that are most like others, near-duplicates, or clusters, with a page."""
+    require_at_least(1, count=count, clusters=clusters, probes=probes)
+
+    from vitrine.jobs.search import search_index
+
+    return search_index(
+        as_path(index),
+        as_pictures(pictures),
+        count=count,
+        duplicates=duplicates,
+        clusters=clusters,
+        probes=probes,
+        out=as_path(out),
+        device=device,
+        precision=precision,
+        is_overwriting=overwrite,
+    )

@@ -1,0 +1,25 @@
+"""The words that a model's options choose from."""
+
+from typing import Literal
+
+Pooling = Literal["class_token", "average", "attention"]
+Positions = Literal["none", "learned_1d", "learned_2d", "relative", "sincos_1d", "sincos_2d", "peg"]
+Placement = Literal["stem", "every_layer", "shared"]
+Resampling = Literal[
+    "linear_aligned",
+    "bilinear",
+    "bicubic",
+    "bicubic_aligned",
+    "bicubic_antialias",
+    "bicubic_offset",
+    "bilinear_offset",
+]
+Activation = Literal["gelu", "relu", "silu", "quick_gelu"]
+Gelu = Literal["tanh", "erf"]
+Rotary = Literal["none", "dinov3", "eva"]
+MlpKind = Literal["dense", "swiglu"]
+Representation = Literal["tanh", "projection"]
+Norm = Literal["layer_norm", "rms_norm"]
+Initialisation = Literal["vit", "deit"]
+DropRates = Literal["linear", "constant"]
+Root = Literal["7x7", "3x3"]

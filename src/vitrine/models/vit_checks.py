@@ -1,0 +1,77 @@
+"""Checks of a ViT's tokens and positions, beside those that every config runs."""
+
+from typing import Any
+
+from vitrine.errors import ConfigError
+
+ROTATED_PARTS = 4  # sine and cosine of row and column
+
+
+POSITIONS_IN_PARTS = {"sincos_2d": 4, "learned_2d": 2}
+"""Kinds of positions that divide the width into so many equal parts."""
+
+
+def require_tokens(config: Any) -> None:
+    """Refuse a pooling that reads a token that is not there."""
+    if config.pooling == "class_token" and config.has_class_token is False:
+        raise ConfigError(
+            "pooling='class_token' needs a class token, got has_class_token=False; use 'average'"
+        )
+    if config.has_distillation_token and config.pooling != "class_token":
+        raise ConfigError(f"a distillation token goes with pooling='class_token', got {config.pooling!r}")
+
+
+def require_positions(config: Any) -> None:
+    """Refuse positions that the width cannot be divided for, and those of a conditional encoding in no order."""
+    for positions, step in POSITIONS_IN_PARTS.items():
+        if config.positions == positions and config.width % step:
+            raise ConfigError(
+                f"{positions} positions need a width that is a multiple of {step}, got {config.width}"
+            )
+    require_peg_layers(config)
+
+
+def require_peg_layers(config: Any) -> None:
+    """Refuse position encoding generators that no block would read, or that stand in no order."""
+    if config.positions != "peg":
+        return
+    layers, last = config.peg_layers, config.depth - 2
+    if list(layers) != sorted(set(layers)) or not layers or not -1 <= layers[0] <= layers[-1] <= last:
+        raise ConfigError(
+            f"peg_layers must be blocks from -1 to {last} in ascending order, got {layers}",
+            option="peg_layers",
+        )
+    if config.position_placement != "stem":
+        raise ConfigError(
+            "peg_layers places position encoding generators; position_placement must be 'stem', got "
+            f"{config.position_placement!r}",
+            option="position_placement",
+        )
+
+
+def require_rotary(config: Any) -> None:
+    """Refuse rotations that heads cannot be divided for, or options that belong to another kind."""
+    augmenting = ("rotary_shift", "rotary_jitter", "rotary_rescale")
+    of_kind = {"dinov3": augmenting, "eva": ("rotary_grid",), "none": ()}[config.rotary]
+    for name in (*augmenting, "rotary_grid", "rotary_base"):
+        is_known = name in of_kind or (name == "rotary_base" and config.rotary != "none")
+        if getattr(config, name) is not None and not is_known:
+            raise ConfigError(f"{name} is no option of rotary={config.rotary!r}", option=name)
+    if config.rotary == "none":
+        return
+    head = config.width // config.num_heads
+    if head % ROTATED_PARTS:
+        raise ConfigError(
+            f"rotary positions need heads whose width is a multiple of {ROTATED_PARTS}, got {head}",
+            option="rotary",
+        )
+    if config.positions == "relative":
+        raise ConfigError("rotary positions cannot be combined with positions='relative'", option="rotary")
+    for name, least in (("rotary_shift", 0), ("rotary_jitter", 1), ("rotary_rescale", 1), ("rotary_base", 1)):
+        value = getattr(config, name)
+        if value is not None and value < least:
+            raise ConfigError(f"{name} must be at least {least}, got {value}", option=name)
+    if config.rotary_grid is not None and (len(config.rotary_grid) != 2 or min(config.rotary_grid) < 1):
+        raise ConfigError(
+            f"rotary_grid must be rows and columns, got {config.rotary_grid}", option="rotary_grid"
+        )

@@ -1,0 +1,137 @@
+"""Pictures at addresses of fsspec: folders, single files, patterns, shards and Parquet give the rows of local ones.
+
+`memory://` runs here; the same on S3 (moto on loopback) is slow.
+"""
+
+import csv
+import os
+from pathlib import Path
+
+import pytest
+import torch
+from pictures import photo, save
+
+import vitrine
+from vitrine.data.preparing.preprocess import Preprocess
+from vitrine.data.sources.opening import open_splits
+from vitrine.errors import DataError
+from vitrine.runtime import block_cache
+
+fsspec = pytest.importorskip("fsspec")
+pyarrow = pytest.importorskip("pyarrow")
+parquet = pytest.importorskip("pyarrow.parquet")
+CPU = {"device": "cpu", "workers": 0}
+
+
+@pytest.fixture(scope="module")
+def desk(tmp_path_factory) -> Path:
+    desk = tmp_path_factory.mktemp("desk")
+    for number in range(12):
+        save(desk / "photos" / ("cat", "dog")[number % 2] / f"{number:02d}.png", photo(number, 20, 18))
+    (desk / "photos" / "cat" / "notes.txt").write_text("no picture")
+    (desk / "photos" / "cat" / "bad.jpg").write_text("no picture either")
+    torch.manual_seed(0)
+    model = vitrine.create_model(
+        "ViT", width=8, depth=1, num_heads=1, mlp_width=8, image_size=16, patch_size=8
+    )
+    vitrine.save(model, desk / "model", preprocess=Preprocess(size=(16, 16)))
+    vitrine.shard(desk / "photos", desk / "shards")
+    files = sorted((desk / "photos").glob("*/*.png"))
+    table = pyarrow.table({"image": [{"bytes": file.read_bytes(), "path": file.name} for file in files]})
+    (desk / "table").mkdir()
+    parquet.write_table(table, desk / "table" / "rows.parquet")
+    return desk
+
+
+def digests(model: Path, place: object, out: str) -> dict[str, str]:
+    """Names and checksums of the pictures that a job reads."""
+    done = vitrine.embed(model, place, out=out, **CPU)
+    table = parquet.read_table(done.parts.folder)
+    names = [name.rpartition("/")[2] for name in table["path"].to_pylist()]
+    return {name: digest for name, digest in zip(names, table["sha256"].to_pylist(), strict=True) if digest}
+
+
+def check_every_kind(desk: Path, base: str, tmp_path: Path) -> None:
+    """Compare each kind of input at an address with the same files here."""
+    fsspec.core.url_to_fs(base)[0].put(f"{desk}/", base, recursive=True)
+    local = digests(desk / "model", desk / "photos", tmp_path / "local")
+    assert len(local) == 13
+    assert digests(desk / "model", f"{base}/photos", tmp_path / "folder") == local
+    assert digests(desk / "model", f"{base}/shards", tmp_path / "shards") == local
+    tar = next(path.name for path in (desk / "shards").glob("*.tar"))
+    of_tar = digests(desk / "model", f"{base}/shards/{tar}", tmp_path / "tar")  # named by their numbers there
+    assert sorted(of_tar.values()) == sorted(local.values())
+    rows = digests(desk / "model", f"{base}/table", tmp_path / "rows")
+    assert sorted(rows.values()) == sorted(digest for name, digest in local.items() if name != "bad.jpg")
+    one = digests(desk / "model", f"{base}/photos/cat/04.png", tmp_path / "one")
+    assert one == {"04.png": local["04.png"]}
+    some = digests(
+        desk / "model", [f"{base}/photos/dog/0*.png", desk / "photos/cat/10.png"], tmp_path / "some"
+    )
+    assert sorted(some) == ["01.png", "03.png", "05.png", "07.png", "09.png", "10.png"]
+    listed = tmp_path / "list.csv"
+    with listed.open("w", newline="") as file:
+        csv.writer(file).writerows([["path"], [f"{base}/photos/dog/01.png"]])
+    assert digests(desk / "model", listed, tmp_path / "listed") == {"01.png": local["01.png"]}
+    splits = open_splits(f"{base}/photos", val_fraction=0)
+    assert splits["train"].classes == ("cat", "dog") and splits["train"].counts().tolist() == [7, 6]
+    with pytest.raises(DataError, match=r"there are no images below .*/nothing"):
+        vitrine.embed(desk / "model", f"{base}/nothing", out=tmp_path / "nothing", **CPU)
+
+
+def test_every_kind_of_input_is_read_at_an_address(desk, tmp_path, monkeypatch):
+    monkeypatch.setenv("VITRINE_CACHE", str(tmp_path / "cache"))
+    check_every_kind(desk, "memory://desk", tmp_path)
+
+
+@pytest.mark.slow
+def test_every_kind_of_input_is_read_from_s3_and_parts_are_written_there(desk, tmp_path, monkeypatch):
+    boto3, server = pytest.importorskip("boto3"), pytest.importorskip("moto.server")
+    pytest.importorskip("s3fs")
+    running = server.ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    running.start()
+    try:
+        monkeypatch.setenv("VITRINE_CACHE", str(tmp_path / "cache"))
+        monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{running.get_host_and_port()[1]}")
+        for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+            monkeypatch.setenv(name, "x")
+        monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+        boto3.client("s3").create_bucket(Bucket="bucket")
+        check_every_kind(desk, "s3://bucket/desk", tmp_path)
+        out = "s3://bucket/parts"
+        for done in (
+            vitrine.embed(desk / "model", "s3://bucket/desk/shards", out=out, **CPU) for _ in range(2)
+        ):
+            assert done.parts.manifest == f"{out}/_job/manifest.json"
+        assert done.parts.num_skipped == 13
+        assert vitrine.merge(out, verify=True).exit_code == 0
+        vitrine.predict(desk / "photos" / "cat" / "00.png", out="s3://bucket/p.csv", device="cpu")
+        assert b"00.png" in fsspec.filesystem("s3").cat_file("bucket/p.csv")
+    finally:
+        running.stop()
+
+
+def test_remote_shards_are_read_in_blocks_that_stay_on_this_disk_within_a_limit(desk, tmp_path, monkeypatch):
+    monkeypatch.setenv("VITRINE_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(block_cache, "BLOCK_BYTES", 1000)
+    memory = fsspec.filesystem("memory")
+    content = os.urandom(10_500)
+    memory.pipe_file("/blocks/file.bin", content)
+    asked = []
+    read = block_cache.read_remote
+    monkeypatch.setattr(
+        block_cache, "read_remote", lambda *words, **options: asked.append(options) or read(*words, **options)
+    )
+    monkeypatch.setattr(block_cache, "_AHEAD", 0)
+    address = "memory://blocks/file.bin"
+    for start, end in ((0, 10), (990, 1010), (10_400, 10_500), (0, 10_500), (3, 3)):
+        assert block_cache.read_cached(address, start=start, end=end) == content[start:end]
+    assert len(asked) == 11  # each block once
+    files = list((tmp_path / "cache" / "blocks").glob("*/*"))
+    block_cache.make_room(4000, now=True)
+    left = [file for file in files if file.exists()]
+    assert sum(file.stat().st_size for file in left) <= 4000 and left
+    assert block_cache.read_cached(address, start=0, end=10_500) == content
+    monkeypatch.setenv("VITRINE_CACHE_GB", "much")
+    with pytest.raises(vitrine.VitrineError, match="VITRINE_CACHE_GB must be a number of gigabytes"):
+        block_cache.limit_bytes()
