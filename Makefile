@@ -4,6 +4,8 @@
 PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
+# Python keeps what it compiles: the tests start many processes, and each would compile the package again.
+export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: demo test lint types contracts pytest slow coverage docs figures browser lock audit clean
 

@@ -53,6 +53,7 @@ TOY_RUNS = [
     ("run_curves.py", "{demo}/run --out {out}/curves.svg"),
     ("self_supervision.py", "--data {cifar} --out {out} --device cpu --tiny --seeds 1 --jobs 0 --pretrain-epochs 1 "
      "--tune-epochs 1 --methods scratch;dino"),
+    ("search.py", "index --count 3000 --width 8 --queries 4"),
     ("serve.py", "latency {model} --count 10"),
     ("small_sets.py", "{folders} --classes 2 --shots 3 --steps 0,2 --draws 1 --test 2 --model {model} --device cpu "
      "--workers 0 --out {out}/small.jsonl"),

@@ -10,6 +10,7 @@ from journeys.web import ask
 from pictures import photo, save
 from safetensors.torch import load_file
 from servers import jpeg, serving
+from variations import costly
 
 import vitrine
 
@@ -53,7 +54,8 @@ def small(options: tuple[str, ...]) -> list[str]:
     return [word for option in options for word in ("--set", f"model_options.{option}")]
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+# One pyramid and one plain encoder with another stem: a family costs many seconds, most of them for its exports.
+@pytest.mark.parametrize("family", costly(FAMILIES, quick=("PVT v2", "T2T-ViT")))
 def test_every_verb_works(family: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("VITRINE_CACHE", str(tmp_path / "cache"))
     name, options = FAMILIES[family]

@@ -31,7 +31,7 @@ SETTINGS = [
 COSTLY = ["training.compile=true", "training.micro_batch=3", "model_options.activation_checkpointing=true"]
 OPTIONS = {
     "recipe": "demo", "steps": 6, "batch_size": 16, "log_every": 1, "checkpoint_every": 2, "evaluate_every": 4,
-    "device": "cpu", "workers": 0, "set": SETTINGS,
+    "device": "cpu", "workers": 0, "precision": "fp32", "set": SETTINGS,
 }  # fmt: skip
 JOBS = Path(__file__).with_name("many_processes.py")
 
@@ -213,7 +213,7 @@ def test_an_error_of_the_first_process_ends_all_of_them(runs: Path) -> None:
     assert ends[2].startswith("130 stopped after step 3 of 6")
     assert ends[3].startswith("3 the loss or a gradient of step")
     assert "MB free and" in ends[4]
-    assert ends[5].startswith("2 muon needs whole matrices")
+    assert ends[5].startswith("2 muon needs whole tensors")
     assert "already holds config.yaml" in ends[6]
 
 

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
-from journeys.commandline import assert_refused
+from journeys.commandline import assert_refused, inside
 from journeys.commandline import vitrine as command
 
 import vitrine
@@ -23,7 +23,7 @@ def test_models_prints_a_row_for_every_variant() -> None:
 
 
 def test_models_for_machines_holds_the_papers_figures() -> None:
-    result = command("models", "--images", "303e6", "--epochs", "7", "--json")
+    result = inside("models", "--images", "303e6", "--epochs", "7", "--json")
     records = {record["name"]: record for record in json.loads(result.stdout)["models"]}
     assert records["ViT-B/16"]["params"] == 86_567_656
     assert records["ViT-B/16"]["gmacs"] == pytest.approx(17.58, rel=0.01)
@@ -37,7 +37,7 @@ def test_a_model_that_cannot_tile_the_size_is_listed_at_the_nearest_it_can() -> 
 
 def test_plan_fits_what_fits_and_says_what_else_would_do() -> None:
     small = json.loads(
-        command(
+        inside(
             "plan", "ViT-B/16", "--batch-size", "256", "--device-memory", "80", "--images", "1e6", "--epochs", "1",
             "--rate", "400", "--json",
         ).stdout
@@ -76,16 +76,16 @@ def test_a_plan_shows_slow_machines_and_long_times_in_figures_that_can_be_read(
 
 
 def test_recipes_are_listed_with_their_claims_and_shown_so_that_they_can_be_run(tmp_path: Path) -> None:
-    listed = json.loads(command("recipes", "--json").stdout)["recipes"]
+    listed = json.loads(inside("recipes", "--json").stdout)["recipes"]
     assert {line["name"] for line in listed} == set(RECIPES)
     claims = {line["name"]: line["claim"] for line in listed}
     assert "98.55 %" in claims["table4-cifar10"] and "74.79 %" in claims["imagenet-vit-b16"]
-    shown = command("recipes").stdout
+    shown = inside("recipes").stdout
     assert shown.index("vitrine finetune DATA") < shown.index("photos") < shown.index("vitrine pretrain DATA")
     assert max(len(line) for line in shown.splitlines() if not line.startswith("   ")) <= 80
     assert shown.count("on JFT-300M") == 1  # one claim for all recipes that share it
     assert "photos" in shown.splitlines()[1] and shown.splitlines()[1].endswith("default")
-    (tmp_path / "mine.yaml").write_text(command("recipes", "photos").stdout)
+    (tmp_path / "mine.yaml").write_text(inside("recipes", "photos").stdout)
     assert chosen_recipe(str(tmp_path / "mine.yaml")) == find_recipe("photos")
 
 
@@ -107,4 +107,4 @@ def test_recipes_are_listed_with_their_claims_and_shown_so_that_they_can_be_run(
     ],
 )
 def test_a_users_mistake_gets_one_sentence_and_exit_code_two(arguments: list[str], parts: list[str]) -> None:
-    assert_refused(command(*arguments), *parts)
+    assert_refused(inside(*arguments), *parts)

@@ -67,7 +67,7 @@ def test_a_tiny_study_runs_from_data_to_a_page_and_another_seed_adds_only_that_s
     again = inside(*study(tmp_path, "head", DATA, "--seeds", "2", "--json"))
     answer = json.loads(again.stdout)
     assert answer["lines"][0]["finished"] == 12
-    assert answer["lines"][0]["verdict"] in ("reproduced", "not reproduced at this scale", "contradicted")
+    assert answer["lines"][0]["verdict"] in ("reproduced", "open", "contradicted")
 
     document = tmp_path / "docs" / "studies.md"
     written = inside("study", "page", str(tmp_path), "--out", str(document))
@@ -194,7 +194,7 @@ def test_a_study_from_outside_runs_by_its_name(tmp_path: Path, monkeypatch: pyte
     )
     result = vitrine.study("batch", DATA, scale="tiny", out=str(tmp_path), device="cpu", rate=0.05)
     assert [(line.name, line.finished, line.runs) for line in result.lines] == [("batch", 2, 2)]
-    assert result.lines[0].verdict in ("reproduced", "not reproduced at this scale", "contradicted")
+    assert result.lines[0].verdict in ("reproduced", "open", "contradicted")
     page = (tmp_path / "batch" / "index.html").read_text()
     assert "A smaller batch is better." in page and "<svg" in page
     assert "batch" in [line.name for line in vitrine.study("list", rate=700.0).lines]

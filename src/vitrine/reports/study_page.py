@@ -30,6 +30,10 @@ class StudyPage:
     rule: str
     verdict: str
     findings: tuple[str, ...]
+    reservation: str = ""
+    """Why the verdict is open, whatever the findings say."""
+    holds_for: str = ""
+    """Scale and data of the runs."""
     facts: tuple[tuple[str, str], ...]
     """Figures at the top of the page, each with its words."""
     measure: str

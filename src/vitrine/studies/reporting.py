@@ -20,7 +20,7 @@ SPEED = "images_per_second"
 def verdict_on(study: Study, results: Sequence[Result]) -> tuple[Results, Verdict]:
     """Return a study's results and the verdict that its rule gives."""
     measured = Results(results, measure=study.measure)
-    return measured, verdict_of(study.findings(measured))
+    return measured, verdict_of(study.findings(measured), num_seeds=measured.fewest_seeds())
 
 
 def page_of(study: Study, results: Sequence[Result], *, notes: Sequence[str] = ()) -> StudyPage:
@@ -33,7 +33,9 @@ def page_of(study: Study, results: Sequence[Result], *, notes: Sequence[str] = (
         claim=study.claim,
         rule=study.rule,
         verdict=verdict.word,
+        reservation=verdict.reservation,
         findings=tuple(map(str, verdict.findings)),
+        holds_for=scope_of(measured),
         facts=tuple(facts_of(measured)),
         measure=study.measure.replace("_", " ") + ("" if study.measure == SPEED else " [%]"),
         columns=tuple(columns_of(measured)),
@@ -92,12 +94,19 @@ def section_of(page: StudyPage, *, command: str, figure: str) -> str:
     for row in page.rows:
         spread = "" if row.spread is None else f" ± {row.spread:.2f}"
         lines.append(f"| {row.label} | {row.mean:.2f}{spread} | {row.seeds} | {' | '.join(row.others)} |")
-    lines += ["", f"![{page.title}]({figure})", "", f"**Verdict: {page.verdict}.**"]
+    lines += ["", f"![{page.title}]({figure})", "", f"**Verdict: {page.verdict}{reserved(page)}.**"]
     lines += [f"- {finding}" for finding in page.findings]
     lines += ["", f"Rule: {page.rule}"]
     if page.departures:
         lines += ["", f"Departures at small scales: {page.departures}"]
     return "\n".join(lines)
+
+
+def reserved(page: StudyPage) -> str:
+    """Return the reason of an open verdict in brackets, and where the verdict holds."""
+    if page.reservation:
+        return f" ({page.reservation})"
+    return f" ({page.holds_for})" if page.holds_for else ""
 
 
 def columns_of(results: Results) -> list[str]:
@@ -127,6 +136,14 @@ def rows_of(study: Study, results: Results) -> list[TableRow]:
             )
         )
     return rows
+
+
+def scope_of(results: Results) -> str:
+    """State the scale and the data that a verdict holds for."""
+    if not results.all:
+        return ""
+    last = results.all[-1]
+    return f"at {last.scale} scale on {last.data}"
 
 
 def facts_of(results: Results) -> list[tuple[str, str]]:

@@ -77,6 +77,10 @@ class Results:
             dict.fromkeys(result.settings[setting] for result in self.measured if setting in result.settings)
         )
 
+    def fewest_seeds(self) -> int:
+        """Return the number of seeds of the group that has the fewest."""
+        return min(map(len, self.groups().values()), default=0)
+
     def groups(self) -> dict[str, list[Result]]:
         """Return the measured runs by group, each with its seeds."""
         groups: dict[str, list[Result]] = {}
@@ -106,6 +110,27 @@ class Results:
         return float((max(mean * (1 - mean), 0.0) / num_test) ** 0.5) if num_test else 0.0
 
 
+def best_option(results: Results, setting: str, **fixed: Any) -> Any:
+    """Return the value of a setting with the best mean on held-out images; None if none was measured.
+
+    Chosen on the test set, the best of several would be better than it is.
+    """
+    means = {
+        option: statistics.fmean(values)
+        for option in results.options(setting)
+        if (values := results.values("held_out", **{setting: option}, **fixed))
+    }
+    return max(means, key=means.__getitem__) if means else None
+
+
+def is_at_edge(results: Results, setting: str, option: Any, **fixed: Any) -> bool:
+    """Whether a value is the smallest or largest that was tried, or the only one: a better one may lie beyond."""
+    if option is None:
+        return True
+    tried = [value for value in results.options(setting) if results.where(**{setting: value}, **fixed)]
+    return option in (min(tried), max(tried))
+
+
 def mean_and_spread(values: list[float]) -> tuple[float, float | None]:
     """Return mean and standard deviation (n - 1); the latter is None for one value."""
     return statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else None
@@ -116,8 +141,13 @@ def point_at(results: Results, x: float | str, *, measure: str = "", **settings:
     values = results.values(measure, **settings)
     if not values:
         return ()
+    return (point_of(x, values),)
+
+
+def point_of(x: float | str, values: Sequence[float]) -> Point:
+    """Return the mean of some shares, in percent, as a point at `x`."""
     mean, spread = mean_and_spread([100 * value for value in values])
-    return (Point(x=x, y=mean, spread=spread, seeds=len(values)),)
+    return Point(x=x, y=mean, spread=spread, seeds=len(values))
 
 
 def points_by(

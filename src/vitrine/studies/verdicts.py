@@ -6,12 +6,14 @@ number of seeds on either side. A difference counts if it is more than twice its
 
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 State = Literal["holds", "open", "opposite"]
-Word = Literal["reproduced", "not reproduced at this scale", "contradicted", "not measured"]
+Word = Literal["reproduced", "open", "contradicted", "not measured"]
 SURE = 2.0
+# With fewer, one odd run decides the spread that every comparison rests on.
+LEAST_SEEDS = 3
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,25 +36,28 @@ class Finding:
 
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
-    """What the results say of the claim."""
+    """What the results say of the claim, for the scale and the data that they were measured on."""
 
     word: Word
     findings: tuple[Finding, ...]
+    reservation: str = ""
+    """Why the verdict is open whatever the findings say; empty where nothing is in the way."""
 
 
-def verdict_of(findings: Sequence[Finding]) -> Verdict:
-    """Contradicted by one opposite finding; reproduced if all hold; otherwise not reproduced at this scale."""
+def verdict_of(findings: Sequence[Finding], *, num_seeds: int = LEAST_SEEDS) -> Verdict:
+    """Contradicted by one opposite finding; reproduced if all hold; otherwise, or with too few seeds, open."""
     states = [finding.state for finding in findings]
-    word: Word
+    word: Word = "open"
+    reservation = ""
     if not findings:
         word = "not measured"
+    elif num_seeds < LEAST_SEEDS:
+        reservation = f"{num_seeds} of the {LEAST_SEEDS} seeds that a verdict needs"
     elif "opposite" in states:
         word = "contradicted"
     elif all(state == "holds" for state in states):
         word = "reproduced"
-    else:
-        word = "not reproduced at this scale"
-    return Verdict(word=word, findings=tuple(findings))
+    return Verdict(word=word, findings=tuple(findings), reservation=reservation)
 
 
 def ahead(
@@ -94,6 +99,14 @@ def above(says: str, difference: float, error: float, *, by: float = 0.0, is_poi
     elif difference < -max(SURE * error, by):
         state = "opposite"
     return Finding(says=says, difference=difference, error=error, state=state, is_points=is_points)
+
+
+EDGE = "a best learning rate is at the edge of its grid, or the only one"
+
+
+def left_open(finding: Finding, reason: str) -> Finding:
+    """Leave a comparison open because its runs do not allow it, and say why."""
+    return replace(finding, says=f"{finding.says} ({reason})", state="open")
 
 
 def error_of(spread: float, *sides: Sequence[float]) -> float:

@@ -93,9 +93,11 @@ def test_more_steps_cost_more_in_proportion() -> None:
 @pytest.mark.parametrize(
     "study", ["positions", "few-shot-vs-data", "compute", "self-supervision", "head", "resolution"]
 )
-def test_a_small_study_is_reckoned_at_no_more_than_two_and_a_half_minutes_of_a_gpu(study: str) -> None:
+def test_a_small_study_is_reckoned_at_a_few_minutes_of_a_gpu(study: str) -> None:
     listed = [run for seed in range(STUDIES[study].seeds) for run in runs(study, "small", seed=seed)]
-    assert estimate(listed, rate=RATE, num_test=10_000).seconds(6) < 150
+    # Seven ways to start with three learning rates each take twice as long as the others.
+    most = 300 if study == "self-supervision" else 150
+    assert estimate(listed, rate=RATE, num_test=10_000).seconds(6) < most
 
 
 def test_a_key_changes_with_anything_that_decides_the_result_and_with_nothing_else() -> None:

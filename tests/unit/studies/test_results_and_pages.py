@@ -11,7 +11,9 @@ from tests.unit.studies.made import made_results
 from vitrine.errors import DataError
 from vitrine.studies.registry import STUDIES
 from vitrine.studies.reporting import rows_of, write_document, write_study_page
-from vitrine.studies.results import FILE, Results, append_result, read_results
+from vitrine.studies.results import FILE, Results, append_result, latest_series, read_results
+
+RESULTS = Path(__file__).parents[3] / "docs" / "studies" / "results"
 
 
 def lines(study: str = "head") -> list[dict[str, object]]:
@@ -93,16 +95,25 @@ def test_the_document_replaces_its_sections_and_keeps_what_people_wrote(tmp_path
     bad = made_results("positions", lambda run: 0.5)
     good = made_results("positions", lambda run: 0.3 if run.settings["positions"] == "none" else 0.5)
     write_document(file, [(study, bad, "vitrine study positions cifar10")])
-    assert "not reproduced at this scale" in file.read_text()
+    assert "**Verdict: open (at small scale on made-up).**" in file.read_text()
     file.write_text(file.read_text() + "\nMore by hand.\n")
     write_document(file, [(study, good, "vitrine study positions cifar10")])
     text = file.read_text()
     assert "Written by hand." in text
     assert "More by hand." in text
-    assert "**Verdict: reproduced.**" in text
-    assert "not reproduced at this scale" not in text
+    assert "**Verdict: reproduced (at small scale on made-up).**" in text
+    assert "Verdict: open" not in text
     assert text.count("<!-- study positions -->") == 1
     assert (tmp_path / "studies" / "positions.svg").read_text().startswith("<svg")
     before = text
     write_document(file, [(study, good, "vitrine study positions cifar10")])
     assert file.read_text() == before
+
+
+@pytest.mark.parametrize("folder", sorted(RESULTS.iterdir()), ids=lambda folder: folder.name)
+def test_the_document_says_what_the_kept_results_say(folder: Path, tmp_path: Path) -> None:
+    study, results = STUDIES[folder.name], latest_series(read_results(folder))
+    seeds = len({result.seed for result in results})
+    file = tmp_path / "studies.md"
+    write_document(file, [(study, results, f"{results[-1].command} --seeds {seeds}")])
+    assert file.read_text().partition("<!--")[2].strip() in (RESULTS.parent.parent / "studies.md").read_text()

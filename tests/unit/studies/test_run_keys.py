@@ -14,9 +14,6 @@ FINGERPRINTS = {"data": "abc", "target0": "def", "target1": "ghi"}
 # As version 0.1 (commit f39cc87) computes them for the setup below: ViTs, a ResNet and a hybrid, every objective that
 # a study trains, fine-tuning after pre-training, and a measurement on another data set.
 OF_VERSION_0_1 = {
-    ("self-supervision", "from-scratch-seed0"): "b640aa690331f427",
-    ("self-supervision", "masked-autoencoder-seed0"): "d99b87f67d18dbf9",
-    ("self-supervision", "masked-patches-all-pixels-seed0"): "73383fdee3c07f8f",
     ("self-supervision", "self-distillation-pre-training-seed0"): "5b0ed16c41f1a751",
     ("few-shot-vs-data", "ResNet-0.3-seed0"): "12e7d57aa4d39b61",
     ("compute", "hybrid-1-seed0"): "673b1dc7ef06183a",

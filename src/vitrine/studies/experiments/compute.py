@@ -151,7 +151,6 @@ STUDY = Study(
     runs=runs,
     findings=findings,
     charts=charts,
-    seeds=2,
     departures="Accuracy on the same set instead of after transfer; the claim assumes enough pre-training data, "
     "which small sets do not provide.",
 )

@@ -137,6 +137,5 @@ STUDY = Study(
     findings=findings,
     charts=charts,
     measure="images_per_second",
-    seeds=1,
     departures="Inference on one device; each measurement runs alone, however many runs are allowed at a time.",
 )

@@ -124,5 +124,4 @@ STUDY = Study(
     runs=runs,
     findings=findings,
     charts=charts,
-    seeds=2,
 )
