@@ -97,10 +97,12 @@ def photos() -> Recipe:
         least_steps=300,
         fewest_steps=250,
         solves_head=True,
+        mixes_start=True,
+        few_images=1000,
         sweep=(3e-5, 1e-4, 3e-4, 1e-3),
         training=TrainingConfig(
             optimizer="adamw", lr=3e-4, batch_size=128, warmup_steps=100, decay="cosine", weight_decay=0.05,
-            clip_norm=1.0, layer_decay=0.75, log_every=10,
+            clip_norm=1.0, layer_decay=0.75, average_decay=0.99, log_every=10,
         ),
     )  # fmt: skip
 
