@@ -163,6 +163,17 @@ def test_local_shards_are_read_as_they_are_from_an_address(desk, place, monkeypa
     assert parquet.read_table(with_address.parts.folder)["sha256"].equals(table["sha256"])
 
 
+def test_photos_without_labels_are_packed_into_shards_and_read_from_them(desk):
+    for number in range(5):
+        save(desk / "loose" / f"{number}.png", photo(number, 20, 18))
+    vitrine.shard(desk / "loose", desk / "loose-shards")
+    for place in (desk / "loose-shards", next((desk / "loose-shards").glob("*.tar"))):
+        done = vitrine.embed(desk / "model", place, out=desk / f"of-{place.stem}", **CPU)
+        table = parquet.read_table(done.parts.folder)
+        expected = [hashlib.sha256((desk / "loose" / f"{n}.png").read_bytes()).hexdigest() for n in range(5)]
+        assert table["sha256"].to_pylist() == expected and "label" not in table.schema.names
+
+
 def test_features_of_patches_and_half_precision_are_stored_with_their_shape(desk):
     done = vitrine.embed(
         desk / "model",

@@ -3,8 +3,9 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from vitrine.data.sources.opening import open_kind
+from vitrine.data.sources.opening import is_loose, open_kind, open_loose
 from vitrine.data.sources.shard_writing import write_shards
+from vitrine.data.sources.source import ALL
 from vitrine.runtime.result import Result
 
 
@@ -19,8 +20,9 @@ class ShardResult(Result):
 
 
 def shard_data(data: str, out: Path, *, shard_bytes: int, is_overwriting: bool) -> ShardResult:
-    """Write every split of a data set as shards into `out`; shards that are already complete are kept."""
-    written = write_shards(open_kind(data), out, shard_bytes=shard_bytes, overwrite=is_overwriting)
+    """Write every split of a data set, or a folder of photos, as shards into `out`; complete ones are kept."""
+    splits = {ALL: open_loose(data)} if is_loose(data) else open_kind(data)
+    written = write_shards(splits, out, shard_bytes=shard_bytes, overwrite=is_overwriting)
     return ShardResult(
         out=out,
         images={split: sum(shard.count for shard in shards) for split, shards in written.items()},

@@ -186,12 +186,13 @@ def _write_tar(file: IO[bytes], source: Source, *, start: int, stop: int) -> Tar
             example = source.read(index)
             data, suffix = _encoded(example)
             key = f"{index:09d}"
-            label_suffix, label = _label_file(example, source.classes)
             _add(tar, key + suffix, data)
             offsets.append(tar.offset - _padded(len(data)))
             sizes.append(len(data))
             names.append(example.name)
-            _add(tar, key + label_suffix, label)
+            if source.is_labelled:
+                label_suffix, label = _label_file(example, source.classes)
+                _add(tar, key + label_suffix, label)
     return TarIndex(
         offsets=np.array(offsets, dtype=np.int64),
         sizes=np.array(sizes, dtype=np.int64),
