@@ -125,5 +125,6 @@ class ServedModel:
             "num_layers": attention.depth if attention else None,
             "num_heads": attention.num_heads if attention else None,
             "is_multi_label": predictor.is_multi_label,
+            "number": predictor.number_name,
             "notes": list(predictor.loaded.notes),
         }

@@ -128,6 +128,8 @@ class Service:
                 {"label": answer.label, "number": answer.number, "probability": answer.probability}
                 for answer in judged.answers
             ],
+            "number": judged.number,
+            "interval": None if judged.interval is None else list(judged.interval),
             "familiarity": judged.familiarity,
             "none_of_these": judged.none_of_these,
             "prediction_set": None if judged.prediction_set is None else list(judged.prediction_set),
