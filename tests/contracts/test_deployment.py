@@ -23,9 +23,7 @@ def test_probes_ask_paths_that_answer_without_a_key(tmp_path: Path) -> None:
 
     pod = manifests()["Deployment"]["spec"]["template"]["spec"]
     [container] = pod["containers"]
-    paths = {
-        container[f"{name}Probe"]["httpGet"]["path"] for name in ("startup", "liveness", "readiness")
-    }
+    paths = {container[f"{name}Probe"]["httpGet"]["path"] for name in ("startup", "liveness", "readiness")}
     assert paths <= OPEN_PATHS
     with serving([saved_vit(tmp_path / "model")], api_key="secret") as server:
         assert {urlopen(server.address + path, timeout=10).status for path in paths} == {200}
