@@ -1,12 +1,13 @@
 """`vitrine predict`: the most likely classes of pictures."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from annotated_doc import Doc
 
 from vitrine.commands import documented, options
-from vitrine.commands.arguments import as_model, as_pictures, as_place, require_at_least
+from vitrine.commands.arguments import as_model, as_pictures, as_place, as_texts, require_at_least
 from vitrine.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -32,6 +33,14 @@ def predict(
         int | None,
         Doc("Classes to name per picture [default: 5; 1 when several pictures are listed]"),
     ] = None,
+    classes: Annotated[
+        str | Sequence[str] | None,
+        Doc('Classes in words, for models with a text tower (CLIP, SigLIP): "a cat, a dog", or repeated'),
+    ] = None,
+    prompts: Annotated[
+        Sequence[str] | None,
+        Doc('Sentence around each class, averaged where there are several ["a photo of {}."; repeatable]'),
+    ] = None,
     coverage: Annotated[
         float | None,
         Doc("Also list the classes that contain the true one with this probability, such as 0.95"),
@@ -54,6 +63,10 @@ def predict(
     if coverage is not None and not 0 < coverage < 1:
         raise ConfigError(f"must be between 0 and 1, got {coverage:g}", option="coverage")
 
+    named = tuple(name.strip() for words in as_texts(classes) for name in words.split(",") if name.strip())
+    if prompts and not named:
+        raise ConfigError("needs classes, which the prompts are about", option="prompts")
+
     from vitrine.jobs.predict import predict_pictures
 
     return predict_pictures(
@@ -64,6 +77,8 @@ def predict(
         part_size=part_size,
         engine=engine,
         top=top,
+        classes=named,
+        prompts=as_texts(prompts),
         coverage=coverage,
         image_size=size,
         batch_size=batch_size,

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from vitrine.cli.command_line import glued
 from vitrine.cli.lines import Line, NextStep, Wrote
 from vitrine.evaluation.metrics import compared
+from vitrine.evaluation.number_scores import NumberFigures
 from vitrine.jobs.evaluate import EvaluatePlan, EvaluateResult
 from vitrine.jobs.evaluate_detections import DetectionEvaluation
 from vitrine.jobs.evaluate_masks import MaskEvaluation
@@ -59,10 +60,10 @@ def shown(value: float) -> str:
 
 def classification_lines(result: EvaluateResult) -> Iterator[Line]:
     """Show accuracy, calibration, the worst classes and the files."""
-    yield (
-        f"{result.model} on {result.data} ({result.split}): {counted(result.num_images, 'image')}, "
-        f"{result.num_classes:,} classes"
-    )
+    known = f", {result.num_classes:,} classes" if result.number is None else ""
+    yield f"{result.model} on {result.data} ({result.split}): {counted(result.num_images, 'image')}{known}"
+    if result.number is not None:
+        yield from number_lines(result.number)
     for words, interval in (("Top-1", result.top1), ("Top-5", result.top5)):
         if interval is not None:
             yield f"{words} {interval}"
@@ -84,6 +85,16 @@ def classification_lines(result: EvaluateResult) -> Iterator[Line]:
     yield from map(Wrote, result.wrote)
     if result.wrote:
         yield NextStep(f"open {glued(result.wrote[-1])} in a browser")
+
+
+def number_lines(number: NumberFigures) -> Iterator[Line]:
+    """Show the errors of a model of numbers."""
+    yield (
+        f"{number.name}: mean absolute error {number.mean_absolute_error:.4g} ({number.median_error:.4g} for always "
+        f"answering the median), R² {number.r2:.3f}"
+    )
+    if number.half_width is not None and number.covered is not None:
+        yield f"95 % range: ± {number.half_width:.4g}; it contains {100 * number.covered:.1f} % of the true numbers"
 
 
 def claim(result: EvaluateResult) -> str:

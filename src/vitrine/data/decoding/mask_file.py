@@ -77,10 +77,10 @@ def looked_up(stored: NDArray[np.uint8], meanings: Mapping[int, int], *, name: s
     """Map stored bytes to classes."""
     table = np.full(256, -1, dtype=np.int16)
     table[list(meanings)] = list(meanings.values())
-    found = table[stored]
-    if (found < 0).any():
-        raise unknown_value(str(int(stored[found < 0][0])), name=name)
-    return found.astype(np.uint8)
+    classes = table[stored]
+    if (classes < 0).any():
+        raise unknown_value(str(int(stored[classes < 0][0])), name=name)
+    return classes.astype(np.uint8)
 
 
 def unknown_value(value: str, *, name: str) -> ImageError:
