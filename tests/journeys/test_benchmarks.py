@@ -4,6 +4,7 @@ Each benchmark has toy sizes on its own command line; nothing is patched. They r
 would run them, because importing torch takes longer than most of them at this size.
 """
 
+import io
 import runpy
 import sys
 from collections.abc import Iterator
@@ -23,11 +24,12 @@ from vitrine.checkpoints.libraries import import_installed
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "benchmarks"
 CHROMIUM = Path("/usr/bin/chromium")
-SIZE = 32
+SIZE, SIDE = 32, 40
 # File, and the words after it; {names} are places of the `desk` below. `make test` runs every file once.
 TOY_RUNS = [
     ("answers.py", "{folders} --models {model} --shots 3 --draws 1 --tail 2 --grow 0.5 --finetune --steps 2 "
      "--workers 0"),
+    ("answers_table.py", "pack {folders} --out {out}/packs --jobs 1"),
     ("batch.py", "rate --count 12 --side 40 --model ViT-Ti/16 --size 32 --rounds 1 --compare 4 --device cpu"),
     ("box_transfer.py", "{pets} --arms box,features --shots 4 --epochs 1 --batch-size 4 --size 32 --test 4"),
     ("checkpoints.py", "load --model ViT-Ti/16 --repeat 1"),
@@ -53,6 +55,8 @@ TOY_RUNS = [
      "--tune-epochs 1 --methods scratch;dino"),
     ("search.py", "index --count 3000 --width 8 --queries 4"),
     ("serve.py", "latency {model} --count 10"),
+    ("partial_training.py", "{folders} --model {model} --arms lora-16 --steps 2 --size 32 --device cpu --workers 0 "
+     "--steps-of ViT-Ti/16 --batch-size 1 --out {out}/partial.jsonl"),
     ("small_sets.py", "{folders} --classes 2 --shots 3 --steps 0,2 --draws 1 --test 2 --model {model} --device cpu "
      "--workers 0 --out {out}/small.jsonl"),
     ("trust.py", "coverage {features} --draws 2"),
@@ -63,6 +67,11 @@ TOY_RUNS = [
 ]  # fmt: skip
 # Other modes of the same files, for `make slow`.
 SLOW_RUNS = [
+    (
+        "answers_table.py",
+        "run {packs} {out}/answers --models {model} --shots 4 --draws 1 --workers 1 --jobs 1 --cores 1 "
+        "--set training.batch_size=4 --set epochs=1 --set fewest_steps=2 --arms closed,before,new",
+    ),
     ("checkpoints.py", "convert --model ViT-Ti/16 --to vitrine"),
     ("cpu.py", "infer --depth 1 --batches 1 --rounds 1 --eager"),
     ("cpu.py", "start --rounds 1"),
@@ -91,9 +100,25 @@ def desk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Path]]:
     yield {
         "pets": small_pets(root / "pets"), "photos": photos, "model": model, "cifar": small_cifar(root / "cifar"),
         "dinov2": small_dinov2(root / "dinov2.onnx"), "data": Path(data), "demo": demo,
-        "folders": split_folders(root / "folders"),
+        "folders": split_folders(root / "folders"), "packs": small_packs(root / "packs"),
         "features": small_features(root / "features.npz"), "far": small_features(root / "far.npz", shift=9.0),
     }  # fmt: skip
+
+
+def small_packs(folder: Path) -> Path:
+    """Six training photos and three test photos of each of three classes, as `answers_table.py pack` writes them."""
+    folder.mkdir()
+    photos = []
+    for number in range(27):
+        written = io.BytesIO()
+        Image.fromarray(photo(number, SIDE, SIDE)).save(written, "WEBP")
+        photos.append(written.getvalue())
+    np.savez(
+        folder / "set.npz", bytes=np.frombuffer(b"".join(photos), np.uint8), sizes=np.array(list(map(len, photos))),
+        labels=np.arange(27) % 3, split=np.arange(27) // 18, classes=np.array(["a", "b", "c"]),
+        names=np.array([f"{number}.jpg" for number in range(27)]),
+    )  # fmt: skip
+    return folder
 
 
 def split_folders(folder: Path) -> Path:

@@ -24,6 +24,7 @@ FREE_FIELDS = (
     "channels",
     "num_classes",
     "head_bias",
+    "unit_length",
     "dropout",
     "attention_dropout",
     "projection_dropout",
@@ -49,6 +50,9 @@ class Record:
     """Of a trained model: `accuracy`, its 95 % `interval`, and the `num_images` that were held out to measure it."""
     calibration: Mapping[str, Any] | None = None
     """Temperature that the head was divided by, and the calibration error before and after on held-out images."""
+    number: Mapping[str, Any] | None = None
+    """Of a model whose one output is a number: its `name`, and on left-out images `mean_absolute_error`, `r2`,
+    `num_images` and `half_width`, half of the 95 % interval of a prediction."""
     licence: str | None = None
     """Of the weights that the model started from, as stated beside them."""
     layout: str = "Vitrine"
@@ -76,6 +80,7 @@ class Record:
             **({"licence": self.licence} if self.licence else {}),
             **({"measured": dict(self.measured)} if self.measured else {}),
             **({"calibration": dict(self.calibration)} if self.calibration else {}),
+            **({"number": dict(self.number)} if self.number else {}),
             "checksums": {name: dict(sums) for name, sums in self.checksums.items()},
         }
 
@@ -99,6 +104,7 @@ class Record:
                 recipe=values.get("recipe"),
                 measured=values.get("measured"),
                 calibration=values.get("calibration"),
+                number=values.get("number"),
                 licence=str(values["licence"]) if values.get("licence") else None,
                 layout=str(values.get("layout", "Vitrine")),
                 version=str(values.get("version", "")),

@@ -62,6 +62,7 @@ def save(
     recipe: Mapping[str, Any] | None = None,
     measured: Mapping[str, Any] | None = None,
     calibration: Mapping[str, Any] | None = None,
+    number: Mapping[str, Any] | None = None,
     to: Target = "vitrine",
     generation: Generation = "A",
     overwrite: bool = False,
@@ -90,6 +91,8 @@ def save(
         changes["measured"] = measured
     if calibration is not None:
         changes["calibration"] = calibration
+    if number is not None:
+        changes["number"] = number
     record = dataclasses.replace(record, **changes)
     require_classes(record)
     prepared = prepare(ModelWeights(module), record, target=to, generation=generation)

@@ -8,8 +8,8 @@ Shapes: N examples, R features, D features with the constant one, K classes, M r
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, replace
+from typing import Literal, Self, TypedDict, Unpack
 
 import numpy as np
 import torch
@@ -23,6 +23,8 @@ from vitrine.evaluation.ridge import BIAS_FEATURE, Normalisation, with_constant
 from vitrine.evaluation.temperature import fit_temperature, log_losses, smoothed
 
 Method = Literal["ridge", "discriminant", "logistic"]
+TRAINED: Method = "logistic"
+METHODS: tuple[Method, ...] = ("ridge", "discriminant", "logistic")
 # Candidates for l2; the paper's few-shot protocol fixes it at 2^10.
 L2_CHOICES = tuple(float(2**power) for power in range(-2, 17, 2))
 # Of the covariance towards a sphere; with 5 to 20 photos per class, 0.4 to 0.8 win (docs/experiments.md).
@@ -48,9 +50,21 @@ class ClosedForm:
     """Factor from scores to logits: the reciprocal of the temperature."""
     left_out_accuracy: float
     """Of examples that were not fitted; with several labels, the share whose best class is one of them."""
+    left_out_loss: float
+    """Mean log loss of the left-out examples at the best temperature; the least one is chosen."""
     left_out_logits: Tensor
     """(N, K): the logits of each example by fits without it."""
     is_multi_label: bool = False
+
+    def to(self, device: str) -> Self:
+        """Return the classifier on another device."""
+        normalise = Normalisation(mean=self.normalise.mean.to(device), std=self.normalise.std.to(device))
+        return replace(
+            self,
+            normalise=normalise,
+            weights=self.weights.to(device),
+            left_out_logits=self.left_out_logits.to(device),
+        )
 
     def scores(self, features: Tensor) -> Tensor:
         """Score the classes of rows (M, R): (M, K)."""
@@ -83,7 +97,24 @@ class Candidate:
     """The fit to all examples, where it is there already."""
 
 
+class Options(TypedDict, total=False):
+    """How a closed form is fitted."""
+
+    l2: float | Sequence[float] | None
+    weights: Tensor | None
+    is_balanced: bool
+    methods: Sequence[Method]
+    seed: int
+
+
 def fit_closed_form(
+    features: Tensor, labels: Tensor, *, num_classes: int, **options: Unpack[Options]
+) -> ClosedForm:
+    """Return the best linear classifier of features (N, R) and labels (N,) or flags (N, K)."""
+    return fit_heads(features, labels, num_classes=num_classes, only_best=True, **options)[0]
+
+
+def fit_heads(
     features: Tensor,
     labels: Tensor,
     *,
@@ -91,10 +122,14 @@ def fit_closed_form(
     l2: float | Sequence[float] | None = None,
     weights: Tensor | None = None,
     is_balanced: bool = False,
-    methods: Sequence[Method] = ("ridge", "discriminant", "logistic"),
+    methods: Sequence[Method] = METHODS,
     seed: int = 0,
-) -> ClosedForm:
-    """Fit features (N, R), labels (N,) or flags (N, K), and weights (N,); choose by log loss on left-out rows.
+    only_best: bool = False,
+) -> tuple[ClosedForm, ...]:
+    """Return the best classifier in closed form and the best logistic regression, the better one first.
+
+    They are fitted to features (N, R), labels (N,) or flags (N, K), and weights (N,), and compared by their log loss
+    on left-out rows. With `only_best` only the better one is fitted to all examples and returned.
 
     With `l2` it is ridge regression, with the best of several; then a weight counts an example exactly as often.
     Otherwise it does so in the fits, while copies of an example would fall into different folds. `is_balanced`
@@ -107,31 +142,37 @@ def fit_closed_form(
     choices = L2_CHOICES if l2 is None else (l2,) if isinstance(l2, int | float) else tuple(l2)
     if not choices or not all(value > 0 for value in choices):
         raise ConfigError(f"must be above 0, got {l2}; omit it to have it chosen", option="l2")
-    w = torch.ones(len(features)).double() if weights is None else weights.double()  # (N,)
+    w = features.new_ones(len(features)).double() if weights is None else weights.double()  # (N,)
     counted = w > 0
     normalise = Normalisation.of(features[counted], weights=w[counted])
     examples = Examples(
         normalise(features[counted]), labels[counted], w[counted], num_classes=num_classes,
         is_balanced=is_balanced, seed=seed,
     )  # fmt: skip
-    allowed = ("ridge",) if l2 is not None else methods
-    best = examples.best(list(examples.candidates(allowed, l2=choices)))
-    line, bias = best.line or examples.fitted(best)
-    sharpness = 1 / fit_temperature(best.left_out, examples.targets, weights=examples.weights)
-    right = is_right(best.left_out, examples.targets)
-    solution = torch.cat([line, bias[None] / BIAS_FEATURE])  # (D, K)
-    left_out = with_constant(normalise(features)) @ solution  # rows without weight were never fitted
-    left_out[counted] = best.left_out
-    return ClosedForm(
-        normalise=normalise,
-        weights=solution,
-        method=best.method,
-        l2=best.strength,
-        sharpness=sharpness,
-        left_out_accuracy=float(examples.weights @ right / examples.weights.sum()),
-        left_out_logits=sharpness * left_out,
-        is_multi_label=labels.ndim == 2,
-    )
+    candidates = list(examples.candidates(("ridge",) if l2 is not None else methods, l2=choices))
+
+    def finished(best: Candidate) -> ClosedForm:
+        line, bias = best.line or examples.fitted(best)
+        sharpness = 1 / fit_temperature(best.left_out, examples.targets, weights=examples.weights)
+        right = is_right(best.left_out, examples.targets)
+        solution = torch.cat([line, bias[None] / BIAS_FEATURE])  # (D, K)
+        left_out = with_constant(normalise(features)) @ solution  # rows without weight were never fitted
+        left_out[counted] = best.left_out
+        return ClosedForm(
+            normalise=normalise,
+            weights=solution,
+            method=best.method,
+            l2=best.strength,
+            sharpness=sharpness,
+            left_out_accuracy=float(examples.weights @ right / examples.weights.sum()),
+            left_out_loss=examples.loss(best),
+            left_out_logits=sharpness * left_out,
+            is_multi_label=labels.ndim == 2,
+        )
+
+    groups = [[one for one in candidates if (one.method == TRAINED) == flag] for flag in (False, True)]
+    bests = sorted((examples.best(group) for group in groups if group), key=examples.loss)
+    return tuple(map(finished, bests[:1] if only_best else bests))
 
 
 class Examples:
@@ -150,7 +191,10 @@ class Examples:
         self.features, self.targets, self.weights = features, targets.long(), weights
         self.num_classes, self.is_multi_label = num_classes, targets.ndim == 2
         self.is_balanced = is_balanced and not self.is_multi_label
-        self.folds = folds_of(self.targets, seed=seed)
+        self.folds = [
+            (torch.from_numpy(rest).to(features.device), torch.from_numpy(fold).to(features.device))
+            for rest, fold in folds_of(self.targets, seed=seed)
+        ]
 
     def candidates(self, methods: Sequence[Method], *, l2: Sequence[float]) -> Iterator[Candidate]:
         """Yield every method at every strength."""
@@ -160,7 +204,7 @@ class Examples:
             for value, (line, left_out) in zip(l2, lines, strict=True):
                 yield Candidate(method="ridge", strength=value, left_out=left_out, line=line)
         if "discriminant" in methods and not self.is_multi_label:
-            parts = [self.discriminants(torch.from_numpy(rest), SHRINKAGES) for rest, _ in self.folds]
+            parts = [self.discriminants(rest, SHRINKAGES) for rest, _ in self.folds]
             for number, share in enumerate(SHRINKAGES):
                 yield self.gathered("discriminant", share, [lines[number] for lines in parts])
         if "logistic" in methods:
@@ -172,7 +216,7 @@ class Examples:
         last = float("inf")
         for strength in STRENGTHS:
             lines = [
-                self.logistic(torch.from_numpy(rest), strength, start=line)
+                self.logistic(rest, strength, start=line)
                 for (rest, _), line in zip(self.folds, lines, strict=True)
             ]
             candidate = self.gathered("logistic", strength, lines)
@@ -203,7 +247,7 @@ class Examples:
         if start is None:
             start = (
                 self.features.new_zeros(self.features.shape[1], self.num_classes),
-                torch.zeros(self.num_classes),
+                self.features.new_zeros(self.num_classes),
             )
         return logistic_line(
             self.features[rows], self.targets[rows], self.weights[rows], strength=strength, start=start,
@@ -219,7 +263,7 @@ class Examples:
 
     def fitted(self, candidate: Candidate) -> Line:
         """Fit a candidate to all examples."""
-        everything = torch.arange(len(self.features))
+        everything = torch.arange(len(self.features), device=self.features.device)
         if candidate.method == "discriminant":
             return self.discriminants(everything, [candidate.strength])[0]
         return self.logistic(everything, candidate.strength, start=None)
@@ -232,7 +276,11 @@ class Examples:
         """Return the log loss of left-out examples at the best temperature; balanced, every class counts alike."""
         weights = self.weights
         if self.is_balanced:
-            weights = weights / self.shares(torch.arange(len(weights)))[self.targets] / self.num_classes
+            weights = (
+                weights
+                / self.shares(torch.arange(len(weights), device=weights.device))[self.targets]
+                / self.num_classes
+            )
         temperature = fit_temperature(candidate.left_out, self.targets, weights=weights)
         soft = smoothed(self.targets, num_classes=self.num_classes, num_images=float(weights.sum()))
         losses = log_losses(candidate.left_out / temperature, soft, is_multi_label=self.is_multi_label)
@@ -243,7 +291,7 @@ def folds_of(targets: Tensor, *, seed: int) -> list[tuple[NDArray[np.int64], NDA
     """Divide examples into folds, each with its share of every class; return the rest and the fold, as indices."""
     count = len(targets)
     number = min(FOLDS_OF_FEW if count < FEW else FOLDS, count)
-    keys = targets.argmax(dim=1) if targets.ndim == 2 else targets
+    keys = (targets.argmax(dim=1) if targets.ndim == 2 else targets).cpu()
     order = np.random.default_rng(seed).permutation(count)
     order = order[np.argsort(keys.numpy()[order], kind="stable")]  # class by class, shuffled inside
     place = np.empty(count, dtype=np.int64)

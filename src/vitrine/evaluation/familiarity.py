@@ -84,14 +84,22 @@ def fit_distance(features: Tensor, labels: Tensor, *, shrinkage: float | None = 
 
 
 def fit_familiarity(
-    features: Tensor, labels: Tensor, *, held_out: Tensor | None = None, seed: int = 0
+    features: Tensor,
+    labels: Tensor,
+    *,
+    held_out: Tensor | None = None,
+    distances: Tensor | None = None,
+    seed: int = 0,
 ) -> Familiarity:
     """Fit a distance on training features (N, D), and measure it on those of held-out images (H, D).
 
-    Without held-out images, each fifth of the training images is measured by a distance of the others.
+    Without held-out images, each fifth of the training images is measured by a distance of the others. `distances`
+    (H,) of held-out images may be known already.
     """
     distance = fit_distance(features, labels)
-    if held_out is None or len(held_out) == 0:
+    if distances is not None:
+        measured = distances
+    elif held_out is None or len(held_out) == 0:
         measured = _out_of_fold(features, labels, seed=seed)
     else:
         measured = distance(held_out)

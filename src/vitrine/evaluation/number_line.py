@@ -28,7 +28,7 @@ class NumberLine:
     normalise: Normalisation
     weights: Tensor
     """(R,) in float64, on normalised features."""
-    bias: float
+    bias: Tensor
     l2: float
     left_out_errors: Tensor
     """(N,): true number less prediction, by fits without the example."""
@@ -43,11 +43,21 @@ class NumberLine:
 
     def half_width(self, coverage: float = 0.95) -> float:
         """Return half the width of an interval that holds the true number with this probability; maybe infinite."""
-        if not 0 < coverage < 1:
-            raise ConfigError(f"must be between 0 and 1, got {coverage}", option="coverage")
-        errors = self.left_out_errors.abs().sort().values
-        rank = math.ceil((len(errors) + 1) * coverage)
-        return float(errors[rank - 1]) if rank <= len(errors) else math.inf
+        return half_width(self.left_out_errors, coverage)
+
+    def head(self) -> tuple[Tensor, Tensor]:
+        """Return weight (1, R) and bias (1,) of the linear layer with these predictions, normalisation included."""
+        weight = self.weights / self.normalise.std
+        return weight[None], (self.bias - self.normalise.mean @ weight)[None]
+
+
+def half_width(errors: Tensor, coverage: float = 0.95) -> float:
+    """Return half the width of an interval that holds a number with this probability, from left-out errors (N,)."""
+    if not 0 < coverage < 1:
+        raise ConfigError(f"must be between 0 and 1, got {coverage:g}; 0.95 is usual", option="coverage")
+    ordered = errors.abs().sort().values
+    rank = math.ceil((len(ordered) + 1) * coverage)
+    return float(ordered[rank - 1]) if rank <= len(ordered) else math.inf
 
 
 def fit_number_line(features: Tensor, values: Tensor, *, l2: float | None = None) -> NumberLine:
@@ -79,7 +89,7 @@ def fit_number_line(features: Tensor, values: Tensor, *, l2: float | None = None
     return NumberLine(
         normalise=normalise,
         weights=Vt.T @ (S / (S.square() + best) * along),
-        bias=mean,
+        bias=torch.tensor(mean, dtype=torch.float64),
         l2=best,
         left_out_errors=errors[best],
         mean_absolute_error=float(errors[best].abs().mean()),

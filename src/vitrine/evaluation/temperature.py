@@ -27,7 +27,7 @@ def fit_temperature(logits: Tensor, targets: Tensor, *, weights: Tensor | None =
     Targets are smoothed as Platt's, (N + 1) / (N + 2): twenty correct answers do not prove that all will be correct.
     """
     logits = logits.double()
-    w = torch.ones(len(logits)).double() if weights is None else weights.double()
+    w = logits.new_ones(len(logits)) if weights is None else weights.double()
     soft = smoothed(targets, num_classes=logits.shape[1], num_images=float(w.sum()))
 
     def loss_at(log_temperature: float) -> float:

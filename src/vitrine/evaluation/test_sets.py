@@ -59,6 +59,16 @@ def in_model_classes(
     return source
 
 
+def with_numbers(source: Source) -> Source:
+    """Refuse images without numbers to compare predictions with."""
+    if source.values is None:
+        raise DataError(
+            f"{source.address} has classes as labels, and the model predicts a number; use a table with a column "
+            "value"
+        )
+    return source
+
+
 def in_model_numbers(real: RealLabels, source: Source, matched: Source) -> RealLabels:
     """Number ReaL's lists, which use the data set's class numbers, as the model does."""
     if source.classes == matched.classes:

@@ -26,6 +26,8 @@ class Trust:
 
     familiarity: Familiarity | None = None
     held_out: HeldOutScores | None = None
+    errors: Tensor | None = None
+    """Of a model of numbers, (N,): true numbers less predictions, of images that were left out."""
 
 
 def write_trust(folder: Path, trust: Trust) -> Path:
@@ -38,6 +40,8 @@ def write_trust(folder: Path, trust: Trust) -> Path:
     if trust.held_out is not None:
         tensors["sets.probabilities"] = trust.held_out.probabilities.float()
         tensors["sets.labels"] = trust.held_out.labels.to(torch.int32)
+    if trust.errors is not None:
+        tensors["numbers.errors"] = trust.errors.float()
     contiguous = {name: value.contiguous() for name, value in tensors.items()}
     write_safetensors(
         folder / TRUST_FILE,
@@ -78,4 +82,7 @@ def _trust_of(tensors: dict[str, Tensor]) -> Trust:
         held_out = HeldOutScores(
             probabilities=tensors["sets.probabilities"].double(), labels=tensors["sets.labels"].long()
         )
-    return Trust(familiarity=familiarity, held_out=held_out)
+    errors = tensors.get("numbers.errors")
+    return Trust(
+        familiarity=familiarity, held_out=held_out, errors=None if errors is None else errors.double()
+    )

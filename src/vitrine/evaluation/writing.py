@@ -3,6 +3,7 @@
 import csv
 import dataclasses
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from numpy.typing import NDArray
 
 from vitrine.data.sources.source import Source
 from vitrine.evaluation.classification import MultiLabel, SingleLabel
+from vitrine.evaluation.number_scores import NumberFigures
 from vitrine.runtime.files import write_atomically
 from vitrine.spelling import printable
 
@@ -45,7 +47,32 @@ def write_predictions(
             writer.writerow([name, words, predicted, shown, own, int(right), ""])
 
 
-def write_metrics(file: Path, figures: SingleLabel | MultiLabel, **facts: Any) -> None:
+def write_numbers(
+    file: Path,
+    source: Source,
+    *,
+    predicted: Mapping[int, float],
+    half_width: float | None,
+    failures: Mapping[int, str],
+) -> None:
+    """Write one row per image: the true number, the predicted one with its range, or the error."""
+    assert source.values is not None
+    with write_atomically(file, mode="w") as opened:
+        writer = csv.writer(opened, lineterminator="\n")
+        writer.writerow(["path", "value", "predicted", "low", "high", "error"])
+        for index in range(len(source)):
+            start = [printable(source.name(index)), f"{source.values[index]:.6g}"]
+            if index in failures:
+                writer.writerow([*start, "", "", "", failures[index]])
+                continue
+            value = predicted[index]
+            ends = (
+                ["", ""] if half_width is None else [f"{value - half_width:.6g}", f"{value + half_width:.6g}"]
+            )
+            writer.writerow([*start, f"{value:.6g}", *ends, ""])
+
+
+def write_metrics(file: Path, figures: SingleLabel | MultiLabel | NumberFigures, **facts: Any) -> None:
     """Write every figure and the facts of the run as JSON; the confusion matrix has its own file."""
     values = dataclasses.asdict(figures)
     values.pop("confusion", None)

@@ -5,23 +5,36 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from vitrine.checkpoints import Loaded, load
-from vitrine.data.sources.source import Source
+from vitrine.checkpoints.locating import names_weights
+from vitrine.data.sources.source import Source, Subset
 from vitrine.evaluation.calibration import calibration_error
 from vitrine.evaluation.classification import MultiLabel, SingleLabel
 from vitrine.evaluation.evaluators import run_evaluators
 from vitrine.evaluation.metrics import Interval
-from vitrine.evaluation.outputs import Precision, Wish, at_a_time_alone, chosen_precision, run_model
+from vitrine.evaluation.number_scores import NumberFigures, score_numbers
+from vitrine.evaluation.outputs import (
+    Outputs,
+    Precision,
+    Wish,
+    at_a_time_alone,
+    chosen_precision,
+    run_model,
+)
 from vitrine.evaluation.real import read_real
 from vitrine.evaluation.scoring import ClassMeasure, SplitScore, score_split
 from vitrine.evaluation.streaming import chosen_workers
-from vitrine.evaluation.test_sets import in_model_classes, in_model_numbers
-from vitrine.evaluation.writing import write_confusion, write_metrics, write_predictions
-from vitrine.jobs.model_argument import model_and_data
+from vitrine.evaluation.test_sets import in_model_classes, in_model_numbers, with_numbers
+from vitrine.evaluation.writing import write_confusion, write_metrics, write_numbers, write_predictions
+from vitrine.jobs.evaluate_detections import DetectionEvaluation, evaluate_detections
+from vitrine.jobs.evaluate_masks import MaskEvaluation, evaluate_mask_folders, evaluate_mask_model
+from vitrine.jobs.model_argument import model_and_data, predicts_masks
 from vitrine.jobs.test_images import open_test_images
 from vitrine.reports.evaluation_page import render_evaluation
+from vitrine.reports.number_page import render_numbers
 from vitrine.reports.pages import write_page
 from vitrine.runtime.output_folder import new_output_folder, removed_if_empty
 from vitrine.runtime.processes import joined_processes, on_first_process
@@ -76,6 +89,8 @@ class EvaluateResult(Result):
     worst: tuple[tuple[str, float], ...]
     """Classes with the lowest `class_measure`, lowest first."""
     wrote: tuple[Path, ...]
+    number: NumberFigures | None = None
+    """Of a model of numbers, instead of the figures of classes."""
     extra: Mapping[str, float] = field(default_factory=dict)
     """Numbers of the registered evaluators (`vitrine.evaluation.evaluators`)."""
     is_strict: bool = False
@@ -102,12 +117,27 @@ def evaluate_model(
     seed: int,
     is_strict: bool,
     is_overwriting: bool,
-) -> EvaluateResult:
-    """Run the model on the test set, score it, and write predictions, metrics and the page."""
+) -> EvaluateResult | MaskEvaluation | DetectionEvaluation:
+    """Run the model on the test set, score it, and write predictions, metrics and the page.
+
+    Of files that another tool predicted, only the score is computed.
+    """
+    if is_file_of_boxes(model) and is_file_of_boxes(data):
+        return evaluate_detections(Path(str(model)), Path(str(data)), out=out, is_overwriting=is_overwriting)
+    if is_folder_of_masks(model) and is_folder_of_masks(data):
+        return evaluate_mask_folders(
+            Path(str(model)), Path(str(data)), out=out, is_overwriting=is_overwriting
+        )
     model, data = model_and_data("evaluate", model, data)
+    if predicts_masks(model):
+        return evaluate_mask_model(
+            model, data, split=split, out=out, image_size=image_size, workers=workers, device=device,
+            precision=precision, is_overwriting=is_overwriting,
+        )  # fmt: skip
     name, source = open_test_images(model, data, split)
     loaded = load(model, image_size=image_size)
-    matched = _matched(loaded, source, by_order=by_order)
+    is_numeric = loaded.record.number is not None
+    matched = with_numbers(source) if is_numeric else _matched(loaded, source, by_order=by_order)
     lists = None if real is None else in_model_numbers(read_real(real, source), source, matched)
     roots = [source.root] if source.root is not None else []
     with joined_processes(device) as processes:
@@ -144,6 +174,16 @@ def evaluate_model(
                 device=processes.device,
                 precision=chosen,
             )
+    if is_numeric:
+        figures, wrote = numbers_of(
+            outputs, matched, loaded, folder, model=model, is_first=processes.is_first
+        )
+        return EvaluateResult(
+            model=model, data=printable(data), split=name, num_images=figures.num_images,
+            unreadable=_unreadable(matched, outputs.failures), num_classes=1, top1=None, top5=None, real=None,
+            num_real_images=None, ece=None, mean_confidence=None, macro_f1=None, mean_average_precision=None,
+            class_measure="f1", worst=(), wrote=wrote, number=figures, is_strict=is_strict,
+        )  # fmt: skip
     score = score_split(outputs, matched, split=name, real=lists, seed=seed)
     extra = run_evaluators(score)
     wrote = _write(folder, score, extra, model=model) if processes.is_first else ()
@@ -151,6 +191,41 @@ def evaluate_model(
         score, extra, model=model, wrote=wrote, is_strict=is_strict,
         ece_uncalibrated=uncalibrated_error(score, loaded.record.calibration),
     )  # fmt: skip
+
+
+def is_file_of_boxes(word: str | None) -> bool:
+    """Whether a word names a JSON file."""
+    return word is not None and word.endswith(".json") and Path(word).is_file()
+
+
+def is_folder_of_masks(word: str | None) -> bool:
+    """Whether a word names a folder of PNG files without weights."""
+    return (
+        word is not None and Path(word).is_dir() and not names_weights(word) and any(Path(word).glob("*.png"))
+    )
+
+
+def numbers_of(
+    outputs: Outputs, source: Source, loaded: Loaded, folder: Path, *, model: str, is_first: bool
+) -> tuple[NumberFigures, tuple[Path, ...]]:
+    """Score a model of numbers on the readable images; write predictions, metrics and the page."""
+    assert source.values is not None and loaded.record.number is not None
+    rows = np.flatnonzero(outputs.readable)
+    predicted = outputs.rows[torch.from_numpy(rows), 0].double().numpy()
+    half = loaded.record.number.get("half_width")
+    readable = Subset(source, rows)
+    true = source.values[rows].astype(np.float64)
+    figures = score_numbers(predicted, true, name=str(loaded.record.number["name"]), half_width=half)
+    if not is_first:
+        return figures, ()
+    wrote = (folder / PREDICTIONS, folder / METRICS, folder / PAGE)
+    values = dict(zip(rows.tolist(), predicted.tolist(), strict=True))
+    write_numbers(wrote[0], source, predicted=values, half_width=half, failures=outputs.failures)
+    write_metrics(
+        wrote[1], figures, model=model, data=source.address, unreadable=_unreadable(source, outputs.failures)
+    )
+    write_page(wrote[2], render_numbers(readable, predicted, true, figures, title="Evaluation", model=model))
+    return figures, wrote
 
 
 def _matched(loaded: Loaded, source: Source, *, by_order: bool) -> Source:
@@ -171,7 +246,7 @@ def _write(folder: Path, score: SplitScore, extra: Mapping[str, float], *, model
         model=model,
         data=source.address,
         split=score.split,
-        unreadable=_unreadable(score),
+        unreadable=_unreadable(score.source, failures),
         extra=dict(extra),
     )
     if isinstance(score.figures, SingleLabel):
@@ -206,7 +281,7 @@ def _result(
         data=printable(score.source.address),
         split=score.split,
         num_images=figures.num_images,
-        unreadable=_unreadable(score),
+        unreadable=_unreadable(score.source, score.outputs.failures),
         num_classes=len(score.source.classes),
         top1=single.top1 if single else None,
         top5=single.top5 if single else None,
@@ -225,5 +300,5 @@ def _result(
     )
 
 
-def _unreadable(score: SplitScore) -> dict[str, str]:
-    return {printable(score.source.name(index)): why for index, why in score.outputs.failures.items()}
+def _unreadable(source: Source, failures: Mapping[int, str]) -> dict[str, str]:
+    return {printable(source.name(index)): why for index, why in failures.items()}

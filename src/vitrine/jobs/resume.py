@@ -9,9 +9,10 @@ from vitrine.errors import ConfigError, MissingCheckpointError, TryOption
 from vitrine.recipes import Recipe
 from vitrine.recipes.options import changed_under_way
 from vitrine.recipes.recipe import from_yaml, to_yaml
+from vitrine.runs.cross_validation import cross_validated_run
 from vitrine.runs.records import Execution, RunOutput, TrainingResult
-from vitrine.runs.run_data import DataOptions, open_data, require_same_classes, with_held_out
-from vitrine.runs.run_start import require_unlocked
+from vitrine.runs.run_data import DataOptions, RunData, open_data, require_same_classes, with_held_out
+from vitrine.runs.run_start import has_attempts, require_unlocked
 from vitrine.runs.solved_head import with_solved_head
 from vitrine.runs.starting_model import described_model, keep_known_classes, pretrained_model
 from vitrine.runs.sweep import sweep_run
@@ -21,7 +22,7 @@ from vitrine.runtime.devices import same_threads
 from vitrine.runtime.find_run import find_run
 from vitrine.runtime.launch import launched
 from vitrine.runtime.log_file import logged_to
-from vitrine.runtime.processes import joined_processes, on_first_process
+from vitrine.runtime.processes import Processes, joined_processes, on_first_process
 from vitrine.runtime.progress import notice
 from vitrine.runtime.run_folder import RunFolder
 from vitrine.spelling import counted
@@ -42,10 +43,9 @@ def resume_run(
     folder = run if isinstance(run, RunFolder) else find_run(run)
     before, began = from_yaml(folder.read_recipe()), folder.read_record()
     recipe = changed_under_way(before, settings)
-    if settings and began.is_sweeping:
-        raise ConfigError(
-            f"{folder} is still trying learning rates, all with the same settings", option="set"
-        )
+    if settings and has_attempts(folder):
+        what = "learning rates" if began.is_sweeping else "folds"
+        raise ConfigError(f"{folder} is still trying {what}, all with the same settings", option="set")
     execution = Execution(
         device=device or began.device,
         workers=began.workers if workers is None else workers,
@@ -53,10 +53,10 @@ def resume_run(
     )
     exclude = None if began.exclude is None else Path(began.exclude)
     with joined_processes(execution.device) as processes, downloads(allowed=allow_download):
-        state, done = on_first_process(
-            lambda: unfinished_state(folder, recipe.training, is_sweeping=began.is_sweeping), processes
+        state, done = on_first_process(lambda: unfinished_state(folder, recipe.training), processes)
+        options = DataOptions(
+            hold_out=began.hold_out, exclude=exclude, allow_empty_class=True, group=began.group
         )
-        options = DataOptions(hold_out=began.hold_out, exclude=exclude, allow_empty_class=True)
         opened = functools.partial(
             open_data, began.data,
             folder=folder, seed=recipe.training.seed, workers=execution.workers, processes=processes,
@@ -71,19 +71,9 @@ def resume_run(
         output = RunOutput(folder=folder, verb=began.verb, tensorboard=began.tensorboard, wandb=began.wandb)
         is_alone = processes.world_size == 1 and processes.device.type == "cpu"
         with same_threads(began.threads if is_alone else None):
-            if began.is_sweeping:
-                notice(f"Resuming the sweep in {folder}")
-                assert recipe.model is not None
-                start = pretrained_model(recipe.model, recipe, num_classes=len(data.train.classes))
-                if recipe.solves_head:
-                    start, _ = with_solved_head(
-                        start, data.train, is_balanced=recipe.is_balanced, workers=execution.workers,
-                        processes=processes, seed=recipe.training.seed,
-                    )  # fmt: skip
-                if start.closed_form is None:
-                    keep_known_classes(start.model, recipe.model, data.train.classes)
-                return sweep_run(
-                    start, data, recipe, execution=execution, output=output,
+            if has_attempts(folder):
+                return resume_attempts(
+                    data, recipe, execution=execution, output=output, processes=processes,
                     allow_changed_data=allow_changed_data,
                 )  # fmt: skip
             notice(f"Resuming {folder} after step {done:,} of {recipe.training.total_steps:,}")
@@ -96,6 +86,37 @@ def resume_run(
             )  # fmt: skip
 
 
+def resume_attempts(
+    data: RunData,
+    recipe: Recipe,
+    *,
+    execution: Execution,
+    output: RunOutput,
+    processes: Processes,
+    allow_changed_data: bool,
+) -> TrainingResult:
+    """Continue a sweep or a cross-validation; what was trained before is not trained again."""
+    began = output.folder.read_record()
+    notice(f"Resuming the {'sweep' if began.is_sweeping else 'cross-validation'} in {output.folder}")
+    assert recipe.model is not None
+    start, solved = pretrained_model(recipe.model, recipe, num_classes=len(data.train.classes)), None
+    if recipe.solves_head:
+        start, solved = with_solved_head(
+            start, data.train, is_balanced=recipe.is_balanced, workers=execution.workers, processes=processes,
+            seed=recipe.training.seed,
+        )  # fmt: skip
+    if solved is not None and began.is_cross_validating:
+        return cross_validated_run(
+            start, solved, data, recipe, execution=execution, output=output,
+            allow_changed_data=allow_changed_data,
+        )  # fmt: skip
+    if solved is None:
+        keep_known_classes(start.model, recipe.model, data.train.classes)
+    return sweep_run(
+        start, data, recipe, execution=execution, output=output, allow_changed_data=allow_changed_data
+    )
+
+
 def write_change(folder: RunFolder, recipe: Recipe, settings: Sequence[str], *, done: int) -> None:
     """Keep changed settings for the next time that the run is resumed, and log them."""
     folder.write_recipe(to_yaml(recipe))
@@ -103,17 +124,17 @@ def write_change(folder: RunFolder, recipe: Recipe, settings: Sequence[str], *, 
         notice(f"From step {done + 1:,} on: {', '.join(settings)}")
 
 
-def unfinished_state(
-    folder: RunFolder, training: TrainingConfig, *, is_sweeping: bool
-) -> tuple[Path | None, int]:
+def unfinished_state(folder: RunFolder, training: TrainingConfig) -> tuple[Path | None, int]:
     """Return the last checkpoint of a run and its step; refuse a run that is training, has none, or has finished.
 
-    The checkpoints of a sweep are in the folders of its attempts.
+    The checkpoints of a sweep or a cross-validation are in the folders of its attempts.
     """
     require_unlocked(folder)
-    if is_sweeping:
+    if has_attempts(folder):
         return None, 0
     state = newest_state(folder.last_checkpoint)
+    if state is None and folder.has_model:
+        raise ConfigError(f"{folder} has finished; its model is in {folder.model}")
     if state is None:
         raise MissingCheckpointError(
             f"{folder} has no checkpoint to resume from; start the run again",

@@ -92,6 +92,11 @@ class Recipe:
     """Steps of a run by `epochs` at least, as small sets need more passes; 0 where epochs or batch are asked for."""
     solves_head: bool = False
     """Whether fine-tuning starts from a head that is solved in closed form; the paper starts from zeros."""
+    mixes_start: bool = False
+    """Whether the weights between the start and the end are tried on held-out images too."""
+    few_images: int = 0
+    """Up to this many images a run that starts from the closed form is cross-validated, unless its length was asked
+    for: a tenth of them would decide by chance."""
     sweep: tuple[float, ...] = ()
     """Learning rates that a sweep tries (Table 4)."""
     asked_for: tuple[str, ...] = ()

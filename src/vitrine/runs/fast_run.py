@@ -13,9 +13,10 @@ from vitrine.objectives.classification import LossKind, classification_loss, num
 from vitrine.recipes.recipe import Recipe
 from vitrine.runs.records import Execution, RunOutput, StartingModel, TrainingResult
 from vitrine.runs.run_data import RunData
-from vitrine.runs.run_end import save_model, save_statistics
+from vitrine.runs.run_end import measure_trust, save_model, save_statistics
 from vitrine.runs.run_report import write_report
 from vitrine.runs.run_start import exclusive, write_records
+from vitrine.runs.run_trust import LeftOut
 from vitrine.runs.solved_head import with_solved_head
 from vitrine.runtime.log_file import logged_to
 from vitrine.runtime.processes import joined_processes, on_first_process
@@ -67,6 +68,9 @@ def fast_run(
         save_statistics(
             start.model, start, data, folder=folder, workers=execution.workers, processes=processes
         )
+        if output.measures_trust:
+            left_out = LeftOut(logits=outputs.rows) if data.validation is None else None
+            measure_trust(folder, data, execution=execution, processes=processes, left_out=left_out)
         report = write_report(
             folder, splits={"val": source}, outputs=outputs, device=processes.device, workers=execution.workers,
             notes=notes,

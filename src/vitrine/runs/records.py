@@ -8,12 +8,38 @@ from typing import Any, Self
 
 from vitrine.data.decoding.annotation import DataTask
 from vitrine.data.preparing.preprocess import Preprocess
-from vitrine.evaluation.metrics import Interval
+from vitrine.evaluation.metrics import Interval, wilson_interval
+from vitrine.evaluation.number_scores import NumberFigures
 from vitrine.evaluation.scoring import ClassMeasure, Mistake
 from vitrine.models import Model
 from vitrine.objectives.teacher import Teacher
+from vitrine.recipes.plain_values import plain
 from vitrine.runtime.result import Result
 from vitrine.runtime.run_folder import RunFolder
+
+
+@dataclass(frozen=True, kw_only=True)
+class Contender:
+    """One of the models that a run chooses from, scored on images that it was not fitted on."""
+
+    name: str
+    accuracy: float
+    interval: tuple[float, float]
+    num_images: int
+    seconds: float
+    is_saved: bool = False
+
+    @classmethod
+    def of(cls, name: str, accuracy: float, *, num_images: int, seconds: float) -> Self:
+        """Add the 95 % interval (Wilson)."""
+        interval = wilson_interval(accuracy, num_images)
+        return cls(name=name, accuracy=accuracy, interval=interval, num_images=num_images, seconds=seconds)
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> Self:
+        """Build the contender from plain values."""
+        low, high = values["interval"]
+        return cls(**{**values, "interval": (float(low), float(high))})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,16 +52,20 @@ class ClosedFormScore:
     interval: tuple[float, float]
     num_images: int
     seconds: float
+    contenders: tuple[Contender, ...] = ()
+    """The closed form and the head that was trained alone (logistic regression), the better one first."""
 
     def to_json(self) -> dict[str, Any]:
         """Return the score as plain values."""
-        return {**dataclasses.asdict(self), "interval": list(self.interval)}
+        values: dict[str, Any] = plain(dataclasses.asdict(self))
+        return values
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Self:
         """Build the score from plain values."""
         low, high = values["interval"]
-        return cls(**{**values, "interval": (float(low), float(high))})
+        contenders = tuple(map(Contender.from_json, values.get("contenders", ())))
+        return cls(**{**values, "interval": (float(low), float(high)), "contenders": contenders})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,10 +137,16 @@ class TrainingResult(Result):
     """The head that was solved before training, scored on the training images."""
     start: Mapping[str, float] = field(default_factory=dict)
     """Numbers of the evaluation before the first step, where there was one."""
+    contenders: tuple[Contender, ...] = ()
+    """What the run chose from: the closed form, the trained head, the fine-tuned model, the one between."""
+    num_folds: int = 0
+    """Parts of the training images that were left out in turn, where a run is cross-validated."""
     seconds: float | None = None
     """Of training, evaluations included."""
     calibration: Mapping[str, Any] | None = None
     """Temperature, number of images it was fitted on, expected calibration error before and after."""
+    number: NumberFigures | None = None
+    """Errors of a model of numbers; it has no accuracy."""
     macro_accuracy: float | None = None
     """Mean over the classes, where they are uneven."""
     evaluation: Mapping[str, float] = field(default_factory=dict)

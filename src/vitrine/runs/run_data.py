@@ -44,6 +44,8 @@ class RunData:
     """Fraction of the training images that was held out; None is the default, where there is no validation set."""
     exclude: Path | None = None
     """List of images that were excluded."""
+    group: str | None = None
+    """Column, regular expression or `burst`: images of one group stay on one side of the split."""
     skipped: tuple[str, ...] = ()
     """Names of the files that cannot be read."""
     issues: tuple[Issue, ...] = ()
@@ -81,6 +83,8 @@ class DataOptions:
     """Whether all images may have the same class, as when it is added to others."""
     group: str | None = None
     """Column, regular expression or `burst`: images of one group stay on one side of the split."""
+    allow_numbers: bool = False
+    """Whether labels may be numbers to predict."""
 
 
 def open_data(
@@ -129,9 +133,10 @@ def open_data(
         own.update(opened_first())
         if needs_labels and not own["train"].is_labelled:
             raise DataError(f"{address} has no labels; use one folder per class, or a manifest with labels")
-        if needs_labels:
+        is_numeric = options.allow_numbers and own["train"].is_numeric
+        if needs_labels and not is_numeric:
             require_classes(own["train"], address)
-        if needs_labels and not options.allow_one_class:
+        if needs_labels and not options.allow_one_class and not is_numeric:
             require_two_classes(own["train"], address)
         if own["train"].root is None:  # generated pictures cannot be broken
             return None, ()
@@ -162,6 +167,7 @@ def open_data(
         splits=splits,
         hold_out=options.hold_out,
         exclude=options.exclude,
+        group=options.group,
         skipped=bad,
         issues=() if report is None else report.issues[:MOST_ISSUES],
         contents={} if report is None else report.contents,

@@ -1,16 +1,24 @@
 """The end of a run: its trained model, its report and its result."""
 
+import dataclasses
+import functools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from vitrine.checkpoints import save
 from vitrine.checkpoints.adapters import write_adapter
 from vitrine.checkpoints.record import Record
+from vitrine.data.sources.source import Source
 from vitrine.errors import VitrineError
 from vitrine.evaluation.calibration import CalibrationFit, calibrated
 from vitrine.evaluation.class_statistics import FILE, ClassStatistics
+from vitrine.evaluation.closed_form import is_right
 from vitrine.evaluation.features import extract_features
 from vitrine.evaluation.metrics import wilson_interval
 from vitrine.evaluation.outputs import Outputs, run_model
@@ -18,10 +26,11 @@ from vitrine.evaluation.temperature import divide_head
 from vitrine.models import Model, ModelConfig, build
 from vitrine.models.lora import adapters_of, add_adapters, merge_adapters
 from vitrine.recipes.recipe import Recipe, as_values
-from vitrine.runs.records import Execution, StartingModel, TrainingResult
+from vitrine.runs.mixing import Place, best_place, saved_weights
+from vitrine.runs.records import Contender, Execution, StartingModel, TrainingResult
 from vitrine.runs.run_data import RunData
 from vitrine.runs.run_report import RunReport, write_report
-from vitrine.runs.run_trust import store_trust
+from vitrine.runs.run_trust import LeftOut, store_trust
 from vitrine.runs.validation import SplitValidation, classes_without_validation
 from vitrine.runtime.processes import Processes, on_first_process
 from vitrine.runtime.progress import notice
@@ -29,6 +38,20 @@ from vitrine.runtime.run_folder import RunFolder
 from vitrine.spelling import printable
 from vitrine.training.saving import newest_state, weights_of
 from vitrine.training.task import Outcome
+
+FINE_TUNED = "fine-tuned"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finished:
+    """What a run saved, and what it was chosen from."""
+
+    outputs: Outputs | None = None
+    """Calibrated logits on the validation images; None without any."""
+    calibration: CalibrationFit | None = None
+    accuracy: float | None = None
+    share: float | None = None
+    """Of the trained weights in the saved ones, from 0 (the closed form) to 1; None without a choice."""
 
 
 def finish_model(
@@ -40,25 +63,35 @@ def finish_model(
     folder: RunFolder,
     execution: Execution,
     processes: Processes,
-    accuracy: float | None = None,
-) -> tuple[Outputs | None, CalibrationFit | None]:
-    """Save the best weights, calibrated on the validation images; return their outputs there and the calibration.
+    outcome: Outcome,
+) -> Finished:
+    """Choose the best weights, calibrate and save them; the same images choose and calibrate.
 
     The outputs of the best evaluation are used as they are; only a run that was resumed after it evaluates again.
     """
     model = trained_model(start.model.config, recipe, folder)
+    keep = functools.partial(
+        save_statistics, start=start, data=data, folder=folder, workers=execution.workers, processes=processes
+    )
     if validation is None or not recipe.objective.classifies:
         on_first_process(lambda: save_model(model, start, data, recipe, folder=folder), processes)
         if recipe.solves_head:
-            save_statistics(model, start, data, folder=folder, workers=execution.workers, processes=processes)
-        return None, None
-    outputs = validation.best
+            keep(model)
+        return Finished(accuracy=outcome.best)
+    outputs, accuracy, share = validation.best, outcome.best, None
     if outputs is None:
         outputs = run_model(
             model.to(processes.device), validation.source, preprocess=start.preprocess,
             num_workers=execution.workers, device=processes.device, what="Evaluating the model",
         )  # fmt: skip
         model = model.cpu()
+    if folder.closed_form.exists():
+        place = chosen_place(
+            start, recipe, validation, outputs, folder=folder, execution=execution, processes=processes,
+            is_start=outcome.best_step == 0,
+        )  # fmt: skip
+        model, outputs, share = place.model, place.outputs, place.share
+        accuracy = accuracy_of(outputs, validation.source)
     outputs, calibration = calibrated(outputs, validation.source)
     divide_head(model, calibration.temperature)
     on_first_process(
@@ -68,8 +101,37 @@ def finish_model(
         processes,
     )
     if recipe.solves_head:
-        save_statistics(model, start, data, folder=folder, workers=execution.workers, processes=processes)
-    return outputs, calibration
+        keep(model)
+    return Finished(outputs=outputs, calibration=calibration, accuracy=accuracy, share=share)
+
+
+def chosen_place(
+    start: StartingModel,
+    recipe: Recipe,
+    validation: SplitValidation,
+    outputs: Outputs,
+    *,
+    folder: RunFolder,
+    execution: Execution,
+    processes: Processes,
+    is_start: bool,
+) -> Place:
+    """Choose on the line from the closed form to the trained weights; `outputs` are those of its better end."""
+    prefix = recipe.objective.weights_prefix
+    state = newest_state(folder.last_checkpoint if is_start else folder.best_checkpoint)
+    assert state is not None
+    last = without_prefix(weights_of(state), prefix)
+    known = {0.0 if is_start else 1.0: outputs}
+    return best_place(
+        saved_weights(folder.closed_form), last, known, config=start.model.config, source=validation.source,
+        preprocess=start.preprocess, workers=execution.workers, processes=processes,
+    )  # fmt: skip
+
+
+def accuracy_of(outputs: Outputs, source: Source) -> float:
+    """Return the share of images whose most likely class is their label, or one of several."""
+    targets = torch.from_numpy(source.targets(np.arange(len(source)))).long()
+    return float(is_right(outputs.rows, targets).mean())
 
 
 def save_model(
@@ -79,6 +141,7 @@ def save_model(
     recipe: Recipe,
     *,
     folder: RunFolder,
+    to: Path | None = None,
     calibration: CalibrationFit | None = None,
     accuracy: float | None = None,
 ) -> None:
@@ -95,7 +158,7 @@ def save_model(
         record = Record(config=model.config, **described)
         write_adapter(model, folder.adapter, base=recipe.model, record=record)
         merge_adapters(model)
-    save(model, folder.model, **described, overwrite=True)
+    save(model, to or folder.model, **described, overwrite=True)
 
 
 def save_statistics(
@@ -135,23 +198,31 @@ def trained_model(config: ModelConfig, recipe: Recipe, folder: RunFolder) -> Mod
     """Build the model with the best weights of a run; the trained module may be sharded over many devices."""
     state = newest_state(folder.best_checkpoint) or newest_state(folder.last_checkpoint)
     assert state is not None
-    prefix = recipe.objective.weights_prefix
-    weights = {
-        name.removeprefix(prefix): value
-        for name, value in weights_of(state).items()
-        if name.startswith(prefix)
-    }
     model = build(config)
     if recipe.training.lora_rank is not None:
         add_adapters(model, rank=recipe.training.lora_rank, alpha=recipe.training.lora_alpha)
-    model.load_state_dict(weights)
+    model.load_state_dict(without_prefix(weights_of(state), recipe.objective.weights_prefix))
     return model.eval()
 
 
-def measure_trust(folder: RunFolder, data: RunData, *, execution: Execution, processes: Processes) -> None:
+def without_prefix(weights: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    """Return the weights of the model among those of the module that was trained."""
+    return {name.removeprefix(prefix): value for name, value in weights.items() if name.startswith(prefix)}
+
+
+def measure_trust(
+    folder: RunFolder,
+    data: RunData,
+    *,
+    execution: Execution,
+    processes: Processes,
+    left_out: LeftOut | None = None,
+) -> None:
     """Store beside the model how familiar pictures are to it; if that fails, report why and lose nothing else."""
     try:
-        store_trust(folder.model, data.splits, device=processes.device, workers=execution.workers)
+        store_trust(
+            folder.model, data.splits, device=processes.device, workers=execution.workers, left_out=left_out
+        )
     except (VitrineError, OSError) as error:
         notice(f'No statistics for "none of these": {error}')
 
@@ -163,6 +234,7 @@ def report_run(
     *,
     execution: Execution,
     processes: Processes,
+    notes: Sequence[str] = (),
 ) -> RunReport | None:
     """Write the page of a run, with the model's outputs on the validation images; if that fails, report why."""
     try:
@@ -172,6 +244,7 @@ def report_run(
             outputs=outputs,
             device=processes.device,
             workers=execution.workers,
+            notes=notes,
         )
     except (VitrineError, OSError) as error:
         notice(f"No report of the run: {error}")
@@ -186,11 +259,11 @@ def result_of(
     *,
     folder: RunFolder,
     report: RunReport | None,
-    calibration: CalibrationFit | None = None,
+    finished: Finished,
 ) -> TrainingResult:
     """Describe the finished run; the accuracy is that of the weights that were saved."""
     classifies = recipe.objective.classifies
-    accuracy = outcome.best if classifies else None
+    accuracy, calibration = finished.accuracy if classifies else None, finished.calibration
     num_validation = 0 if data.validation is None else len(data.validation)
     return TrainingResult(
         folder=folder.path,
@@ -202,9 +275,12 @@ def result_of(
         interval=None if accuracy is None else wilson_interval(accuracy, num_validation),
         num_validation=num_validation,
         images_per_second=outcome.images_per_second,
-        evaluation=outcome.last_evaluation if classifies else evaluation_at(folder, outcome.best_step),
+        evaluation=outcome.last_evaluation
+        if classifies or outcome.best_step is None
+        else evaluation_at(folder, outcome.best_step),
         closed_form=start.closed_form,
         start=evaluation_at(folder, 0),
+        contenders=contenders_of(start, outcome, finished, num_validation=num_validation),
         seconds=outcome.seconds,
         calibration=None if calibration is None else calibration.to_json(),
         objective=recipe.objective.kind,
@@ -222,12 +298,35 @@ def result_of(
     )
 
 
+def contenders_of(
+    start: StartingModel, outcome: Outcome, finished: Finished, *, num_validation: int
+) -> tuple[Contender, ...]:
+    """List what the run chose from, with the saved one marked; nothing where there was no choice."""
+    if start.closed_form is None or finished.share is None or finished.accuracy is None:
+        return ()
+    seconds = outcome.seconds or 0.0
+    first, *rest = start.closed_form.contenders  # the better head is the start
+    rows = [dataclasses.replace(first, is_saved=finished.share == 0), *rest]
+    trained = outcome.last_evaluation.get("accuracy") if outcome.best_step == 0 else outcome.best
+    made = functools.partial(Contender.of, num_images=num_validation, seconds=seconds)
+    if trained is not None:
+        rows.append(dataclasses.replace(made(FINE_TUNED, trained), is_saved=finished.share == 1))
+    if 0 < finished.share < 1:
+        rows.append(dataclasses.replace(made(between_name(finished.share), finished.accuracy), is_saved=True))
+    return tuple(rows)
+
+
+def between_name(share: float) -> str:
+    """Name the weights between the closed form and the end of training."""
+    return f"{FINE_TUNED}, {100 * share:.0f} % of the change"
+
+
 def evaluation_at(folder: RunFolder, step: int | None) -> dict[str, float]:
     """Return the numbers of the evaluation after some steps; empty where there was none."""
-    found: dict[str, float] = {}
+    scores: dict[str, float] = {}
     for record in folder.read_metrics():
         if record["step"] == step:
-            found |= {
+            scores |= {
                 name.removeprefix("val_"): value for name, value in record.items() if name.startswith("val_")
             }
-    return found
+    return scores

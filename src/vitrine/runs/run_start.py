@@ -73,11 +73,15 @@ def restarted_run(named: Path | None, *, processes: Processes) -> RunFolder | No
     def find() -> RunFolder | None:
         runs = [RunFolder(named)] if named is not None else runs_in(Path("runs"))
         ours = [run for run in runs if is_restarted(run)]
-        return next(
-            (run for run in ours if run.read_record().is_sweeping or newest_state(run.last_checkpoint)), None
-        )
+        return next((run for run in ours if has_attempts(run) or newest_state(run.last_checkpoint)), None)
 
     return on_first_process(find, processes)
+
+
+def has_attempts(folder: RunFolder) -> bool:
+    """Whether a run is still trying learning rates or folds, each with checkpoints of its own."""
+    record = folder.read_record()
+    return record.is_sweeping or record.is_cross_validating
 
 
 def is_restarted(folder: RunFolder) -> bool:
@@ -94,6 +98,7 @@ def write_records(
     execution: Execution,
     output: RunOutput,
     is_sweeping: bool = False,
+    is_cross_validating: bool = False,
 ) -> None:
     """Write what is needed to repeat and to resume the run."""
     folder = output.folder
@@ -110,9 +115,11 @@ def write_records(
             weights_prefix=recipe.objective.weights_prefix,
             hold_out=data.hold_out,
             exclude=None if data.exclude is None else str(data.exclude.absolute()),
+            group=data.group,
             shard=execution.shard,
             trains_on_all=data.trains_on_all,
             is_sweeping=is_sweeping,
+            is_cross_validating=is_cross_validating,
             tensorboard=output.tensorboard,
             wandb=output.wandb,
             launch=launched().identity,

@@ -5,6 +5,7 @@ held-out images its threshold, and their probabilities the prediction sets.
 """
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -28,12 +29,29 @@ LEAST_PER_CLASS = 20
 MOST_HELD_OUT = 10_000
 
 
+@dataclass(frozen=True, kw_only=True)
+class LeftOut:
+    """What is known of training images from models that were fitted without them."""
+
+    logits: Tensor
+    """(N, K), calibrated."""
+    distances: Tensor | None = None
+    """(N,), from the images that the models were fitted on; None to measure them."""
+
+
 def store_trust(
-    model: Path, splits: Mapping[str, Source], *, device: torch.device | str, workers: int, seed: int = 0
+    model: Path,
+    splits: Mapping[str, Source],
+    *,
+    device: torch.device | str,
+    workers: int,
+    left_out: LeftOut | None = None,
+    seed: int = 0,
 ) -> Trust:
     """Measure a saved model on its training and validation images, and write trust.safetensors beside it.
 
-    Every process must call it; the first one writes.
+    With `left_out` the training images themselves are the held-out ones. Every process must call it; the first one
+    writes.
     """
     with quiet():
         loaded = load(model)
@@ -43,14 +61,18 @@ def store_trust(
     train = sampled(splits["train"], most=MOST_IMAGES, least_per_class=LEAST_PER_CLASS, seed=seed)
     _, rows, labels = measured(loaded, train, device=device, workers=workers)
     held_out_rows, scores = None, None
-    if "val" in splits:
+    if left_out is not None:
+        if not splits["train"].is_multi_label:
+            own = torch.from_numpy(splits["train"].labels.astype(np.int64))
+            scores = held_out_scores(left_out.logits.softmax(dim=1), own)
+    elif "val" in splits:
         val = sampled(splits["val"], most=MOST_HELD_OUT, least_per_class=1, seed=seed)
         logits, held_out_rows, own = measured(loaded, val, device=device, workers=workers)
         if not val.is_multi_label:
             scores = held_out_scores(logits.softmax(dim=1), own)
-    trust = Trust(
-        familiarity=fit_familiarity(rows, labels, held_out=held_out_rows, seed=seed), held_out=scores
-    )
+    distances = None if left_out is None else left_out.distances
+    familiarity = fit_familiarity(rows, labels, held_out=held_out_rows, distances=distances, seed=seed)
+    trust = Trust(familiarity=familiarity, held_out=scores)
     if this_rank()[0] == 0:
         write_trust(model, trust)
     return trust

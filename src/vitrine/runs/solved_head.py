@@ -8,15 +8,20 @@ import time
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from vitrine.data.sources.source import Source
 from vitrine.errors import DataError
-from vitrine.evaluation.closed_form import ClosedForm, fit_closed_form
+from vitrine.evaluation.closed_form import TRAINED, ClosedForm, fit_heads, is_right
 from vitrine.evaluation.features import extract_features
 from vitrine.evaluation.metrics import wilson_interval
 from vitrine.models import Model
-from vitrine.runs.records import ClosedFormScore, StartingModel
+from vitrine.runs.records import ClosedFormScore, Contender, StartingModel
 from vitrine.runtime.processes import Processes, on_first_process
+
+# Images x features x classes from which on a head is solved on a GPU.
+LARGE = 5e7
+CLOSED_FORM, HEAD_ONLY = "closed form", "head only"
 
 
 def with_solved_head(
@@ -26,6 +31,7 @@ def with_solved_head(
     is_balanced: bool,
     workers: int,
     processes: Processes,
+    validation: Source | None = None,
     seed: int = 0,
 ) -> tuple[StartingModel, ClosedForm | None]:
     """Solve the head of a model on the training images; return the model that starts from it, and the closed form.
@@ -33,46 +39,84 @@ def with_solved_head(
     Models whose logits are not one linear layer on their representation start as they are.
     """
     model = start.model
-    if start.is_fresh or model.head is None or getattr(model, "distillation_head", None) is not None:
+    if not can_solve_head(start):
         return start, None
     began = time.monotonic()
-    solved = solve(
-        model, train, start=start, is_balanced=is_balanced, workers=workers, processes=processes, seed=seed
-    )
+    features, targets = features_of(start, train, workers=workers, processes=processes)
+    heads = on_first_process(
+        lambda: solve(
+            features, targets, num_classes=len(train.classes), is_balanced=is_balanced, processes=processes, seed=seed
+        ),
+        processes,
+    )  # fmt: skip
+    seconds = time.monotonic() - began
+    held_out = None
+    if validation is not None:
+        held_out = features_of(start, validation, workers=workers, processes=processes)
+    solved = heads[0]
     put_head(model, solved)
     score = ClosedFormScore(
         method=solved.method,
         accuracy=solved.left_out_accuracy,
         interval=wilson_interval(solved.left_out_accuracy, len(train)),
         num_images=len(train),
-        seconds=time.monotonic() - began,
+        seconds=seconds,
+        contenders=tuple(contender(head, held_out, num_images=len(train), seconds=seconds) for head in heads),
     )
     return dataclasses.replace(start, closed_form=score), solved
 
 
-def solve(
-    model: Model,
-    train: Source,
-    *,
-    start: StartingModel,
-    is_balanced: bool,
-    workers: int,
-    processes: Processes,
-    seed: int = 0,
-) -> ClosedForm:
-    """Compute the features of the training images, or find them in the cache, and fit the closed form."""
+def can_solve_head(start: StartingModel) -> bool:
+    """Whether a model has trained weights, and its logits are one linear layer on its representation."""
+    head, other = start.model.head, getattr(start.model, "distillation_head", None)
+    return not start.is_fresh and head is not None and other is None
+
+
+def features_of(
+    start: StartingModel, source: Source, *, workers: int, processes: Processes
+) -> tuple[Tensor, Tensor]:
+    """Return features (N, R), computed or from the cache, and labels (N,) or flags (N, K) of all images."""
     features = extract_features(
-        model.to(processes.device), train, preprocess=start.preprocess, num_workers=workers, device=processes.device,
+        start.model.to(processes.device), source, preprocess=start.preprocess, num_workers=workers,
+        device=processes.device,
     )  # fmt: skip
     if features.failures:
         raise DataError(f"cannot read a training image: {next(iter(features.failures.values()))}")
-    targets = torch.from_numpy(train.targets(np.arange(len(train)))).long()
-    return on_first_process(
-        lambda: fit_closed_form(
-            features.rows, targets, num_classes=len(train.classes), is_balanced=is_balanced, seed=seed
-        ),
-        processes,
+    return features.rows, torch.from_numpy(source.targets(np.arange(len(source)))).long()
+
+
+def solve(
+    features: Tensor,
+    targets: Tensor,
+    *,
+    num_classes: int,
+    is_balanced: bool,
+    processes: Processes,
+    seed: int = 0,
+) -> tuple[ClosedForm, ...]:
+    """Fit the closed form and the trained head on the device, the better one first; the results are on the CPU."""
+    # A small fit on a GPU takes longer to launch than to compute.
+    is_large = features.numel() * num_classes > LARGE and processes.device.type == "cuda"
+    device = processes.device if is_large else torch.device("cpu")
+    heads = fit_heads(
+        features.to(device), targets.to(device), num_classes=num_classes, is_balanced=is_balanced, seed=seed
     )
+    return tuple(head.to("cpu") for head in heads)
+
+
+def name_of(head: ClosedForm) -> str:
+    """Name a head by how it was found."""
+    return HEAD_ONLY if head.method == TRAINED else CLOSED_FORM
+
+
+def contender(
+    head: ClosedForm, held_out: tuple[Tensor, Tensor] | None, *, num_images: int, seconds: float
+) -> Contender:
+    """Score a head on held-out features and labels; without any, by the training images that were left out."""
+    accuracy = head.left_out_accuracy
+    if held_out is not None:
+        accuracy, num_images = float(is_right(head.scores(held_out[0]), held_out[1]).mean()), len(held_out[0])
+    return Contender.of(name_of(head), accuracy, num_images=num_images, seconds=seconds)
 
 
 @torch.no_grad()

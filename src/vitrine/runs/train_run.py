@@ -15,7 +15,7 @@ from vitrine.runs.expected_time import expected_seconds
 from vitrine.runs.plan import choose_micro_batch, num_trained, plan_of, require_disk_space
 from vitrine.runs.records import Execution, RunOutput, StartingModel, TrainingResult
 from vitrine.runs.run_data import RunData
-from vitrine.runs.run_end import finish_model, measure_trust, report_run, result_of
+from vitrine.runs.run_end import finish_model, measure_trust, report_run, result_of, save_model
 from vitrine.runs.run_start import check_data, exclusive, write_records
 from vitrine.runs.task import build_task, context_of, make_loader
 from vitrine.runs.validation import SplitValidation
@@ -90,16 +90,16 @@ def train_run(
             module, task, planned, execution=execution, output=output, processes=processes,
             resume_from=resume_from,
         )  # fmt: skip
-        outputs, calibration = finish_model(
+        finished = finish_model(
             start, data, recipe, validation, folder=folder, execution=execution, processes=processes,
-            accuracy=outcome.best,
+            outcome=outcome,
         )  # fmt: skip
         if output.measures_trust and recipe.objective.classifies:
             measure_trust(folder, data, execution=execution, processes=processes)
         report = None
         if output.reports:
-            report = report_run(folder, data, outputs, execution=execution, processes=processes)
-    return result_of(start, data, recipe, outcome, folder=folder, report=report, calibration=calibration)
+            report = report_run(folder, data, finished.outputs, execution=execution, processes=processes)
+    return result_of(start, data, recipe, outcome, folder=folder, report=report, finished=finished)
 
 
 def wrapped(
@@ -226,8 +226,10 @@ def begin_records(
     if is_resumed:
         link_latest(output.folder)
         check_data(data, output.folder, allow_changed=allow_changed_data)
-    else:
-        write_records(start, data, recipe, execution=execution, output=output)
+        return
+    write_records(start, data, recipe, execution=execution, output=output)
+    if start.closed_form is not None and recipe.mixes_start and recipe.training.lora_rank is None:
+        save_model(start.model.cpu(), start, data, recipe, folder=output.folder, to=output.folder.closed_form)
 
 
 def open_sinks(recipe: Recipe, output: RunOutput, *, done: int) -> list[Sink]:

@@ -10,9 +10,11 @@ data.json          sizes, fingerprints and problems of the data
 metrics.jsonl      one record per line: logged steps and evaluations
 log.txt            notices with their time
 checkpoints/       last, best and stopped: weights and optimizer state
+closed_form/       the model with the head that was solved before training: usable from the first minute on
 model/             the trained model with its record
 pictures/          what the model sees along the way, for objectives that draw it
 sweep/             one run folder per learning rate that was tried
+folds/             one run folder per fold of a cross-validation that is under way
 report.html        the page of the run
 """
 
@@ -42,7 +44,7 @@ RESULTS = (RECIPE, METRICS, CHECKPOINTS, MODEL)
 # Everything that a run writes, and so all that overwriting removes.
 WRITTEN = (
     *RESULTS, RECORD, "command.txt", "environment.json", "classes.json", "split.csv", "data.json", "log.txt",
-    "pictures", "sweep", "tensorboard", "wandb", "report.html",
+    "pictures", "sweep", "folds", "closed_form", "tensorboard", "wandb", "report.html",
 )  # fmt: skip
 LAST, BEST, STOPPED = "last.safetensors", "best.safetensors", "stopped.safetensors"
 
@@ -102,6 +104,11 @@ class RunFolder:
         return self.path / MODEL
 
     @property
+    def closed_form(self) -> Path:
+        """The model as it was before training, with the head that was solved in closed form."""
+        return self.path / "closed_form"
+
+    @property
     def adapter(self) -> Path:
         """The trained adapters alone, in PEFT's format; of a run that trains them."""
         return self.path / "adapter"
@@ -134,6 +141,15 @@ class RunFolder:
         """Return the run folders of a sweep by learning rate, lowest first."""
         folders = {float(path.name.removeprefix("lr-")): path for path in (self.path / "sweep").glob("lr-*")}
         return {rate: RunFolder(folders[rate]) for rate in sorted(folders)}
+
+    def fold(self, number: int) -> "RunFolder":
+        """Return the run folder of one fold of a cross-validation, from 0."""
+        return RunFolder(self.path / "folds" / f"fold-{number + 1}")
+
+    def remove_folds(self) -> None:
+        """Remove the folds of a cross-validation that has ended: the model is saved."""
+        if (self.path / "folds").exists():
+            _remove(self.path / "folds")
 
     def trained_at(self) -> float:
         """Return the time of the last step; a report that is written again does not count."""

@@ -28,11 +28,15 @@ class RunRecord:
     """Where the model's weights are in a checkpoint of the trained module; version 0.1 did not record it."""
     hold_out: float | None = None
     exclude: str | None = None
+    group: str | None = None
+    """What keeps images on one side of a split."""
     shard: bool = False
     trains_on_all: bool = False
     """Whether the held-out images are trained on too, as after a sweep."""
     is_sweeping: bool = False
     """Whether learning rates are still being tried."""
+    is_cross_validating: bool = False
+    """Whether parts of the training images are still being left out in turn."""
     tensorboard: bool = False
     wandb: str | None = None
     launch: str | None = None

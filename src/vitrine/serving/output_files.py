@@ -51,12 +51,13 @@ def write_predictions(
     *,
     top: int,
     has_labels: bool = False,
+    has_numbers: bool = False,
     is_ascii: bool = True,
 ) -> tuple[int, int]:
     """Write predictions as they arrive; return their number and the number of errors among them.
 
-    `has_labels` adds a column of the labels that apply. A CSV with other letters than ASCII begins with a byte order
-    mark, without which Excel shows the wrong ones.
+    `has_labels` adds a column of labels that apply; `has_numbers` writes numbers and their ranges. A CSV with other
+    letters than ASCII begins with a byte order mark, without which Excel shows the wrong ones.
     """
     counts = [0, 0]
 
@@ -66,13 +67,19 @@ def write_predictions(
             counts[1] += prediction.error is not None
             yield prediction
 
+    def write_csv(opened: IO[str]) -> None:
+        if has_numbers:
+            _csv_of_numbers(opened, counted())
+        else:
+            _csv(opened, counted(), top, has_labels=has_labels)
+
     if file == STANDARD_OUTPUT:
-        _csv(sys.stdout, counted(), top, has_labels=has_labels)
+        write_csv(sys.stdout)
         return counts[0], counts[1]
     with write_atomically(file, mode="w") as opened:
         if file.suffix == ".csv":
             opened.write("" if is_ascii else BYTE_ORDER_MARK)
-            _csv(opened, counted(), top, has_labels=has_labels)
+            write_csv(opened)
         else:
             {".json": _json, ".jsonl": _json_lines}[file.suffix](opened, counted())
     return counts[0], counts[1]
@@ -134,6 +141,15 @@ def _csv(file: IO[str], predictions: Iterator[Prediction], top: int, *, has_labe
         writer.writerow([printable(prediction.name), *applying, *cells, prediction.error or ""])
 
 
+def _csv_of_numbers(file: IO[str], predictions: Iterable[Prediction]) -> None:
+    writer = csv.writer(file, lineterminator="\n")
+    writer.writerow(["path", "predicted", "low", "high", "error"])
+    for one in predictions:
+        number = "" if one.number is None else f"{one.number:.6g}"
+        ends = ["", ""] if one.interval is None else [f"{end:.6g}" for end in one.interval]
+        writer.writerow([printable(one.name), number, *ends, one.error or ""])
+
+
 def _json(file: IO[str], predictions: Iterator[Prediction]) -> None:
     before = "[\n"
     for prediction in predictions:
@@ -157,6 +173,14 @@ def _plain(prediction: Prediction) -> dict[str, Any]:
         for answer in prediction.answers
     ]
     labels = {} if prediction.labels is None else {"labels": list(map(printable, prediction.labels))}
+    if prediction.number is not None:
+        ends = None if prediction.interval is None else list(prediction.interval)
+        return {
+            "path": printable(prediction.name),
+            "number": prediction.number,
+            "interval": ends,
+            "error": None,
+        }
     limits = {name: getattr(prediction, name) for name in _EXTRA if getattr(prediction, name) is not None}
     return {
         "path": printable(prediction.name), **labels, "answers": answers, **limits, "error": prediction.error

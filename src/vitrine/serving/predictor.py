@@ -5,6 +5,7 @@ Pictures are prepared as in evaluation: the same decoder, the same `Preprocess` 
 Shapes: N pictures, B per batch, K classes, R features.
 """
 
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,17 +22,21 @@ from vitrine.data.sources.in_memory import PictureList
 from vitrine.data.sources.source import Source
 from vitrine.errors import ConfigError, TryVerb
 from vitrine.evaluation.features import logits_and_features, representation
+from vitrine.evaluation.number_line import half_width
 from vitrine.evaluation.outputs import Outputs, Precision, at_a_time, casting
 from vitrine.evaluation.prediction_sets import prediction_sets
 from vitrine.evaluation.streaming import Pace, open_loader, stream
 from vitrine.evaluation.trust import Trust, read_trust
 from vitrine.models import Model
+from vitrine.models.dense.model import DenseModel
 from vitrine.runtime.devices import choose_device
 
 Wanted = Literal["logits", "features", "scores", "both"]
 """`scores` are logits followed by the distance from the training images, where the model knows it; `both` are logits
 and features."""
 TOP = 5
+# Of the interval of a number.
+DEFAULT_COVERAGE = 0.95
 # Probability from which a label applies, where a picture may have several.
 APPLIES = 0.5
 
@@ -59,6 +64,10 @@ class Prediction:
     """Share of held-out images that are at least as unlike the training images; None where that is unknown."""
     none_of_these: bool | None = None
     """Whether the picture is less like the training images than 95 % of the held-out ones."""
+    number: float | None = None
+    """The predicted number, from a model of numbers; it has no answers."""
+    interval: tuple[float, float] | None = None
+    """Ends of the range that contains the true number with the coverage that was asked for, by default 0.95."""
     prediction_set: tuple[str, ...] | None = None
     """Classes that contain the true one with the coverage that was asked for, most likely first."""
 
@@ -101,7 +110,7 @@ class Predictor:
     @classmethod
     def open(
         cls,
-        model: str | Path,
+        model: str | Path | Loaded,
         *,
         device: str = "auto",
         precision: Precision = "fp32",
@@ -110,8 +119,8 @@ class Predictor:
         workers: int = 2,
         worker_kind: WorkerKind = "threads",
     ) -> Self:
-        """Open any model that `vitrine.load` opens; `batch_size` is the number of pictures per batch."""
-        loaded = load(model, image_size=image_size)
+        """Open any model that `vitrine.load` opens, or one that it opened; `batch_size` is the pictures per batch."""
+        loaded = model if isinstance(model, Loaded) else load(model, image_size=image_size)
         return cls(
             loaded, device=device, precision=precision, batch_size=batch_size, workers=workers,
             worker_kind=worker_kind,
@@ -128,6 +137,12 @@ class Predictor:
         if self.loaded.classes is not None:
             return self.loaded.classes
         return tuple(f"class {number}" for number in range(self.num_classes or 0))
+
+    @property
+    def number_name(self) -> str | None:
+        """Name of the number that the model predicts; None for a model of classes."""
+        number = self.loaded.record.number
+        return None if number is None else str(number.get("name", "number"))
 
     @property
     def is_multi_label(self) -> bool:
@@ -180,17 +195,18 @@ class Predictor:
         example = PictureList([image]).read(0)
         return self.preprocess.pixels(self.preprocess.decode(example.data, name=name or example.name))
 
-    def batch(self, pixels: Tensor, *, wanted: Wanted = "logits") -> Tensor:
+    def batch(self, pixels: Tensor, *, wanted: Wanted = "logits", is_normalised: bool = False) -> Tensor:
         """Map stacked pixels (B, C, height, width), 0 to 255, to logits, features or scores (B, ...), on the CPU."""
-        computed = self.computed(pixels.to(self.device, non_blocking=True), wanted=wanted)
+        moved = pixels.to(self.device, non_blocking=True)
+        computed = self.computed(moved, wanted=wanted, is_normalised=is_normalised)
         values = self.finished({name: one.float().cpu() for name, one in computed.items()}, wanted=wanted)
         return values.clone()  # tensors of inference mode cannot be modified outside it
 
-    def computed(self, pixels: Tensor, *, wanted: Wanted) -> dict[str, Tensor]:
+    def computed(self, pixels: Tensor, *, wanted: Wanted, is_normalised: bool = False) -> dict[str, Tensor]:
         """Map pixels on the device to the model's outputs there: `logits`, `features` or, for scores, both."""
         has_features = wanted == "both" or (wanted == "scores" and self.trust.familiarity is not None)
         with torch.inference_mode(), casting(self.device, self.precision):
-            images = self.preprocess.normalise(pixels)
+            images = pixels if is_normalised else self.preprocess.normalise(pixels)
             if wanted == "features":
                 return {"features": representation(self.model, images)}
             if not has_features:
@@ -246,6 +262,8 @@ class Predictor:
     ) -> list[Prediction]:
         """Turn scores (B, K or K + 1) into predictions: classes, familiarity and prediction sets."""
         logits = scores[:, : self.num_classes]
+        if self.number_name is not None:
+            return self.numbers(logits[:, 0], names, coverage=coverage)
         answers = self.best(logits, top=top)
         applying = self.applying(logits)
         shares, flags = self.familiarity(scores)
@@ -257,6 +275,32 @@ class Predictor:
             )
             for row, name in enumerate(names)
         ]  # fmt: skip
+
+    def numbers(
+        self, values: Tensor, names: Sequence[str], *, coverage: float | None = None
+    ) -> list[Prediction]:
+        """Turn outputs (B,) of a model of numbers into predictions with intervals, where their width is known."""
+        half = self.half_width(DEFAULT_COVERAGE if coverage is None else coverage)
+        return [
+            Prediction(
+                name=name, number=value, interval=None if half is None else (value - half, value + half)
+            )
+            for name, value in zip(names, values.tolist(), strict=True)
+        ]
+
+    def half_width(self, coverage: float) -> float | None:
+        """Return half the width of the interval of a number; None where the model does not know its errors."""
+        errors = self.trust.errors
+        if errors is None:
+            return None
+        half = half_width(errors, coverage)
+        if math.isinf(half):
+            raise ConfigError(
+                f"{coverage:g} needs {math.ceil(coverage / (1 - coverage))} training images, and this model has "
+                f"{len(errors)}",
+                option="coverage",
+            )
+        return half
 
     def familiarity(self, scores: Tensor) -> tuple[Sequence[float | None], Sequence[bool | None]]:
         """Return from scores (B, K + 1) how familiar each picture is, and whether it is none of the classes."""
@@ -300,6 +344,11 @@ class Predictor:
             raise ConfigError(
                 "the model has no classification head; use its features, or fine-tune it",
                 advice=[TryVerb("embed", ("MODEL", "PICTURES"), "to compute features")],
+            )
+        if isinstance(self.model, DenseModel):
+            raise ConfigError(
+                "the model answers for every pixel, not for whole pictures",
+                advice=[TryVerb("predict", ("MODEL", "PICTURES"), "to write masks")],
             )
 
     def _outputs(self, images: Iterable[Picture], *, wanted: Wanted) -> Outputs:

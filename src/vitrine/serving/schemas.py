@@ -22,6 +22,12 @@ class Predicted(BaseModel):
 
     model: str
     answers: list[Answer] = Field(description="The most likely classes, most likely first.")
+    number: float | None = Field(
+        default=None, description="The predicted number, from a model of numbers; answers are then empty."
+    )
+    interval: list[float] | None = Field(
+        default=None, description="Range that contains the true number with the requested coverage, or 95 %."
+    )
     familiarity: float | None = Field(
         default=None,
         description="Share of held-out images that are at least as unlike the training images; null if unknown.",

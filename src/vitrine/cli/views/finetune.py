@@ -4,7 +4,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from vitrine.cli.lines import Line, Next, Table, Wrote
-from vitrine.evaluation.metrics import Interval, wilson_interval
+from vitrine.cli.views.evaluate import number_lines as number_figures
+from vitrine.evaluation.metrics import Interval
+from vitrine.evaluation.number_scores import NumberFigures
 from vitrine.evaluation.scoring import ClassMeasure, Mistake
 from vitrine.runs.plan import RunPlan
 from vitrine.runs.records import ClosedFormScore, TrainingResult
@@ -19,6 +21,9 @@ def lines(result: TrainingResult) -> Iterator[Line]:
     """Show the score of a run, its worst classes and mistakes, and what it wrote."""
     if result.skipped:
         yield f"Skipped {counted(len(result.skipped), 'unreadable file')}; data.json lists them"
+    if result.number is not None:
+        yield from number_lines(result, result.number)
+        return
     if not result.has_head:
         yield from lines_without_labels(result)
         return
@@ -43,6 +48,18 @@ def lines(result: TrainingResult) -> Iterator[Line]:
     else:
         yield Next("predict", (result.folder, "PICTURES"))
         yield Next("inspect", (result.folder, "PICTURES"))
+
+
+def number_lines(result: TrainingResult, number: NumberFigures) -> Iterator[Line]:
+    """Show the errors of a model of numbers, and what it wrote."""
+    images = counted(number.num_images, "image" if result.is_left_out else "validation image")
+    left_out = ", each predicted by a fit without it" if result.is_left_out else ""
+    yield f"Ridge regression on features of the model, scored on {images}{left_out}"
+    yield from number_figures(number)
+    yield Wrote(result.model, "weights, preprocessing, the name of the number")
+    if result.report is not None:
+        yield Wrote(result.report, "predicted and true numbers, largest errors")
+    yield Next("predict", (result.folder, "PICTURES"), note="files, folders, patterns")
 
 
 def dense_lines(result: TrainingResult) -> Iterator[Line]:
@@ -103,26 +120,19 @@ def score_sentence(result: TrainingResult) -> str:
 
 
 def comparison(result: TrainingResult) -> Iterator[Line]:
-    """Show the closed form beside what training made of it, on the same validation images."""
-    before, form, after = result.start.get("accuracy"), result.closed_form, result.accuracy
-    if before is None or form is None or after is None or result.interval is None:
+    """Show what the run chose from, all on the same images, and what it saved."""
+    if not result.contenders:
         return
     rows = [
         (
-            "closed form",
-            share_text(before, wilson_interval(before, result.num_validation)),
-            duration(form.seconds),
-        ),
-    ]
-    trained = result.evaluation.get("accuracy") if result.best_step == 0 else after
-    if trained is not None:
-        time = "" if result.seconds is None else duration(result.seconds)
-        rows.append(
-            ("fine-tuned", share_text(trained, wilson_interval(trained, result.num_validation)), time)
+            f"  {one.name}",
+            share_text(one.accuracy, one.interval),
+            duration(one.seconds),
+            "saved" if one.is_saved else "",
         )
-    kept = "the closed form" if result.best_step == 0 else "the fine-tuned model"
-    yield Table(rows, indent=2)
-    yield f"  saved: {kept}, which has the lower validation loss"
+        for one in result.contenders
+    ]
+    yield Table(rows)
 
 
 def calibration_lines(result: TrainingResult) -> Iterator[Line]:

@@ -7,8 +7,9 @@ from vitrine.cli.lines import Line, Next, NextStep, Table, Wrote
 from vitrine.cli.views.parts import parts_lines
 from vitrine.jobs.model_argument import PicturesPlan
 from vitrine.jobs.predict import PredictResult
+from vitrine.jobs.predict_masks import MaskPredictions
 from vitrine.serving.output_files import STANDARD_OUTPUT
-from vitrine.serving.predictor import Prediction
+from vitrine.serving.predictor import DEFAULT_COVERAGE, Prediction
 from vitrine.spelling import counted, with_name
 
 BAR_WIDTH = 24
@@ -16,8 +17,11 @@ BAR_WIDTH = 24
 MOST_TALLIED = 10
 
 
-def lines(result: PredictResult) -> Iterator[Line]:
+def lines(result: PredictResult | MaskPredictions) -> Iterator[Line]:
     """Show all answers about one picture, or one line per picture; nothing where the answers went here already."""
+    if isinstance(result, MaskPredictions):
+        yield from mask_lines(result)
+        return
     if STANDARD_OUTPUT in result.wrote:
         return
     if result.parts is not None:
@@ -32,7 +36,11 @@ def lines(result: PredictResult) -> Iterator[Line]:
     if result.num_pictures > 1:
         failed = f"; {result.num_errors:,} cannot be read" if result.num_errors else ""
         yield f"{result.num_pictures:,} pictures{failed}"
-        yield from tally_lines(result)
+        if result.numbers is not None:
+            low, mean, high = result.numbers
+            yield f"  {result.number}: mean {mean:.4g}, from {low:.4g} to {high:.4g}"
+        else:
+            yield from tally_lines(result)
         if result.num_unfamiliar:
             look = "looks" if result.num_unfamiliar == 1 else "look"
             yield (
@@ -46,6 +54,17 @@ def lines(result: PredictResult) -> Iterator[Line]:
         yield NextStep(f"the same command with {option('out', 'predictions.csv')}")
     else:
         yield Next("inspect", (result.model, result.first), note="what the model looked at")
+
+
+def mask_lines(result: MaskPredictions) -> Iterator[Line]:
+    """Show which classes cover the pictures, and where the masks are."""
+    failed = f"; {result.num_errors:,} cannot be read" if result.num_errors else ""
+    yield f"{counted(result.num_pictures, 'picture')}{failed}"
+    rows = list(result.shares.items())
+    yield Table([(percent(share), name) for name, share in rows[:MOST_TALLIED]], right=(0,), indent=2)
+    if len(rows) > MOST_TALLIED:
+        yield f"  and {len(rows) - MOST_TALLIED:,} more classes"
+    yield from map(Wrote, result.wrote)
 
 
 def tally_lines(result: PredictResult) -> Iterator[Line]:
@@ -62,6 +81,12 @@ def single_picture(prediction: Prediction, result: PredictResult) -> Iterator[Li
         yield with_name(prediction.error, prediction.name)
         return
     yield prediction.name
+    if prediction.number is not None:
+        yield f"  {result.number}: {number_text(prediction)}"
+        if prediction.interval is not None:
+            share = DEFAULT_COVERAGE if result.coverage is None else result.coverage
+            yield f"The range contains the true number in {100 * share:g} % of pictures like the training images"
+        return
     yield Table(
         [
             (percent(one.probability), one.label, "█" * round(BAR_WIDTH * one.probability))
@@ -83,6 +108,8 @@ def picture_line(prediction: Prediction, *, count: int) -> str:
     """Name the most likely classes of one picture of several."""
     if prediction.error is not None:
         return f"  error  {with_name(prediction.error, prediction.name)}"
+    if prediction.number is not None:
+        return f"  {prediction.name}: {number_text(prediction)}"
     if prediction.labels is not None and count == 1:
         return f"{prediction.name}: {', '.join(prediction.labels) or 'no label applies'}"
     best, *others = prediction.answers[:count]
@@ -91,6 +118,14 @@ def picture_line(prediction: Prediction, *, count: int) -> str:
     names = prediction.prediction_set
     several = "" if names is None else f"; set: {', '.join(names)}"
     return f"{percent(best.probability):>7}  {prediction.name}: {best.label}{rest}{mark}{several}"
+
+
+def number_text(prediction: Prediction) -> str:
+    """Write a number with the range that holds the true one: `3.2 (2.7 to 3.7)`."""
+    if prediction.interval is None:
+        return f"{prediction.number:.4g}"
+    low, high = prediction.interval
+    return f"{prediction.number:.4g} ({low:.4g} to {high:.4g})"
 
 
 def percent(share: float) -> str:

@@ -53,6 +53,27 @@ def held_out_split(
     return {"train": np.flatnonzero(~is_val), "val": np.flatnonzero(is_val)}
 
 
+def fold_numbers(source: Source, *, folds: int, seed: int = 0, groups: Indices | None = None) -> Indices:
+    """Divide a source into folds of equal size, each with its share of every class (N,); groups are not divided."""
+    group = np.arange(len(source)) if groups is None else groups
+    first = source.labels[:, 0] if source.is_multi_label else source.labels
+    heads = np.flatnonzero(group == np.arange(len(source)))
+    sizes = np.bincount(group, minlength=len(source))
+    keys = np.array([_key(seed, source.name(int(head))) for head in heads], dtype=np.uint64)
+    fold_of = np.zeros(len(source), dtype=np.int64)
+    total = np.zeros(folds, dtype=np.int64)
+    for label in np.unique(first[heads]):
+        of_class = heads[first[heads] == label]
+        order = of_class[np.argsort(keys[first[heads] == label], kind="stable")]
+        own = np.zeros(folds, dtype=np.int64)
+        for head in sorted(order.tolist(), key=lambda head: -sizes[head]):  # the largest groups first
+            fold = min(range(folds), key=lambda number: (own[number], total[number]))
+            fold_of[head] = fold
+            own[fold] += sizes[head]
+            total[fold] += sizes[head]
+    return fold_of[group]
+
+
 def stored_split(
     source: Source,
     split_file: Path,

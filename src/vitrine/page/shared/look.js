@@ -192,7 +192,18 @@ function showBars(stage, answer) {
   stage.mark.hidden = !answer.none_of_these;
   stage.mark.replaceChildren(el("strong", {}, "None of these?"),
     " This picture is less like the training images than 95 % of the held-out ones.");
+  if (answer.number !== null) {
+    const [low, high] = (answer.interval ?? []).map(shortNumber);
+    const range = answer.interval ? ` (${low} to ${high})` : "";
+    stage.bars.replaceChildren(el("li", {}, el("span", { className: "label" }, stage.model.number),
+      el("span", { className: "value" }, shortNumber(answer.number) + range)));
+    return;
+  }
   stage.bars.replaceChildren(...answer.answers.map(({ label, probability }) => bar(label, percent(probability), probability)));
+}
+
+function shortNumber(value) {
+  return Number(value.toPrecision(4)).toLocaleString("en");
 }
 
 export function bar(label, text, share) {
