@@ -1,17 +1,21 @@
 """The work behind `vitrine predict`: pictures through a model to named classes, in memory or in a file."""
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import torch
 
 from vitrine.batch.columns import Columns
+from vitrine.checkpoints import Loaded
+from vitrine.checkpoints.text import PROMPTS, zero_shot
 from vitrine.data.sources.source import Source
+from vitrine.errors import ConfigError
 from vitrine.evaluation.outputs import Wish
 from vitrine.evaluation.streaming import Pace
-from vitrine.jobs.model_argument import opened_pictures, plan_of
+from vitrine.jobs.model_argument import opened_pictures, plan_of, predicts_masks
 from vitrine.jobs.parts_job import (
     EngineName,
     PartsResult,
@@ -20,6 +24,7 @@ from vitrine.jobs.parts_job import (
     open_predictor,
     require_one_process,
 )
+from vitrine.jobs.predict_masks import MaskPredictions, predict_masks
 from vitrine.runtime.launch import share_of_work
 from vitrine.runtime.places import Place, delivered
 from vitrine.runtime.progress import announced, present
@@ -67,12 +72,28 @@ class PredictResult(Result):
         return int(self.num_errors == self.num_pictures or (self.is_strict and self.num_errors > 0))
 
 
+def classifier_in_words(
+    model: str, classes: Sequence[str], prompts: Sequence[str], *, engine: EngineName, image_size: int | None
+) -> Loaded:
+    """Make a classifier of the classes with the model's text tower."""
+    if engine != "local":
+        raise ConfigError(
+            "computes with models that every machine loads; save the classifier of vitrine.zero_shot first",
+            option="engine",
+        )
+    if image_size is not None:
+        raise ConfigError("does not go with classes, which keep the model's size", option="size")
+    return zero_shot(model, classes, prompts=prompts or PROMPTS)
+
+
 def predict_pictures(
     model: str | None,
     pictures: Iterable[Any],
     *,
     out: Place | None,
     top: int | None,
+    classes: Sequence[str] = (),
+    prompts: Sequence[str] = (),
     coverage: float | None = None,
     part: str | None = None,
     part_size: int | None = None,
@@ -84,16 +105,29 @@ def predict_pictures(
     precision: Wish,
     is_strict: bool,
     is_overwriting: bool,
-) -> PredictResult:
-    """Predict the classes of all pictures, and write them to `out` where that is given."""
+) -> PredictResult | MaskPredictions:
+    """Predict the classes of all pictures, and write them to `out` where that is given.
+
+    A model that answers for every pixel writes masks into the folder `out`.
+    """
     name, source = opened_pictures("predict", model, pictures, out=out)
+    if predicts_masks(name):
+        if coverage is not None or top is not None or part is not None:
+            option = "coverage" if coverage is not None else "top" if top is not None else "part"
+            raise ConfigError("does not go with a model that predicts masks", option=option)
+        return predict_masks(
+            name, source, out=folder_of_masks(out), image_size=image_size, workers=workers, device=device,
+            precision=precision, is_strict=is_strict, is_overwriting=is_overwriting,
+        )  # fmt: skip
     share, is_folder = share_of_work(part), out != STANDARD_OUTPUT and is_parts_folder(out)
     if not is_folder:
         require_one_process(share, out, kinds=PREDICTION_KINDS)
     if out is not None and out != STANDARD_OUTPUT and not is_folder:
         require_kind(out, PREDICTION_KINDS, is_overwriting=is_overwriting)
     predictor = open_predictor(
-        name,
+        classifier_in_words(name, classes, prompts, engine=engine, image_size=image_size)
+        if classes
+        else name,
         num_pictures=len(source),
         device=device,
         precision=precision,
@@ -199,6 +233,13 @@ def _predictions(
                     tally[prediction.answers[0].label] += 1
                 yield prediction
             advance(len(rows.values), str(pace))
+
+
+def folder_of_masks(out: Place | None) -> Path | None:
+    """Return the folder for masks; refuse a file and an address elsewhere."""
+    if out is None or (isinstance(out, Path) and not out.suffix and out != STANDARD_OUTPUT):
+        return out
+    raise ConfigError(f"must be a folder for masks and overlays, got {out}", option="out")
 
 
 def _has_ascii_names(source: Source) -> bool:
