@@ -1,7 +1,7 @@
 """A model as a repository for NVIDIA's Triton server: preprocessing inside, so that a client sends an image's file.
 
 Triton's Python backend runs `triton_model.py`, which needs numpy, Pillow and onnxruntime in the server's container
-and nothing of Vitrine. The proof runs the same file outside Triton, with a stand-in for the module that Triton provides.
+and nothing of Vitrine. The proof runs the same file outside Triton, with a stand-in for the module of its backend.
 """
 
 import importlib.util

@@ -42,12 +42,8 @@ store, nginx. The page runs the model in the visitor's browser; pictures never l
 works offline.
 
 Browsers run no programs from a plain folder (`file://`); the camera and offline use need https or localhost."""
-IN_TRITON = """This folder is a model repository. Triton's Python backend needs three packages in its container:
-
-```sh
-docker run --rm -p 8000:8000 -v "$PWD":/models nvcr.io/nvidia/tritonserver:25.06-py3 \\
-    sh -c "pip install numpy pillow onnxruntime && tritonserver --model-repository=/models"
-```
+IN_TRITON = """This folder is a model repository: start NVIDIA's `tritonserver` with it. Its Python backend
+needs three packages in the server's container: numpy, pillow and onnxruntime.
 
 A client sends the file of an image as BYTES of shape (batch, 1) and gets `logits` and `embedding`; with the
 classification extension also class names:
