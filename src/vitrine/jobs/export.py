@@ -25,6 +25,7 @@ from vitrine.exporting.web import PageFacts, plan_web
 from vitrine.inspection.pictures import PictureBatches, spread
 from vitrine.jobs.test_images import open_test_images
 from vitrine.models import ViTConfig
+from vitrine.models.dense.model import DenseModel
 from vitrine.runtime.files import write_atomically
 from vitrine.runtime.find_run import resolve_latest
 from vitrine.runtime.output_folder import new_output_folder
@@ -97,6 +98,10 @@ def export_model(
     """Write the model, compare it with the original and time both."""
     model = resolve_latest(model)
     loaded = _loaded(load(model, image_size=image_size))
+    if isinstance(loaded.model, DenseModel):
+        raise ConfigError(
+            f"{model} answers for every pixel; only classifiers and their features can be exported"
+        )
     if onnxruntime_web is not None and to != "web":
         raise ConfigError(
             f"runs a web page, not {to}",

@@ -28,6 +28,7 @@ from vitrine.evaluation.prediction_sets import prediction_sets
 from vitrine.evaluation.streaming import Pace, open_loader, stream
 from vitrine.evaluation.trust import Trust, read_trust
 from vitrine.models import Model
+from vitrine.models.dense.model import DenseModel
 from vitrine.runtime.devices import choose_device
 
 Wanted = Literal["logits", "features", "scores", "both"]
@@ -343,6 +344,11 @@ class Predictor:
             raise ConfigError(
                 "the model has no classification head; use its features, or fine-tune it",
                 advice=[TryVerb("embed", ("MODEL", "PICTURES"), "to compute features")],
+            )
+        if isinstance(self.model, DenseModel):
+            raise ConfigError(
+                "the model answers for every pixel, not for whole pictures",
+                advice=[TryVerb("predict", ("MODEL", "PICTURES"), "to write masks")],
             )
 
     def _outputs(self, images: Iterable[Picture], *, wanted: Wanted) -> Outputs:
