@@ -35,7 +35,7 @@ FAMILIES |= {
     "T2T-ViT with transformers": ("t2t_vit_t_14", NARROW),
     "CPVT": ("CPVT-Ti", NARROW),
     "TNT": ("tnt_s_patch16_224", (*NARROW, "inner_width=8", "inner_num_heads=2", "inner_mlp_width=16")),
-    "DeiT III": ("deit_small_patch16_LS", NARROW),
+    "DeiT III": ("deit_small_patch16_LS", (*NARROW, "pooling=class_token")),  # the recipe averages
 }
 # Where the authors' names are not called official, or there are none.
 OFFICIAL = {"CPVT": "vitrine", "DeiT III": "deit3"}

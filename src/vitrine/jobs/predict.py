@@ -139,41 +139,63 @@ def predict_pictures(
     assert predictor.num_classes is not None
     count = min(TOP if top is None else top, predictor.num_classes)
     present(plan_of(predictor, source, name))
-    if coverage is not None and predictor.number_name is not None:
-        predictor.half_width(coverage)
-    elif coverage is not None:  # refused before any picture is read
-        predictor.prediction_sets(torch.zeros(0, predictor.num_classes), coverage=coverage)
+    require_coverage(predictor, coverage)
     if is_folder and out is not None:
         columns = Columns(top=count, has_labels=source.is_labelled, coverage=coverage)
         parts = compute_parts(
             predictor, source, model=name, out=out, columns=columns, part_size=part_size, share=share, engine=engine,
             is_overwriting=is_overwriting, what="Predicting",
         )  # fmt: skip
-        return PredictResult(
-            model=name,
-            num_classes=predictor.num_classes,
-            num_pictures=parts.num_computed + parts.num_skipped,
-            num_errors=parts.num_unreadable,
-            predictions=(),
-            first=printable(source.name(0)),
-            wrote=(parts.folder,),
-            parts=parts,
-            is_strict=is_strict,
-        )
-    readable: list[str] = []
-    unfamiliar: list[bool] = []
-    tally = Counter[str]()
-    numbers: list[float] = []
-    answers = _predictions(
-        predictor,
-        source,
-        top=count,
-        coverage=coverage,
-        readable=readable,
-        unfamiliar=unfamiliar,
-        tally=tally,
-        numbers=numbers,
+        return _result_of_parts(parts, name, predictor, source, is_strict=is_strict)
+    return _predict_at_once(
+        name, predictor, source, out=out, count=count, coverage=coverage,
+        num_listed=1 if top is None else count, is_strict=is_strict,
+    )  # fmt: skip
+
+
+def require_coverage(predictor: Predictor, coverage: float | None) -> None:
+    """Refuse a coverage that the model cannot promise, before any picture is read."""
+    if coverage is None:
+        return
+    if predictor.number_name is not None:
+        predictor.half_width(coverage)
+    else:
+        assert predictor.num_classes is not None
+        predictor.prediction_sets(torch.zeros(0, predictor.num_classes), coverage=coverage)
+
+
+def _result_of_parts(
+    parts: PartsResult, name: str, predictor: Predictor, source: Source, *, is_strict: bool
+) -> PredictResult:
+    assert predictor.num_classes is not None
+    return PredictResult(
+        model=name,
+        num_classes=predictor.num_classes,
+        num_pictures=parts.num_computed + parts.num_skipped,
+        num_errors=parts.num_unreadable,
+        predictions=(),
+        first=printable(source.name(0)),
+        wrote=(parts.folder,),
+        parts=parts,
+        is_strict=is_strict,
     )
+
+
+def _predict_at_once(
+    name: str,
+    predictor: Predictor,
+    source: Source,
+    *,
+    out: Place | None,
+    count: int,
+    coverage: float | None,
+    num_listed: int,
+    is_strict: bool,
+) -> PredictResult:
+    """Predict all pictures, into memory or one file."""
+    assert predictor.num_classes is not None
+    tally = Tally()
+    answers = _predictions(predictor, source, top=count, coverage=coverage, tally=tally)
     kept: tuple[Prediction, ...] = ()
     if out is None:
         kept = tuple(answers)
@@ -181,56 +203,66 @@ def predict_pictures(
     else:
         with delivered(out) as file:
             counts = write_predictions(
-                file,
-                answers,
-                top=count,
-                has_labels=predictor.is_multi_label,
+                file, answers, top=count, has_labels=predictor.is_multi_label,
                 has_numbers=predictor.number_name is not None,
                 is_ascii=all(map(str.isascii, predictor.classes)) and _has_ascii_names(source),
-            )
+            )  # fmt: skip
     return PredictResult(
         model=name,
         num_classes=predictor.num_classes,
         num_pictures=counts[0],
         num_errors=counts[1],
         predictions=kept,
-        first=printable(readable[0] if readable else source.name(0)),
-        tally={printable(name): number for name, number in tally.most_common()},
-        num_listed=1 if top is None else count,
-        num_unfamiliar=sum(unfamiliar) if predictor.trust.familiarity is not None else None,
+        first=printable(source.name(0) if tally.first is None else tally.first),
+        tally={printable(label): number for label, number in tally.labels.most_common()},
+        num_listed=num_listed,
+        num_unfamiliar=tally.num_unfamiliar if predictor.trust.familiarity is not None else None,
         number=predictor.number_name,
-        numbers=(min(numbers), sum(numbers) / len(numbers), max(numbers)) if numbers else None,
+        numbers=tally.range_of_numbers(),
         coverage=coverage,
         wrote=() if out is None else (out,),
         is_strict=is_strict,
     )
 
 
+@dataclass
+class Tally:
+    """What is counted while predictions pass by."""
+
+    first: str | None = None
+    """The first picture that could be read."""
+    num_unfamiliar: int = 0
+    labels: Counter[str] = field(default_factory=Counter)
+    numbers: list[float] = field(default_factory=list)
+
+    def count(self, prediction: Prediction) -> None:
+        """Count one prediction."""
+        if prediction.error is None and self.first is None:
+            self.first = prediction.name
+        self.num_unfamiliar += bool(prediction.none_of_these)
+        if prediction.number is not None:
+            self.numbers.append(prediction.number)
+        elif prediction.labels is not None:
+            self.labels.update(prediction.labels)
+        elif prediction.answers:
+            self.labels[prediction.answers[0].label] += 1
+
+    def range_of_numbers(self) -> tuple[float, float, float] | None:
+        """Return the lowest, mean and highest number; None if there are none."""
+        if not self.numbers:
+            return None
+        return min(self.numbers), sum(self.numbers) / len(self.numbers), max(self.numbers)
+
+
 def _predictions(
-    predictor: Predictor,
-    source: Source,
-    *,
-    top: int,
-    coverage: float | None,
-    readable: list[str],
-    unfamiliar: list[bool],
-    tally: Counter[str],
-    numbers: list[float],
+    predictor: Predictor, source: Source, *, top: int, coverage: float | None, tally: Tally
 ) -> Iterator[Prediction]:
-    """Predict picture by picture; note the first readable one and unfamiliar ones, and count classes."""
+    """Predict picture by picture, and count what passes by."""
     pace = Pace()
     with announced("Predicting", total=len(source)) as advance:
         for rows in predictor.stream(source, wanted="scores", pace=pace):
             for prediction in predictor.answers(rows, source, top=top, coverage=coverage):
-                if prediction.error is None and not readable:
-                    readable.append(prediction.name)
-                unfamiliar.append(bool(prediction.none_of_these))
-                if prediction.number is not None:
-                    numbers.append(prediction.number)
-                elif prediction.labels is not None:
-                    tally.update(prediction.labels)
-                elif prediction.answers:
-                    tally[prediction.answers[0].label] += 1
+                tally.count(prediction)
                 yield prediction
             advance(len(rows.values), str(pace))
 

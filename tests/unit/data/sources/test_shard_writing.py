@@ -192,8 +192,8 @@ def test_shards_are_read_over_http_by_ranges(photos, tmp_path):
         near = open_splits(photos, val_fraction=0)
         assert same(far["test"], near["test"])
         assert far["train"].read(7) == near["train"].read(7)
-        tars = [request for request in requests if ".tar" in request.path and request.method == "GET"]
-        assert tars and all(request.range for request in tars)
+        tars = [request for request in requests if ".tar" in request.path]
+        assert tars and all(request.range for request in tars if request.method == "GET")
         walked = open_source(f"{address}/train-00000.tar")
         assert walked.read(3).data == near["train"].read(3).data
 
