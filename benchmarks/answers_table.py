@@ -423,7 +423,7 @@ def work(number: int, jobs: Any, results: Any, options: argparse.Namespace) -> N
         for name in ("report_run", "save_statistics"):
             if hasattr(module, name):
                 setattr(module, name, lambda *args, **kwargs: None)
-    torch.set_num_threads(2)
+    torch.set_num_threads(1)
     log = (options.out / f"log-{number}.txt").open("a", buffering=1)
     os.dup2(log.fileno(), 1)
     os.dup2(log.fileno(), 2)
