@@ -79,19 +79,29 @@ def serving(
     api_key: str | None = None,
     workers: int = 1,
     hosts: frozenset[str] | None = LOOPBACK,
+    root_path: str = "",
 ) -> Iterator[Running]:
     """Serve for the block on a free port of this machine, then stop."""
     limits = limits or Limits()
     awaited: tuple[ModelSlot, ...] = ()
+    slots: tuple[ModelSlot, ...] = ()
     if all(isinstance(model, ServedModel) for model in models):
         hosted = list(models)
     else:
         opened = open_models([str(model) for model in models], device="cpu", max_batch=8, threads=1)
-        hosted, awaited, run = list(opened.models), opened.awaited, run or opened.run
-    service = Service(hosted, limits=limits, run=run, awaited=awaited, workers=workers)  # type: ignore[arg-type]
+        hosted, awaited, slots = list(opened.models), opened.awaited, opened.slots
+        run = run or opened.run
+    service = Service(
+        hosted,
+        limits=limits,
+        run=run,
+        awaited=awaited,
+        slots=slots,
+        workers=workers,  # type: ignore[arg-type]
+    )
     service.warm_up()
     try:
-        app = create_app(service, api_key=api_key, hosts=hosts)
+        app = create_app(service, api_key=api_key, hosts=hosts, root_path=root_path)
         with serving_app(app, limits=limits, on_stop=service.admission.close) as (port, server):
             yield Running(f"http://127.0.0.1:{port}", port, service, server)
     finally:

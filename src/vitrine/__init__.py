@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from vitrine.checkpoints import Loaded as Loaded
     from vitrine.checkpoints import load as load
     from vitrine.checkpoints import save as save
+    from vitrine.checkpoints.text import zero_shot as zero_shot
     from vitrine.commands.bench import bench as bench
     from vitrine.commands.check import check as check
     from vitrine.commands.convert import convert as convert
@@ -84,6 +85,7 @@ _HOME = {
     "study": "vitrine.commands.study",
     "suggest": "vitrine.commands.suggest",
     "vtab": "vitrine.commands.vtab",
+    "zero_shot": "vitrine.checkpoints.text",
 }
 
 __all__ = ["__version__", *_HOME]  # noqa: PLE0604

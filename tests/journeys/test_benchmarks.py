@@ -55,6 +55,8 @@ TOY_RUNS = [
      "--tune-epochs 1 --methods scratch;dino"),
     ("search.py", "index --count 3000 --width 8 --queries 4"),
     ("serve.py", "latency {model} --count 10"),
+    ("partial_training.py", "{folders} --model {model} --arms lora-16 --steps 2 --size 32 --device cpu --workers 0 "
+     "--steps-of ViT-Ti/16 --batch-size 1 --out {out}/partial.jsonl"),
     ("small_sets.py", "{folders} --classes 2 --shots 3 --steps 0,2 --draws 1 --test 2 --model {model} --device cpu "
      "--workers 0 --out {out}/small.jsonl"),
     ("trust.py", "coverage {features} --draws 2"),

@@ -11,7 +11,7 @@ from vitrine.data.sources.opening import open_source
 from vitrine.data.sources.splitting import fold_numbers
 from vitrine.evaluation.trust import read_trust
 from vitrine.models import create_model
-from vitrine.runs import cross_validation
+from vitrine.runs import fold_training
 from vitrine.runs.mixing import between, saved_weights
 from vitrine.training.loop import Run
 from vitrine.training.saving import weights_of
@@ -50,7 +50,7 @@ def desk(tmp_path_factory):
 
 
 def test_few_images_are_cross_validated_and_every_image_counts(desk, monkeypatch):
-    monkeypatch.setattr(cross_validation, "is_gain", lambda losses: True)
+    monkeypatch.setattr(fold_training, "is_gain", lambda losses: True)
     run = desk / "folds"
     result = vitrine.finetune(desk / "photos", model=desk / "model", out=run, set=SHORT, **OPTIONS)
     assert result.num_folds == 3 and result.is_left_out and result.num_validation == len(CLASSES) * EACH
@@ -76,7 +76,7 @@ def test_a_run_whose_length_was_asked_for_holds_out_one_part(desk, tmp_path):
 
 
 def test_without_a_gain_in_the_first_fold_the_others_are_not_trained(desk, tmp_path, monkeypatch):
-    monkeypatch.setattr(cross_validation, "is_gain", lambda losses: False)
+    monkeypatch.setattr(fold_training, "is_gain", lambda losses: False)
     run = tmp_path / "run"
     result = vitrine.finetune(desk / "photos", model=desk / "model", out=run, set=SHORT, **OPTIONS)
     assert result.num_folds == 1 and result.best_step == 0
@@ -89,7 +89,7 @@ def test_without_a_gain_in_the_first_fold_the_others_are_not_trained(desk, tmp_p
 
 
 def test_a_killed_cross_validation_resumes_to_the_same_weights(desk, tmp_path, monkeypatch):
-    monkeypatch.setattr(cross_validation, "is_gain", lambda losses: True)
+    monkeypatch.setattr(fold_training, "is_gain", lambda losses: True)
     whole = vitrine.finetune(
         desk / "photos", model=desk / "model", out=tmp_path / "whole", set=SHORT, **OPTIONS
     )

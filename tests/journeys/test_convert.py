@@ -45,7 +45,7 @@ def test_convert_speaks_json(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout)
     assert result["num_identical"] == len(result["tensors"])
-    assert {line["how"] for line in result["tensors"]} >= {"transposed", "reshaped", "slot merged"}
+    assert {line["operation"] for line in result["tensors"]} >= {"transposed", "reshaped", "slot merged"}
     # The same numbers in the same sums; products of one row round by where it lies in memory.
     assert result["parity"][0]["largest"] <= 4e-6
 

@@ -35,8 +35,10 @@ FAMILIES |= {
     "T2T-ViT with transformers": ("t2t_vit_t_14", NARROW),
     "CPVT": ("CPVT-Ti", NARROW),
     "TNT": ("tnt_s_patch16_224", (*NARROW, "inner_width=8", "inner_num_heads=2", "inner_mlp_width=16")),
+    "DeiT III": ("deit_small_patch16_LS", (*NARROW, "pooling=class_token")),  # the recipe averages
 }
-WITHOUT_OFFICIAL_FILES = ("CPVT",)
+# Where the authors' names are not called official, or there are none.
+OFFICIAL = {"CPVT": "vitrine", "DeiT III": "deit3"}
 QUICK = ("--device", "cpu", "--workers", "0")
 TRAINING = (
     "--recipe", "demo", "--size", "32", "--steps", "6", "--batch-size", "8", "--log-every", "1",
@@ -86,7 +88,7 @@ def test_every_verb_works(family: str, tmp_path: Path, monkeypatch: pytest.Monke
     succeed("inspect", whole, pictures, "--out", tmp_path / "looked", *QUICK)
     for to in ("onnx", "torch-export"):
         succeed("export", whole, "--to", to, "--out", tmp_path / to, "--workers", "0")
-    to = "vitrine" if family in WITHOUT_OFFICIAL_FILES else "official"
+    to = OFFICIAL.get(family, "official")
     succeed("convert", whole, tmp_path / "converted.safetensors", "--to", to)
     succeed("bench", whole, "--batches", "1", "--turns", "1", "--device", "cpu")
 
@@ -95,7 +97,7 @@ def test_every_verb_works(family: str, tmp_path: Path, monkeypatch: pytest.Monke
         assert reply.status == 200
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", [family for family in FAMILIES if family != "DeiT III"])
 def test_a_stopped_run_resumes_to_the_same_bits(family: str, tmp_path: Path) -> None:
     from journeys.test_training import interrupted
 

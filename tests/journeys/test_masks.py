@@ -1,6 +1,7 @@
 """Masks from the command line: fine-tune, resume to the same bits, refuse what does not go with masks."""
 
 import json
+import shutil
 from pathlib import Path
 from unittest import mock
 
@@ -33,28 +34,71 @@ def weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return vitrine.save(model, place)
 
 
-def test_data_with_masks_is_segmented_without_being_told(data: Path, weights: Path, tmp_path: Path) -> None:
-    done = inside(
-        "finetune",
-        data,
-        "--model",
-        weights,
-        *SMALL,
-        "--steps",
-        "25",
-        "--lr",
-        "0.02",
-        "--out",
-        tmp_path / "run",
-    )
+@pytest.fixture(scope="module")
+def run(data: Path, weights: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A linear head, trained for a few steps."""
+    folder = tmp_path_factory.mktemp("runs") / "run"
+    options = ("--steps", "25", "--lr", "0.02", "--evaluate-every", "25", "--out", folder)
+    done = inside("finetune", data, "--model", weights, *SMALL, *options)
     assert done.returncode == 0, done.stderr
     assert "Mean IoU" in done.stdout
-    first, last = losses(tmp_path / "run")[0], losses(tmp_path / "run")[-1]
-    assert last < 0.8 * first
-    record = json.loads((tmp_path / "run" / "run.json").read_text())
+    return folder
+
+
+def mean_iou(run: Path) -> float:
+    """Return the score of a run's only evaluation."""
+    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    (value,) = (row["val_mean_iou"] for row in rows if "val_mean_iou" in row)
+    return float(value)
+
+
+def test_data_with_masks_is_segmented_without_being_told(run: Path) -> None:
+    assert losses(run)[-1] < 0.8 * losses(run)[0]
+    record = json.loads((run / "run.json").read_text())
     assert (record["objective"], record["model"]["kind"]) == ("segmentation", "LinearSegmenter")
-    loaded = vitrine.load(tmp_path / "run")
+    loaded = vitrine.load(run)
     assert loaded.classes == ("ground", "green", "blue")
+
+
+def test_evaluating_and_predicting_give_the_score_of_training(run: Path, data: Path, tmp_path: Path) -> None:
+    """The run, `evaluate`, and the masks that `predict` writes, compared with the true ones, agree."""
+    evaluated = vitrine.evaluate(run, data, out=tmp_path / "evaluation", device="cpu")
+    assert evaluated.mean_iou == pytest.approx(mean_iou(run))
+    assert (evaluated.split, evaluated.num_images) == ("val", 4)
+    page = (tmp_path / "evaluation" / "report.html").read_text()
+    assert "Worst pictures" in page
+    assert "% mean IoU" in page
+    predicted = vitrine.predict(run, data / "images" / "val", out=tmp_path / "predicted", device="cpu")
+    assert sum(predicted.shares.values()) == pytest.approx(1)
+    assert (tmp_path / "predicted" / "overlays" / "000.jpg").is_file()
+    compared = inside(
+        "evaluate", tmp_path / "predicted" / "masks", data / "masks" / "val", "--out", tmp_path / "files"
+    )
+    assert compared.returncode == 0, compared.stderr
+    again = json.loads((tmp_path / "files" / "metrics.json").read_text())
+    assert again["mean_iou"] == pytest.approx(evaluated.mean_iou)
+
+
+def test_a_broken_picture_gets_a_row_and_no_mask(run: Path, data: Path, tmp_path: Path) -> None:
+    (tmp_path / "pictures").mkdir()
+    (tmp_path / "pictures" / "broken.jpg").write_bytes(b"\xff\xd8\xff nothing")
+    shutil.copy(data / "images" / "val" / "001.png", tmp_path / "pictures")
+    done = inside("predict", run, tmp_path / "pictures", "--out", tmp_path / "out", "--device", "cpu")
+    assert done.returncode == 0, done.stderr
+    assert "2 pictures; 1 cannot be read" in done.stdout
+    assert [path.name for path in (tmp_path / "out" / "masks").iterdir()] == ["001.png"]
+    assert "broken.jpg" in (tmp_path / "out" / "predictions.csv").read_text()
+
+
+def test_missing_masks_and_other_classes_are_refused(run: Path, data: Path, tmp_path: Path) -> None:
+    (tmp_path / "few").mkdir()
+    shutil.copy(data / "masks" / "val" / "000.png", tmp_path / "few")
+    refused = inside("evaluate", tmp_path / "few", data / "masks" / "val", "--out", tmp_path / "out")
+    assert_refused(refused, "lacks the masks of 3 pictures: 001, 002, 003", code=refused.returncode)
+    other = mask_folders(tmp_path / "other", train=1, val=1)
+    (other / "classes.txt").write_text("ground\nred\nblue\n")
+    refused = inside("evaluate", run, other, "--device", "cpu", "--out", tmp_path / "out")
+    assert_refused(refused, "has the class red, which is not one of the model's")
 
 
 @pytest.mark.parametrize("recipe", ["segmenter", "eomt"])

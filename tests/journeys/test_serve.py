@@ -520,7 +520,7 @@ def test_the_command_serves_until_sigterm_and_ends_well(model, tmp_path):
 
 def test_mistakes_on_the_command_line_get_one_sentence(model, server, tmp_path):
     assert_refused(inside("serve", model, "--port", str(server.port)), "cannot listen on", "--port")
-    assert_refused(inside("serve", model, model, model, "--port", "0"), "two to compare, got 3")
+    assert_refused(inside("serve", f"a={model}", f"a={model}", "--port", "0"), "two models are called a")
     assert_refused(inside("serve", tmp_path / "nothing", "--port", "0"), "no such file or folder")
     assert_refused(inside("serve", model, "--port", "0", "--waiting", "0"), "--waiting: must be above 0")
     assert_refused(inside("serve", model, "--port", "0", "--workers", "0"), "--workers: must be at least 1")

@@ -107,6 +107,18 @@ def test_tables_and_tokens_are_not_decayed_in_either() -> None:
     assert ours.no_weight_decay() == undecayed
 
 
+@pytest.mark.parametrize("name", ["twins_pcpvt_small", "tnt_s_patch16_224", "pvt_v2_b0"])
+def test_descendants_name_as_many_values_that_are_not_decayed_as_timm(name: str) -> None:
+    """By their sizes, as the names differ; a class token that timm does not have cannot hide a missing table."""
+    with torch.device("meta"):
+        ours, theirs = create_model(name), timm.create_model(name)
+    own, foreign = (
+        sorted(model.get_parameter(parameter).numel() for parameter in model.no_weight_decay())
+        for model in (ours, theirs)
+    )
+    assert own == foreign
+
+
 def test_checkpointed_blocks_give_the_same_gradients() -> None:
     ours, _ = pair("class token")
     images = torch.randn(2, 3, 64, 64)

@@ -140,16 +140,16 @@ class VectorIndex:
         if queries.shape[1] != self.record.width:
             raise ConfigError(f"queries have {queries.shape[1]} features, the index {self.record.width}")
         spare = min(len(self.removed), 64)  # so that removed ones leave enough others
-        found = [(np.zeros((len(queries), 0), np.float32), np.zeros((len(queries), 0), np.int64))]
+        results = [(np.zeros((len(queries), 0), np.float32), np.zeros((len(queries), 0), np.int64))]
         for segment in self.record.segments:
             cosines, rows = self._segment(segment).search(
                 np.ascontiguousarray(queries, dtype=np.float32), min(count + spare, segment.count)
             )
             numbers = np.where(rows < 0, -1, rows + segment.first)
             cosines = np.where((rows < 0) | np.isin(numbers, self.removed), -np.inf, cosines)
-            found.append((cosines, numbers))
-        cosines = np.concatenate([one for one, _ in found], axis=1)
-        numbers = np.concatenate([one for _, one in found], axis=1)
+            results.append((cosines, numbers))
+        cosines = np.concatenate([one for one, _ in results], axis=1)
+        numbers = np.concatenate([one for _, one in results], axis=1)
         order = np.argsort(-cosines, axis=1, kind="stable")[:, :count]
         best = np.take_along_axis(cosines, order, axis=1)
         return best, np.where(np.isinf(best), -1, np.take_along_axis(numbers, order, axis=1))

@@ -153,8 +153,8 @@ def adapted(weights: Weights, adapter: Adapter) -> Weights:
         config = dataclasses.replace(config, num_classes=next(iter(heads.values())).shape[0])
     updates: dict[str, list[tuple[Rule, Tensor]]] = {}
     for layer, update in adapter.updates.items():
-        found = place_of(places, f"{layer}.weight", adapter)
-        updates.setdefault(found.ours[0], []).append((found, update))
+        rule = place_of(places, f"{layer}.weight", adapter)
+        updates.setdefault(rule.ours[0], []).append((rule, update))
     makers: dict[str, tuple[Spec, Callable[[], Tensor]]] = {
         name: (weights.index[name], functools.partial(updated, weights, name, parts))
         for name, parts in updates.items()

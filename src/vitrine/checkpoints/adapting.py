@@ -39,13 +39,15 @@ def at_image_size(weights: Weights, image_size: tuple[int, int]) -> Changed:
     slots = config.num_position_slots
 
     def resampled(table: Tensor) -> Tensor:
-        return torch.cat([table[:, :slots], resample_grid(table[:, slots:], old, new, how=resampling)], dim=1)
+        return torch.cat(
+            [table[:, :slots], resample_grid(table[:, slots:], old, new, rule=resampling)], dim=1
+        )
 
     # How to resample each kind of table; appendix D.4 has one per model or one per layer.
     changes: dict[str, Callable[[Tensor], Tensor]] = {
         "table": resampled,
-        "rows": lambda rows: resample_grid(rows, (old[0], 1), (new[0], 1), how=resampling),
-        "columns": lambda columns: resample_grid(columns, (1, old[1]), (1, new[1]), how=resampling),
+        "rows": lambda rows: resample_grid(rows, (old[0], 1), (new[0], 1), rule=resampling),
+        "columns": lambda columns: resample_grid(columns, (1, old[1]), (1, new[1]), rule=resampling),
     }
     if config.positions == "relative":
         changes["table"] = lambda table: stretched(table, 2 * changed.num_tokens - 1)

@@ -17,8 +17,8 @@ from vitrine.runtime.progress import current_listener, notice
 SMALL_FILES = ("config.json", "preprocessor_config.json", "README.md", TRUST_FILE)
 
 
-def fetch(repository: str, *, revision: str | None = None) -> Path:
-    """Download the weights of a repository into the cache; return the folder of that snapshot."""
+def fetch(repository: str, *, revision: str | None = None, also: tuple[str, ...] = ()) -> Path:
+    """Download the weights of a repository, and files beside them, into the cache; return that snapshot's folder."""
     try:
         import huggingface_hub.errors  # noqa: PLC0415 (an extra)
     except ImportError:
@@ -49,7 +49,7 @@ def fetch(repository: str, *, revision: str | None = None) -> Path:
 
     with quiet_retries(repository):
         # Offline, those of the snapshot lie beside its weights; which of them exist cannot be asked.
-        for name in () if is_offline() else SMALL_FILES:
+        for name in () if is_offline() else (*SMALL_FILES, *also):
             get(name)
         for name in WEIGHT_FILES:
             weights = get(name)

@@ -6,7 +6,7 @@ from vitrine.checkpoints.layouts.eva import timm_arguments
 from vitrine.checkpoints.layouts.huggingface import GELU_NAMES, HuggingFaceLayout
 from vitrine.data.preparing.preprocess import Preprocess
 from vitrine.models import BiTConfig, ModelConfig, PCPVTConfig, PVTv2Config, TNTConfig, ViTConfig
-from vitrine.models.pyramid_config import PyramidConfig
+from vitrine.models.pyramid_config import FIRST_STRIDE, PyramidConfig
 from vitrine.models.stem_configs import ResNetStemConfig
 
 # timm's models by the units of their stem; any other shape can be passed as arguments.
@@ -188,7 +188,7 @@ def timm_pyramid(config: PyramidConfig) -> tuple[str | None, dict[str, Any]]:
         "mlp_ratios": list(config.mlp_ratios),
         "sr_ratios": list(config.reductions),
     }
-    if isinstance(config, PVTv2Config):
+    if isinstance(config, PVTv2Config) and config.first_stride == FIRST_STRIDE:
         linear = {"linear": True} if config.has_linear_attention else {}
         return "pvt_v2_b2", {**arguments, "qkv_bias": config.qkv_bias, **linear}
     if isinstance(config, PCPVTConfig) and config.qkv_bias:

@@ -42,8 +42,8 @@ def licence_beside(folder: Path | None, settings: Mapping[str, Any]) -> str | No
 
 def front_matter(text: str) -> dict[str, str]:
     """Read the plain values at the top of a card, between two lines of dashes."""
-    found = re.match(r"---\s*\n(.*?)\n---", text, re.DOTALL)
-    lines = found[1].splitlines() if found else []
+    header = re.match(r"---\s*\n(.*?)\n---", text, re.DOTALL)
+    lines = header[1].splitlines() if header else []
     pairs = (re.fullmatch(r"(license\w*):\s*[\"']?([^\"']+?)[\"']?\s*", line) for line in lines)
     return {pair[1]: pair[2] for pair in pairs if pair}
 

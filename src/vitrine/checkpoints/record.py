@@ -24,6 +24,7 @@ FREE_FIELDS = (
     "channels",
     "num_classes",
     "head_bias",
+    "unit_length",
     "dropout",
     "attention_dropout",
     "projection_dropout",

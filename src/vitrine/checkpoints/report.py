@@ -21,7 +21,7 @@ class TensorLine:
     name: str
     shape: str
     sources: tuple[str, ...]
-    how: str
+    operation: str
     """kept, renamed, transposed, split, merged, reshaped, (un)stacked, resampled, adapted, slot merged, new."""
 
 
@@ -73,7 +73,7 @@ def describe_tensors(prepared: Prepared, source: Weights) -> tuple[TensorLine, .
             operation = "merged"
         shape = shown_shape(spec_of(rule, prepared.weights.index).shape)
         names = tuple(one.theirs for one in sources)
-        lines.append(TensorLine(name=rule.theirs, shape=shape, sources=names, how=operation))
+        lines.append(TensorLine(name=rule.theirs, shape=shape, sources=names, operation=operation))
     return tuple(lines)
 
 
@@ -115,7 +115,7 @@ def how_mapped(rule: Rule, sources: list[Rule]) -> str:
 
 def words(rule: Rule) -> set[str]:
     """Return a layout's operation on our tensor, apart from renaming."""
-    return set(rule.view.how.split(" and ")) - {"renamed"}
+    return set(rule.view.operation.split(" and ")) - {"renamed"}
 
 
 def made_anew(weights: Weights) -> dict[str, str]:
@@ -123,6 +123,8 @@ def made_anew(weights: Weights) -> dict[str, str]:
     reasons: dict[str, str] = {}
     while isinstance(weights, ChangedWeights):
         for name in weights.makers:
-            reasons[name] = f"{weights.how} and {reasons[name]}" if name in reasons else weights.how
+            reasons[name] = (
+                f"{weights.operation} and {reasons[name]}" if name in reasons else weights.operation
+            )
         weights = weights.source
     return reasons

@@ -106,7 +106,7 @@ class ChangedWeights:
     config: ModelConfig
     makers: Mapping[str, tuple[Spec, Callable[[], Tensor]]]
     """What is made, with its shape; the rest is read as it is."""
-    how: str = "replaced"
+    operation: str = "replaced"
     """What was done to them, in a word for reports."""
 
     @property

@@ -19,7 +19,9 @@ def convert(
     destination: Annotated[Path | str, Doc("Folder, .safetensors file, or .npz file for npz")],
     *,
     to: Annotated[
-        Literal["npz", "official", "hf", "timm", "torchvision", "dinov2", "dinov3", "openclip", "vitrine"],
+        Literal[
+            "npz", "official", "hf", "timm", "torchvision", "dinov2", "deit3", "dinov3", "openclip", "vitrine"
+        ],
         Doc("Layout to write"),
     ] = "vitrine",
     generation: Annotated[

@@ -1,7 +1,7 @@
 """`vitrine evaluate`: how good a model is on a test set, with intervals, and where it goes wrong."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from annotated_doc import Doc
 
@@ -37,8 +37,12 @@ def evaluate(
     seed: Annotated[int, Doc("Seed of the bootstrap for the intervals")] = 0,
     strict: Annotated[bool, Doc("Exit with 1 if any file cannot be read")] = False,
     overwrite: Annotated[bool, Doc("Replace the results in the output folder")] = False,
-) -> "EvaluateResult":
-    """Measure accuracy, calibration and confusion with 95 % intervals, and show the mistakes."""
+) -> "EvaluateResult | Any":  # for masks and boxes a `MaskEvaluation` or a `DetectionEvaluation`
+    """Measure accuracy, calibration and confusion with 95 % intervals, and show the mistakes.
+
+    Of a model that predicts masks, mean IoU. Also scores what another tool predicted: COCO results against COCO
+    annotations (detections.json annotations.json), or a folder of mask PNGs against another.
+    """
     from vitrine.jobs.evaluate import evaluate_model
 
     return evaluate_model(

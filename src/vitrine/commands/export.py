@@ -18,7 +18,9 @@ def export(
     model: options.ModelOrBox = None,
     *,
     to: Annotated[
-        Literal["onnx", "web", "transformers.js", "torch-export", "hf", "timm", "torchvision", "npz"],
+        Literal[
+            "onnx", "web", "triton", "transformers.js", "torch-export", "hf", "timm", "torchvision", "npz"
+        ],
         Doc("Format to write"),
     ] = "onnx",
     out: Annotated[

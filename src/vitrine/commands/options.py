@@ -38,7 +38,8 @@ ModelSize: TypeAlias = Annotated[
 BatchAtATime: TypeAlias = Annotated[int | None, Doc("Images per batch [default: 64; on CPU 8 at 224 px]")]
 Readers: TypeAlias = Annotated[int, Doc("Threads that read images")]
 Decoders: TypeAlias = Annotated[
-    int | None, Doc("Processes (on a CPU threads) that read and decode images [default: one per core]")
+    int | None,
+    Doc("Processes (on a CPU threads) that decode images [default: one per core; one less beside a GPU]"),
 ]
 BatchAlone: TypeAlias = Annotated[
     int | None, Doc("Images per batch [default: on a GPU 256, on CPU 8 at 224 px]")

@@ -20,7 +20,7 @@ KEY_VARIABLE = "VITRINE_API_KEY"
 def serve(
     models: Annotated[
         str | Path | Sequence[str | Path] | None,
-        Doc("One model, or two to compare: run folders (also while they train), weights files, hub ids"),
+        Doc("Models, also as name=model: run folders (also while they train), weights files, hub ids"),
     ] = None,
     *,
     host: Annotated[
@@ -47,9 +47,16 @@ def serve(
         int | None, Doc("Threads that compute batches [default: one per core, at most 4; 1 on a GPU]")
     ] = None,
     api_key: Annotated[
-        str | None, Doc(f"Key that requests must send; safer in the environment variable {KEY_VARIABLE}")
+        str | None,
+        Doc(
+            f"Key that requests must send, or several, as a,b; safer in the environment variable {KEY_VARIABLE}"
+        ),
     ] = None,
     answer_as: Annotated[str | None, Doc("Host name of a proxy on this machine to also answer for")] = None,
+    root_path: Annotated[str, Doc("Path below which a proxy shows the server, such as /vitrine")] = "",
+    log: Annotated[
+        Path | str | None, Doc("File for one line of JSON per request, with its id; - is standard error")
+    ] = None,
     precision: options.ModelPrecision = "fp32",
     device: options.Device = "auto",
 ) -> "ServeResult":
@@ -69,6 +76,8 @@ def serve(
         workers=workers,
         api_key=os.environ.get(KEY_VARIABLE) if api_key is None else api_key,
         answer_as=answer_as,
+        root_path=root_path,
+        log=as_path(log),
         precision=precision,
         device=device,
     )

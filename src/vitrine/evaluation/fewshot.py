@@ -176,7 +176,7 @@ def open_support_and_test(
     if len(splits["train"].classes) == 1:
         raise DataError(f"all images of {printable(data)} have one class; add images of another class")
     if splits["train"].is_multi_label:
-        raise DataError(f"{data} has several labels per image; few-shot evaluation needs one")
+        raise DataError(f"{data} has several labels per image, or masks; few-shot evaluation needs one label")
     names = ("train", test if test in own else f"the {100 * test_fraction:g} % held out")
     return names, (splits["train"], match_classes(splits[test], splits["train"].classes))
 

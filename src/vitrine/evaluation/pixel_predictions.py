@@ -78,9 +78,10 @@ def _predicted(
         [preprocess.normalise(resized.to(device)) for _, resized in readable], module,
         sizes=[read.size for read, _ in readable], window=preprocess.size, most_windows=most_windows,
     )  # fmt: skip
-    found = {read.index: classes.cpu().numpy() for (read, _), classes in zip(readable, maps, strict=True)}
+    predicted = {read.index: classes.cpu().numpy() for (read, _), classes in zip(readable, maps, strict=True)}
     return [
-        PixelPrediction(index=read.index, classes=found.get(read.index), error=read.error) for read in group
+        PixelPrediction(index=read.index, classes=predicted.get(read.index), error=read.error)
+        for read in group
     ]
 
 

@@ -107,9 +107,13 @@ def score_pixels(
 ) -> tuple[PixelScore, list[Counts]]:
     """Score pairs of true and predicted maps; return the score of the set, and the confusion of each picture."""
     each = [confusion_of(truth, predicted, num_classes=len(classes)) for truth, predicted in pairs]
-    K = len(classes)
-    total: Counts = sum(each, np.zeros((K, K + 1), dtype=np.int64))
+    total = total_of(each, num_classes=len(classes))
     return PixelScore(classes=tuple(classes), confusion=total, num_images=len(each)), each
+
+
+def total_of(each: Iterable[Counts], *, num_classes: int) -> Counts:
+    """Add up the confusion of pictures; zeros without any."""
+    return sum(each, np.zeros((num_classes, num_classes + 1), dtype=np.int64))
 
 
 def _mean(values: NDArray[np.float64]) -> float:

@@ -90,12 +90,15 @@ class Pace:
 
 
 def chosen_workers(workers: int | None, *, device: torch.device, num_pictures: int) -> tuple[int, WorkerKind]:
-    """Return number and kind of the workers that decode: one per core of this process by default.
+    """Return number and kind of the workers that decode: by default one per core of this process.
 
-    Beside a GPU they are processes, as threads compete for Python's lock with the one that launches kernels. A model
-    on the CPU needs the cores itself, and threads cost less processor time per picture (decision 0010).
+    Beside a GPU they are processes, as threads compete for Python's lock with the one that launches kernels; that one
+    keeps a core for itself. A model on the CPU needs the cores itself, and threads cost less processor time per
+    picture (decision 0010).
     """
-    count = max(1, available_cores() // launched().local_world_size) if workers is None else workers
+    cores = max(1, available_cores() // launched().local_world_size)
+    own = 0 if device.type == "cpu" else 1
+    count = max(1, cores - own) if workers is None else workers
     is_large = num_pictures >= FEWEST_FOR_PROCESSES and count > 1
     return count, "processes" if device.type != "cpu" and is_large else "threads"
 

@@ -99,6 +99,7 @@ class InferenceViT(nn.Module):
             for layer in range(config.depth)
         )
         self.norm, self.attention_pooling = model.norm, model.attention_pooling
+        self.has_unit_length = config.unit_length
         self.is_projected = config.representation_layer == "projection"
         self.representation, self.head = model.representation, model.head
         self.distillation_head = model.distillation_head
@@ -121,6 +122,8 @@ class InferenceViT(nn.Module):
         if self.representation is not None:
             embedding = self.representation(embedding)
             embedding = embedding if self.is_projected else torch.tanh(embedding)
+        if self.has_unit_length:
+            embedding = F.normalize(embedding, dim=-1)
         outputs = (*self.logits(tokens, embedding), embedding)
         return (*outputs, torch.stack(weights, dim=1)) if self.with_attention else outputs
 

@@ -29,8 +29,8 @@ def find_onnxruntime_web(folder: Path | None = None) -> dict[str, bytes]:
     `.mjs` becomes `.js`: some static hosts do not know the former, and browsers then refuse to run it.
     """
     read = _from_package() if folder is None else _from_folder(folder)
-    found = {name.replace(".mjs", ".js"): data for name, data in read.items()}
-    return found | _licences()
+    files = {name.replace(".mjs", ".js"): data for name, data in read.items()}
+    return files | _licences()
 
 
 def _from_folder(folder: Path) -> dict[str, bytes]:
@@ -66,22 +66,22 @@ def _from_package() -> dict[str, bytes]:
         ) from error
     wanted = {f"package/dist/{name}": name for name in (*WASM, *WEBGPU)}
     with tarfile.open(path) as archive:
-        found = {
+        files = {
             wanted[member.name]: file.read()
             for member in archive
             if member.name in wanted and (file := archive.extractfile(member)) is not None
         }
-    return {name: found[name] for name in wanted.values()}
+    return {name: files[name] for name in wanted.values()}
 
 
 def _licences() -> dict[str, bytes]:
     """Return the licence of onnxruntime: its npm package has none, the Python package of the same source has both."""
-    found = {}
+    licences = {}
     for file in metadata.files("onnxruntime") or ():
-        if file.name in LICENCES and file.name not in found:
-            found[file.name] = Path(str(file.locate())).read_bytes()
-    assert "LICENSE" in found, "onnxruntime is installed without its licence"
-    return found
+        if file.name in LICENCES and file.name not in licences:
+            licences[file.name] = Path(str(file.locate())).read_bytes()
+    assert "LICENSE" in licences, "onnxruntime is installed without its licence"
+    return licences
 
 
 def copy_into(files: dict[str, bytes], folder: Path) -> None:

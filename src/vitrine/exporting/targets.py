@@ -43,7 +43,7 @@ from vitrine.models.families import untold_options
 from vitrine.runtime.files import write_atomically
 from vitrine.runtime.progress import quiet, track
 
-Kind = Literal["onnx", "web", "transformers.js", "torch-export", "hf", "timm", "torchvision", "npz"]
+Kind = Literal["onnx", "web", "triton", "transformers.js", "torch-export", "hf", "timm", "torchvision", "npz"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 GRAPHS = ("onnx", "transformers.js")
 PROGRAM = "model.pt2"

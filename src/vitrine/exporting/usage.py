@@ -42,6 +42,22 @@ store, nginx. The page runs the model in the visitor's browser; pictures never l
 works offline.
 
 Browsers run no programs from a plain folder (`file://`); the camera and offline use need https or localhost."""
+IN_TRITON = """This folder is a model repository: start NVIDIA's `tritonserver` with it. Its Python backend
+needs three packages in the server's container: numpy, pillow and onnxruntime.
+
+A client sends the file of an image as BYTES of shape (batch, 1) and gets `logits` and `embedding`; with the
+classification extension also class names:
+
+```python
+import numpy as np
+import tritonclient.http as triton
+
+client = triton.InferenceServerClient("127.0.0.1:8000")
+images = triton.InferInput("image", [1, 1], "BYTES")
+images.set_data_from_numpy(np.array([[open("photo.jpg", "rb").read()]], dtype=object))
+wanted = triton.InferRequestedOutput("logits", class_count=5)
+print(client.infer("vitrine", [images], outputs=[wanted]).as_numpy("logits"))
+```"""
 WITH_VITRINE = """With Vitrine, preprocessing and class names included:
 
 ```python
@@ -52,6 +68,7 @@ runner = open_runner(".")
 answers = runner(runner.preprocess(Image.open("photo.jpg"))[None].numpy())
 print(%s)
 ```"""
+WRITTEN_OUT: dict[Kind, str] = {"web": ON_A_STATIC_HOST, "triton": IN_TRITON}
 
 
 def usage_of(record: Record, *, to: Kind, folder: str = "export") -> str:
@@ -60,8 +77,8 @@ def usage_of(record: Record, *, to: Kind, folder: str = "export") -> str:
         return _fenced('import vitrine\n\nloaded = vitrine.load("model.npz")')
     if to == "hf":
         return _fenced(_of_transformers(record))
-    if to == "web":
-        return ON_A_STATIC_HOST
+    if to in WRITTEN_OUT:
+        return WRITTEN_OUT[to]
     if to == "transformers.js":
         return _with_transformers_js(record, folder=folder)
     run = _of_torchvision(record) if to == "torchvision" else RUN[to]

@@ -119,10 +119,12 @@ def inspect_on(run: Path, inbox: Path, *, out: Path, device: str) -> InspectResu
 def predict_all(run: Path, inbox: Path, *, out: Path, device: str) -> PredictResult:
     """Classify the new pictures, as `vitrine predict` does."""
     present(DemoStep(verb="predict", arguments=(run, inbox), options={"out": out}))
-    return predict_pictures(
+    predicted = predict_pictures(
         str(run), (str(inbox),), out=out, top=None, image_size=None, batch_size=None, workers=WORKERS,
         device=device, precision="fp32", is_strict=False, is_overwriting=False,
     )  # fmt: skip
+    assert isinstance(predicted, PredictResult)
+    return predicted
 
 
 def create_folder(folder: Path) -> None:

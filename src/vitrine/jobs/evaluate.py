@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from vitrine.checkpoints import Loaded, load
+from vitrine.checkpoints.locating import names_weights
 from vitrine.data.sources.source import Source, Subset
 from vitrine.evaluation.calibration import calibration_error
 from vitrine.evaluation.classification import MultiLabel, SingleLabel
@@ -28,7 +29,9 @@ from vitrine.evaluation.scoring import ClassMeasure, SplitScore, score_split
 from vitrine.evaluation.streaming import chosen_workers
 from vitrine.evaluation.test_sets import in_model_classes, in_model_numbers, with_numbers
 from vitrine.evaluation.writing import write_confusion, write_metrics, write_numbers, write_predictions
-from vitrine.jobs.model_argument import model_and_data
+from vitrine.jobs.evaluate_detections import DetectionEvaluation, evaluate_detections
+from vitrine.jobs.evaluate_masks import MaskEvaluation, evaluate_mask_folders, evaluate_mask_model
+from vitrine.jobs.model_argument import model_and_data, predicts_masks
 from vitrine.jobs.test_images import open_test_images
 from vitrine.reports.evaluation_page import render_evaluation
 from vitrine.reports.number_page import render_numbers
@@ -114,9 +117,23 @@ def evaluate_model(
     seed: int,
     is_strict: bool,
     is_overwriting: bool,
-) -> EvaluateResult:
-    """Run the model on the test set, score it, and write predictions, metrics and the page."""
+) -> EvaluateResult | MaskEvaluation | DetectionEvaluation:
+    """Run the model on the test set, score it, and write predictions, metrics and the page.
+
+    Of files that another tool predicted, only the score is computed.
+    """
+    if is_file_of_boxes(model) and is_file_of_boxes(data):
+        return evaluate_detections(Path(str(model)), Path(str(data)), out=out, is_overwriting=is_overwriting)
+    if is_folder_of_masks(model) and is_folder_of_masks(data):
+        return evaluate_mask_folders(
+            Path(str(model)), Path(str(data)), out=out, is_overwriting=is_overwriting
+        )
     model, data = model_and_data("evaluate", model, data)
+    if predicts_masks(model):
+        return evaluate_mask_model(
+            model, data, split=split, out=out, image_size=image_size, workers=workers, device=device,
+            precision=precision, is_overwriting=is_overwriting,
+        )  # fmt: skip
     name, source = open_test_images(model, data, split)
     loaded = load(model, image_size=image_size)
     is_numeric = loaded.record.number is not None
@@ -174,6 +191,18 @@ def evaluate_model(
         score, extra, model=model, wrote=wrote, is_strict=is_strict,
         ece_uncalibrated=uncalibrated_error(score, loaded.record.calibration),
     )  # fmt: skip
+
+
+def is_file_of_boxes(word: str | None) -> bool:
+    """Whether a word names a JSON file."""
+    return word is not None and word.endswith(".json") and Path(word).is_file()
+
+
+def is_folder_of_masks(word: str | None) -> bool:
+    """Whether a word names a folder of PNG files without weights."""
+    return (
+        word is not None and Path(word).is_dir() and not names_weights(word) and any(Path(word).glob("*.png"))
+    )
 
 
 def numbers_of(

@@ -20,10 +20,12 @@ from vitrine.exporting.card import write_card
 from vitrine.exporting.comparison import Timing, prove, time_in_batches
 from vitrine.exporting.proof import Accuracy, Agreement, measure_accuracy
 from vitrine.exporting.targets import Exported, Kind, plan_export
+from vitrine.exporting.triton import plan_triton
 from vitrine.exporting.web import PageFacts, plan_web
 from vitrine.inspection.pictures import PictureBatches, spread
 from vitrine.jobs.test_images import open_test_images
 from vitrine.models import ViTConfig
+from vitrine.models.dense.model import DenseModel
 from vitrine.runtime.files import write_atomically
 from vitrine.runtime.find_run import resolve_latest
 from vitrine.runtime.output_folder import new_output_folder
@@ -96,6 +98,10 @@ def export_model(
     """Write the model, compare it with the original and time both."""
     model = resolve_latest(model)
     loaded = _loaded(load(model, image_size=image_size))
+    if isinstance(loaded.model, DenseModel):
+        raise ConfigError(
+            f"{model} answers for every pixel; only classifiers and their features can be exported"
+        )
     if onnxruntime_web is not None and to != "web":
         raise ConfigError(
             f"runs a web page, not {to}",
@@ -106,6 +112,10 @@ def export_model(
         write = plan_web(
             loaded, facts=lambda: page_facts(loaded, model), int8=int8, onnxruntime_web=onnxruntime_web
         )
+    elif to == "triton":
+        if fp16 or int8:
+            raise ConfigError("triton has no copies of lower precision", option="fp16" if fp16 else "int8")
+        write = plan_triton(loaded)
     else:
         write = plan_export(loaded, to=to, fp16=fp16, int8=int8, approximate=is_approximate)
     pixels, kind, folders = _pixels(loaded, images, count=count, workers=workers)

@@ -37,7 +37,7 @@ from vitrine.spelling import nearest
 from vitrine.training.metrics_log import require_sinks
 from vitrine.training.optimizer import freeze as freeze_weights
 
-# Of the three rates tried on Pets with DINOv2 ViT-S/14 (docs/experiments.md).
+# Adapters begin at zero and take higher rates than weights; not yet compared with others on real photos.
 LORA_RATE = 1e-3
 # What users call what data is labelled with, and the recipe of each.
 TASKS: dict[str, DataTask] = {"classification": "classes", "segmentation": "masks"}

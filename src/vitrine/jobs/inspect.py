@@ -9,7 +9,7 @@ import numpy as np
 from vitrine.checkpoints import Loaded, load
 from vitrine.data.sources.picture_paths import open_pictures
 from vitrine.data.sources.source import Source, Subset
-from vitrine.errors import MissingExtraError
+from vitrine.errors import ConfigError, MissingExtraError, TryVerb
 from vitrine.inspection.analysis import (
     Analysis,
     Selection,
@@ -23,6 +23,7 @@ from vitrine.inspection.pictures import PictureBatches, smaller_than_a_patch, sp
 from vitrine.inspection.streaming import num_at_once
 from vitrine.jobs.model_argument import model_and_pictures
 from vitrine.models import ViT, ViTConfig
+from vitrine.models.dense.model import DenseModel
 from vitrine.reports.inspection_page import (
     Captions,
     described,
@@ -93,6 +94,12 @@ def inspect_model(
     model, images = model_and_pictures([model, *images])
     source, folders = _open(images, count=count)
     loaded = load(model, image_size=image_size)
+    if isinstance(loaded.model, DenseModel):
+        raise ConfigError(
+            f"{model} answers for every pixel, which this page does not show; inspect the model that it was "
+            "fine-tuned from, or look at its overlays",
+            advice=[TryVerb("predict", (model, "PICTURES"), "to write them")],
+        )
     selection = _selected(
         loaded, patch=patch, layer=layer, class_name=class_name, num_components=num_components
     )

@@ -5,15 +5,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from vitrine.checkpoints.loading import open_weights
 from vitrine.checkpoints.locating import BOX, names_weights
 from vitrine.data.sources.folder_walk import list_images
 from vitrine.data.sources.in_memory import PictureList
 from vitrine.data.sources.picture_paths import names_pictures, open_pictures
 from vitrine.data.sources.source import Source
 from vitrine.errors import ConfigError, DataError, TryVerb
+from vitrine.models.dense.config import DenseConfig
 from vitrine.runtime.find_run import resolve_latest
 from vitrine.runtime.output_folder import is_inside
 from vitrine.runtime.places import Place
+from vitrine.runtime.progress import quiet
 from vitrine.serving.output_files import STANDARD_OUTPUT
 from vitrine.serving.predictor import Predictor
 from vitrine.spelling import printable
@@ -35,6 +38,12 @@ def plan_of(predictor: Predictor, source: Source, model: str) -> PicturesPlan:
     return PicturesPlan(
         model=model, size=predictor.preprocess.size, device=str(predictor.device), num_pictures=len(source)
     )
+
+
+def predicts_masks(model: str) -> bool:
+    """Whether a model answers for every pixel; only its config is read."""
+    with quiet():  # notes on the weights are reported when they are loaded
+        return isinstance(open_weights(model).record.config, DenseConfig)
 
 
 def model_and_data(verb: str, model: str | None, data: str | None) -> tuple[str, str]:

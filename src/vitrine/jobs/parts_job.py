@@ -10,6 +10,7 @@ from vitrine.batch.local_engine import compute_here
 from vitrine.batch.parts import Job, PartFolder, default_part_size
 from vitrine.batch.ray_engine import compute_with_ray
 from vitrine.batch.writing import Progress, metadata_of, write_parts
+from vitrine.checkpoints import Loaded
 from vitrine.data.sources.source import Source
 from vitrine.errors import ConfigError
 from vitrine.evaluation.features import weights_hash
@@ -50,7 +51,7 @@ ENGINES = {"local": compute_here, "ray": compute_with_ray}
 
 
 def open_predictor(
-    model: str,
+    model: str | Loaded,
     *,
     num_pictures: int,
     device: str,

@@ -1,17 +1,21 @@
 """The work behind `vitrine predict`: pictures through a model to named classes, in memory or in a file."""
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import torch
 
 from vitrine.batch.columns import Columns
+from vitrine.checkpoints import Loaded
+from vitrine.checkpoints.text import PROMPTS, zero_shot
 from vitrine.data.sources.source import Source
+from vitrine.errors import ConfigError
 from vitrine.evaluation.outputs import Wish
 from vitrine.evaluation.streaming import Pace
-from vitrine.jobs.model_argument import opened_pictures, plan_of
+from vitrine.jobs.model_argument import opened_pictures, plan_of, predicts_masks
 from vitrine.jobs.parts_job import (
     EngineName,
     PartsResult,
@@ -20,6 +24,7 @@ from vitrine.jobs.parts_job import (
     open_predictor,
     require_one_process,
 )
+from vitrine.jobs.predict_masks import MaskPredictions, predict_masks
 from vitrine.runtime.launch import share_of_work
 from vitrine.runtime.places import Place, delivered
 from vitrine.runtime.progress import announced, present
@@ -67,12 +72,28 @@ class PredictResult(Result):
         return int(self.num_errors == self.num_pictures or (self.is_strict and self.num_errors > 0))
 
 
+def classifier_in_words(
+    model: str, classes: Sequence[str], prompts: Sequence[str], *, engine: EngineName, image_size: int | None
+) -> Loaded:
+    """Make a classifier of the classes with the model's text tower."""
+    if engine != "local":
+        raise ConfigError(
+            "computes with models that every machine loads; save the classifier of vitrine.zero_shot first",
+            option="engine",
+        )
+    if image_size is not None:
+        raise ConfigError("does not go with classes, which keep the model's size", option="size")
+    return zero_shot(model, classes, prompts=prompts or PROMPTS)
+
+
 def predict_pictures(
     model: str | None,
     pictures: Iterable[Any],
     *,
     out: Place | None,
     top: int | None,
+    classes: Sequence[str] = (),
+    prompts: Sequence[str] = (),
     coverage: float | None = None,
     part: str | None = None,
     part_size: int | None = None,
@@ -84,16 +105,29 @@ def predict_pictures(
     precision: Wish,
     is_strict: bool,
     is_overwriting: bool,
-) -> PredictResult:
-    """Predict the classes of all pictures, and write them to `out` where that is given."""
+) -> PredictResult | MaskPredictions:
+    """Predict the classes of all pictures, and write them to `out` where that is given.
+
+    A model that answers for every pixel writes masks into the folder `out`.
+    """
     name, source = opened_pictures("predict", model, pictures, out=out)
+    if predicts_masks(name):
+        if coverage is not None or top is not None or part is not None:
+            option = "coverage" if coverage is not None else "top" if top is not None else "part"
+            raise ConfigError("does not go with a model that predicts masks", option=option)
+        return predict_masks(
+            name, source, out=folder_of_masks(out), image_size=image_size, workers=workers, device=device,
+            precision=precision, is_strict=is_strict, is_overwriting=is_overwriting,
+        )  # fmt: skip
     share, is_folder = share_of_work(part), out != STANDARD_OUTPUT and is_parts_folder(out)
     if not is_folder:
         require_one_process(share, out, kinds=PREDICTION_KINDS)
     if out is not None and out != STANDARD_OUTPUT and not is_folder:
         require_kind(out, PREDICTION_KINDS, is_overwriting=is_overwriting)
     predictor = open_predictor(
-        name,
+        classifier_in_words(name, classes, prompts, engine=engine, image_size=image_size)
+        if classes
+        else name,
         num_pictures=len(source),
         device=device,
         precision=precision,
@@ -105,41 +139,63 @@ def predict_pictures(
     assert predictor.num_classes is not None
     count = min(TOP if top is None else top, predictor.num_classes)
     present(plan_of(predictor, source, name))
-    if coverage is not None and predictor.number_name is not None:
-        predictor.half_width(coverage)
-    elif coverage is not None:  # refused before any picture is read
-        predictor.prediction_sets(torch.zeros(0, predictor.num_classes), coverage=coverage)
+    require_coverage(predictor, coverage)
     if is_folder and out is not None:
         columns = Columns(top=count, has_labels=source.is_labelled, coverage=coverage)
         parts = compute_parts(
             predictor, source, model=name, out=out, columns=columns, part_size=part_size, share=share, engine=engine,
             is_overwriting=is_overwriting, what="Predicting",
         )  # fmt: skip
-        return PredictResult(
-            model=name,
-            num_classes=predictor.num_classes,
-            num_pictures=parts.num_computed + parts.num_skipped,
-            num_errors=parts.num_unreadable,
-            predictions=(),
-            first=printable(source.name(0)),
-            wrote=(parts.folder,),
-            parts=parts,
-            is_strict=is_strict,
-        )
-    readable: list[str] = []
-    unfamiliar: list[bool] = []
-    tally = Counter[str]()
-    numbers: list[float] = []
-    answers = _predictions(
-        predictor,
-        source,
-        top=count,
-        coverage=coverage,
-        readable=readable,
-        unfamiliar=unfamiliar,
-        tally=tally,
-        numbers=numbers,
+        return _result_of_parts(parts, name, predictor, source, is_strict=is_strict)
+    return _predict_at_once(
+        name, predictor, source, out=out, count=count, coverage=coverage,
+        num_listed=1 if top is None else count, is_strict=is_strict,
+    )  # fmt: skip
+
+
+def require_coverage(predictor: Predictor, coverage: float | None) -> None:
+    """Refuse a coverage that the model cannot promise, before any picture is read."""
+    if coverage is None:
+        return
+    if predictor.number_name is not None:
+        predictor.half_width(coverage)
+    else:
+        assert predictor.num_classes is not None
+        predictor.prediction_sets(torch.zeros(0, predictor.num_classes), coverage=coverage)
+
+
+def _result_of_parts(
+    parts: PartsResult, name: str, predictor: Predictor, source: Source, *, is_strict: bool
+) -> PredictResult:
+    assert predictor.num_classes is not None
+    return PredictResult(
+        model=name,
+        num_classes=predictor.num_classes,
+        num_pictures=parts.num_computed + parts.num_skipped,
+        num_errors=parts.num_unreadable,
+        predictions=(),
+        first=printable(source.name(0)),
+        wrote=(parts.folder,),
+        parts=parts,
+        is_strict=is_strict,
     )
+
+
+def _predict_at_once(
+    name: str,
+    predictor: Predictor,
+    source: Source,
+    *,
+    out: Place | None,
+    count: int,
+    coverage: float | None,
+    num_listed: int,
+    is_strict: bool,
+) -> PredictResult:
+    """Predict all pictures, into memory or one file."""
+    assert predictor.num_classes is not None
+    tally = Tally()
+    answers = _predictions(predictor, source, top=count, coverage=coverage, tally=tally)
     kept: tuple[Prediction, ...] = ()
     if out is None:
         kept = tuple(answers)
@@ -147,58 +203,75 @@ def predict_pictures(
     else:
         with delivered(out) as file:
             counts = write_predictions(
-                file,
-                answers,
-                top=count,
-                has_labels=predictor.is_multi_label,
+                file, answers, top=count, has_labels=predictor.is_multi_label,
                 has_numbers=predictor.number_name is not None,
                 is_ascii=all(map(str.isascii, predictor.classes)) and _has_ascii_names(source),
-            )
+            )  # fmt: skip
     return PredictResult(
         model=name,
         num_classes=predictor.num_classes,
         num_pictures=counts[0],
         num_errors=counts[1],
         predictions=kept,
-        first=printable(readable[0] if readable else source.name(0)),
-        tally={printable(name): number for name, number in tally.most_common()},
-        num_listed=1 if top is None else count,
-        num_unfamiliar=sum(unfamiliar) if predictor.trust.familiarity is not None else None,
+        first=printable(source.name(0) if tally.first is None else tally.first),
+        tally={printable(label): number for label, number in tally.labels.most_common()},
+        num_listed=num_listed,
+        num_unfamiliar=tally.num_unfamiliar if predictor.trust.familiarity is not None else None,
         number=predictor.number_name,
-        numbers=(min(numbers), sum(numbers) / len(numbers), max(numbers)) if numbers else None,
+        numbers=tally.range_of_numbers(),
         coverage=coverage,
         wrote=() if out is None else (out,),
         is_strict=is_strict,
     )
 
 
+@dataclass
+class Tally:
+    """What is counted while predictions pass by."""
+
+    first: str | None = None
+    """The first picture that could be read."""
+    num_unfamiliar: int = 0
+    labels: Counter[str] = field(default_factory=Counter)
+    numbers: list[float] = field(default_factory=list)
+
+    def count(self, prediction: Prediction) -> None:
+        """Count one prediction."""
+        if prediction.error is None and self.first is None:
+            self.first = prediction.name
+        self.num_unfamiliar += bool(prediction.none_of_these)
+        if prediction.number is not None:
+            self.numbers.append(prediction.number)
+        elif prediction.labels is not None:
+            self.labels.update(prediction.labels)
+        elif prediction.answers:
+            self.labels[prediction.answers[0].label] += 1
+
+    def range_of_numbers(self) -> tuple[float, float, float] | None:
+        """Return the lowest, mean and highest number; None if there are none."""
+        if not self.numbers:
+            return None
+        return min(self.numbers), sum(self.numbers) / len(self.numbers), max(self.numbers)
+
+
 def _predictions(
-    predictor: Predictor,
-    source: Source,
-    *,
-    top: int,
-    coverage: float | None,
-    readable: list[str],
-    unfamiliar: list[bool],
-    tally: Counter[str],
-    numbers: list[float],
+    predictor: Predictor, source: Source, *, top: int, coverage: float | None, tally: Tally
 ) -> Iterator[Prediction]:
-    """Predict picture by picture; note the first readable one and unfamiliar ones, and count classes."""
+    """Predict picture by picture, and count what passes by."""
     pace = Pace()
     with announced("Predicting", total=len(source)) as advance:
         for rows in predictor.stream(source, wanted="scores", pace=pace):
             for prediction in predictor.answers(rows, source, top=top, coverage=coverage):
-                if prediction.error is None and not readable:
-                    readable.append(prediction.name)
-                unfamiliar.append(bool(prediction.none_of_these))
-                if prediction.number is not None:
-                    numbers.append(prediction.number)
-                elif prediction.labels is not None:
-                    tally.update(prediction.labels)
-                elif prediction.answers:
-                    tally[prediction.answers[0].label] += 1
+                tally.count(prediction)
                 yield prediction
             advance(len(rows.values), str(pace))
+
+
+def folder_of_masks(out: Place | None) -> Path | None:
+    """Return the folder for masks; refuse a file and an address elsewhere."""
+    if out is None or (isinstance(out, Path) and not out.suffix and out != STANDARD_OUTPUT):
+        return out
+    raise ConfigError(f"must be a folder for masks and overlays, got {out}", option="out")
 
 
 def _has_ascii_names(source: Source) -> bool:

@@ -78,11 +78,11 @@ def search_index(
             kind, shown = "clusters", _clusters(index, clusters, table)
             num_groups = len(shown)
         elif duplicates is not None:
-            kind, found = "duplicates", duplicate_groups(index, least_cosine=duplicates)
-            shown, num_groups = _write_table(table, found, kind="group", most=MOST_GROUPS)
+            kind, groups = "duplicates", duplicate_groups(index, least_cosine=duplicates)
+            shown, num_groups = _write_table(table, groups, kind="group", most=MOST_GROUPS)
         else:
             kind = "similar"
-            found = _similar(
+            groups = _similar(
                 index,
                 _queries(places),
                 count=count,
@@ -90,7 +90,7 @@ def search_index(
                 precision=precision,
                 unreadable=unreadable,
             )
-            shown, num_groups = _write_table(table, found, kind="query", most=MOST_GROUPS)
+            shown, num_groups = _write_table(table, groups, kind="query", most=MOST_GROUPS)
     page = write_page(
         results / PAGE, render_search(kind, shown, num_groups=num_groups, model=index.record.model)
     )
@@ -195,8 +195,8 @@ def divided(index: VectorIndex, count: int) -> tuple[NDArray[np.int32], NDArray[
     means.train(np.ascontiguousarray(sample, dtype=np.float32))
     clusters, cosines = np.empty(len(index), dtype=np.int32), np.empty(len(index), dtype=np.float32)
     for start, rows in track(index.vectors(), "Clustering"):
-        found, numbers = means.index.search(np.ascontiguousarray(rows, dtype=np.float32), 1)
-        clusters[start : start + len(rows)], cosines[start : start + len(rows)] = numbers[:, 0], found[:, 0]
+        nearest, numbers = means.index.search(np.ascontiguousarray(rows, dtype=np.float32), 1)
+        clusters[start : start + len(rows)], cosines[start : start + len(rows)] = numbers[:, 0], nearest[:, 0]
     clusters[index.removed] = -1
     sizes = np.bincount(clusters[clusters >= 0], minlength=count)
     place = np.empty(count + 1, dtype=np.int32)

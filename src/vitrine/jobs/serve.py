@@ -1,7 +1,9 @@
 """The work behind `vitrine serve`: models, their service and a web server, until it is stopped."""
 
+import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -20,7 +22,7 @@ from vitrine.serving.admission import MIB, Limits
 from vitrine.serving.app import create_app
 from vitrine.serving.batching import keep_freed_memory
 from vitrine.serving.connections import ListeningSocket
-from vitrine.serving.guard import LOOPBACK
+from vitrine.serving.guard import LOOPBACK, requests_log
 from vitrine.serving.open_models import OpenedModels, open_models
 from vitrine.serving.server import LOOPBACK_HOSTS, bind, make_server
 from vitrine.serving.service import Service
@@ -67,11 +69,14 @@ def serve_models(
     workers: int | None,
     api_key: str | None,
     answer_as: str | None,
+    root_path: str,
+    log: Path | None,
     precision: Precision,
     device: str,
 ) -> ServeResult:
     """Serve models until the process is told to stop."""
     key = _checked_key(api_key, host=host)
+    root_path = _checked_root(root_path)
     num_workers, threads = _threads(workers, is_on_cpu=choose_device(device).type == "cpu")
     with bind(host, port) as socket:
         opened = open_models(
@@ -92,7 +97,10 @@ def serve_models(
             notice(f"Anyone who can reach {host} can use this server: no API key is set")
         begin = time.monotonic()
         hosts = LOOPBACK | ({answer_as.lower()} if answer_as else set()) if host in LOOPBACK_HOSTS else None
-        pictures = _serve(opened, plan, limits=limits, key=key, hosts=hosts, socket=socket)
+        with logging_requests(log):
+            pictures = _serve(
+                opened, plan, limits=limits, key=key, hosts=hosts, socket=socket, root_path=root_path
+            )
     return ServeResult(
         address=plan.address, models=opened.names, pictures=pictures, seconds=time.monotonic() - begin
     )
@@ -106,6 +114,7 @@ def _serve(
     key: str | None,
     hosts: frozenset[str] | None,
     socket: ListeningSocket,
+    root_path: str,
 ) -> int:
     """Serve until stopped; return the number of pictures computed."""
     quiet_pillow()  # the client is told about a damaged upload
@@ -113,11 +122,16 @@ def _serve(
     before = torch.get_num_threads()
     torch.set_num_threads(plan.threads)
     service = Service(
-        opened.models, limits=limits, run=opened.run, awaited=opened.awaited, workers=plan.workers
+        opened.models,
+        limits=limits,
+        run=opened.run,
+        awaited=opened.awaited,
+        slots=opened.slots,
+        workers=plan.workers,
     )
     try:
         service.warm_up()
-        app = create_app(service, api_key=key, hosts=hosts)
+        app = create_app(service, api_key=key, hosts=hosts, root_path=root_path)
         server = make_server(app, limits=limits, on_stop=service.admission.close)
         present(plan)
         server.run(sockets=[socket])
@@ -153,6 +167,38 @@ def _checked_key(key: str | None, *, host: str) -> str | None:
     if host in LOOPBACK_HOSTS:
         return None
     raise ConfigError(f"is empty, so anyone who can reach {host} could use this server", option="api_key")
+
+
+def _checked_root(path: str) -> str:
+    """Return a proxy's path as /one/two, or nothing."""
+    parts = [part for part in path.split("/") if part]
+    if any(not part.replace("-", "").replace("_", "").replace(".", "").isalnum() for part in parts):
+        raise ConfigError(f"must be a path such as /vitrine, got {path!r}", option="root_path")
+    return "".join(f"/{part}" for part in parts)
+
+
+@contextmanager
+def logging_requests(path: Path | None) -> Iterator[None]:
+    """Write one line of JSON per request to a file for the block; - is standard error."""
+    if path is None:
+        yield
+        return
+    try:
+        handler = logging.StreamHandler() if str(path) == "-" else logging.FileHandler(path, encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"cannot write to {path}: {error.strerror}", option="log") from None
+    handler.setFormatter(logging.Formatter("%(message)s"))
+    requests_log.addHandler(handler)
+    before, passes_on = requests_log.level, requests_log.propagate
+    requests_log.setLevel(logging.INFO)
+    requests_log.propagate = False
+    try:
+        yield
+    finally:
+        requests_log.setLevel(before)
+        requests_log.propagate = passes_on
+        requests_log.removeHandler(handler)
+        handler.close()
 
 
 def _threads(workers: int | None, *, is_on_cpu: bool) -> tuple[int, int]:

@@ -12,7 +12,7 @@ from vitrine.studies.execution import MatmulRate, execute_plans, matmul_rate
 from vitrine.studies.planning import DataFacts, Plan, describe_all, facts_of, make_plans, runs_of
 from vitrine.studies.record import Study
 from vitrine.studies.registry import STUDIES, find_studies
-from vitrine.studies.reporting import PAGE, verdict_on, write_document, write_study_page
+from vitrine.studies.reporting import PAGE, Section, verdict_on, write_document, write_study_page
 from vitrine.studies.results import Result as RunResult
 from vitrine.studies.results import latest_series, read_results
 from vitrine.studies.scales import Scale, find_scale
@@ -142,19 +142,21 @@ def write_studies(folder: Path, file: Path) -> StudyResult:
         results = read_results(folder / study.name)
         if not results:
             continue
-        results = latest_series(results)
-        seeds = len({result.seed for result in results})
-        sections.append((study, results, f"{results[-1].command} --seeds {seeds}"))
-        page = folder / study.name / PAGE
-        write_study_page(page, study, results)
-        lines.append(_line(study, results, num_runs=len(results), page=page))
+        series = latest_series(results)
+        for data, part in series.items():
+            seeds = len({result.seed for result in part})
+            on = data if len(series) > 1 else ""
+            sections.append(Section(study, part, command=f"{part[-1].command} --seeds {seeds}", on=on))
+            page = folder / study.name / (f"{data}.html" if on else PAGE)
+            write_study_page(page, study, part)
+            lines.append(_line(study, part, num_runs=len(part), page=page))
     if not sections:
         raise ConfigError(
             f"{folder} holds no results of a study",
             advice=[TryVerb("study", ("NAME", "DATA"), "to run one", {"out": str(folder)})],
         )
     write_document(file, sections)
-    return StudyResult(scale=sections[0][1][0].scale, lines=tuple(lines), document=file)
+    return StudyResult(scale=sections[0].results[0].scale, lines=tuple(lines), document=file)
 
 
 def _finished_line(plan: Plan) -> StudyLine:

@@ -18,10 +18,10 @@ DINOV2_SIZE, USUAL_SIZE = (518, 518), (224, 224)
 
 def dinov2(num_registers: int = 0, **shape: Any) -> ViTConfig:
     """Return a DINOv2 (arXiv:2304.07193); with registers, positions are resampled in another way."""
-    how: Resampling = "bicubic_antialias" if num_registers else "bicubic_offset"
+    resampling: Resampling = "bicubic_antialias" if num_registers else "bicubic_offset"
     return ViTConfig(
         **DINO, **shape, patch_size=(14, 14), image_size=DINOV2_SIZE, num_registers=num_registers,
-        position_resampling=how,
+        position_resampling=resampling,
     )  # fmt: skip
 
 

@@ -65,6 +65,8 @@ class ViTConfig:
     """Width of the layer between pooling and head; None for a linear head (section 3.1)."""
     representation_layer: Representation = "tanh"
     """That layer: dense and tanh, of the pre-training head, or a `projection` to a space shared with text."""
+    unit_length: bool = False
+    """Divide the head's input by its length, as classifiers made of texts do."""
     head_bias: float = 0.0
     """Initial bias of the head; -10 in the authors' I21k and JFT runs with sigmoid loss."""
 

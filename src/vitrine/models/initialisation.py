@@ -88,9 +88,9 @@ def initialise_layer(module: nn.Module) -> None:
         xavier_each_(module.to_kv, parts=2)
         xavier_each_(module.to_out)
     elif isinstance(module, Mlp | GatedMlp):
-        xavier_each_(module.expand, parts=1 if isinstance(module, Mlp) else 2)
-        xavier_each_(module.contract)
-        for layer in (module.expand, module.contract):
+        # Weights and biases in turn: a seed draws the same numbers as in earlier versions.
+        for layer, parts in ((module.expand, 1 if isinstance(module, Mlp) else 2), (module.contract, 1)):
+            xavier_each_(layer, parts=parts)
             nn.init.normal_(layer.bias, std=MLP_BIAS_STD)
     elif isinstance(module, LayerScale):
         nn.init.constant_(module.gain, module.initial)

@@ -84,6 +84,10 @@ class PCPVT(Pyramid):
         encoded: Tensor = self.stages[stage].get_submodule("positions")(tokens, grid)
         return encoded
 
+    def no_weight_decay(self) -> set[str]:
+        """Return the names of the position encodings, which the authors' and timm's optimizers do not decay."""
+        return {name for name, _ in self.named_parameters() if ".positions." in name}
+
     def end_stage(self, tokens: Tensor, stage: int) -> Tensor:
         """Normalise after the last stage only."""
         return self.norm(tokens) if stage == len(self.stages) - 1 else tokens

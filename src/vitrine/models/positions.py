@@ -34,7 +34,7 @@ class Learned1D(nn.Module):
         if grid == self.grid:
             return self.table
         slots, patches = self.table[:, : self.num_slots], self.table[:, self.num_slots :]
-        return torch.cat([slots, resample_grid(patches, self.grid, grid, how=self.resampling)], dim=1)
+        return torch.cat([slots, resample_grid(patches, self.grid, grid, rule=self.resampling)], dim=1)
 
 
 class SinCos1D(HasFixedParameters, Learned1D):
@@ -67,9 +67,9 @@ class Learned2D(nn.Module):
 
     def forward(self, grid: Grid) -> Tensor:
         """Return the table for `grid`; row and column vectors are resampled in 1-D."""
-        (GH, GW), how = grid, self.resampling
-        columns = resample_grid(self.columns, (1, self.grid[1]), (1, GW), how=how)
-        rows = resample_grid(self.rows, (self.grid[0], 1), (GH, 1), how=how)
+        (GH, GW), rule = grid, self.resampling
+        columns = resample_grid(self.columns, (1, self.grid[1]), (1, GW), rule=rule)
+        rows = resample_grid(self.rows, (self.grid[0], 1), (GH, 1), rule=rule)
         half = columns.shape[-1]
         patches = torch.cat(
             [columns[:, None].expand(1, GH, GW, half), rows[:, :, None].expand(1, GH, GW, half)], dim=-1
@@ -141,7 +141,7 @@ class ConditionalEncoding(nn.Module):
         return torch.cat([leading, encoded], dim=1) if self.num_leading_tokens else encoded
 
 
-def resample_grid(table: Tensor, old: Grid, new: Grid, *, how: Resampling = "linear_aligned") -> Tensor:
+def resample_grid(table: Tensor, old: Grid, new: Grid, *, rule: Resampling = "linear_aligned") -> Tensor:
     """Resample a table (1, N, D) from an old grid to a new one: (1, N', D).
 
     `linear_aligned` is the paper's (section 3.2, in the authors' code an order-1 zoom with the corner patches
@@ -157,9 +157,9 @@ def resample_grid(table: Tensor, old: Grid, new: Grid, *, how: Resampling = "lin
         "bicubic_antialias": ("bicubic", False, True),
         "bicubic_offset": ("bicubic", False, False),
         "bilinear_offset": ("bilinear", False, False),
-    }[how]
+    }[rule]
     image = table.reshape(1, *old, -1).permute(0, 3, 1, 2).float()  # (1, D, GH, GW)
-    if how.endswith("_offset"):
+    if rule.endswith("_offset"):
         # DINOv2 uses a factor slightly above new / old, and the factor, not the sizes, places the samples.
         factor = tuple((after + DINOV2_OFFSET) / before for before, after in zip(old, new, strict=True))
         image = F.interpolate(image, scale_factor=factor, mode=mode, align_corners=align_corners)
@@ -180,13 +180,13 @@ def position_tables(config: ViTConfig) -> list[nn.Module]:
     count = config.depth if config.position_placement == "every_layer" else 1
 
     def table() -> nn.Module:
-        D, slots, how = config.width, config.num_position_slots, config.position_resampling
+        D, slots, rule = config.width, config.num_position_slots, config.position_resampling
         if config.positions == "relative":
             return Relative1D(num_tokens=config.num_tokens, width=D)
         if config.positions == "sincos_2d":
             return SinCos2D(width=D, num_slots=slots)
         kinds = {"learned_1d": Learned1D, "sincos_1d": SinCos1D, "learned_2d": Learned2D}
-        return kinds[config.positions](config.grid_size, width=D, num_slots=slots, resampling=how)
+        return kinds[config.positions](config.grid_size, width=D, num_slots=slots, resampling=rule)
 
     return [table() for _ in range(count)]
 

@@ -128,7 +128,7 @@ def resample(config: PVTConfig, image_size: tuple[int, int]) -> Mapping[str, Cal
     def resampled(old: Grid, new: Grid, num_slots: int) -> Callable[[Tensor], Tensor]:
         def change(table: Tensor) -> Tensor:
             slots, patches = table[:, :num_slots], table[:, num_slots:]
-            return torch.cat([slots, resample_grid(patches, old, new, how=RESAMPLING)], dim=1)
+            return torch.cat([slots, resample_grid(patches, old, new, rule=RESAMPLING)], dim=1)
 
         return change
 

@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vitrine.errors import ConfigError
+from vitrine.models.config_checks import require_positive
 from vitrine.models.dropout import Dropout
 from vitrine.models.positions import Grid
 from vitrine.models.pyramid import (
@@ -37,10 +38,18 @@ class PVTv2Config(PyramidConfig):
 
     has_linear_attention: bool = False
     """Average every map to 7 x 7 keys instead of convolving it by `reductions`."""
+    first_stride: int = FIRST_STRIDE
+    """Pixels a side for one token of the first stage; small images need less than the paper's 4."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        require_positive("first_stride", self.first_stride, most=FIRST_KERNEL)
         self.require_size(self.image_size)
+
+    @property
+    def strides(self) -> tuple[int, ...]:
+        """Pixels a side for one token of each stage."""
+        return tuple(self.first_stride * NEXT_STRIDE**stage for stage in range(len(self.widths)))
 
     def grids(self, image_size: tuple[int, int]) -> tuple[Grid, ...]:
         """Return the grid of every stage; padded patches round up."""
@@ -130,7 +139,7 @@ class PVTv2Stage(nn.Module):
             config.widths[stage - 1] if stage else config.channels,
             config.widths[stage],
             kernel_size=kernel,
-            stride=NEXT_STRIDE if stage else FIRST_STRIDE,
+            stride=NEXT_STRIDE if stage else config.first_stride,
             padding=kernel // 2,
         )
         self.blocks = nn.ModuleList(PVTv2Block(config, stage=stage, drop_rate=rate) for rate in rates)

@@ -18,7 +18,7 @@ from vitrine.models.config import checked_layer
 from vitrine.models.initialisation import initialise_head
 
 # Of parameters with several axes, timm decays all but these.
-UNDECAYED = ("positions.", "class_token", "distillation_token", "registers")
+UNDECAYED = ("positions.", "word_positions", "class_token", "distillation_token", "registers")
 
 
 @dataclasses.dataclass(frozen=True)

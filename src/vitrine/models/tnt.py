@@ -252,7 +252,7 @@ def resample(config: TNTConfig, image_size: tuple[int, int]) -> Mapping[str, Cal
     new = image_size[0] // config.patch_size[0], image_size[1] // config.patch_size[1]
 
     def resampled(table: Tensor) -> Tensor:
-        patches = resample_grid(table[:, 1:], old, new, how=config.position_resampling)
+        patches = resample_grid(table[:, 1:], old, new, rule=config.position_resampling)
         return torch.cat([table[:, :1], patches], dim=1)
 
     return {"positions.table": resampled}

@@ -187,10 +187,10 @@ class ViT(Model):
 
     def represent(self, pooled: Tensor) -> Tensor:
         """Apply the layer between pooling and head, if there is one: (B, D) to (B, R)."""
-        if self.representation is None:
-            return pooled
-        hidden: Tensor = self.representation(pooled)
-        return hidden if self.config.representation_layer == "projection" else torch.tanh(hidden)
+        hidden: Tensor = pooled if self.representation is None else self.representation(pooled)
+        if self.representation is not None and self.config.representation_layer == "tanh":
+            hidden = torch.tanh(hidden)
+        return F.normalize(hidden, dim=-1) if self.config.unit_length else hidden
 
     def classify(self, tokens: Tensor) -> Tensor:
         """Map encoded tokens (B, T, D) to logits (B, K); with a distillation token, the mean of both heads'."""

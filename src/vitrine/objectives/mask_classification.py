@@ -164,12 +164,12 @@ class MaskClassificationObjective(SegmentationObjective):
                 )
         # One copy to the host for all images and predictions.
         flat = torch.cat([cost.flatten() for cost in costs]).double().cpu().numpy() if costs else np.zeros(0)
-        found, place = [], 0
+        matches, place = [], 0
         for cost in costs:
             matrix = np.nan_to_num(flat[place : place + cost.numel()].reshape(Q, -1), nan=0.0, posinf=1e6)
-            found.append(assigned(matrix))
+            matches.append(assigned(matrix))
             place += cost.numel()
-        queries = np.concatenate(found) if found else np.zeros(0, dtype=np.int64)
+        queries = np.concatenate(matches) if matches else np.zeros(0, dtype=np.int64)
         return torch.from_numpy(queries).to(maps.device).view(S, -1)
 
     def mask_losses(

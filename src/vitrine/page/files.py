@@ -30,12 +30,12 @@ def served_files() -> dict[str, bytes]:
 
 def offline_files() -> dict[str, bytes]:
     """Return the files of the page without a server; the model and onnxruntime-web belong beside them."""
-    found = _read("shared") | _read("offline")
-    index = found[INDEX].decode()
+    files = _read("shared") | _read("offline")
+    index = files[INDEX].decode()
     index = index.replace('data-place="server"', 'data-place="device"')
     marker = "  <title>"
-    found[INDEX] = index.replace(marker, OFFLINE_HEAD + marker, 1).encode()
-    return found
+    files[INDEX] = index.replace(marker, OFFLINE_HEAD + marker, 1).encode()
+    return files
 
 
 def _read(folder: str) -> dict[str, bytes]:

@@ -84,8 +84,8 @@ def drawing(name: str) -> Iterator[set[str]]:
         warnings.filterwarnings("always", message=MISSING.pattern)
         yield missing
     for one in caught:
-        if found := MISSING.match(str(one.message)):
-            missing.add(chr(int(found[1])))
+        if match := MISSING.match(str(one.message)):
+            missing.add(chr(int(match[1])))
         else:
             warnings.warn_explicit(one.message, one.category, one.filename, one.lineno)
 

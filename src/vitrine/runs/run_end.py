@@ -275,7 +275,9 @@ def result_of(
         interval=None if accuracy is None else wilson_interval(accuracy, num_validation),
         num_validation=num_validation,
         images_per_second=outcome.images_per_second,
-        evaluation=outcome.last_evaluation if classifies else evaluation_at(folder, outcome.best_step),
+        evaluation=outcome.last_evaluation
+        if classifies or outcome.best_step is None
+        else evaluation_at(folder, outcome.best_step),
         closed_form=start.closed_form,
         start=evaluation_at(folder, 0),
         contenders=contenders_of(start, outcome, finished, num_validation=num_validation),
@@ -321,10 +323,10 @@ def between_name(share: float) -> str:
 
 def evaluation_at(folder: RunFolder, step: int | None) -> dict[str, float]:
     """Return the numbers of the evaluation after some steps; empty where there was none."""
-    found: dict[str, float] = {}
+    scores: dict[str, float] = {}
     for record in folder.read_metrics():
         if record["step"] == step:
-            found |= {
+            scores |= {
                 name.removeprefix("val_"): value for name, value in record.items() if name.startswith("val_")
             }
-    return found
+    return scores

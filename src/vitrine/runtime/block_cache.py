@@ -67,13 +67,13 @@ def make_room(limit: int | None = None, *, now: bool = False) -> None:
         return
     _last_look = time.monotonic()
     limit = limit_bytes() if limit is None else limit
-    found = []
+    blocks = []
     for file in _folder().glob("*/*"):
         with contextlib.suppress(FileNotFoundError):
             status = file.stat()
-            found.append((status.st_mtime, status.st_size, file))
-    total = sum(size for _, size, _ in found)
-    for _, size, file in sorted(found):
+            blocks.append((status.st_mtime, status.st_size, file))
+    total = sum(size for _, size, _ in blocks)
+    for _, size, file in sorted(blocks):
         if total <= limit:
             return
         file.unlink(missing_ok=True)

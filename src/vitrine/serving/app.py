@@ -13,6 +13,7 @@ try:
     from fastapi import FastAPI, Request
     from starlette.responses import Response
 
+    from vitrine.serving.inference_routes import add_inference_routes
     from vitrine.serving.picture_routes import add_picture_routes
     from vitrine.serving.responses import add_error_handlers
     from vitrine.serving.status_routes import add_content_routes, add_health_routes, add_run_route
@@ -21,9 +22,16 @@ except ImportError:
 
 
 def create_app(
-    service: Service, *, api_key: str | None = None, hosts: frozenset[str] | None = LOOPBACK
+    service: Service,
+    *,
+    api_key: str | None = None,
+    hosts: frozenset[str] | None = LOOPBACK,
+    root_path: str = "",
 ) -> FastAPI:
-    """Build the application for a service; it answers to the host names in `hosts`, or to any if that is None."""
+    """Build the application for a service; it answers to the host names in `hosts`, or to any if that is None.
+
+    `root_path` is where a proxy shows it, such as /vitrine; `api_key` may be several keys, separated by commas.
+    """
     app = FastAPI(
         title="Vitrine",
         version=__version__,
@@ -31,9 +39,11 @@ def create_app(
         docs_url=None,  # FastAPI's own page loads its parts from elsewhere; ours is at /docs
         redoc_url=None,
         swagger_ui_oauth2_redirect_url=None,
+        servers=[{"url": root_path}] if root_path else None,
         redirect_slashes=False,  # Starlette would redirect to the host that the client names
     )
     add_picture_routes(app, service)
+    add_inference_routes(app, service)
     add_content_routes(app, service)
     add_run_route(app, service)
     add_health_routes(app, service)
@@ -47,6 +57,7 @@ def create_app(
         api_key=api_key,
         hosts=hosts,
         metrics=service.metrics,
+        root_path=root_path,
     )
     return app
 

@@ -2,8 +2,12 @@
 
 import hmac
 import json
+import logging
+import re
 import time
-from collections.abc import Awaitable, Callable, MutableMapping
+import uuid
+from collections.abc import Awaitable, Callable, Iterable, MutableMapping
+from datetime import UTC, datetime
 from typing import Any
 
 from vitrine.serving.admission import TOO_LARGE, RefusedError
@@ -17,7 +21,14 @@ App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 LOOPBACK = frozenset({"localhost", "127.0.0.1", "[::1]"})
 # A watchdog has no key.
-OPEN_PATHS = frozenset({"/health", "/ready"})
+OPEN_PATHS = frozenset({"/health", "/ready", "/v2/health/live", "/v2/health/ready"})
+INFER = "/v2/models/{name}/infer"
+INFER_PATH = re.compile(r"/v2/models/[^/]+(/versions/[^/]+)?/infer")
+REQUEST_ID = "X-Request-ID"
+# What a client may call its request, so that it cannot forge a line of the log.
+SAFE_ID = re.compile(r"[A-Za-z0-9._:/+=-]{1,128}")
+requests_log = logging.getLogger("vitrine.requests")
+"""One line of JSON per request, for whoever adds a handler; `vitrine serve --log` does."""
 SECURITY_HEADERS = {
     "Content-Security-Policy": (
         "default-src 'self'; img-src 'self' blob: data:; media-src 'self' blob:; object-src 'none'; "
@@ -42,9 +53,13 @@ class Guard:
         api_key: str | None,
         hosts: frozenset[str] | None,
         metrics: Metrics,
+        root_path: str = "",
     ) -> None:
         self.app = app
-        self.header_bytes, self.api_key, self.hosts = header_bytes, api_key, hosts
+        self.header_bytes, self.hosts, self.root_path = header_bytes, hosts, root_path
+        # Several, separated by commas, while one takes the place of another.
+        given = None if api_key is None else [key.strip().encode() for key in api_key.split(",")]
+        self.api_keys = None if given is None else [key for key in given if key]
         self.known_paths, self.static_paths = known_paths, static_paths
         self.metrics = metrics
 
@@ -56,15 +71,17 @@ class Guard:
         if scope["method"] == "HEAD":  # the server below drops the body
             scope = {**scope, "method": "GET"}
         begin = time.perf_counter()
-        path = scope["path"]
-        label = path if path in self.known_paths else "static" if path in self.static_paths else "other"
+        scope = self._below_root(scope)
+        identifier = request_id(scope["headers"])
+        label = self._label(scope["path"])
         status = 500
 
         async def sending(message: Message) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                extra = [(name.lower().encode(), value.encode()) for name, value in SECURITY_HEADERS.items()]
+                added = {**SECURITY_HEADERS, REQUEST_ID: identifier}
+                extra = [(name.lower().encode(), value.encode()) for name, value in added.items()]
                 message["headers"] = [*message.get("headers", []), *extra]
             await send(message)
 
@@ -75,7 +92,24 @@ class Guard:
             else:
                 await self.app(scope, receive, sending)
         finally:
-            self.metrics.count_request(path=label, status=status, seconds=time.perf_counter() - begin)
+            seconds = time.perf_counter() - begin
+            self.metrics.count_request(path=label, status=status, seconds=seconds)
+            log_request(scope, identifier, status=status, seconds=seconds)
+
+    def _below_root(self, scope: Scope) -> Scope:
+        """Take the proxy's path away; proxies that have done so themselves are served alike."""
+        path = scope["path"]
+        if not self.root_path or not (path + "/").startswith(self.root_path + "/"):
+            return scope
+        return {**scope, "path": path.removeprefix(self.root_path) or "/"}
+
+    def _label(self, path: str) -> str:
+        """Return what /metrics calls a path: a bounded number of names."""
+        if path in self.known_paths:
+            return path
+        if path in self.static_paths:
+            return "static"
+        return INFER if INFER_PATH.fullmatch(path) else "other"
 
     def refusal(self, scope: Scope) -> RefusedError | None:
         """Return why a request is refused, if it is."""
@@ -107,13 +141,38 @@ class Guard:
     def _wrong_key(self, scope: Scope, headers: dict[str, str]) -> RefusedError | None:
         """Refuse requests without the key, where one is set."""
         path = scope["path"]
-        if self.api_key is None or path in OPEN_PATHS or path in self.static_paths:
+        if self.api_keys is None or path in OPEN_PATHS or path in self.static_paths:
             return None
         key = headers.get("x-api-key") or headers.get("authorization", "").removeprefix("Bearer ")
-        if hmac.compare_digest(key.encode(), self.api_key.encode()):
+        if any(hmac.compare_digest(key.encode(), known) for known in self.api_keys):
             return None
         problem = "the API key is wrong" if key else "an API key is required"
         return RefusedError(401, f"{problem}; send it in the header X-API-Key")
+
+
+def request_id(headers: Iterable[tuple[bytes, bytes]]) -> str:
+    """Return the name that the client or its proxy gave the request, or a new one."""
+    for name, value in headers:
+        if name == b"x-request-id" and SAFE_ID.fullmatch(text := value.decode("latin-1")):
+            return text
+    return uuid.uuid4().hex
+
+
+def log_request(scope: Scope, identifier: str, *, status: int, seconds: float) -> None:
+    """Log one request: never its query, which may hold anything."""
+    if not requests_log.isEnabledFor(logging.INFO):
+        return
+    client = scope.get("client")
+    entry = {
+        "time": datetime.now(UTC).isoformat(timespec="milliseconds"),
+        "id": identifier,
+        "method": scope["method"],
+        "path": scope["path"][:200],
+        "status": status,
+        "milliseconds": round(1000 * seconds, 2),
+        "client": client[0] if client else None,
+    }
+    requests_log.info(json.dumps(entry))
 
 
 async def send_refusal(refusal: RefusedError, send: Send) -> None:

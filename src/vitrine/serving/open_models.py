@@ -5,6 +5,7 @@ have changed. Weights that cannot be read are tried again only after the run has
 """
 
 import contextvars
+import re
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -27,7 +28,9 @@ from vitrine.serving.served_model import ServedModel
 
 # Least cosine similarity of a picture's features from two engines: int8 weights stay above it, other weights do not.
 MIN_SIMILARITY = 0.9
-MOST_MODELS = 2
+MOST_MODELS = 16
+# A name before a source: cats=runs/cats.
+NAMED = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]{0,63})=(.+)", re.DOTALL)
 LOOK_EVERY_SECONDS = 2.0
 
 
@@ -95,6 +98,8 @@ class OpenedModels:
     models: tuple[ServedModel, ...]
     awaited: tuple[ModelSlot, ...]
     """Models whose runs have no weights yet."""
+    slots: tuple[ModelSlot, ...]
+    """How each of them is opened, and opened again."""
     run: LiveRun | None
     """The first source that is a training run: its curves are shown."""
 
@@ -112,18 +117,21 @@ def open_models(
 ) -> OpenedModels:
     """Open the models to serve; an ONNX graph and a few-shot classifier belong to the first."""
     if not 1 <= len(sources) <= MOST_MODELS:
-        raise ConfigError(f"must be one model, or two to compare, got {len(sources)}", option="models")
+        raise ConfigError(f"must be 1 to {MOST_MODELS} models, got {len(sources)}", option="models")
     if onnx is not None and precision != "fp32":
         raise ConfigError(
             f"must be fp32 beside an ONNX file, which has its own precision, got {precision}",
             option="precision",
         )
     slots: list[ModelSlot] = []
-    for source in map(str, sources):
+    for given in map(str, sources):
+        wanted, source = split_name(given)
         run, name = named_source(source)
+        if wanted is not None and wanted in {slot.name for slot in slots}:
+            raise ConfigError(f"two models are called {wanted}; give each a name of its own", option="models")
         slots.append(
             ModelSlot(
-                name=f"{name} (2)" if slots and slots[0].name == name else name,
+                name=wanted or unused_name(name, {slot.name for slot in slots}),
                 source=source,
                 run=run,
                 is_first=not slots,
@@ -141,8 +149,23 @@ def open_models(
         names=tuple(slot.name for slot in slots),
         models=tuple(served for _, served in opened if served is not None),
         awaited=tuple(slot for slot, served in opened if served is None),
+        slots=tuple(slots),
         run=next((slot.run for slot in slots if slot.run is not None), None),
     )
+
+
+def split_name(given: str) -> tuple[str | None, str]:
+    """Split `name=source`; a file that is called like that is a source."""
+    match = NAMED.fullmatch(given)
+    if match is None or Path(given).expanduser().exists():
+        return None, given
+    return match[1], match[2]
+
+
+def unused_name(name: str, used: set[str]) -> str:
+    """Return the name, with a number where it is taken."""
+    numbered = (f"{name} ({number})" for number in range(2, MOST_MODELS + 1))
+    return next(one for one in (name, *numbered) if one not in used)
 
 
 def named_source(source: str) -> tuple[LiveRun | None, str]:

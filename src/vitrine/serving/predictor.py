@@ -28,6 +28,7 @@ from vitrine.evaluation.prediction_sets import prediction_sets
 from vitrine.evaluation.streaming import Pace, open_loader, stream
 from vitrine.evaluation.trust import Trust, read_trust
 from vitrine.models import Model
+from vitrine.models.dense.model import DenseModel
 from vitrine.runtime.devices import choose_device
 
 Wanted = Literal["logits", "features", "scores", "both"]
@@ -109,7 +110,7 @@ class Predictor:
     @classmethod
     def open(
         cls,
-        model: str | Path,
+        model: str | Path | Loaded,
         *,
         device: str = "auto",
         precision: Precision = "fp32",
@@ -118,8 +119,8 @@ class Predictor:
         workers: int = 2,
         worker_kind: WorkerKind = "threads",
     ) -> Self:
-        """Open any model that `vitrine.load` opens; `batch_size` is the number of pictures per batch."""
-        loaded = load(model, image_size=image_size)
+        """Open any model that `vitrine.load` opens, or one that it opened; `batch_size` is the pictures per batch."""
+        loaded = model if isinstance(model, Loaded) else load(model, image_size=image_size)
         return cls(
             loaded, device=device, precision=precision, batch_size=batch_size, workers=workers,
             worker_kind=worker_kind,
@@ -194,17 +195,18 @@ class Predictor:
         example = PictureList([image]).read(0)
         return self.preprocess.pixels(self.preprocess.decode(example.data, name=name or example.name))
 
-    def batch(self, pixels: Tensor, *, wanted: Wanted = "logits") -> Tensor:
+    def batch(self, pixels: Tensor, *, wanted: Wanted = "logits", is_normalised: bool = False) -> Tensor:
         """Map stacked pixels (B, C, height, width), 0 to 255, to logits, features or scores (B, ...), on the CPU."""
-        computed = self.computed(pixels.to(self.device, non_blocking=True), wanted=wanted)
+        moved = pixels.to(self.device, non_blocking=True)
+        computed = self.computed(moved, wanted=wanted, is_normalised=is_normalised)
         values = self.finished({name: one.float().cpu() for name, one in computed.items()}, wanted=wanted)
         return values.clone()  # tensors of inference mode cannot be modified outside it
 
-    def computed(self, pixels: Tensor, *, wanted: Wanted) -> dict[str, Tensor]:
+    def computed(self, pixels: Tensor, *, wanted: Wanted, is_normalised: bool = False) -> dict[str, Tensor]:
         """Map pixels on the device to the model's outputs there: `logits`, `features` or, for scores, both."""
         has_features = wanted == "both" or (wanted == "scores" and self.trust.familiarity is not None)
         with torch.inference_mode(), casting(self.device, self.precision):
-            images = self.preprocess.normalise(pixels)
+            images = pixels if is_normalised else self.preprocess.normalise(pixels)
             if wanted == "features":
                 return {"features": representation(self.model, images)}
             if not has_features:
@@ -342,6 +344,11 @@ class Predictor:
             raise ConfigError(
                 "the model has no classification head; use its features, or fine-tune it",
                 advice=[TryVerb("embed", ("MODEL", "PICTURES"), "to compute features")],
+            )
+        if isinstance(self.model, DenseModel):
+            raise ConfigError(
+                "the model answers for every pixel, not for whole pictures",
+                advice=[TryVerb("predict", ("MODEL", "PICTURES"), "to write masks")],
             )
 
     def _outputs(self, images: Iterable[Picture], *, wanted: Wanted) -> Outputs:

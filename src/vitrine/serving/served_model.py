@@ -38,6 +38,17 @@ class ServedModel:
         self.features = Task(
             name="features", run=lambda items: self.compute(items, wanted="features"), max_batch=max_batch
         )
+        # The same from the model's input, which a client made.
+        self.tensor_scores = Task(
+            name="scores",
+            run=lambda items: self.compute(items, wanted="scores", is_normalised=True),
+            max_batch=max_batch,
+        )
+        self.tensor_features = Task(
+            name="features",
+            run=lambda items: self.compute(items, wanted="features", is_normalised=True),
+            max_batch=max_batch,
+        )
         # The attention maps of a picture take several times the memory of its forward pass, so one at a time.
         self.explanation = Task(name="explanation", run=self.explain, max_batch=1)
         self._figures: dict[str, Any] | None = None
@@ -53,17 +64,25 @@ class ServedModel:
         config = self.predictor.model.config
         return config.depth if isinstance(config, ViTConfig) else 0
 
+    @property
+    def width(self) -> int:
+        """Number of features."""
+        return representation_width(self.predictor.model)
+
     def pixels(self, data: bytes, *, max_pixels: int) -> Tensor:
         """Decode one upload to the model's size: (C, height, width) uint8."""
         preprocess = self.predictor.preprocess
         return preprocess.pixels(preprocess.decode(data, name="the picture", max_pixels=max_pixels))
 
-    def compute(self, items: Sequence[Tensor], *, wanted: Wanted) -> list[Tensor]:
+    def compute(
+        self, items: Sequence[Tensor], *, wanted: Wanted, is_normalised: bool = False
+    ) -> list[Tensor]:
         """Map pictures (C, height, width) to a row of scores or features each."""
         pixels = torch.stack(list(items))
         if self.graph is None:
-            return list(self.predictor.batch(pixels, wanted=wanted))
-        outputs = self.graph(self.predictor.preprocess.normalise(pixels).numpy())
+            return list(self.predictor.batch(pixels, wanted=wanted, is_normalised=is_normalised))
+        images = pixels if is_normalised else self.predictor.preprocess.normalise(pixels)
+        outputs = self.graph(images.numpy())
         embedding = torch.from_numpy(outputs.embedding)
         if wanted == "features":
             return list(embedding)
@@ -99,7 +118,7 @@ class ServedModel:
             "rule": predictor.preprocess.rule,
             "crop_fraction": predictor.preprocess.crop_fraction,
             "classes": list(predictor.classes) if predictor.num_classes else None,
-            "width": representation_width(predictor.model),
+            "width": self.width,
             "parameters": sum(weight.numel() for weight in predictor.model.parameters()),
             "grid": [side // step for side, step in zip(size, stride, strict=True)] if stride else None,
             "patch": list(stride) if stride else None,

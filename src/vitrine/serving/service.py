@@ -5,6 +5,7 @@ kept: bytes and pixels are released with the response.
 """
 
 import asyncio
+import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, InvalidStateError, ThreadPoolExecutor
@@ -14,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from vitrine.errors import ConfigError, DataError
+from vitrine.errors import ConfigError, DataError, VitrineError
 from vitrine.runtime.threads import available_cores
 from vitrine.serving.admission import UNAVAILABLE, UNREADABLE, Admission, Limits, RefusedError, refusal_of
 from vitrine.serving.batching import Batcher, Task
@@ -43,10 +44,13 @@ class Service:
         limits: Limits,
         run: LiveRun | None = None,
         awaited: Sequence[ModelSlot] = (),
+        slots: Sequence[ModelSlot] = (),
         workers: int = 1,
     ) -> None:
         self.models = {served.name: served for served in models}
         self.limits, self.run = limits, run
+        self.slots = {slot.name: slot for slot in slots}
+        self._reloading = threading.Lock()
         self.num_warm_ups = 0
         self.batcher = Batcher(
             workers=workers, target_seconds=limits.target_seconds, on_batch=self._count_batch
@@ -112,7 +116,7 @@ class Service:
             raise RefusedError(
                 UNREADABLE, f"{served.name} has no classification head; /embed returns its features"
             )
-        scores = await self._computed(served, data, served.scores)
+        scores = await self.computed(served, data, served.scores)
         try:
             [judged] = served.predictor.judged(scores[None], [served.name], top=top, coverage=coverage)
         except ConfigError as error:
@@ -137,7 +141,7 @@ class Service:
     async def embed(self, served: ServedModel, data: bytes) -> dict[str, Any]:
         """Return the features of an upload."""
         begin = time.perf_counter()
-        features = await self._computed(served, data, served.features)
+        features = await self.computed(served, data, served.features)
         return {"model": served.name, "features": features.tolist(), "milliseconds": since(begin)}
 
     async def explain(
@@ -154,14 +158,33 @@ class Service:
         def explain_request(pixels: Tensor) -> ExplainRequest:
             return ExplainRequest(pixels=pixels, layers=chosen, with_matrix=with_matrix)
 
-        explained = await self._computed(served, data, served.explanation, item=explain_request)
+        explained = await self.computed(served, data, served.explanation, item=explain_request)
         return {"model": served.name, **explained, "milliseconds": since(begin)}
+
+    def reload(self, name: str) -> None:
+        """Read a model again from its source; requests in flight keep the earlier one, new ones get the new one."""
+        slot = self.slots.get(name)
+        if slot is None:
+            raise RefusedError(UNREADABLE, f"{name} was not opened from a file, so it cannot be read again")
+        with self._reloading:
+            try:
+                served = slot.open()
+            except VitrineError as error:
+                raise RefusedError(UNREADABLE, f"the earlier weights are still served: {error}") from None
+            if served is None:
+                raise RefusedError(UNREADABLE, "the earlier weights are still served: the run has none now")
+            self._warm_up(served)
+            self.models = self.models | {name: served}  # keeps the order
 
     async def in_thread(self, function: Any, *values: Any) -> Any:
         """Run a function beside the event loop."""
         return await asyncio.get_running_loop().run_in_executor(self.decoders, function, *values)
 
-    async def _computed(
+    async def computed_tensor(self, pixels: Tensor, task: Task) -> Any:
+        """Compute the model's input of one picture, made by the client."""
+        return await self._within_time(self.batcher.submit(task, pixels))
+
+    async def computed(
         self,
         served: ServedModel,
         data: bytes,

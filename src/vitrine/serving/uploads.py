@@ -45,7 +45,7 @@ async def read_upload(
             WRONG_KIND, f"content-encoding {headers['content-encoding']!r} is not supported; {HINT}"
         )
     most = limits.upload_bytes + (FORM_BYTES if is_form else 0)
-    body = await _read(stream, headers, most=most, limits=limits, upload=upload)
+    body = await read_body(stream, headers, most=most, limits=limits, upload=upload)
     if not body:
         raise RefusedError(UNREADABLE, f"the body is empty; {HINT}")
     data = file_of_form(body, boundary=options.get("boundary", "")) if is_form else body
@@ -54,9 +54,10 @@ async def read_upload(
     return data
 
 
-async def _read(
+async def read_body(
     stream: AsyncIterator[bytes], headers: Mapping[str, str], *, most: int, limits: Limits, upload: Upload
 ) -> bytes:
+    """Read a whole body of at most `most` bytes within the limits of time, speed and memory."""
     length = headers.get("content-length", "")
     is_too_large = length.isdecimal() and int(length) > most
     parts: list[bytes] = []

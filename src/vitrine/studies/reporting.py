@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from vitrine.reports.charts import svg_file
@@ -15,6 +16,22 @@ from vitrine.studies.verdicts import Verdict, verdict_of
 PAGE = "index.html"
 BEGIN, END = "<!-- study {name} -->", "<!-- end of {name} -->"
 SPEED = "images_per_second"
+
+
+@dataclass(frozen=True)
+class Section:
+    """The results of one study on one data set, as a section of a document."""
+
+    study: Study
+    results: Sequence[Result]
+    command: str
+    on: str = ""
+    """The data set, where a document has the same study on several."""
+
+    @property
+    def name(self) -> str:
+        """What tells the section from others: the study, and the data set where there are several."""
+        return f"{self.study.name}-{self.on}" if self.on else self.study.name
 
 
 def verdict_on(study: Study, results: Sequence[Result]) -> tuple[Results, Verdict]:
@@ -54,19 +71,19 @@ def write_study_page(
     return verdict_on(study, results)[1]
 
 
-def write_document(file: Path, studies: Sequence[tuple[Study, Sequence[Result], str]]) -> None:
+def write_document(file: Path, sections: Sequence[Section]) -> None:
     """Write every study's section into a Markdown document between its marks, and its charts beside it.
 
     Text outside the marks is kept, so that people can write there.
     """
     text = file.read_text(encoding="utf-8") if file.exists() else "# The paper's studies\n"
-    for study, results, command in studies:
-        figure = file.parent / file.stem / f"{study.name}.svg"
-        page = page_of(study, results)
+    for one in sections:
+        figure = file.parent / file.stem / f"{one.name}.svg"
+        page = page_of(one.study, one.results)
         with write_atomically(figure, mode="w") as opened:
             opened.write(svg_file(page.charts))
-        section = section_of(page, command=command, figure=f"{file.stem}/{figure.name}")
-        begin, end = BEGIN.format(name=study.name), END.format(name=study.name)
+        section = section_of(page, command=one.command, figure=f"{file.stem}/{figure.name}", on=one.on)
+        begin, end = BEGIN.format(name=one.name), END.format(name=one.name)
         marked = f"{begin}\n{section}\n{end}"
         pattern = re.compile(f"{re.escape(begin)}.*?{re.escape(end)}", flags=re.DOTALL)
         if pattern.search(text):
@@ -77,10 +94,10 @@ def write_document(file: Path, studies: Sequence[tuple[Study, Sequence[Result], 
         opened.write(text)
 
 
-def section_of(page: StudyPage, *, command: str, figure: str) -> str:
+def section_of(page: StudyPage, *, command: str, figure: str, on: str = "") -> str:
     """Write one study as Markdown: claim, command, table, charts, verdict."""
     lines = [
-        f"## {page.title} (`{page.name}`)",
+        f"## {page.title}{f', on {on}' if on else ''} (`{page.name}`)",
         "",
         f"{page.where}. **Claim:** {page.claim}",
         "",

@@ -193,9 +193,10 @@ def read_results(folder: Path) -> list[Result]:
     return list(by_key.values())
 
 
-def latest_series(results: list[Result]) -> list[Result]:
-    """Return the results of the last series, if a folder holds several data sets or scales."""
-    return [result for result in results if result.series == results[-1].series]
+def latest_series(results: list[Result]) -> dict[str, list[Result]]:
+    """Return the results of the last series on each data set, by the name of the set; others may be older scales."""
+    last = {Path(result.data).name: result.series for result in results}
+    return {data: [result for result in results if result.series == series] for data, series in last.items()}
 
 
 def whole_lines(file: Path) -> Iterator[dict[str, Any]]:

@@ -76,6 +76,7 @@ KINDS: dict[str, dict[str, object]] = {
         "activation": "quick_gelu",
         "representation_width": 24,
         "representation_layer": "projection",
+        "unit_length": True,
     },
     "parallel branches": {
         **VIT,

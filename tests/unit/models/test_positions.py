@@ -14,10 +14,10 @@ from vitrine.models.positions import Learned2D, Relative1D, SinCos2D, resample_g
 RULES = ("linear_aligned", "bilinear", "bicubic", "bicubic_aligned", "bicubic_antialias")
 
 
-@pytest.mark.parametrize("how", RULES)
-def test_resampling_to_the_same_grid_is_the_identity(how: str) -> None:
+@pytest.mark.parametrize("rule", RULES)
+def test_resampling_to_the_same_grid_is_the_identity(rule: str) -> None:
     table = torch.randn(1, 6, 5)
-    assert resample_grid(table, (2, 3), (2, 3), how=how) is table  # type: ignore[arg-type]
+    assert resample_grid(table, (2, 3), (2, 3), rule=rule) is table  # type: ignore[arg-type]
 
 
 def test_the_papers_resampling_is_scipys_order_one_zoom() -> None:

@@ -20,18 +20,18 @@ def test_without_bias_the_projection_has_none_and_the_count_agrees() -> None:
 def test_an_offset_places_the_samples_by_the_factor_and_not_by_the_sizes() -> None:
     table = torch.randn(1, 37 * 37, 8)
     image = table.reshape(1, 37, 37, 8).permute(0, 3, 1, 2)
-    for how, mode in (("bicubic_offset", "bicubic"), ("bilinear_offset", "bilinear")):
-        found = resample_grid(table, (37, 37), (16, 16), how=how)  # type: ignore[arg-type]
+    for rule, mode in (("bicubic_offset", "bicubic"), ("bilinear_offset", "bilinear")):
+        found = resample_grid(table, (37, 37), (16, 16), rule=rule)  # type: ignore[arg-type]
         expected = F.interpolate(image, scale_factor=16.1 / 37, mode=mode)
         torch.testing.assert_close(found, expected.permute(0, 2, 3, 1).reshape(1, 256, 8))
-        plain = resample_grid(table, (37, 37), (16, 16), how=mode)  # type: ignore[arg-type]
+        plain = resample_grid(table, (37, 37), (16, 16), rule=mode)  # type: ignore[arg-type]
         assert (found - plain).abs().max() > 1e-3
 
 
 def test_an_offset_gives_the_asked_size_for_every_grid() -> None:
     for old in range(1, 40):
         for new in range(1, 40):
-            table = resample_grid(torch.zeros(1, old * old, 2), (old, old), (new, new), how="bicubic_offset")
+            table = resample_grid(torch.zeros(1, old * old, 2), (old, old), (new, new), rule="bicubic_offset")
             assert table.shape == (1, new * new, 2), (old, new)
 
 

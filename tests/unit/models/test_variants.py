@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
+from vitrine.checkpoints.library_settings import timm_model
 from vitrine.errors import ConfigError
 from vitrine.models import ViT, build, configure, create_model
 from vitrine.models.cost import cost_of, training_exaflops
@@ -191,3 +192,18 @@ def test_vit_b_with_a_small_letter_is_the_papers_vit_of_half_the_width() -> None
     assert (
         configure("vit-b/32") == configure("vit_b_32") == whole
     )  # a name in lower case means what it meant before
+
+
+@pytest.mark.parametrize("stride", [1, 2])
+def test_a_pyramid_for_small_images_starts_finer_and_is_counted_so(stride: int) -> None:
+    shape = {"widths": (8, 16, 24, 32), "num_heads": (1, 1, 1, 1), "depths": (1, 1, 1, 1), "num_classes": 5}
+    with torch.device("meta"):
+        model = create_model("PVT-v2-B0", image_size=(32, 40), first_stride=stride, **shape)
+        images = torch.empty(1, 3, 32, 40)
+    assert model.features(images)["stage_1"].shape[2:] == (32 // stride, 40 // stride)
+    cost = cost_of(model.config)
+    assert cost.params == sum(parameter.numel() for parameter in model.parameters())
+    with FlopCounterMode(display=False) as counter, torch.no_grad():
+        model(images)
+    assert counter.get_total_flops() == 2 * cost.macs
+    assert timm_model(model.config)[0] is None  # timm has no such model

@@ -62,13 +62,13 @@ def test_a_graph_of_other_weights_of_another_input_or_no_graph_is_refused(folder
         opened(model, onnx=folder / "none.onnx")
 
 
-def test_one_or_two_models_are_served_each_under_a_name_of_its_own(folder, model):
+def test_models_are_served_each_under_a_name_of_its_own_and_not_too_many(folder, model):
     found = opened(model, model)
     assert [each.name for each in found.models] == [folder.name, f"{folder.name} (2)"]
     assert found.run is None
     assert found.awaited == ()
-    for sources in ((), (model, model, model)):
-        with pytest.raises(ConfigError, match="one model, or two"):
+    for sources in ((), (model,) * 17):
+        with pytest.raises(ConfigError, match="must be 1 to 16 models"):
             opened(*sources)
 
 

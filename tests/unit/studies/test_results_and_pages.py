@@ -9,8 +9,9 @@ import pytest
 
 from tests.unit.studies.made import made_results
 from vitrine.errors import DataError
+from vitrine.jobs.study import write_studies
 from vitrine.studies.registry import STUDIES
-from vitrine.studies.reporting import rows_of, write_document, write_study_page
+from vitrine.studies.reporting import Section, rows_of, write_document, write_study_page
 from vitrine.studies.results import FILE, Results, append_result, latest_series, read_results
 
 RESULTS = Path(__file__).parents[3] / "docs" / "studies" / "results"
@@ -94,10 +95,10 @@ def test_the_document_replaces_its_sections_and_keeps_what_people_wrote(tmp_path
     study = STUDIES["positions"]
     bad = made_results("positions", lambda run: 0.5)
     good = made_results("positions", lambda run: 0.3 if run.settings["positions"] == "none" else 0.5)
-    write_document(file, [(study, bad, "vitrine study positions cifar10")])
+    write_document(file, [Section(study, bad, "vitrine study positions cifar10")])
     assert "**Verdict: open (at small scale on made-up).**" in file.read_text()
     file.write_text(file.read_text() + "\nMore by hand.\n")
-    write_document(file, [(study, good, "vitrine study positions cifar10")])
+    write_document(file, [Section(study, good, "vitrine study positions cifar10")])
     text = file.read_text()
     assert "Written by hand." in text
     assert "More by hand." in text
@@ -106,14 +107,39 @@ def test_the_document_replaces_its_sections_and_keeps_what_people_wrote(tmp_path
     assert text.count("<!-- study positions -->") == 1
     assert (tmp_path / "studies" / "positions.svg").read_text().startswith("<svg")
     before = text
-    write_document(file, [(study, good, "vitrine study positions cifar10")])
+    write_document(file, [Section(study, good, "vitrine study positions cifar10")])
     assert file.read_text() == before
+
+
+def test_a_study_on_several_sets_has_a_section_for_each_with_its_last_series(tmp_path: Path) -> None:
+    folder = tmp_path / "results" / "positions"
+    folder.mkdir(parents=True)
+    for data, series, accuracy in (
+        ("a/cifar10", "old", 0.2),
+        ("cifar100", "x", 0.3),
+        ("a/cifar10", "new", 0.4),
+    ):
+        for line in lines("positions"):
+            values = {**line, "data": data, "series": series, "key": f"{line['key']}{series}"}
+            append_result(folder, {**values, "measures": {"accuracy": accuracy, "fewshot": accuracy}})
+    file = tmp_path / "studies.md"
+    write_studies(tmp_path / "results", file)
+    text = file.read_text()
+    assert "| 40.00" in text and "| 30.00" in text and "| 20.00" not in text
+    for data in ("cifar10", "cifar100"):
+        assert text.count(f"<!-- study positions-{data} -->") == 1
+        assert (tmp_path / "studies" / f"positions-{data}.svg").exists()
+        assert (folder / f"{data}.html").exists()
 
 
 @pytest.mark.parametrize("folder", sorted(RESULTS.iterdir()), ids=lambda folder: folder.name)
 def test_the_document_says_what_the_kept_results_say(folder: Path, tmp_path: Path) -> None:
-    study, results = STUDIES[folder.name], latest_series(read_results(folder))
-    seeds = len({result.seed for result in results})
-    file = tmp_path / "studies.md"
-    write_document(file, [(study, results, f"{results[-1].command} --seeds {seeds}")])
-    assert file.read_text().partition("<!--")[2].strip() in (RESULTS.parent.parent / "studies.md").read_text()
+    study, series = STUDIES[folder.name], latest_series(read_results(folder))
+    document = (RESULTS.parent.parent / "studies.md").read_text()
+    for data, results in series.items():
+        seeds = len({result.seed for result in results})
+        on, file = data if len(series) > 1 else "", tmp_path / f"{data}.md"
+        write_document(file, [Section(study, results, f"{results[-1].command} --seeds {seeds}", on)])
+        # The figure's folder is called like the document.
+        written = file.read_text().replace(f"]({data}/", "](studies/")
+        assert written.partition("<!--")[2].strip() in document

@@ -1,6 +1,12 @@
+"""Settings of a training run: which precision `auto` means, checkpoints, values out of their range."""
+
+import dataclasses
+
 import pytest
 import torch
+from unit.training.simple import CONFIG
 
+from vitrine.errors import ConfigError
 from vitrine.runtime.devices import is_bf16
 from vitrine.training.config import TrainingConfig
 
@@ -32,3 +38,13 @@ def test_a_short_run_has_checkpoints_too_unless_asked_otherwise(
     total: int, asked: int | None, apart: int
 ) -> None:
     assert TrainingConfig(total_steps=total, checkpoint_every=asked).checkpoint_steps == apart
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("optimizer", "adam"), ("total_steps", 0), ("micro_batch", 0), ("evaluate_every", 0), ("lr", 0.0),
+     ("betas", (0.9, 1.0)), ("weight_decay", -1.0)],
+)  # fmt: skip
+def test_a_setting_out_of_its_range_is_refused_by_its_name(name: str, value: object) -> None:
+    with pytest.raises(ConfigError, match=name):
+        dataclasses.replace(CONFIG, **{name: value})  # type: ignore[arg-type]

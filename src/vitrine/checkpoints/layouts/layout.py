@@ -242,6 +242,7 @@ def refuse_odd_vit(
         "a projection to a space shared with text": config.representation_width is not None
         and config.representation_layer == "projection"
         and not allowed.get("projection"),
+        "a representation of unit length": config.unit_length,
         "registers": config.num_registers > 0 and not allowed.get("registers"),
         "a distillation token": config.has_distillation_token and not allowed.get("distillation"),
         "LayerScale": config.layer_scale is not None and not allowed.get("layer_scale"),

@@ -14,7 +14,7 @@ from torch import Tensor
 class View:
     """A view of one of our tensors, and its name in reports."""
 
-    how: str
+    operation: str
     apply: Callable[[Tensor], Tensor]
 
 

@@ -43,12 +43,12 @@ def tensor_lines(tensors: tuple[TensorLine, ...]) -> Iterator[str]:
     groups: dict[tuple[str, ...], list[TensorLine]] = {}
     for line in tensors:
         sources = tuple(without_layer(name) for name in line.sources)
-        groups.setdefault((without_layer(line.name), line.shape, line.how, *sources), []).append(line)
+        groups.setdefault((without_layer(line.name), line.shape, line.operation, *sources), []).append(line)
     for key, members in groups.items():
         first, count = members[0], f" (x{len(members)})" if len(members) > 1 else ""
         name, sources = (first.name, first.sources) if len(members) == 1 else (key[0], key[3:])
         origin = f" <- {', '.join(dict.fromkeys(sources))}" if sources else ""
-        yield glued(f"{name} {first.shape}{count}") + f" {first.how}{origin}"
+        yield glued(f"{name} {first.shape}{count}") + f" {first.operation}{origin}"
 
 
 def without_layer(name: str) -> str:

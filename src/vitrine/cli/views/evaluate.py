@@ -7,13 +7,59 @@ from vitrine.cli.lines import Line, NextStep, Wrote
 from vitrine.evaluation.metrics import compared
 from vitrine.evaluation.number_scores import NumberFigures
 from vitrine.jobs.evaluate import EvaluatePlan, EvaluateResult
+from vitrine.jobs.evaluate_detections import DetectionEvaluation
+from vitrine.jobs.evaluate_masks import MaskEvaluation
 from vitrine.spelling import counted, with_first
 
 CLASS_MEASURES = {"f1": "F1", "average_precision": "average precision"}
 
 
-def lines(result: EvaluateResult) -> Iterator[Line]:
+def lines(result: EvaluateResult | MaskEvaluation | DetectionEvaluation) -> Iterator[Line]:
     """Show the headline figures, the worst classes and the files."""
+    if isinstance(result, MaskEvaluation):
+        yield from mask_lines(result)
+    elif isinstance(result, DetectionEvaluation):
+        yield from detection_lines(result)
+    else:
+        yield from classification_lines(result)
+
+
+def mask_lines(result: MaskEvaluation) -> Iterator[Line]:
+    """Show mean IoU, the worst classes and what is confused."""
+    yield f"{result.model} on {result.data} ({result.split}): {counted(result.num_images, 'picture')}"
+    yield (
+        f"Mean IoU {100 * result.mean_iou:.2f} %, pixel accuracy {100 * result.pixel_accuracy:.2f} %, mean accuracy "
+        f"{100 * result.mean_accuracy:.2f} %"
+    )
+    yield f"Worst classes by IoU: {', '.join(f'{name} {100 * value:.1f} %' for name, value in result.worst)}"
+    if result.confused:
+        label, predicted, pixels = result.confused[0]
+        yield f"Most confused: {label} taken for {predicted}, {counted(pixels, 'pixel')}"
+    yield from map(Wrote, result.wrote)
+    yield NextStep(f"open {glued(result.wrote[-1])} in a browser")
+
+
+def detection_lines(result: DetectionEvaluation) -> Iterator[Line]:
+    """Show COCO's twelve numbers and the worst classes."""
+    yield (
+        f"{result.detections} against {result.annotations}: {counted(result.num_images, 'picture')}, "
+        f"{counted(result.num_truths, 'object')}, {counted(result.num_detections, 'detection')}"
+    )
+    names = list(result.numbers)
+    for row in (names[:6], names[6:]):
+        yield "  ".join(f"{name} {shown(result.numbers[name])}" for name in row)
+    if result.worst:
+        yield f"Worst classes by AP: {', '.join(f'{name} {shown(value)}' for name, value in result.worst)}"
+    yield from map(Wrote, result.wrote)
+
+
+def shown(value: float) -> str:
+    """Write a share in percent, or a dash where there is none."""
+    return f"{100 * value:.2f} %" if value >= 0 else "-"
+
+
+def classification_lines(result: EvaluateResult) -> Iterator[Line]:
+    """Show accuracy, calibration, the worst classes and the files."""
     known = f", {result.num_classes:,} classes" if result.number is None else ""
     yield f"{result.model} on {result.data} ({result.split}): {counted(result.num_images, 'image')}{known}"
     if result.number is not None:

@@ -21,8 +21,8 @@ def lines(result: MergeResult) -> Iterator[Line]:
         rest = f" and {more:,} more" if more else ""
         yield f"Missing: parts {', '.join(map(str, result.missing))}{rest}"
     if result.damaged:
-        how = "checksum" if result.is_verified else "size"
-        yield f"Damaged, of another {how} than recorded: {some_of(result.damaged)}"
+        measure = "checksum" if result.is_verified else "size"
+        yield f"Damaged, of another {measure} than recorded: {some_of(result.damaged)}"
     if result.manifest is not None:
         yield Wrote(result.manifest)
     elif result.damaged:

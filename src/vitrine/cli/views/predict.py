@@ -7,6 +7,7 @@ from vitrine.cli.lines import Line, Next, NextStep, Table, Wrote
 from vitrine.cli.views.parts import parts_lines
 from vitrine.jobs.model_argument import PicturesPlan
 from vitrine.jobs.predict import PredictResult
+from vitrine.jobs.predict_masks import MaskPredictions
 from vitrine.serving.output_files import STANDARD_OUTPUT
 from vitrine.serving.predictor import DEFAULT_COVERAGE, Prediction
 from vitrine.spelling import counted, with_name
@@ -16,8 +17,11 @@ BAR_WIDTH = 24
 MOST_TALLIED = 10
 
 
-def lines(result: PredictResult) -> Iterator[Line]:
+def lines(result: PredictResult | MaskPredictions) -> Iterator[Line]:
     """Show all answers about one picture, or one line per picture; nothing where the answers went here already."""
+    if isinstance(result, MaskPredictions):
+        yield from mask_lines(result)
+        return
     if STANDARD_OUTPUT in result.wrote:
         return
     if result.parts is not None:
@@ -50,6 +54,17 @@ def lines(result: PredictResult) -> Iterator[Line]:
         yield NextStep(f"the same command with {option('out', 'predictions.csv')}")
     else:
         yield Next("inspect", (result.model, result.first), note="what the model looked at")
+
+
+def mask_lines(result: MaskPredictions) -> Iterator[Line]:
+    """Show which classes cover the pictures, and where the masks are."""
+    failed = f"; {result.num_errors:,} cannot be read" if result.num_errors else ""
+    yield f"{counted(result.num_pictures, 'picture')}{failed}"
+    rows = list(result.shares.items())
+    yield Table([(percent(share), name) for name, share in rows[:MOST_TALLIED]], right=(0,), indent=2)
+    if len(rows) > MOST_TALLIED:
+        yield f"  and {len(rows) - MOST_TALLIED:,} more classes"
+    yield from map(Wrote, result.wrote)
 
 
 def tally_lines(result: PredictResult) -> Iterator[Line]:

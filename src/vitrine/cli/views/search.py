@@ -17,11 +17,11 @@ def lines(result: SearchResult) -> Iterator[Line]:
         yield group.name if result.kind == "similar" else f"{group.name}: {counted(group.total, 'picture')}"
         rows = [(f"{match.cosine:.3f}", match.path) for match in group.matches[:MOST_LISTED]]
         yield Table(rows, right=(0,), indent=2)
-    found = {"similar": "query", "duplicates": "group of near-duplicate", "clusters": "cluster"}[result.kind]
+    kind = {"similar": "query", "duplicates": "group of near-duplicate", "clusters": "cluster"}[result.kind]
     plural = {"query": "queries", "group of near-duplicate": "groups of near-duplicates"}.get(
-        found, f"{found}s"
+        kind, f"{kind}s"
     )
-    number = f"{result.num_groups:,} {found if result.num_groups == 1 else plural}"
+    number = f"{result.num_groups:,} {kind if result.num_groups == 1 else plural}"
     yield f"{number} in {counted(result.num_pictures, 'picture')} of {result.index}"
     if result.unreadable:
         yield f"Skipped, cannot be read: {with_first(result.unreadable, 'picture')}"

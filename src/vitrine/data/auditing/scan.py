@@ -21,6 +21,7 @@ from vitrine.data.auditing.issues import (
     shard_issues,
     unused_issues,
 )
+from vitrine.data.auditing.mask_issues import survey_masks, unseen_class_issues
 from vitrine.data.auditing.survey import survey_images
 from vitrine.data.auditing.unused_files import UnusedFiles, unused_files
 from vitrine.data.decoding.image_file import ImageFacts
@@ -71,6 +72,11 @@ def scan(
         split: survey_images(source, num_workers=num_workers, is_cached=is_cached, what=f"Reading {split}")
         for split, source in splits.items()
     }
+    masks = {
+        split: survey_masks(source, surveys[split], num_workers=num_workers, what=f"Reading masks of {split}")
+        for split, source in splits.items()
+        if source.task == "masks"
+    }
     duplicates = find_duplicates(splits, surveys, is_near=is_near)
     first = next(iter(splits.values()))
     unused = unused_files(splits)
@@ -79,7 +85,8 @@ def scan(
         *unused_issues(unused),
         *shape_issues(splits, surveys),
         *shard_issues(first.root),
-        *class_issues(splits),
+        *(issue for one in masks.values() for issue in one.issues),
+        *(unseen_class_issues(splits, masks) if masks else class_issues(splits)),
         *copy_issues(duplicates),
     ]
     facts = Counter[ImageFacts]()
@@ -90,14 +97,20 @@ def scan(
     return ScanReport(
         address=first.address,
         classes=first.classes,
-        counts={split: tuple(source.counts().tolist()) for split, source in splits.items()},
+        counts={
+            split: tuple((masks[split].counts if split in masks else source.counts()).tolist())
+            for split, source in splits.items()
+        },
         num_images=sum(len(source) for source in splits.values()),
         formats=_tally(facts, lambda kind: kind.format),
         modes=_tally(facts, lambda kind: kind.mode),
         converted=_conversions(facts),
         **_size_range(sizes),
         unused=unused,
-        bad={split: tuple(sorted(survey.unreadable)) for split, survey in surveys.items()},
+        bad={
+            split: tuple(sorted({*survey.unreadable, *(masks[split].bad if split in masks else ())}))
+            for split, survey in surveys.items()
+        },
         duplicates=duplicates,
         issues=tuple(sorted(issues, key=lambda issue: PROBLEMS.index(issue.problem))),
         contents={split: content_hash(survey.hashes).hex() for split, survey in surveys.items()},
@@ -112,7 +125,9 @@ def skip_unreadable(splits: Mapping[str, Source], report: ScanReport) -> dict[st
         kept[split] = Subset(source, np.delete(np.arange(len(source)), bad)) if bad else source
     if report.num_bad:
         kinds = [
-            f"{count} {problem}" for problem, count in report.problems.items() if problem in PROBLEMS[:5]
+            f"{count} {problem}"
+            for problem, count in report.problems.items()
+            if problem in (*PROBLEMS[:5], "unreadable mask", "mask size")
         ]
         notice(f"Skipped {report.num_bad} of {report.num_images:,} files: {', '.join(kinds)}")
     return kept

@@ -8,13 +8,16 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from vitrine.data.decoding.annotation import IGNORED, Map
-from vitrine.data.decoding.image_file import open_image
+from vitrine.data.decoding.image_file import Pixels, open_image
 from vitrine.errors import ImageError
 from vitrine.spelling import printable
 
 Colour = tuple[int, int, int]
 # Modes of which the stored numbers are the values: palettes are not looked up.
 NUMBERED = ("1", "L", "P", "I", "I;16", "I;16B", "I;16L")
+
+# How much of a pixel's colour in an overlay is that of its class.
+OPACITY = 0.55
 
 
 @dataclass(frozen=True)
@@ -74,10 +77,10 @@ def looked_up(stored: NDArray[np.uint8], meanings: Mapping[int, int], *, name: s
     """Map stored bytes to classes."""
     table = np.full(256, -1, dtype=np.int16)
     table[list(meanings)] = list(meanings.values())
-    found = table[stored]
-    if (found < 0).any():
-        raise unknown_value(str(int(stored[found < 0][0])), name=name)
-    return found.astype(np.uint8)
+    classes = table[stored]
+    if (classes < 0).any():
+        raise unknown_value(str(int(stored[classes < 0][0])), name=name)
+    return classes.astype(np.uint8)
 
 
 def unknown_value(value: str, *, name: str) -> ImageError:
@@ -103,3 +106,12 @@ def voc_palette() -> NDArray[np.uint8]:
             bit = numbers >> (3 * step + channel) & 1
             colours[:, channel] |= (bit << (7 - step)).astype(np.uint8)
     return colours
+
+
+def overlaid(pixels: Pixels, classes: Map) -> Pixels:
+    """Colour a picture (H, W, 3) by its classes (H, W); class 0 and ignored pixels keep their own colour."""
+    colours = voc_palette()[classes].astype(np.float32)
+    is_shown = ((classes != 0) & (classes != IGNORED))[..., None]
+    mixed = (1 - OPACITY) * pixels + OPACITY * colours
+    result: Pixels = np.where(is_shown, mixed, pixels).round().astype(np.uint8)
+    return result

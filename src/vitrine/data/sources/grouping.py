@@ -128,8 +128,8 @@ def _matches(source: Source, by: str, *, columns: tuple[str, ...]) -> Iterable[s
         pattern = re.compile(by)
     except re.error as error:
         raise ConfigError(f"{by!r} is not a regular expression: {error}", option="group") from None
-    found = [pattern.search(source.name(row)) for row in range(len(source))]
-    if not any(found):
+    matches = [pattern.search(source.name(row)) for row in range(len(source))]
+    if not any(matches):
         close = near_match(by, columns)
         hint = f"; did you mean the column {close}?" if close else ""
         known = f"neither a column ({', '.join(columns)}) nor" if columns else "no"
@@ -137,7 +137,7 @@ def _matches(source: Source, by: str, *, columns: tuple[str, ...]) -> Iterable[s
             f"{by!r} is {known} expression that matches a name such as {printable(source.name(0))}{hint}",
             option="group",
         )
-    return [None if one is None else one.group(1) if pattern.groups else one.group(0) for one in found]
+    return [None if one is None else one.group(1) if pattern.groups else one.group(0) for one in matches]
 
 
 def _equal(names: Iterable[str | None]) -> Indices:

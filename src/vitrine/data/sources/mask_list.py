@@ -109,8 +109,8 @@ def classes_of(base: Path, masks: Sequence[str]) -> tuple[tuple[str, ...], MaskV
         if (base / name).is_file():
             return read_class_list(base / name)
     with ThreadPoolExecutor(2) as pool:
-        found = pool.map(lambda mask: values_in(base / mask, name=mask), masks)
-        values = sorted(set().union(*track(found, "Reading masks", total=len(masks))))
+        values_by_mask = pool.map(lambda mask: values_in(base / mask, name=mask), masks)
+        values = sorted(set().union(*track(values_by_mask, "Reading masks", total=len(masks))))
     if values == [0, IGNORED]:  # black and white: what drawing programs write for one object
         return ("background", "foreground"), MaskValues(numbers={0: 0, IGNORED: 1})
     numbers = [value for value in values if value != IGNORED]

@@ -54,9 +54,9 @@ def open_all(address: str) -> dict[str, Source]:
     """Open the splits of the first layout that the folder has."""
     root = require_path(Path(address.removeprefix(PREFIX)))
     for layout in LAYOUTS:
-        found = layout.finds(root) if root.is_dir() else None
-        if found is not None:
-            return layout.open(found, address)
+        listing = layout.finds(root) if root.is_dir() else None
+        if listing is not None:
+            return layout.open(listing, address)
     raise DataError(
         f"{printable(str(root))} holds no masks; put pictures into images/ and a PNG of the same name for each into "
         "masks/"
@@ -128,12 +128,12 @@ def open_beside(root: Path, address: str) -> dict[str, Source]:
     pair = _pair(names, root)
     if pair is not None:
         return _beside(root, address, pictures=pair[0], masks=pair[1])
-    found: dict[str, tuple[list[str], list[str]]] = {}
+    splits: dict[str, tuple[list[str], list[str]]] = {}
     for split, folder in find_splits(names).items():
         inner = _pair(subfolders(root / folder), root / folder)
         assert inner is not None
-        found[split] = paired(root, f"{folder}/{inner[0]}", f"{folder}/{inner[1]}")
-    return _lists(root, found, address=address)
+        splits[split] = paired(root, f"{folder}/{inner[0]}", f"{folder}/{inner[1]}")
+    return _lists(root, splits, address=address)
 
 
 def _beside(
@@ -157,15 +157,15 @@ def _beside(
 
 def _lists(
     root: Path,
-    found: Mapping[str, tuple[list[str], list[str]]],
+    splits: Mapping[str, tuple[list[str], list[str]]],
     *,
     address: str,
     known: tuple[tuple[str, ...], MaskValues] | None = None,
 ) -> dict[str, Source]:
-    classes, values = known or classes_of(root, [mask for _, masks in found.values() for mask in masks])
+    classes, values = known or classes_of(root, [mask for _, masks in splits.values() for mask in masks])
     return {
         split: MaskList(root, paths, masks, classes=classes, values=values, address=address)
-        for split, (paths, masks) in found.items()
+        for split, (paths, masks) in splits.items()
     }
 
 

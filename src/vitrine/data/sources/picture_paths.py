@@ -49,8 +49,8 @@ def open_pictures(places: Sequence[str]) -> tuple[Source | None, list[Path]]:
         elif is_remote(place):
             names |= dict.fromkeys(_at_address(place))
         else:
-            found, in_folders = _at_path(place)
-            names |= dict.fromkeys(found)
+            matches, in_folders = _at_path(place)
+            names |= dict.fromkeys(matches)
             folders += in_folders
     if not names:
         return None, folders

@@ -106,11 +106,11 @@ class RemoteFiles(Source):
 
 
 def _listed(address: str) -> tuple[Strings, np.ndarray]:
-    found = _images(walk_remote(address))
+    images = _images(walk_remote(address))
     sizes: list[int] = []
 
     def names() -> Iterator[str]:
-        for name, size in found:
+        for name, size in images:
             sizes.append(size)
             yield name
 

@@ -112,7 +112,10 @@ class EoMTConfig(DenseConfig):
                 f"num_blocks must be from 1 to {self.vit.depth}, the depth of the ViT, got {self.num_blocks}"
             )
         if self.vit.positions in ("relative", "peg") or self.vit.position_placement != "stem":
-            raise ConfigError("queries need a ViT with positions added before its first block")
+            raise ConfigError(
+                "the queries of EoMT need a ViT with positions before its first block; use the recipe masks or "
+                "segmenter"
+            )
 
     @property
     def num_upscales(self) -> int:

@@ -34,11 +34,11 @@ def resample(config: DenseConfig, image_size: tuple[int, int]) -> Mapping[str, C
     vit, new = config.vit, resized(config, image_size).vit.grid_size
     if vit.positions != "learned_1d" or vit.position_placement != "stem":
         return {}
-    slots, how = vit.num_position_slots, vit.position_resampling
+    slots, rule = vit.num_position_slots, vit.position_resampling
 
     def resampled(table: Tensor) -> Tensor:
         kept, patches = table[:, :slots], table[:, slots:]
-        return torch.cat([kept, resample_grid(patches, vit.grid_size, new, how=how)], dim=1)
+        return torch.cat([kept, resample_grid(patches, vit.grid_size, new, rule=rule)], dim=1)
 
     return {"vit.positions.0.table": resampled}
 

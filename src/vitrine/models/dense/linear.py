@@ -57,11 +57,11 @@ class LinearSegmenter(DenseModel):
         """Return the normalised tokens of the blocks that are read, side by side: (B, layers x D, GH, GW)."""
         vit = self.vit
         wanted = [checked_layer(layer, vit.config.depth) for layer in self.config.layers]
-        found: dict[int, Tensor] = {}
+        tokens: dict[int, Tensor] = {}
         for number, level in enumerate(vit.levels(images)):
             if number in wanted:
                 assert level.grid is not None
-                found[number] = as_map(vit.norm(level.values), level.grid, num_leading=level.num_prefix)
+                tokens[number] = as_map(vit.norm(level.values), level.grid, num_leading=level.num_prefix)
             if number == max(wanted):
                 break
-        return torch.cat([found[number] for number in wanted], dim=1)
+        return torch.cat([tokens[number] for number in wanted], dim=1)

@@ -91,11 +91,11 @@ def most_likely(scores: Tensor, size: tuple[int, int]) -> Tensor:
     """
     step = max(MOST_NUMBERS // (size[0] * size[1]), 1)
     best = torch.full(size, -math.inf, device=scores.device)
-    found = torch.zeros(size, dtype=torch.uint8, device=scores.device)
+    winners = torch.zeros(size, dtype=torch.uint8, device=scores.device)
     for first in range(0, len(scores), step):
         part = scores[None, first : first + step]
         values, classes = F.interpolate(part, size=size, mode="bilinear", align_corners=False)[0].max(dim=0)
         is_better = values > best
         best = torch.where(is_better, values, best)
-        found = torch.where(is_better, (classes + first).to(torch.uint8), found)
-    return found
+        winners = torch.where(is_better, (classes + first).to(torch.uint8), winners)
+    return winners

@@ -19,8 +19,8 @@ from torch.library import triton_op, wrap_triton
 
 from vitrine.models.kernels.gelu import _normal
 
-# Values of a tile per thread, warps and stages: of the forward pass and of the two backward.
-FORWARD, BACKWARD, TRANSPOSED = (4, 4, 3), (4, 4, 2), (4, 4, 3)
+# Values of a tile per thread, warps and stages: of the forward pass and of the two backward; tuned on an H200.
+FORWARD, BACKWARD, TRANSPOSED = (2, 4, 1), (2, 4, 1), (4, 4, 1)
 STRIP_WIDTHS = (8, 4, 2)
 TAPS = 9
 

@@ -21,9 +21,9 @@ from torch.library import triton_op, wrap_triton
 from vitrine.models.kernels.gelu import _normal
 from vitrine.models.kernels.packed_attention import LOG2_E
 
-# Words per block and per program, and warps.
-ATTEND, ATTEND_BACKWARD = (64, 256, 4), (32, 1536, 4)
-TRANSFORM, TRANSFORM_BACKWARD = (64, 256, 4), (32, 1536, 4)
+# Words per block and per program, and warps, tuned on an H200 (docs/experiments.md): a warp takes 16 words.
+ATTEND, ATTEND_BACKWARD = (32, 256, 2), (32, 768, 2)
+TRANSFORM, TRANSFORM_BACKWARD = (64, 256, 4), (16, 768, 1)
 MOST_CHANNELS, MOST_HIDDEN = 32, 128
 # All of TNT's norms; a constant here, as the compiler may turn a layer's own number into an input.
 EPS = 1e-5

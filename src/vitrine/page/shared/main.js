@@ -46,6 +46,7 @@ function listenToTheme() {
 
 let limits = null;
 let models = [];
+let numServed = 0;
 
 function take(files) {
   const [file] = files;
@@ -113,9 +114,17 @@ async function start() {
   document.body.dataset.ready = "yes";
 }
 
+// Two at most fit beside each other; ?model=NAME, once or twice, chooses among more.
+function chosen(all) {
+  const wanted = new URLSearchParams(location.search).getAll("model");
+  const found = wanted.map((name) => all.find((model) => model.name === name)).filter(Boolean);
+  return (found.length ? found : all).slice(0, 2);
+}
+
 function showServed(served) {
   const isFirst = !models.length;
-  models = served.models;
+  numServed = served.models.length;
+  models = chosen(served.models);
   $("#about").textContent = `Vitrine ${served.version}: ${models.map((model) => model.title).join(" and ") || "no model yet"}`;
   if (!models.length) return;
   startLook(models);
@@ -127,7 +136,7 @@ function showServed(served) {
 async function lookForAwaited() {
   try {
     const served = await ask("/models");
-    if (served.models.length > models.length) {
+    if (served.models.length > numServed) {
       showServed(served);
       notice(null);
       select(selected()); // draws the current view again

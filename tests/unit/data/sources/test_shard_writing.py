@@ -193,7 +193,7 @@ def test_shards_are_read_over_http_by_ranges(photos, tmp_path):
         assert same(far["test"], near["test"])
         assert far["train"].read(7) == near["train"].read(7)
         tars = [request for request in requests if ".tar" in request.path]
-        assert tars and all(request.range for request in tars)
+        assert tars and all(request.range for request in tars if request.method == "GET")
         walked = open_source(f"{address}/train-00000.tar")
         assert walked.read(3).data == near["train"].read(3).data
 

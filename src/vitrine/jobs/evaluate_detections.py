@@ -1,0 +1,106 @@
+"""The work behind `vitrine evaluate detections.json annotations.json`: COCO's numbers for what any tool found."""
+
+import json
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from vitrine.data.decoding.coco_file import is_number, read_annotations, read_results
+from vitrine.errors import DataError
+from vitrine.evaluation.detection import Detections, Truths, score_boxes
+from vitrine.runtime.files import write_atomically
+from vitrine.runtime.output_folder import new_output_folder
+from vitrine.runtime.result import Result
+from vitrine.spelling import printable
+
+METRICS = "metrics.json"
+MOST_WORST = 5
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class DetectionEvaluation(Result):
+    """COCO's twelve numbers, and the average precision per class."""
+
+    detections: str
+    annotations: str
+    num_images: int
+    num_truths: int
+    num_detections: int
+    numbers: dict[str, float]
+    """`AP`, `AP50`, `AP75`, `APs`, `APm`, `APl`, `AR1`, `AR10`, `AR100`, `ARs`, `ARm`, `ARl`; -1 without truths."""
+    per_class: dict[str, float]
+    worst: tuple[tuple[str, float], ...]
+    """Classes with the lowest average precision, lowest first."""
+    wrote: tuple[Path, ...]
+
+
+def evaluate_detections(
+    detections: Path, annotations: Path, *, out: Path | None, is_overwriting: bool
+) -> DetectionEvaluation:
+    """Score COCO results against COCO annotations, as COCO's own evaluation does."""
+    truth, rows = read_annotations(annotations), read_results(detections)
+    categories = sorted(truth["categories"], key=lambda one: one["id"])
+    number = {one["id"]: place for place, one in enumerate(categories)}
+    classes = [str(one["name"]) for one in categories]
+    pictures = sorted({one["id"] for one in truth["images"]})
+    truths: dict[Any, dict[int, list[Mapping[str, Any]]]] = {one: defaultdict(list) for one in pictures}
+    found: dict[Any, dict[int, list[Mapping[str, Any]]]] = {one: defaultdict(list) for one in pictures}
+    for where, entries, place in ((annotations, truth["annotations"], truths), (detections, rows, found)):
+        for entry in entries:
+            if entry["image_id"] not in place or entry["category_id"] not in number:
+                raise DataError(
+                    f"{printable(str(where))} names image {entry['image_id']!r} and category "
+                    f"{entry['category_id']!r}, which are not both in {printable(str(annotations))}"
+                )
+            place[entry["image_id"]][number[entry["category_id"]]].append(entry)
+    pairs = [
+        {
+            k: (truths_of(truths[picture][k]), detections_of(found[picture][k]))
+            for k in sorted({*truths[picture], *found[picture]})
+        }
+        for picture in pictures
+    ]
+    folder = new_output_folder(out, verb="evaluate", files=(METRICS,), is_overwriting=is_overwriting)
+    score = score_boxes(pairs, classes=classes)
+    with write_atomically(folder / METRICS, mode="w") as file:
+        facts = {
+            "detections": str(detections),
+            "annotations": str(annotations),
+            "num_images": score.num_images,
+        }
+        json.dump({**facts, **score.numbers, "per_class": score.per_class}, file, indent=2, allow_nan=False)
+        file.write("\n")
+    return DetectionEvaluation(
+        detections=printable(str(detections)),
+        annotations=printable(str(annotations)),
+        num_images=score.num_images,
+        num_truths=score.num_truths,
+        num_detections=score.num_detections,
+        numbers=dict(score.numbers),
+        per_class=dict(score.per_class),
+        worst=tuple(sorted(score.per_class.items(), key=lambda one: one[1])[:MOST_WORST]),
+        wrote=(folder / METRICS,),
+    )
+
+
+def truths_of(entries: list[Mapping[str, Any]]) -> Truths:
+    """Collect the objects of one class in one picture; without an area, an object has that of its box."""
+    boxes = np.array([entry["bbox"] for entry in entries], dtype=np.float64).reshape(-1, 4)
+    areas = [
+        entry["area"] if is_number(entry.get("area")) else entry["bbox"][2] * entry["bbox"][3]
+        for entry in entries
+    ]
+    crowds = [bool(entry.get("iscrowd", 0)) for entry in entries]
+    return Truths(boxes=boxes, areas=np.array(areas, dtype=np.float64), is_crowd=np.array(crowds, dtype=bool))
+
+
+def detections_of(entries: list[Mapping[str, Any]]) -> Detections:
+    """Collect what was found of one class in one picture."""
+    return Detections(
+        boxes=np.array([entry["bbox"] for entry in entries], dtype=np.float64).reshape(-1, 4),
+        scores=np.array([entry["score"] for entry in entries], dtype=np.float64),
+    )
