@@ -42,7 +42,7 @@ from vitrine.evaluation.features import logits_and_features
 from vitrine.evaluation.outputs import run_model
 from vitrine.evaluation.prediction_sets import prediction_sets
 from vitrine.evaluation.trust import read_trust
-from vitrine.runs import cross_validation, fast_run, run_end, train_run
+from vitrine.runs import cross_validation, fast_run, fold_training, run_end, train_run
 from vitrine.runs.mixing import between, saved_weights
 from vitrine.runtime.run_folder import RunFolder
 from vitrine.training.saving import newest_state, weights_of
@@ -250,7 +250,7 @@ def run_arm(job: Mapping[str, Any], options: argparse.Namespace) -> dict[str, An
         return embedded(job, options)
     settings, constants = ARMS[arm]
     for constant, value in {"FOLDS": 3, "SHARE_OF_PASSES": 0.5, **constants}.items():
-        setattr(cross_validation, constant, value)
+        setattr(fold_training, constant, value)
     left_out = min(LEFT_OUT, len(opened_set(folder, name)[0]["classes"]) // 2) if "left-out" in arm else 0
     run = folder / "runs" / "-".join(map(str, job.values()))
     began = time.monotonic()
@@ -419,11 +419,17 @@ def work(number: int, jobs: Any, results: Any, options: argparse.Namespace) -> N
     """Take jobs until there are none; every process opens its own log."""
     register_source("packed", PackedKind)
     setattr(RunFolder, "remove_folds", lambda self: None)  # noqa: B010 (mypy); the folds are measured too
-    for module in (run_end, train_run, cross_validation, fast_run):  # pages and statistics are not measured
+    for module in (
+        run_end,
+        train_run,
+        cross_validation,
+        fold_training,
+        fast_run,
+    ):  # pages and statistics are not measured
         for name in ("report_run", "save_statistics"):
             if hasattr(module, name):
                 setattr(module, name, lambda *args, **kwargs: None)
-    torch.set_num_threads(2)
+    torch.set_num_threads(1)
     log = (options.out / f"log-{number}.txt").open("a", buffering=1)
     os.dup2(log.fileno(), 1)
     os.dup2(log.fileno(), 2)

@@ -20,7 +20,7 @@ from vitrine.evaluation.fewshot import (
 from vitrine.evaluation.outputs import Precision
 from vitrine.evaluation.probes import find_probe
 from vitrine.jobs.model_argument import model_and_data
-from vitrine.runs.run_data import trained_on
+from vitrine.runs.trained_data import trained_on
 from vitrine.runtime.processes import joined_processes
 from vitrine.runtime.progress import notice, present
 from vitrine.runtime.result import Result

@@ -4,8 +4,8 @@ from pathlib import Path
 
 from vitrine.errors import DataError
 from vitrine.reports.run_account import read_account
-from vitrine.runs.run_data import splits_of_run
 from vitrine.runs.run_report import RunReport, write_report
+from vitrine.runs.trained_data import splits_of_run
 from vitrine.runtime.cache import downloads
 from vitrine.runtime.find_run import find_run
 from vitrine.runtime.processes import joined_processes

@@ -3,7 +3,7 @@
 from vitrine.data.sources.opening import list_splits
 from vitrine.data.sources.source import Source
 from vitrine.evaluation.test_sets import open_test_split
-from vitrine.runs.run_data import num_trained_on, splits_of_run, trained_on
+from vitrine.runs.trained_data import num_trained_on, splits_of_run, trained_on
 from vitrine.runtime.progress import notice
 from vitrine.spelling import counted
 

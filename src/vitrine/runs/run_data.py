@@ -1,9 +1,7 @@
 """The data of a run: opened by all processes, unreadable files skipped, the split kept in the run folder."""
 
 import csv
-import functools
-import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -20,9 +18,7 @@ from vitrine.data.sources.labels import require_classes
 from vitrine.data.sources.opening import check_classes, open_splits
 from vitrine.data.sources.source import ConcatSource, Source, Subset
 from vitrine.data.sources.splitting import write_split
-from vitrine.errors import DataError, TryOption, TryVerb, VitrineError
-from vitrine.recipes.recipe import from_yaml
-from vitrine.runtime.find_run import run_of_model
+from vitrine.errors import DataError, TryOption, TryVerb
 from vitrine.runtime.processes import Processes, on_first_process
 from vitrine.runtime.progress import notice, quiet
 from vitrine.runtime.run_folder import RunFolder
@@ -103,58 +99,18 @@ def open_data(
 
     The first process scans the files and writes the split; the others read it.
     """
-    split_file = None if options.hold_out == 0 else folder.split_file
-
-    def opened() -> dict[str, Source]:
-        return open_splits(
-            address,
-            seed=seed,
-            val_fraction=options.hold_out,
-            split_file=split_file,
-            allow_empty_class=options.allow_empty_class or not needs_labels,
-            is_labelled=needs_labels,
-            groups=lambda source: split_groups(source, options.group, workers=workers),
-        )
-
-    def opened_first() -> dict[str, Source]:
-        is_known = is_resumed and split_file is not None and split_file.exists()
-        try:
-            return opened()
-        except DataError as error:
-            if not is_known or str(split_file) not in str(error):
-                raise
-            if not allow_changed:
-                raise changed_data(address) from None
-        assert split_file is not None
-        update_split(address, split_file, needs_labels=needs_labels)
-        return opened()
+    opening = _Opening(
+        address=address, options=options, seed=seed, workers=workers, needs_labels=needs_labels,
+        split_file=None if options.hold_out == 0 else folder.split_file,
+    )  # fmt: skip
+    own: dict[str, Source] = {}
 
     def scanned() -> tuple[ScanReport | None, tuple[str, ...]]:
-        own.update(opened_first())
-        if needs_labels and not own["train"].is_labelled:
-            raise DataError(f"{address} has no labels; use one folder per class, or a manifest with labels")
-        is_numeric = options.allow_numbers and own["train"].is_numeric
-        if needs_labels and not is_numeric:
-            require_classes(own["train"], address)
-        if needs_labels and not options.allow_one_class and not is_numeric:
-            require_two_classes(own["train"], address)
-        if own["train"].root is None:  # generated pictures cannot be broken
-            return None, ()
-        report = scan(own, num_workers=workers, is_near=False)
-        if report.num_bad and options.strict:
-            raise DataError(
-                f"cannot read {counted(report.num_bad, 'file')} of {address}",
-                advice=[TryVerb("check", (address,), "to list them")],
-            )
-        if needs_labels and not is_resumed:  # all files of a class may be unreadable
-            with quiet():
-                left = skip_unreadable(own, report)
-            check_classes(left, allow_empty_class=options.allow_empty_class)
-        return report, tuple(own[split].name(row) for split, rows in report.bad.items() for row in rows)
+        own.update(opening.open_first(is_resumed=is_resumed, allow_changed=allow_changed))
+        return opening.scan(own, is_resumed=is_resumed)
 
-    own: dict[str, Source] = {}
     report, bad = on_first_process(scanned, processes)
-    splits = own or opened()
+    splits = own or opening.open()
     if report is not None:
         splits = skip_unreadable(splits, report)
         if report.converted:
@@ -173,6 +129,70 @@ def open_data(
         contents={} if report is None else report.contents,
         median_size=None if report is None else report.median,
     )
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Opening:
+    """How the splits of a run are opened, by every process alike."""
+
+    address: str
+    options: DataOptions
+    seed: int
+    workers: int
+    needs_labels: bool
+    split_file: Path | None
+
+    def open(self) -> dict[str, Source]:
+        """Open the splits, divided as the split file says where there is one."""
+        options = self.options
+        return open_splits(
+            self.address,
+            seed=self.seed,
+            val_fraction=options.hold_out,
+            split_file=self.split_file,
+            allow_empty_class=options.allow_empty_class or not self.needs_labels,
+            is_labelled=self.needs_labels,
+            groups=lambda source: split_groups(source, options.group, workers=self.workers),
+        )
+
+    def open_first(self, *, is_resumed: bool, allow_changed: bool) -> dict[str, Source]:
+        """Open the splits in the process that writes the split file; data that changed since is refused or added."""
+        is_known = is_resumed and self.split_file is not None and self.split_file.exists()
+        try:
+            return self.open()
+        except DataError as error:
+            if not is_known or str(self.split_file) not in str(error):
+                raise
+            if not allow_changed:
+                raise changed_data(self.address) from None
+        assert self.split_file is not None
+        update_split(self.address, self.split_file, needs_labels=self.needs_labels)
+        return self.open()
+
+    def scan(
+        self, splits: dict[str, Source], *, is_resumed: bool
+    ) -> tuple[ScanReport | None, tuple[str, ...]]:
+        """Check classes and files; return the report and the names of files that cannot be read."""
+        address, options, train = self.address, self.options, splits["train"]
+        if self.needs_labels and not train.is_labelled:
+            raise DataError(f"{address} has no labels; use one folder per class, or a manifest with labels")
+        if self.needs_labels and not (options.allow_numbers and train.is_numeric):
+            require_classes(train, address)
+            if not options.allow_one_class:
+                require_two_classes(train, address)
+        if train.root is None:  # generated pictures cannot be broken
+            return None, ()
+        report = scan(splits, num_workers=self.workers, is_near=False)
+        if report.num_bad and options.strict:
+            raise DataError(
+                f"cannot read {counted(report.num_bad, 'file')} of {address}",
+                advice=[TryVerb("check", (address,), "to list them")],
+            )
+        if self.needs_labels and not is_resumed:  # all files of a class may be unreadable
+            with quiet():
+                left = skip_unreadable(splits, report)
+            check_classes(left, allow_empty_class=options.allow_empty_class)
+        return report, tuple(splits[split].name(row) for split, rows in report.bad.items() for row in rows)
 
 
 def split_groups(source: Source, by: str | None, *, workers: int) -> Indices:
@@ -239,58 +259,6 @@ def require_same_classes(data: RunData, folder: RunFolder) -> None:
             f"the classes have changed since this run began (for one, {names[0] if names else 'their order'})",
             advice=[TryVerb("finetune", (data.address,), "to start a new run")],
         )
-
-
-def splits_of_run(folder: RunFolder) -> dict[str, Source] | None:
-    """Open a run's data with the split that it was trained with; None if nothing was held out."""
-
-    run = folder.read_record()
-    if run.trains_on_all or run.model["num_classes"] is None:
-        return None
-    opened = functools.partial(
-        open_splits,
-        run.data,
-        seed=from_yaml(folder.read_recipe()).training.seed,
-        val_fraction=run.hold_out,
-        split_file=None if run.hold_out == 0 else folder.split_file,
-    )
-    splits = opened(allow_empty_class=True)
-    if list(splits["train"].classes) == folder.read_classes():
-        return splits
-    with quiet():  # the run skipped classes without images
-        return opened(allow_empty_class=False)
-
-
-def trained_on(model: str | Path, data: str) -> RunFolder | None:
-    """Return the run that trained a model, if it was trained on this very data; None otherwise."""
-    folder = run_of_model(model)
-    if folder is None:
-        return None
-    address = folder.read_record().data
-    is_same = address == data or (Path(data).exists() and os.path.realpath(address) == os.path.realpath(data))
-    return folder if is_same else None
-
-
-def num_trained_on(model: str | Path, source: Source) -> int:
-    """Count the images that the run of a model was trained on, by their files; 0 where that is unknown."""
-    folder = run_of_model(model)
-    if folder is None or source.root is None:
-        return 0
-    address = folder.read_record().data
-    if not Path(address).exists():
-        return 0
-    try:
-        splits = splits_of_run(folder) or open_splits(address, val_fraction=0, allow_empty_class=True)
-    except VitrineError:  # the data has changed
-        return 0
-    folders = functools.cache(os.path.realpath)
-
-    def places(images: Source) -> Iterator[tuple[str, str]]:
-        for path in filter(None, map(images.path, range(len(images)))):
-            yield folders(str(path.parent)), path.name
-
-    trained = set(places(splits["train"]))
-    return sum(place in trained for place in places(source))
 
 
 def with_held_out(data: RunData) -> RunData:

@@ -69,7 +69,7 @@ def refuse(folder: Path, *, match: str | None = None) -> None:
         weights_of(folder)
 
 
-def change_contents(folder: Path, change: Callable[[Metadata], None]) -> None:
+def change_contents(folder: Path, change: Callable[[Metadata], object]) -> None:
     contents = pickle.loads((folder / CONTENTS).read_bytes())
     change(contents)
     (folder / CONTENTS).write_bytes(pickle.dumps(contents))
@@ -160,6 +160,36 @@ def test_a_table_of_contents_cannot_change_the_classes_of_the_program(folder: Pa
     (folder / CONTENTS).write_bytes(attack)
     refuse(folder)
     assert type(folder).is_symlink is before
+
+
+def an_entry(contents: Metadata) -> Any:
+    return contents.state_dict_metadata[ATTACKED]
+
+
+MALFORMED: dict[str, tuple[Callable[[Metadata], object], str]] = {
+    "a tuple for a size": (lambda contents: setattr(an_entry(contents), "size", (10,)), "is not a torch.Size"),
+    "a length below zero": (lambda contents: setattr(an_entry(contents), "size", torch.Size((-1,))), "not a length"),
+    "no dtype": (lambda contents: setattr(an_entry(contents).properties, "dtype", None), "has no dtype"),
+    "a number for a name": (
+        lambda contents: contents.state_dict_metadata.update({7: an_entry(contents)}), "not a name"
+    ),
+    "a size for a chunk": (
+        lambda contents: setattr(an_entry(contents), "chunks", [torch.Size((1,))]),
+        "holds Size where ChunkStorageMetadata belongs",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", MALFORMED)
+def test_an_entry_of_the_table_that_is_malformed_is_named(folder: Path, kind: str) -> None:
+    change, reason = MALFORMED[kind]
+    change_contents(folder, change)
+    refuse(folder, match=reason)
+
+
+def test_a_reference_to_an_object_outside_the_table_is_refused(folder: Path) -> None:
+    (folder / CONTENTS).write_bytes(b"Pelsewhere\n.")  # PERSID, STOP
+    refuse(folder, match="outside the file")
 
 
 @pytest.mark.parametrize("name", ["../outside", "/etc/hostname", "..", "parts/__0_0.distcp"])

@@ -12,6 +12,8 @@ from vitrine.runs.plan import RunPlan
 from vitrine.runs.records import ClosedFormScore, TrainingResult
 from vitrine.spelling import counted, duration, some_of
 
+# Fine-tuning a closed form of 28 to 81 % added 2 to 14 points, one of 99 % lost 2 (docs/experiments.md).
+HARD_TO_BEAT = 0.95
 # With fewer images, the expected calibration error measures their number.
 LEAST_FOR_ERROR = 100
 MEASURES: dict[ClassMeasure, str] = {"f1": "F1", "average_precision": "average precision"}
@@ -161,7 +163,12 @@ def closed_form_lines(score: ClosedFormScore) -> Iterator[Line]:
         f"Closed form: {share_text(score.accuracy, score.interval)} of {score.num_images:,} training images, each "
         f"scored by a {score.method} classifier without it, after {duration(score.seconds)}"
     )
-    yield "  training starts from it; the weights with the lowest validation loss are saved"
+    gain = (
+        "rarely adds to that"
+        if score.accuracy >= HARD_TO_BEAT
+        else "added 2 to 14 points in our measurements"
+    )
+    yield f"  training starts from it, {gain} and stops early without a gain; the best by left-out images is saved"
 
 
 def interval_text(interval: Interval) -> str:
