@@ -129,9 +129,8 @@ def rate(options: argparse.Namespace, work: Path) -> None:
     compare_precisions(model, photos, work, device=options.device, count=options.compare)
     print("\ndecoder/s   embed/s   of decoder   waiting   whole command/s")
     for alone_rate, embed_rate, waiting, whole in rows:
-        print(
-            f"{alone_rate:9,.0f} {embed_rate:9,.0f} {embed_rate / alone_rate:12.1%} {waiting:9.0%} {whole:17,.0f}"
-        )
+        share = embed_rate / max(alone_rate, 1e-9)  # 0 for a single batch, at toy size
+        print(f"{alone_rate:9,.0f} {embed_rate:9,.0f} {share:12.1%} {waiting:9.0%} {whole:17,.0f}")
 
 
 def precision(options: argparse.Namespace, work: Path) -> None:

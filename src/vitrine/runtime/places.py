@@ -22,13 +22,24 @@ Answer = TypeVar("Answer")
 Place: TypeAlias = Path | str
 """A path of this machine, or an address as text."""
 _ATTEMPTS, _FIRST_PAUSE_SECONDS = 4, 0.2
-_LOCAL = "file://"
+# What file systems call the version or time of a file.
+_VERSIONS = (
+    "ETag",
+    "etag",
+    "md5Hash",
+    "content_md5",
+    "LastModified",
+    "last_modified",
+    "mtime",
+    "updated",
+    "created",
+)
 _OWN_SCHEMES = ("file://", "local://", "memory://")
 
 
 def is_remote(place: object) -> bool:
-    """Whether a place is an address and no path of this machine."""
-    return "://" in str(place) and not str(place).startswith(_LOCAL)
+    """Whether a place is an address, not a path: `file://` is read as one, and written as the path that it names."""
+    return "://" in str(place)
 
 
 def suffix_of(place: Place) -> str:
@@ -236,16 +247,14 @@ def matches_at(pattern: str) -> list[str]:
 
 
 def remote_stamp(address: str) -> tuple[int, str]:
-    """Return the bytes of a file at an address, and a text that changes with its content where the store has one."""
+    """Return the bytes of a file at an address, and a text that changes with its content, or nothing."""
     system, path = remote_system(address)
     try:
         facts = retried(lambda: dict(system.info(path)), address)
     except FileNotFoundError as error:
         raise DataError(f"there is no file at {printable(address)}") from error
-    version = next(
-        (facts[key] for key in ("ETag", "etag", "md5Hash", "mtime", "LastModified") if key in facts), ""
-    )
-    return int(facts["size"]), f"{facts['size']} {version}"
+    version = next((facts[key] for key in _VERSIONS if facts.get(key)), None)
+    return int(facts["size"]), "" if version is None else f"{facts['size']} {version}"
 
 
 def retried(work: Callable[[], Answer], address: str) -> Answer:
