@@ -267,7 +267,7 @@ def test_an_interrupted_sweep_and_the_run_after_it_go_on_to_the_same_bits(
 def test_a_run_has_a_learning_curve_without_being_asked_and_keeps_its_best(
     photos: Path, pretrained: Path, tmp_path: Path
 ) -> None:
-    done = finetune(photos, pretrained, tmp_path / "run", "--steps", "60")
+    done = finetune(photos, pretrained, tmp_path / "run", "--steps", "60", "--set", "training.patience=100")
     assert done.returncode == 0, done.stderr
     curve = {r["step"]: r["val_accuracy"] for r in records(tmp_path / "run") if "val_accuracy" in r}
     assert len(curve) >= 5 and max(curve) == 60

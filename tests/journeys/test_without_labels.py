@@ -122,7 +122,7 @@ def test_what_does_not_go_together_is_refused_in_one_sentence(tmp_path: Path) ->
     out = ("--out", tmp_path / "run")
     loose = tmp_path / "loose"
     save(loose / "0.png", photo(0))
-    assert_refused(inside("pretrain", loose, *SMALL, *out), "images but no class folders")
+    assert_refused(inside("pretrain", loose, *SMALL, *out), "but no class folders")
     assert_refused(
         inside("pretrain", SHAPES, *SMALL, "--target", "pixels", *out),
         "--target: does not go with objective labels",

@@ -20,6 +20,7 @@ from vitrine.runs.fold_training import FOLDS, distances_of, folds_of, trained_fo
 from vitrine.runs.records import Execution, RunOutput, StartingModel, TrainingResult
 from vitrine.runs.run_data import RunData, undivided
 from vitrine.runs.run_end import measure_trust, report_run, save_model, save_statistics
+from vitrine.runs.run_outcome import with_report, write_scores
 from vitrine.runs.run_report import RunReport
 from vitrine.runs.run_start import check_data, exclusive, write_records
 from vitrine.runs.run_trust import LeftOut
@@ -28,7 +29,6 @@ from vitrine.runtime.processes import joined_processes, on_first_process
 from vitrine.runtime.progress import notice
 from vitrine.runtime.run_folder import RunFolder
 from vitrine.spelling import printable
-from vitrine.training.metrics_log import MetricsFile
 
 # With fewer images a fold would lack classes.
 LEAST_IMAGES = 12
@@ -131,10 +131,7 @@ def write_choice(
     steps: int,
 ) -> None:
     """Write the metrics before and after training, and the model."""
-    sink = MetricsFile(folder, done_steps=0)
-    for step, values in ((0, choice.before), (steps, scores)):
-        sink.write({"step": step, **{f"val_{name}": value for name, value in values.items()}})
-    sink.close()
+    write_scores(folder, {0: choice.before, steps: scores})
     save_model(
         choice.model, start, data, recipe, folder=folder, calibration=choice.calibration,
         accuracy=scores["accuracy"],
@@ -155,7 +152,7 @@ def described(
 ) -> TrainingResult:
     """Describe the finished run; its scores are those of all training images, each left out once."""
     count, accuracy = len(data.train), scores["accuracy"]
-    return TrainingResult(
+    result = TrainingResult(
         folder=folder.path,
         model=folder.model,
         steps=steps,
@@ -173,10 +170,6 @@ def described(
         calibration=choice.calibration.to_json(),
         evaluation=scores,
         skipped=data.skipped,
-        mean_average_precision=None if report is None else report.mean_average_precision,
-        worst=() if report is None else report.worst,
-        worst_by="f1" if report is None else report.worst_by,
-        mistakes=() if report is None else report.mistakes,
-        report=None if report is None else report.file,
         data=printable(data.address),
     )
+    return with_report(result, report)

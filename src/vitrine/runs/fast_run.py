@@ -14,6 +14,7 @@ from vitrine.recipes.recipe import Recipe
 from vitrine.runs.records import Execution, RunOutput, StartingModel, TrainingResult
 from vitrine.runs.run_data import RunData
 from vitrine.runs.run_end import measure_trust, save_model, save_statistics
+from vitrine.runs.run_outcome import with_report, write_scores
 from vitrine.runs.run_report import write_report
 from vitrine.runs.run_start import exclusive, write_records
 from vitrine.runs.run_trust import LeftOut
@@ -21,7 +22,6 @@ from vitrine.runs.solved_head import with_solved_head
 from vitrine.runtime.log_file import logged_to
 from vitrine.runtime.processes import joined_processes, on_first_process
 from vitrine.spelling import printable
-from vitrine.training.metrics_log import MetricsFile
 
 LEFT_OUT_NOTE = "Every image was scored by a classifier that was fitted without it."
 
@@ -59,9 +59,7 @@ def fast_run(
 
         def write() -> None:
             write_records(start, data, recipe, execution=execution, output=output)
-            sink = MetricsFile(folder, done_steps=0)
-            sink.write({"step": 0, **{f"val_{name}": value for name, value in scores.items()}})
-            sink.close()
+            write_scores(folder, {0: scores})
             save_model(start.model.cpu(), start, data, recipe, folder=folder, calibration=calibration)
 
         on_first_process(write, processes)
@@ -75,7 +73,7 @@ def fast_run(
             folder, splits={"val": source}, outputs=outputs, device=processes.device, workers=execution.workers,
             notes=notes,
         )  # fmt: skip
-    return TrainingResult(
+    result = TrainingResult(
         folder=folder.path,
         model=folder.model,
         steps=0,
@@ -89,13 +87,9 @@ def fast_run(
         closed_form=start.closed_form,
         calibration=calibration.to_json(),
         skipped=data.skipped,
-        mean_average_precision=report.mean_average_precision,
-        worst=report.worst,
-        worst_by=report.worst_by,
-        mistakes=report.mistakes,
-        report=report.file,
         data=printable(data.address),
     )
+    return with_report(result, report)
 
 
 def scored(outputs: Outputs, source: Source) -> dict[str, float]:

@@ -25,7 +25,7 @@ from vitrine.runs.fast_run import scored
 from vitrine.runs.mixing import with_weights
 from vitrine.runs.records import Contender, StartingModel
 from vitrine.runs.run_data import RunData
-from vitrine.runs.run_end import FINE_TUNED, between_name
+from vitrine.runs.run_outcome import FINE_TUNED, between_name
 
 LAST_SHARE = 1.0
 

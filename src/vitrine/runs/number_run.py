@@ -27,12 +27,12 @@ from vitrine.reports.number_page import render_numbers
 from vitrine.reports.pages import write_page
 from vitrine.runs.records import Execution, RunOutput, StartingModel, TrainingResult
 from vitrine.runs.run_data import RunData
+from vitrine.runs.run_outcome import write_scores
 from vitrine.runs.run_start import exclusive, write_records
 from vitrine.runs.solved_head import can_solve_head
 from vitrine.runtime.log_file import logged_to
 from vitrine.runtime.processes import Processes, joined_processes, on_first_process
 from vitrine.spelling import printable
-from vitrine.training.metrics_log import MetricsFile
 
 
 def number_run(
@@ -63,11 +63,7 @@ def number_run(
 
         def write() -> Path:
             write_records(start, data, recipe, execution=execution, output=output)
-            sink = MetricsFile(folder, done_steps=0)
-            sink.write(
-                {"step": 0, "val_mean_absolute_error": figures.mean_absolute_error, "val_r2": figures.r2}
-            )
-            sink.close()
+            write_scores(folder, {0: {"mean_absolute_error": figures.mean_absolute_error, "r2": figures.r2}})
             save_numbers(start, data, recipe, line, figures, to=folder.model)
             page = render_numbers(
                 source, predicted, true, figures, title="Numbers from pictures", model=str(folder.path),

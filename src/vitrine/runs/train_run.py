@@ -15,7 +15,8 @@ from vitrine.runs.expected_time import expected_seconds
 from vitrine.runs.plan import choose_micro_batch, num_trained, plan_of, require_disk_space
 from vitrine.runs.records import Execution, RunOutput, StartingModel, TrainingResult
 from vitrine.runs.run_data import RunData
-from vitrine.runs.run_end import finish_model, measure_trust, report_run, result_of, save_model
+from vitrine.runs.run_end import finish_model, measure_trust, report_run, save_model
+from vitrine.runs.run_outcome import result_of
 from vitrine.runs.run_start import check_data, exclusive, write_records
 from vitrine.runs.task import build_task, context_of, make_loader
 from vitrine.runs.validation import SplitValidation

@@ -1,6 +1,8 @@
 """The hub and official URLs, against a server on this machine that answers as they do."""
 
 import hashlib
+import json
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -14,7 +16,7 @@ import torch
 from unit.checkpoints.made import images, logits, small_vit
 
 from vitrine.checkpoints import load, save
-from vitrine.errors import CheckpointError, ConfigError
+from vitrine.errors import CheckpointError, ConfigError, MissingExtraError
 from vitrine.runtime.download import download_to_cache
 from vitrine.runtime.progress import listening
 
@@ -41,6 +43,12 @@ class Hub(BaseHTTPRequestHandler):
             or COMMIT in self.path
         )
         path = self.server.folder / name
+        if self.path.startswith("/owner/gated/"):
+            self.send_response(403)
+            self.send_header("X-Error-Code", "GatedRepo")
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+            return
         if not is_known or not path.is_file():
             self.send_response(404)
             code = "EntryNotFound" if is_known else "RepoNotFound"
@@ -215,6 +223,28 @@ def test_an_unknown_repository_says_so(server: Any) -> None:
 def test_a_repository_without_weights_says_so(server: Any) -> None:
     server.folder.mkdir()
     with pytest.raises(CheckpointError, match=r"owner/model on the hub holds no weights"):
+        load("owner/model")
+
+
+def test_a_repository_whose_terms_were_not_accepted_says_so(server: Any) -> None:
+    with pytest.raises(CheckpointError, match=r"owner/gated.*terms.*hf auth login"):
+        load("owner/gated")
+
+
+def test_a_shard_that_the_index_names_and_nobody_has_says_so(server: Any) -> None:
+    save(small_vit(), server.folder)
+    (server.folder / "model.safetensors").unlink()
+    index = {"metadata": {}, "weight_map": {"head.weight": "model-00001-of-00002.safetensors"}}
+    (server.folder / "model.safetensors.index.json").write_text(json.dumps(index))
+    with pytest.raises(CheckpointError, match=r"model-00001-of-00002.safetensors.*is not there"):
+        load("owner/model")
+
+
+def test_without_the_hubs_package_it_says_what_installs_it(
+    server: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "huggingface_hub.errors", None)
+    with pytest.raises(MissingExtraError, match="huggingface-hub"):
         load("owner/model")
 
 

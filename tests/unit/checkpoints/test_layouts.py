@@ -157,6 +157,30 @@ def test_heads_of_an_odd_width_are_read_from_an_official_file(tmp_path: Path) ->
         ({"image_size": (32, 48)}, "torchvision", "not square"),
         ({"has_distillation_token": True}, "npz", "a distillation token"),
         ({}, "dinov2", "files have no head"),
+        ({"num_classes": None}, "dinov2", "always has LayerScale"),
+        ({"embedding_norm": True}, "timm", "norms the embedding exactly where patches have no bias"),
+        (
+            {"embedding_norm": True, "num_classes": None},
+            "hf",
+            "CLIP norms the embedding of patches without a bias",
+        ),
+        ({"embedding_norm": True, "patch_bias": False}, "hf", "CLIP has no head"),
+        (
+            {"embedding_norm": True, "patch_bias": False, "num_classes": None, "activation": "silu"},
+            "hf",
+            "silu",
+        ),
+        ({"pooling": "attention"}, "hf", "SigLIP has no head"),
+        ({"rotary": "eva"}, "timm", "a bias of the keys"),
+        ({"rotary": "dinov3"}, "hf", "learned_1d positions"),
+        (
+            {"rotary": "dinov3", "positions": "none", "num_registers": 4, "key_bias": False},
+            "dinov3",
+            "has no head",
+        ),
+        ({"mlp": "swiglu"}, "hf", "SwiGLU"),
+        ({"stem": "hmlp"}, "timm", "a stem other than a ResNet"),
+        ({"positions": "peg"}, "timm", "peg positions"),
     ],
 )
 def test_what_a_target_cannot_hold_is_refused_with_the_reason_and_a_way(
@@ -166,7 +190,7 @@ def test_what_a_target_cannot_hold_is_refused_with_the_reason_and_a_way(
     with pytest.raises(CheckpointError, match="not converted") as caught:
         save(
             small_vit(**({"gelu": gelu} | options)),
-            tmp_path / "out.npz" if to == "npz" else tmp_path / "out",
+            tmp_path / ("out.npz" if to == "npz" else "out"),
             to=to,
         )
     assert reason in str(caught.value)
