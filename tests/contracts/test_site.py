@@ -19,9 +19,10 @@ from vitrine.commands import VERBS
 ROOT = Path(__file__).parents[2]
 # The contract with users: names are added on purpose, and removed only as docs/releasing.md allows.
 STABLE_NAMES = set(
-    """Loaded Predictor VitClassifier VitRegressor VitrineError __version__ bench check convert create_model dedup
-    demo embed evaluate export fewshot fewshot_accuracy finetune inspect list_models list_recipes load plan predict
-    pretrain report resume save serve shard study suggest vtab""".split()  # noqa: SIM905 - a list of words
+    """BatchPredictor Loaded Predictor VitClassifier VitRegressor VitrineError __version__ bench check convert
+    create_model dedup demo embed evaluate export fewshot fewshot_accuracy finetune index inspect list_models
+    list_recipes load merge plan predict pretrain report resume save search serve shard study suggest
+    vtab zero_shot""".split()  # noqa: SIM905 - a list of words
 )
 
 

@@ -48,7 +48,6 @@ TOY_RUNS = [
      "--precisions fp32,bf16 --smoothed 1"),
     ("masked.py", "--model ViT-Ti/16 --size 32 --batch-size 1 --rounds 1"),
     ("none_of_these.py", "{features} --others far={far} --leave-out 1 --draws 2 --out {out}/areas.json"),
-    ("offline_page.py", "{model} --count 2 --answers 1"),
     ("pictures.py", "{demo} {out}"),
     ("run_curves.py", "{demo}/run --out {out}/curves.svg"),
     ("self_supervision.py", "--data {cifar} --out {out} --device cpu --tiny --seeds 1 --jobs 0 --pretrain-epochs 1 "
@@ -67,6 +66,7 @@ TOY_RUNS = [
 ]  # fmt: skip
 # Other modes of the same files, for `make slow`.
 SLOW_RUNS = [
+    ("offline_page.py", "{model} --count 2 --answers 1"),
     (
         "answers_table.py",
         "run {packs} {out}/answers --models {model} --shots 4 --draws 1 --workers 1 --jobs 1 --cores 1 "

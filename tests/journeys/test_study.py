@@ -37,12 +37,12 @@ def lines(folder: Path) -> list[dict[str, Any]]:
 def test_a_tiny_study_runs_from_data_to_a_page_and_another_seed_adds_only_that_seed(tmp_path: Path) -> None:
     once = inside(*study(tmp_path, "head,resolution", DATA, "--seeds", "1"))
     assert once.returncode == 0, once.stderr
-    assert re.search(r"Plan: 10 of 10 runs left, \S+ exaFLOPs, about ", once.stderr + once.stdout)
+    assert re.search(r"Plan: 12 of 12 runs left, \S+ exaFLOPs, about ", once.stderr + once.stdout)
     assert "Wrote" in once.stdout
     assert "Next:" in once.stdout
     head = (tmp_path / "head" / FILE).read_bytes()
     found = lines(tmp_path / "head")
-    assert [line["seed"] for line in found] == [0] * 6
+    assert [line["seed"] for line in found] == [0] * 8
     assert all(0 <= line["measures"]["accuracy"] <= 1 for line in found)
     assert all(0 <= line["measures"]["fewshot"] <= 1 for line in found)
     # Weights stay only where another run begins with them, and no optimizer with them.
@@ -57,16 +57,16 @@ def test_a_tiny_study_runs_from_data_to_a_page_and_another_seed_adds_only_that_s
 
     twice = inside(*study(tmp_path, "head", DATA, "--seeds", "2"))
     assert twice.returncode == 0, twice.stderr
-    assert "Plan: 6 of 12 runs" in twice.stderr + twice.stdout
+    assert "Plan: 8 of 16 runs" in twice.stderr + twice.stdout
     assert (tmp_path / "head" / FILE).read_bytes().startswith(head)
-    assert [line["seed"] for line in lines(tmp_path / "head")] == [0] * 6 + [1] * 6
+    assert [line["seed"] for line in lines(tmp_path / "head")] == [0] * 8 + [1] * 8
 
     page = (tmp_path / "head" / "index.html").read_text()
     assert "class token" in page
     assert "<svg" in page
     again = inside(*study(tmp_path, "head", DATA, "--seeds", "2", "--json"))
     answer = json.loads(again.stdout)
-    assert answer["lines"][0]["finished"] == 12
+    assert answer["lines"][0]["finished"] == 16
     assert answer["lines"][0]["verdict"] in ("reproduced", "open", "contradicted")
 
     document = tmp_path / "docs" / "studies.md"

@@ -48,6 +48,12 @@ def plan_web(
 ) -> Export:
     """Check that a browser can prepare images for the model; return the function that writes the folder."""
     import_onnx()
+    if loaded.record.number:
+        raise ConfigError(
+            "the page shows classes, and this model predicts a number",
+            option="to",
+            advice=[TryOption("to", "to write a graph", "onnx")],
+        )
     require_known_pixels(loaded.preprocess)
     if int8:
         require_products(loaded.record.config)

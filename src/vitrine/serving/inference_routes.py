@@ -68,7 +68,7 @@ def add_inference_routes(app: FastAPI, service: Service) -> None:
         service.admission.require_room()
         return CompactJSON({"name": name, "ready": True})
 
-    @app.post("/v2/models/{name}/infer", responses=refusal_docs(*REFUSALS))
+    @app.post("/v2/models/{name}/infer", responses=refusal_docs(*REFUSALS, NOT_FOUND))
     @app.post("/v2/models/{name}/versions/{version}/infer", include_in_schema=False)
     async def infer(request: Request, name: str, version: str = VERSION) -> Response:
         """Compute the outputs of a model for some images."""

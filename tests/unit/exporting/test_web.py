@@ -110,3 +110,10 @@ def test_a_model_that_reads_no_photos_is_refused(package: Path) -> None:
     five = replace(made.preprocess, mean=(0.5,) * 5, std=(0.5,) * 5)
     with pytest.raises(ConfigError, match="1 or 3 channels, this model has 5"):
         plan_web(replace(made, preprocess=five), facts=lambda: FACTS, int8=False, onnxruntime_web=package)
+
+
+def test_a_model_that_predicts_a_number_is_refused(package: Path) -> None:
+    made = loaded("class token")
+    numbers = replace(made, record=replace(made.record, number={"name": "weight"}))
+    with pytest.raises(ConfigError, match="this model predicts a number"):
+        plan_web(numbers, facts=lambda: FACTS, int8=False, onnxruntime_web=package)

@@ -69,7 +69,7 @@ def test_a_failure_is_said_and_stops_what_depends_on_it_alone(jobs: int) -> None
 
 def test_processes_that_die_are_reported_and_nothing_hangs() -> None:
     done = list(carry_out_all(listed("head"), die, (), jobs=2, names=name))
-    assert len(done) == 12
+    assert len(done) == len(listed("head"))
     assert all(found.values is None for found in done)
     assert any("its process died" in found.reason for found in done)
 
@@ -84,7 +84,7 @@ class Deadly:
 @pytest.mark.slow
 def test_processes_that_die_while_they_start_are_reported_too() -> None:
     done = list(carry_out_all(listed("head"), note, Deadly(), jobs=2, names=name))
-    assert len(done) == 12
+    assert len(done) == len(listed("head"))
     assert all(found.values is None for found in done)
 
 

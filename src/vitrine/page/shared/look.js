@@ -192,7 +192,7 @@ function showBars(stage, answer) {
   stage.mark.hidden = !answer.none_of_these;
   stage.mark.replaceChildren(el("strong", {}, "None of these?"),
     " This picture is less like the training images than 95 % of the held-out ones.");
-  if (answer.number !== null) {
+  if (answer.number != null) {
     const [low, high] = (answer.interval ?? []).map(shortNumber);
     const range = answer.interval ? ` (${low} to ${high})` : "";
     stage.bars.replaceChildren(el("li", {}, el("span", { className: "label" }, stage.model.number),
