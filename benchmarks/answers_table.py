@@ -419,13 +419,8 @@ def work(number: int, jobs: Any, results: Any, options: argparse.Namespace) -> N
     """Take jobs until there are none; every process opens its own log."""
     register_source("packed", PackedKind)
     setattr(RunFolder, "remove_folds", lambda self: None)  # noqa: B010 (mypy); the folds are measured too
-    for module in (
-        run_end,
-        train_run,
-        cross_validation,
-        fold_training,
-        fast_run,
-    ):  # pages and statistics are not measured
+    # Pages and statistics are not measured.
+    for module in (run_end, train_run, cross_validation, fold_training, fast_run):
         for name in ("report_run", "save_statistics"):
             if hasattr(module, name):
                 setattr(module, name, lambda *args, **kwargs: None)
