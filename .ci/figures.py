@@ -168,7 +168,9 @@ def largest_setting(files: list[Path], source: Path) -> str:
         for path in files
         if room(path, source) in rooms
         for node in tree(path).body
-        if isinstance(node, ast.ClassDef) and "dataclass" in ast.dump(ast.Module(node.decorator_list, []))  # type: ignore[arg-type]
+        if isinstance(node, ast.ClassDef)
+        and "dataclass" in ast.dump(ast.Module(node.decorator_list, []))  # type: ignore[arg-type]
+        and "Result" not in map(ast.unparse, node.bases)  # a result is passed on, not a setting
     }
     taken = dict.fromkeys(records, 0)
     for path in files:
@@ -177,7 +179,7 @@ def largest_setting(files: list[Path], source: Path) -> str:
             words = " ".join(ast.unparse(one.annotation) for one in arguments if one.annotation)
             for name in taken:
                 taken[name] += re.search(rf"\b{name}\b", words) is not None
-    # Results are records too; a setting is one that many functions take.
+    # A setting is a record that many functions take.
     name = max(records, key=lambda one: (min(taken[one], 8), records[one]))
     return f"`{name}`: {records[name]}; {taken[name]}"
 

@@ -28,7 +28,7 @@ REQUEST_ID = "X-Request-ID"
 # What a client may call its request, so that it cannot forge a line of the log.
 SAFE_ID = re.compile(r"[A-Za-z0-9._:/+=-]{1,128}")
 requests_log = logging.getLogger("vitrine.requests")
-"""One line of JSON per request, for whoever adds a handler; `vitrine serve --log` does."""
+"""One line of JSON per request, for whoever adds a handler; `vitrine.serve` with `log` does."""
 SECURITY_HEADERS = {
     "Content-Security-Policy": (
         "default-src 'self'; img-src 'self' blob: data:; media-src 'self' blob:; object-src 'none'; "
