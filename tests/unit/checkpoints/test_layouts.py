@@ -1,5 +1,6 @@
 """Each layout is read for what it reveals, written as its own code wants it, and given back bit for bit."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -232,6 +233,46 @@ def test_a_bare_state_dict_of_ours_is_read_too(tmp_path: Path) -> None:
     torch.save({"model": model.state_dict(), "step": 3}, tmp_path / "last.pt")
     loaded = load(tmp_path / "last.pt", num_heads=4)
     assert torch.equal(logits(loaded.model, images(model)), logits(model, images(model)))
+
+
+def test_a_bare_state_dict_of_a_resnet_is_read_too(tmp_path: Path) -> None:
+    model = small_bit()
+    torch.save(model.state_dict(), tmp_path / "weights.pt")
+    loaded = load(tmp_path / "weights.pt", image_size=32)
+    assert isinstance(loaded.model.config, BiTConfig)
+    assert torch.equal(logits(loaded.model, images(model)), logits(model, images(model)))
+
+
+@pytest.mark.parametrize(
+    ("changed", "reason"),
+    [
+        ({"hidden_act": "swish"}, "wants the activation 'swish'"),
+        ({"pooler_act": "relu"}, "wants the pooler 'relu'"),
+    ],
+)
+def test_a_config_of_transformers_with_another_function_is_refused(
+    tmp_path: Path, changed: dict[str, str], reason: str
+) -> None:
+    folder = tmp_path / "model"
+    save(small_vit(gelu="erf", num_classes=None, representation_width=32), folder, to="hf")
+    config = json.loads((folder / "config.json").read_text())
+    config.pop("vitrine", None)
+    (folder / "config.json").write_text(json.dumps(config | changed))
+    with pytest.raises(CheckpointError, match=reason):
+        load(folder)
+
+
+def test_class_names_of_another_number_than_the_head_has_are_skipped_with_a_note(tmp_path: Path) -> None:
+    folder = tmp_path / "model"
+    save(small_vit(gelu="erf"), folder, to="hf", classes=list("abcde"))
+    config = json.loads((folder / "config.json").read_text())
+    config.pop("vitrine", None)
+    config["id2label"] = {"0": "a", "1": "b", "2": "c"}
+    config.pop("label2id", None)
+    (folder / "config.json").write_text(json.dumps(config))
+    loaded = load(folder)
+    assert loaded.classes is None
+    assert any("3 class names beside a head for 5" in note for note in loaded.notes)
 
 
 def test_dinov2_files_bring_their_way_to_resample_and_leave_the_mask_token(tmp_path: Path) -> None:
