@@ -29,6 +29,7 @@ def drawn(
         pixels[:, :, :3] if pixels.shape[2] >= 3 else np.repeat(pixels[:, :, :1], 3, axis=2)
     )
     longer = max(image.size)
+    line = max(round(LINE * longer), 1)
     canvas, palette = ImageDraw.Draw(image), voc_palette()
     font = ImageFont.load_default(size=max(round(LETTERS * longer), LEAST_LETTERS))
     # The best boxes come first, and are drawn last.
@@ -38,9 +39,7 @@ def drawn(
         left, top, right, bottom = (float(side) for side in boxes[row])
         if right - left < 1 or bottom - top < 1:
             continue
-        canvas.rectangle(
-            (left, top, right - 1, bottom - 1), outline=(red, green, blue), width=max(round(LINE * longer), 1)
-        )
+        canvas.rectangle((left, top, right - 1, bottom - 1), outline=(red, green, blue), width=line)
         words = classes[number] if scores is None else f"{classes[number]} {scores[row]:.2f}"
         place = canvas.textbbox((left, top), words, font=font)
         canvas.rectangle((place[0] - 1, place[1] - 1, place[2] + 1, place[3] + 1), fill=(red, green, blue))

@@ -110,8 +110,8 @@ def _opened(
     missing = [name for name in names if not (base / name).is_file()]
     if missing:
         notice(
-            f"Skipped {counted(len(missing), 'picture')} of {printable(str(file))}, missing in {printable(str(base))}: "
-            f"{some_of(missing)}"
+            f"Skipped {counted(len(missing), 'picture')} of {printable(str(file))}, missing in "
+            f"{printable(str(base))}: {some_of(missing)}"
         )
     absent = set(missing)
     of_picture = defaultdict[Any, list[Mapping[str, Any]]](list)
