@@ -22,7 +22,7 @@ PATTERNS = (
 UNSURE_PATTERNS = ("annotations.json", "annotations/*.json")
 KEYS = (b'"images"', b'"categories"', b'"annotations"')
 # File names by which it is decided which folder has the pictures.
-LOOKED_AT = 5
+LOOKED_AT = 20
 
 
 def finds(path: Path) -> bool:
@@ -85,9 +85,9 @@ def picture_folder(file: Path, names: list[str]) -> Path:
         file.parent, file.parent / "images", file.parent / split, above / split, above / "images" / split,
         above / "images", above,
     ]  # fmt: skip
-    for place in places:
-        if all((place / name).is_file() for name in names[:LOOKED_AT]):
-            return place
+    counts = [sum((place / name).is_file() for name in names[:LOOKED_AT]) for place in places]
+    if any(counts):
+        return places[counts.index(max(counts))]
     raise DataError(
         f"the pictures of {printable(str(file))}, such as {some_of(names, most=1)}, are not beside it, nor in "
         f"images/ or {split}/ there or one folder up"
