@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image, ImageDraw, ImageFont
+from PIL import Image
 
 from vitrine.data.decoding.image_file import Pixels
 from vitrine.data.decoding.mask_file import voc_palette
@@ -25,6 +25,8 @@ def drawn(
     scores: NDArray[np.float32] | None = None,
 ) -> Pixels:
     """Draw boxes (n, 4) with their classes, and scores where there are any, on a picture (H, W, 3)."""
+    from PIL import ImageDraw, ImageFont  # noqa: PLC0415 (few pictures have boxes)
+
     image = Image.fromarray(
         pixels[:, :, :3] if pixels.shape[2] >= 3 else np.repeat(pixels[:, :, :1], 3, axis=2)
     )

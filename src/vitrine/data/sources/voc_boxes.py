@@ -37,11 +37,8 @@ def finds(root: Path) -> bool:
 def folders_in(root: Path) -> tuple[str, str] | None:
     """Return the folders of pictures and of XML files."""
     for pictures, files in FOLDERS:
-        if (
-            (root / pictures).is_dir()
-            and (root / files).is_dir()
-            and next((root / files).glob("*.xml"), None)
-        ):
+        first = next((root / files).glob("*.xml"), None) if (root / pictures).is_dir() else None
+        if first is not None and b"<annotation" in first.read_bytes():
             return pictures, files
     return None
 

@@ -3,8 +3,6 @@
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from vitrine.data.decoding.box_files import Box, read_yolo_text
 from vitrine.data.decoding.decode import read_file
 from vitrine.data.sources.box_list import BoxList, Objects
@@ -96,6 +94,8 @@ def _classes(root: Path, highest: int) -> tuple[str, ...]:
 
 
 def _names_in(file: Path) -> list[str]:
+    import yaml  # noqa: PLC0415 (few sets need it, and it would slow the start of every verb)
+
     try:
         values: Any = yaml.safe_load(file.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
