@@ -64,5 +64,5 @@ def plain(result: Any) -> Any:
     if isinstance(result, (list, tuple)):
         return [plain(item) for item in result]
     if isinstance(result, Path):
-        return str(result)
+        return shown_place(result)
     return result

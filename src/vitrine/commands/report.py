@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 from annotated_doc import Doc
 
 from vitrine.commands import documented, options
-from vitrine.commands.arguments import as_path
+from vitrine.commands.arguments import as_path, as_place
 
 if TYPE_CHECKING:
     from vitrine.runs.run_report import RunReport
@@ -27,5 +27,5 @@ def report(
     from vitrine.jobs.report import report_run
 
     return report_run(
-        as_path(run), out=as_path(out), device=device, workers=workers, allow_download=allow_download
+        as_place(run), out=as_path(out), device=device, workers=workers, allow_download=allow_download
     )

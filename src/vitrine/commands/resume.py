@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 from annotated_doc import Doc
 
 from vitrine.commands import documented
-from vitrine.commands.arguments import as_path, as_texts
+from vitrine.commands.arguments import as_place, as_texts
 
 if TYPE_CHECKING:
     from vitrine.runs.records import TrainingResult
@@ -35,7 +35,7 @@ def resume(
     from vitrine.jobs.resume import resume_run
 
     return resume_run(
-        as_path(run),
+        as_place(run),
         device=device,
         workers=workers,
         settings=as_texts(set),

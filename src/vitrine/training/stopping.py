@@ -78,7 +78,7 @@ def not_finite(
     advice: list[Advice] = [TryOption("precision", "to compute exactly", "fp32")] if is_bf16 else []
     if saved_step < step:
         lower = {"set": f"training.lr={config.lr / 10:g}"}
-        advice.append(TryVerb("resume", (str(run),), f"to continue from step {saved_step}", lower))
+        advice.append(TryVerb("resume", (shown_place(run),), f"to continue from step {saved_step}", lower))
     else:
         problem += "; resuming cannot help, as the last checkpoint is of the same step: start a new run"
     return NotFiniteError(problem, advice=advice)
