@@ -69,7 +69,8 @@ def by_scheme(text: str, *, revision: str | None) -> Place | None:
 
 def at_address(text: str) -> Place:
     """Locate the copy of a run, a folder or a file of weights at an address."""
-    path = fetch_model(text)
+    folder, _, name = text.rpartition("/")
+    path = fetch_model(folder if name in WEIGHT_FILES and names_model(folder) else text)
     return in_folder(path) if path.is_dir() else Place(weights=path, folder=None)
 
 

@@ -26,6 +26,7 @@ from vitrine.runtime.log_file import logged_to
 from vitrine.runtime.places import is_remote
 from vitrine.runtime.processes import Processes, joined_processes, on_first_process
 from vitrine.runtime.progress import notice
+from vitrine.runtime.run_address import shown_place
 from vitrine.runtime.run_folder import RunFolder
 from vitrine.spelling import counted
 from vitrine.training.config import TrainingConfig
@@ -138,7 +139,7 @@ def unfinished_state(folder: RunFolder, training: TrainingConfig) -> tuple[Path 
         return None, 0
     state = newest_state(folder.last_checkpoint)
     if state is None and folder.has_model:
-        raise ConfigError(f"{folder} has finished; its model is in {folder.model}")
+        raise ConfigError(f"{folder} has finished; its model is in {shown_place(folder.model)}")
     if state is None:
         raise MissingCheckpointError(
             f"{folder} has no checkpoint to resume from; start the run again",
@@ -155,7 +156,7 @@ def unfinished_state(folder: RunFolder, training: TrainingConfig) -> tuple[Path 
             more.append("training.patience=null")
         early = f", no improvement in {counted(since_best, 'evaluation')}" if is_patience_over else ""
         raise ConfigError(
-            f"{folder} has finished ({counted(done, 'step')}{early}); its model is in {folder.model}",
+            f"{folder} has finished ({counted(done, 'step')}{early}); its model is in {shown_place(folder.model)}",
             advice=[TryOption("set", "to continue", setting) for setting in more],
         )
     return state, done
