@@ -1,7 +1,7 @@
 """Runs at addresses of fsspec: trained, resumed elsewhere, evaluated and used from there.
 
-`memory://` and `local://` run here; S3 (moto on loopback) and two machines (two processes with caches of their own) are
-slow.
+`memory://` and `local://` run here; S3 (moto on loopback) and two machines (two processes with caches of their own)
+are slow.
 """
 
 import json
@@ -13,6 +13,7 @@ from journeys.commandline import inside, losses
 from journeys.test_many_processes import DATA, OPTIONS, on_processes
 from pictures import photo, save
 from safetensors.torch import load_file
+from variations import costly
 
 import vitrine
 from vitrine.errors import CheckpointError, VitrineError
@@ -68,7 +69,10 @@ def check_a_run_at(address: str, whole: Path, tmp_path: Path, monkeypatch: pytes
         assert answer.model == model and answer.num_errors == 0
     done = inside("evaluate", address, DATA, "--device", "cpu", "--out", tmp_path / "scores")
     assert done.returncode == 0 and f"{address} on generated:shapes" in done.stdout, done.stderr
-    assert vitrine.finetune(DATA, model=address, fast=True, device="cpu", out=tmp_path / "fine").accuracy is not None
+    assert (
+        vitrine.finetune(DATA, model=address, fast=True, device="cpu", out=tmp_path / "fine").accuracy
+        is not None
+    )
     vitrine.report(address, out=tmp_path / "page.html", device="cpu")
     assert (tmp_path / "page.html").stat().st_size > 10_000
     copies = [path for path in (tmp_path / "three").rglob("*.safetensors") if "checkpoints" in path.parts]
@@ -115,17 +119,17 @@ def test_a_store_that_fails_for_a_while_costs_no_step(whole, tmp_path, capsys, m
     assert same_weights(remote_run.fetch_run(address) / "model", whole / "model")
 
 
-def test_data_at_an_address_trains_as_data_on_this_machine(tmp_path):
+@pytest.mark.parametrize("kind", costly(["photos", "shards"], quick=["photos"]))
+def test_data_at_an_address_trains_as_data_on_this_machine(tmp_path, kind):
     for number in range(16):
         save(tmp_path / "photos" / ("cat", "dog")[number % 2] / f"{number:02d}.png", photo(number, 40, 36))
-    vitrine.shard(tmp_path / "photos", tmp_path / "shards")
-    system = fsspec.filesystem("memory")
+    if kind == "shards":
+        vitrine.shard(tmp_path / "photos", tmp_path / "shards")
+    fsspec.filesystem("memory").put(f"{tmp_path / kind}/", f"/train/{kind}", recursive=True)
     options = {**OPTIONS, "steps": 2, "batch_size": 4}
-    for name in ("photos", "shards"):
-        system.put(f"{tmp_path}/{name}/", f"/train/{name}", recursive=True)
-        here = vitrine.pretrain(tmp_path / name, out=tmp_path / f"here-{name}", **options)
-        there = vitrine.pretrain(f"memory://train/{name}", out=f"memory://runs/{name}", **options)
-        assert losses(here.folder) == losses(there.folder)
+    here = vitrine.pretrain(tmp_path / kind, out=tmp_path / "here", **options)
+    there = vitrine.pretrain(f"memory://train/{kind}", out=f"memory://runs/{kind}", **options)
+    assert losses(here.folder) == losses(there.folder)
 
 
 def test_what_is_no_model_at_an_address_is_refused_in_a_sentence(tmp_path):
@@ -143,11 +147,17 @@ def test_two_machines_without_a_common_disk_train_one_run_at_an_address(tmp_path
     apart = [{**job, "caches": str(tmp_path / "machines")}]
     apart += [{"verb": "resume", "argument": address, "options": {}, "caches": str(tmp_path / "others")}]
     together = [{**job, "stop_after": None, "options": {**OPTIONS, "out": str(tmp_path / "together")}}]
-    ends = on_processes(2, apart + together)
-    assert "everything is saved" in ends[0] and ends[1:] == ["0", "0"]
+    divided = {**options, "out": f"local://{tmp_path}/bucket/divided", "shard": True}
+    sharded = [{**job, "options": divided}, {"verb": "resume", "argument": divided["out"], "options": {}}]
+    refused = [{**apart[0], "options": {**divided, "overwrite": True}}]
+    ends = on_processes(2, apart + together + sharded + refused)
+    assert "everything is saved" in ends[0] and ends[1:3] == ["0", "0"]
+    assert "everything is saved" in ends[3] and ends[4] == "0"
+    assert "need a common disk for it; set VITRINE_CACHE to a folder on it" in ends[5]
     fetched = remote_run.fetch_run(address)
     assert losses(fetched) == losses(tmp_path / "together")
     assert same_weights(fetched / "model", tmp_path / "together" / "model")
+    assert losses(remote_run.fetch_run(divided["out"])) == pytest.approx(losses(fetched), rel=1e-5)
 
 
 @pytest.mark.slow

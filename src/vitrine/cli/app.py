@@ -188,7 +188,10 @@ def option_of(parameter: inspect.Parameter) -> inspect.Parameter:
         kind, places = (TYPED if kind is Path else TYPED | None), {"parser": typed_place}
     if parameter.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD:
         mark: Any = typer.Argument(
-            help=text, metavar=parameter.name.upper(), show_default=parameter.default not in (None, ()), **places
+            help=text,
+            metavar=parameter.name.upper(),
+            show_default=parameter.default not in (None, ()),
+            **places,
         )
     elif kind is bool and parameter.default:
         mark = typer.Option(help=text)  # a switch that is on needs its --no- form

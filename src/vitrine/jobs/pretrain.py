@@ -1,7 +1,5 @@
 """The work behind `vitrine pretrain`: train a model from fresh weights, with labels or without."""
 
-from pathlib import Path
-
 from vitrine.jobs.resume import resume_run
 from vitrine.recipes.options import RecipeOptions, chosen_recipe
 from vitrine.runs.label_recipe import for_labels_of

@@ -43,7 +43,13 @@ def resume_run(
     allow_download: bool = False,
 ) -> TrainingResult:
     """Continue a run where it stopped, with some settings changed if asked for."""
-    folder = run if isinstance(run, RunFolder) else resume_at_address(str(run)) if is_remote(run) else find_run(run)
+    folder = (
+        run
+        if isinstance(run, RunFolder)
+        else resume_at_address(str(run))
+        if is_remote(run)
+        else find_run(run)
+    )
     before, began = from_yaml(folder.read_recipe()), folder.read_record()
     recipe = changed_under_way(before, settings)
     if settings and has_attempts(folder):
@@ -55,7 +61,11 @@ def resume_run(
         shard=began.shard,
     )
     exclude = None if began.exclude is None else Path(began.exclude)
-    with joined_processes(execution.device) as processes, downloads(allowed=allow_download), published(folder, processes):
+    with (
+        joined_processes(execution.device) as processes,
+        downloads(allowed=allow_download),
+        published(folder, processes),
+    ):
         state, done = on_first_process(lambda: unfinished_state(folder, recipe.training), processes)
         if state is not None:  # other machines may keep it elsewhere
             state = folder.checkpoints / state.name

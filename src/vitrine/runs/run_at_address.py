@@ -4,11 +4,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from vitrine.errors import VitrineError
+from vitrine.errors import ConfigError, VitrineError
 from vitrine.runtime.launch import launched
-from vitrine.runtime.processes import Processes, on_first_process, wait_for_all
+from vitrine.runtime.processes import Processes, anyone, on_first_process, wait_for_all
 from vitrine.runtime.remote_run import begin_remote_run, discard_remote_run, fetch_run, publish_run
-from vitrine.runtime.run_address import address_of, working_folder
+from vitrine.runtime.run_address import address_of, read_state, root_of, working_folder
 from vitrine.runtime.run_folder import RunFolder
 
 
@@ -50,6 +50,19 @@ def share_run(folder: RunFolder, processes: Processes) -> None:
     if not processes.is_first:
         fetch_run(_address_of_run(address, folder.path))
     wait_for_all(processes)
+
+
+def require_common_folder(folder: RunFolder, processes: Processes) -> None:
+    """Refuse to divide checkpoints among machines without a common disk: the first one uploads them."""
+    own = root_of(folder.path)
+    state = None if own is None else read_state(own)
+    token = on_first_process(lambda: None if state is None else state.token, processes)
+    if anyone(token is not None and (state is None or state.token != token), processes):
+        raise ConfigError(
+            "several machines that train a run at an address need a common disk for it; set VITRINE_CACHE to a folder "
+            "on it, or leave this out",
+            option="shard",
+        )
 
 
 def _address_of_run(address: str, path: Path) -> str:

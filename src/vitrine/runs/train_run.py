@@ -14,7 +14,7 @@ from vitrine.recipes.recipe import Recipe, as_values
 from vitrine.runs.expected_time import expected_seconds
 from vitrine.runs.plan import choose_micro_batch, num_trained, plan_of, require_disk_space
 from vitrine.runs.records import Execution, RunOutput, StartingModel, TrainingResult
-from vitrine.runs.run_at_address import share_run
+from vitrine.runs.run_at_address import require_common_folder, share_run
 from vitrine.runs.run_data import RunData
 from vitrine.runs.run_end import finish_model, measure_trust, report_run, save_model
 from vitrine.runs.run_outcome import result_of
@@ -64,6 +64,8 @@ def train_run(
         ) as loader,
     ):
         require_precision(recipe.training.precision, device=processes.device)
+        if execution.shard:
+            require_common_folder(folder, processes)
         module = wrapped(start, data, recipe, folder=folder, processes=processes, is_new=resume_from is None)
         context = context_of(start, data, recipe, workers=execution.workers, processes=processes)
         validation = validation_of(start, data, recipe, execution=execution, processes=processes)

@@ -126,7 +126,8 @@ def make_room(*, keep: Path, limit: int | None = None, idle_seconds: float = _KE
 
 def _last_use(folder: Path) -> float:
     return max(
-        (file.stat().st_mtime for file in (folder, RunFolder(folder).metrics_file) if file.exists()), default=0.0
+        (file.stat().st_mtime for file in (folder, RunFolder(folder).metrics_file) if file.exists()),
+        default=0.0,
     )
 
 

@@ -1,7 +1,7 @@
 """Keep a run at an address: its working folder of this machine is published there, and fetched to resume. No torch.
 
-Every publication uploads what has changed and then writes the manifest, so a kill at any moment leaves the run as it was
-published last. The token of the manifest tells a process that another one has continued the same run.
+Every publication uploads what has changed and then writes the manifest, so a kill at any moment leaves the run as it
+was published last. The token of the manifest tells a process that another one has continued the same run.
 """
 
 import dataclasses
@@ -15,7 +15,7 @@ from pathlib import Path
 
 from vitrine.errors import CheckpointError, ConfigError, DataError, TryOption
 from vitrine.runtime.cache import typed_by_user
-from vitrine.runtime.files import sha256_of
+from vitrine.runtime.files import is_temporary, sha256_of
 from vitrine.runtime.locks import wait_for_lock
 from vitrine.runtime.places import Folder, is_remote, open_folder, walk_remote
 from vitrine.runtime.progress import track
@@ -32,6 +32,9 @@ from vitrine.spelling import printable
 
 # Files up to this size are read into memory: what is uploaded is what was hashed, even if somebody appends to them.
 _SMALL_BYTES = 32 * 2**20
+# Names of files that are being downloaded, and of the checkpoint before the last (training/saving.py): nobody needs it
+# beside a publication that is whole.
+_DOWNLOAD, _OLDER = ".download", (".old", ".new")
 
 
 def begin_remote_run(address: str, *, may_replace: bool) -> Path:
@@ -158,7 +161,7 @@ def download_files(files: dict[str, Entry], store: Folder, folder: Path, *, what
         target.parent.mkdir(parents=True, exist_ok=True)
         if target.is_file() and target.stat().st_size == entry.bytes and sha256_of(target) == entry.sha256:
             continue
-        fresh = target.with_name(f".{target.name}.download")
+        fresh = target.with_name(f".{target.name}{_DOWNLOAD}")
         try:
             store.get(entry.at, fresh)
         except FileNotFoundError:
@@ -170,25 +173,30 @@ def download_files(files: dict[str, Entry], store: Folder, folder: Path, *, what
 
 def _download_into(folder: Path, store: Folder, manifest: Manifest) -> None:
     folder.mkdir(parents=True, exist_ok=True)
-    for name in _stats(folder, with_hidden=True):
+    for name in _stats(folder, with_all=True):
         if name not in manifest.files:
             (folder / name).unlink()
     download_files(dict(manifest.files), store, folder, what=f"Downloading {printable(store.address)}")
 
 
-def _stats(folder: Path, *, with_hidden: bool = False) -> dict[str, tuple[int, int]]:
-    """Return bytes and time of every file below a folder; hidden ones are locks and what is half written."""
+def _stats(folder: Path, *, with_all: bool = False) -> dict[str, tuple[int, int]]:
+    """Return bytes and time of every file of a run; locks, what is half written and older checkpoints are none."""
     found = {}
     for parent, folders, names in os.walk(folder):
-        if not with_hidden:
-            folders[:] = [name for name in folders if not name.startswith(".")]
+        if not with_all:
+            folders[:] = [name for name in folders if _is_of_run(name)]
         for name in names:
             file = Path(parent) / name
-            if (with_hidden or not name.startswith(".")) and not file.is_symlink():
+            if (with_all or _is_of_run(name)) and not file.is_symlink():
                 with suppress(FileNotFoundError):  # somebody has just put another in its place
                     stat = file.stat()
                     found[file.relative_to(folder).as_posix()] = (stat.st_size, stat.st_mtime_ns)
     return dict(sorted(found.items()))
+
+
+def _is_of_run(name: str) -> bool:
+    is_lock = name.startswith(".") and name.endswith((".lock", _DOWNLOAD))
+    return not (is_lock or is_temporary(name) or name.endswith(_OLDER))
 
 
 def _remove(store: Folder, names: set[str]) -> None:

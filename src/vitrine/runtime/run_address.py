@@ -1,7 +1,7 @@
 """Runs that are kept at an address: which folder of this machine is the working copy of which address. No torch.
 
-A run at `s3://bucket/runs/x` is trained in a folder of the cache and published from there. Only folders of the cache are
-ever published: a run folder from elsewhere cannot name an address to write to.
+A run at `s3://bucket/runs/x` is trained in a folder of the cache and published from there. Only folders of the cache
+are ever published: a run folder from elsewhere cannot name an address to write to.
 """
 
 import hashlib
@@ -31,7 +31,6 @@ class WorkingState:
     stats: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     """Bytes and time of the files as they were then, by name; files that have not changed are not read again."""
 
-
     def knows(self, token: str) -> bool:
         """Whether a manifest is the one that this machine has fetched or written."""
         return token in {self.token, self.pending}
@@ -60,7 +59,10 @@ def read_state(folder: Path) -> WorkingState | None:
         values: dict[str, Any] = parse_json(state_file(folder).read_text(encoding="utf-8"))
         stats = {name: (int(size), int(time)) for name, (size, time) in values["stats"].items()}
         return WorkingState(
-            address=str(values["address"]), token=str(values["token"]), pending=values.get("pending"), stats=stats
+            address=str(values["address"]),
+            token=str(values["token"]),
+            pending=values.get("pending"),
+            stats=stats,
         )
     except (OSError, ValueError, KeyError, TypeError):
         return None
@@ -75,7 +77,7 @@ def write_state(folder: Path, state: WorkingState) -> None:
 def root_of(path: Path) -> Path | None:
     """Return the working folder that a path is in, or is; None for any other path."""
     root = os.path.abspath(cache_folder() / WORKING)  # noqa: PTH100 (links stay as they are)
-    inside = os.path.relpath(os.path.abspath(path), root).split(os.sep)  # noqa: PTH100
+    inside = Path(os.path.relpath(os.path.abspath(path), root)).parts or (os.curdir,)  # noqa: PTH100
     if inside[0] in {os.curdir, os.pardir}:
         return None
     return Path(root) / inside[0]

@@ -1,7 +1,7 @@
 """The manifest of a run at an address: its files, their checksums, and where each of them lies. No torch.
 
-The manifest is written last. A file that it names is never overwritten: a new version is put under `_versions/` until a
-later manifest names it, so whoever reads a manifest finds every file as it was when the manifest was written.
+The manifest is written last. A file that it names is never overwritten: a new version is put under `_versions/` until
+a later manifest names it, so whoever reads a manifest finds every file as it was when the manifest was written.
 """
 
 from collections.abc import Mapping

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from vitrine.errors import Advice, TrainingError, TryOption, TryVerb, VitrineError
+from vitrine.runtime.run_address import shown_place
 from vitrine.training.config import TrainingConfig
 
 # Ctrl-C, kill, a closed terminal, Ctrl-\\, and the warning that SLURM sends before a job's time is over.

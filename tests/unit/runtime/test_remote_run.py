@@ -1,6 +1,5 @@
 """Runs at addresses: whatever is interrupted, what is fetched is one publication, whole."""
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -148,7 +147,7 @@ def test_only_folders_of_the_cache_are_published(tmp_path, monkeypatch):
     address = at(tmp_path / "store")
     folder = begin_remote_run(address, may_replace=False)
     elsewhere = tmp_path / "elsewhere"
-    os.rename(working_folder(address).parent, elsewhere)
+    working_folder(address).parent.rename(elsewhere)
     written(elsewhere / folder.name, FIRST)
     publish_run(elsewhere / folder.name)
     assert read_manifest(open_folder(address)).files == {}
