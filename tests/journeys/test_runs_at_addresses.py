@@ -149,7 +149,7 @@ def test_two_machines_without_a_common_disk_train_one_run_at_an_address(tmp_path
     together = [{**job, "stop_after": None, "options": {**OPTIONS, "out": str(tmp_path / "together")}}]
     divided = {**options, "out": f"local://{tmp_path}/bucket/divided", "shard": True}
     sharded = [{**job, "options": divided}, {"verb": "resume", "argument": divided["out"], "options": {}}]
-    refused = [{**apart[0], "options": {**divided, "overwrite": True}}]
+    refused = [{**apart[0], "options": {**divided, "out": f"{address}-refused"}}]
     ends = on_processes(2, apart + together + sharded + refused)
     assert "everything is saved" in ends[0] and ends[1:3] == ["0", "0"]
     assert "everything is saved" in ends[3] and ends[4] == "0"

@@ -36,7 +36,7 @@ def finetune(
             "Name of a recipe, or a YAML file with all or some of its settings [default: photos; masks for masks]"
         ),
     ] = None,
-    out: options.Out = None,
+    out: options.RunOut = None,
     epochs: options.Epochs = None,
     steps: options.Steps = None,
     batch_size: options.BatchSize = None,

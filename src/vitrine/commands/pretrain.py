@@ -42,7 +42,7 @@ def pretrain(
             "[default: from-scratch, or the objective's]"
         ),
     ] = None,
-    out: options.Out = None,
+    out: options.RunOut = None,
     epochs: options.Epochs = None,
     steps: options.Steps = None,
     batch_size: options.BatchSize = None,

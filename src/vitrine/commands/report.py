@@ -14,7 +14,9 @@ if TYPE_CHECKING:
 
 @documented
 def report(
-    run: Annotated[Path | str, Doc("Run folder; runs/latest is the newest one")] = Path("runs/latest"),
+    run: Annotated[Path | str, Doc("Run folder or its address; runs/latest is the newest one")] = Path(
+        "runs/latest"
+    ),
     *,
     out: Annotated[Path | str | None, Doc("File to write [default: report.html in the run folder]")] = None,
     device: options.Device = "auto",

@@ -15,7 +15,9 @@ if TYPE_CHECKING:
 
 @documented
 def resume(
-    run: Annotated[Path | str, Doc("Run folder; runs/latest is the newest one")] = Path("runs/latest"),
+    run: Annotated[Path | str, Doc("Run folder or its address; runs/latest is the newest one")] = Path(
+        "runs/latest"
+    ),
     *,
     device: Annotated[str | None, Doc("auto, cpu, cuda, cuda:N or mps [default: the run's own]")] = None,
     workers: Annotated[

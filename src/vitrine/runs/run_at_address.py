@@ -59,8 +59,8 @@ def require_common_folder(folder: RunFolder, processes: Processes) -> None:
     token = on_first_process(lambda: None if state is None else state.token, processes)
     if anyone(token is not None and (state is None or state.token != token), processes):
         raise ConfigError(
-            "several machines that train a run at an address need a common disk for it; set VITRINE_CACHE to a folder "
-            "on it, or leave this out",
+            "several machines that train a run at an address need a common disk for it; set VITRINE_CACHE to a "
+            "folder on it, or leave this out",
             option="shard",
         )
 

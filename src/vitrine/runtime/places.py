@@ -135,7 +135,8 @@ class LocalFolder:
 
     def get(self, name: str, file: Path) -> None:
         """Copy a file from here."""
-        shutil.copyfile(self.path / name, file)
+        with (self.path / name).open("rb") as source, write_atomically(file) as target:
+            shutil.copyfileobj(source, target)
 
     def remove_leftovers_of(self, names: Iterable[str]) -> None:
         """Remove what killed processes left half written of these files; only while nobody else writes them."""

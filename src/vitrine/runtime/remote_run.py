@@ -15,7 +15,7 @@ from pathlib import Path
 
 from vitrine.errors import CheckpointError, ConfigError, DataError, TryOption
 from vitrine.runtime.cache import typed_by_user
-from vitrine.runtime.files import is_temporary, sha256_of
+from vitrine.runtime.files import is_temporary, move_into_place, sha256_of
 from vitrine.runtime.locks import wait_for_lock
 from vitrine.runtime.places import Folder, is_remote, open_folder, walk_remote
 from vitrine.runtime.progress import track
@@ -32,8 +32,8 @@ from vitrine.spelling import printable
 
 # Files up to this size are read into memory: what is uploaded is what was hashed, even if somebody appends to them.
 _SMALL_BYTES = 32 * 2**20
-# Names of files that are being downloaded, and of the checkpoint before the last (training/saving.py): nobody needs it
-# beside a publication that is whole.
+# Names of files that are being downloaded, and of the checkpoint before the last (training/saving.py), which nobody
+# needs beside a publication that is whole.
 _DOWNLOAD, _OLDER = ".download", (".old", ".new")
 
 
@@ -168,7 +168,7 @@ def download_files(files: dict[str, Entry], store: Folder, folder: Path, *, what
             raise CheckpointError(f"{printable(store.address)}/{entry.at} is missing") from None
         if sha256_of(fresh) != entry.sha256:
             raise CheckpointError(f"{printable(store.address)}/{entry.at} is not the file that was uploaded")
-        os.replace(fresh, target)  # noqa: PTH105
+        move_into_place(fresh, target)
 
 
 def _download_into(folder: Path, store: Folder, manifest: Manifest) -> None:
