@@ -295,6 +295,12 @@ def test_training_starts_from_the_closed_form_and_the_verdict_compares_both(
     first = records(tmp_path / "run")[0]
     assert first["step"] == 0 and "val_calibrated_loss" in first
     assert "closed form" in done.stdout and "fine-tuned" in done.stdout
+    # Three held-out images cannot keep the usual promise of 1 in 20.
+    assert (
+        '"None of these" marks about 1 in 4 pictures of the classes by mistake: 1 in 20 needs 19'
+        in done.stdout
+    )
+    assert "about 1 in 4 pictures" in (tmp_path / "run" / "model" / "README.md").read_text()
     assert json.loads((tmp_path / "run" / "run.json").read_text())["closed_form"]["num_images"] == 21
     begun = weights_of(tmp_path / "run" / "checkpoints" / "last.safetensors")
     assert begun["head.weight"].abs().sum() > 0
@@ -321,6 +327,9 @@ def test_a_fast_run_solves_the_head_on_all_images_without_training(
     assert json.loads((tmp_path / "r" / "data.json").read_text())["images"] == {"train": 24}
     loaded, before = vitrine.load(tmp_path / "r"), vitrine.load(pretrained).model.state_dict()
     assert loaded.record.calibration["num_images"] == 24
+    card = (tmp_path / "r" / "model" / "README.md").read_text()
+    assert "on 24 images, each scored by a classifier that was fitted without it." in card
+    assert "about 1 in 20 pictures of the classes by mistake." in card
     for name, value in loaded.model.state_dict().items():
         assert name.startswith("head.") or torch.equal(value, before[name])
     predicted = inside(

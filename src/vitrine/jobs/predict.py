@@ -54,6 +54,8 @@ class PredictResult(Result):
     """Classes that are shown per picture where there are several."""
     num_unfamiliar: int | None = None
     """Pictures that look like none of the classes; None where the model does not know."""
+    false_alarms: float | None = None
+    """The expected share of pictures of the classes that are counted there all the same."""
     number: str | None = None
     """Name of the number that the model predicts; None for a model of classes."""
     numbers: tuple[float, float, float] | None = None
@@ -217,6 +219,7 @@ def _predict_at_once(
         tally={printable(label): number for label, number in tally.labels.most_common()},
         num_listed=num_listed,
         num_unfamiliar=tally.num_unfamiliar if predictor.trust.familiarity is not None else None,
+        false_alarms=predictor.false_alarms,
         number=predictor.number_name,
         numbers=tally.range_of_numbers(),
         coverage=coverage,

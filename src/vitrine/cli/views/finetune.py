@@ -5,6 +5,7 @@ from pathlib import Path
 
 from vitrine.cli.lines import Line, Next, Table, Wrote
 from vitrine.cli.views.evaluate import number_lines as number_figures
+from vitrine.evaluation.familiarity import LEAST_HELD_OUT, false_alarms
 from vitrine.evaluation.metrics import Interval
 from vitrine.evaluation.number_scores import NumberFigures
 from vitrine.evaluation.scoring import ClassMeasure, Mistake
@@ -37,6 +38,7 @@ def lines(result: TrainingResult) -> Iterator[Line]:
     yield score_sentence(result)
     yield from comparison(result)
     yield from calibration_lines(result)
+    yield from few_held_out_lines(result)
     yield from worst_lines(result.worst, result.worst_by, result.mistakes)
     yield Wrote(result.model, "weights, preprocessing, classes")
     if result.adapter is not None:
@@ -150,6 +152,16 @@ def calibration_lines(result: TrainingResult) -> Iterator[Line]:
         f"Probabilities calibrated on {images}: expected calibration error {100 * fit['ece_before']:.1f} % before, "
         f"{100 * fit['ece_after']:.1f} % after"
     )
+
+
+def few_held_out_lines(result: TrainingResult) -> Iterator[Line]:
+    """Say what "none of these" can promise with few held-out images."""
+    count = result.num_validation
+    if 0 < count < LEAST_HELD_OUT and not result.num_kept_classes:
+        yield (
+            f'"None of these" marks about 1 in {1 / false_alarms(count):.0f} pictures of the classes by mistake: '
+            f"1 in 20 needs {LEAST_HELD_OUT} held-out images"
+        )
 
 
 def share_text(value: float, interval: tuple[float, float]) -> str:
