@@ -336,6 +336,11 @@ def test_a_fast_run_solves_the_head_on_all_images_without_training(
         "predict", tmp_path / "r", photos, "--device", "cpu", "--workers", "0", "--out", tmp_path / "p.csv"
     )
     assert predicted.returncode == 0, predicted.stderr
+    scored = inside(
+        "evaluate", tmp_path / "r", photos, "--device", "cpu", "--workers", "0", "--out", tmp_path / "scores"
+    )
+    assert scored.stderr.count("optimistic") == 1
+    assert "none was held out. Evaluate on images that it has never seen." in scored.stderr
 
 
 def test_new_classes_are_added_from_their_photos_alone(
@@ -414,6 +419,29 @@ def test_images_with_several_labels_are_trained_with_the_sigmoid_loss(
     assert from_yaml((run / "config.yaml").read_text()).augment.label_smoothing == 0
     # Zero logits: log 2 for each of three classes.
     assert losses(run)[0] == pytest.approx(3 * math.log(2), rel=1e-6)
+    solved = inside(
+        "finetune", tmp_path / "data" / "labels.csv", "--model", pretrained, "--fast", "--device", "cpu", "--workers",
+        "0", "--out", tmp_path / "data" / "solved",
+    )  # fmt: skip
+    assert solved.stdout.startswith("Mean average precision ")
+    assert " on 24 images, each scored by a classifier that was fitted without it" in solved.stdout
+    answered = inside(
+        "predict",
+        tmp_path / "data" / "solved",
+        tmp_path / "data" / "images",
+        "--device",
+        "cpu",
+        "--workers",
+        "0",
+    )
+    without = sum(line.endswith(": no label applies") for line in answered.stdout.splitlines())
+    assert (f"  no label applies to {without}\n" in answered.stdout) == (without > 0)
+    assert (
+        without
+        == vitrine.predict(
+            tmp_path / "data" / "solved", [tmp_path / "data" / "images"], device="cpu", workers=0
+        ).num_without_label
+    )
 
 
 def test_patience_stops_early_and_a_run_stopped_so_is_finished(

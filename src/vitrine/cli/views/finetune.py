@@ -102,10 +102,7 @@ def score_sentence(result: TrainingResult) -> str:
             "scored among all classes by a classifier that was fitted without it"
         )
     if result.is_left_out:
-        return (
-            f"Accuracy {share_text(result.accuracy, result.interval)} on {counted(result.num_validation, 'image')}, "
-            "each scored by a classifier that was fitted without it; the saved one is fitted to all of them"
-        )
+        return left_out_sentence(result, result.accuracy, result.interval)
     when = f"after {steps}"
     if result.best_step is not None and result.best_step != result.steps:
         last = result.evaluation.get("accuracy")
@@ -121,6 +118,18 @@ def score_sentence(result: TrainingResult) -> str:
         f"Accuracy {100 * result.accuracy:.1f} % (95 % interval {100 * low:.1f} to {100 * high:.1f}) on "
         f"{counted(result.num_validation, 'validation image')}, {when}"
     )
+
+
+def left_out_sentence(result: TrainingResult, accuracy: float, interval: tuple[float, float]) -> str:
+    """Write the score of images that were each left out of one fit."""
+    fitted = "each scored by a classifier that was fitted without it; the saved one is fitted to all of them"
+    images = counted(result.num_validation, "image")
+    if result.mean_average_precision is not None:
+        return (
+            f"Mean average precision {interval_text(result.mean_average_precision)} on {images}, {fitted}; the most "
+            f"likely class is one of the labels for {100 * accuracy:.1f} % of them"
+        )
+    return f"Accuracy {share_text(accuracy, interval)} on {images}, {fitted}"
 
 
 def comparison(result: TrainingResult) -> Iterator[Line]:
@@ -235,7 +244,17 @@ def plan_lines(plan: RunPlan) -> Iterator[Line]:
     device = f"{processes}{'the CPU' if plan.device == 'cpu' else plan.device} in {plan.precision}"
     left = training.total_steps - plan.done_steps
     remaining = f"; {counted(left, 'step')} left" if plan.done_steps else ""
-    yield f"  on {device}, {memory_of(plan)}; about {duration(plan.seconds)}{remaining}; to {plan.folder}"
+    yield f"  on {device}, {memory_of(plan)}; {time_of(plan)}{remaining}; to {plan.folder}"
+
+
+def time_of(plan: RunPlan) -> str:
+    """Write how long the run will take, with all networks of a cross-validated one."""
+    if plan.num_networks == 1:
+        return f"about {duration(plan.seconds)}"
+    return (
+        f"about {duration(plan.num_networks * plan.seconds)} for {plan.num_networks} networks like this one, "
+        f"{duration(plan.seconds)} if the first brings nothing"
+    )
 
 
 def aim_of(plan: RunPlan) -> str:

@@ -73,6 +73,8 @@ def tally_lines(result: PredictResult) -> Iterator[Line]:
     yield Table([(f"{count:,}", name) for name, count in tally[:MOST_TALLIED]], right=(0,), indent=2)
     if len(tally) > MOST_TALLIED:
         yield f"  and {len(tally) - MOST_TALLIED:,} more classes"
+    if result.num_without_label:
+        yield f"  no label applies to {result.num_without_label:,}"
 
 
 def single_picture(prediction: Prediction, result: PredictResult) -> Iterator[Line]:
