@@ -161,7 +161,8 @@ def present_plan(
         done=done,
     )
     present(plan)
-    if output.verb == "finetune" and recipe.solves_head and seconds > LONG_SECONDS and resume_from is None:
+    is_long = output.num_networks * seconds > LONG_SECONDS
+    if output.verb == "finetune" and start.closed_form is not None and is_long and resume_from is None:
         notice(
             "Training takes more than five minutes",
             advice=[TryOption("fast", "for the closed-form classifier without training", True)],
