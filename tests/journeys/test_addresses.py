@@ -85,12 +85,15 @@ def test_every_kind_of_input_is_read_at_an_address(desk, tmp_path, monkeypatch):
     check_every_kind(desk, "memory://desk", tmp_path)
 
 
-def test_the_command_line_takes_addresses(desk, tmp_path):
+def test_the_command_line_takes_addresses(desk, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     out = f"local://{tmp_path}/store/parts"
     done = inside("embed", desk / "model", desk / "photos" / "dog", "--out", out, "--device", "cpu")
     assert done.returncode == 0 and f"Wrote {out}" in done.stdout, done.stderr
     assert inside("merge", out, "--verify").returncode == 0
     assert (tmp_path / "store" / "parts" / "part-00000.parquet").is_file()
+    lost = inside("resume")  # whose default is a path
+    assert lost.returncode == 2 and "runs" in lost.stderr, lost.stderr
     refused = inside("index", desk / "photos", "--out", "s3://bucket/index")
     assert refused.returncode == 2 and "s3://bucket/index is an address; this takes a path" in refused.stderr
 

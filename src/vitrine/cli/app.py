@@ -206,9 +206,9 @@ def option_of(parameter: inspect.Parameter) -> inspect.Parameter:
 TYPED: Any = type("path", (), {})
 
 
-def typed_place(text: str) -> Path | str:
-    """Return a path, or an address such as s3://bucket/x, which pathlib would shorten, as text."""
-    return text if "://" in text else Path(text)
+def typed_place(place: str | Path) -> Path | str:
+    """Return a path, or an address such as s3://bucket/x, which pathlib would shorten, as text; also of defaults."""
+    return place if "://" in str(place) else Path(place)
 
 
 def typed_kind(annotation: Any) -> Any:
