@@ -6,8 +6,10 @@ Each takes the learning rate that is best on held-out images of the first data s
 """
 
 import dataclasses
+import functools
 import math
 from collections.abc import Callable, Iterable, Sequence
+from statistics import fmean
 
 from vitrine.data.augmenting.augment import Augment
 from vitrine.models.config import ModelConfig, ViTConfig
@@ -18,6 +20,7 @@ from vitrine.models.tnt_config import TNTConfig
 from vitrine.objectives import DistillationObjective
 from vitrine.recipes.recipe import Recipe
 from vitrine.reports.charts import Chart, Point
+from vitrine.spelling import counted
 from vitrine.studies.record import Role, Run, Setup, Study
 from vitrine.studies.results import Result, Results, point_of, points_by
 from vitrine.studies.scales import Scale, from_scratch, resnet, vit
@@ -130,6 +133,12 @@ METHODS: dict[str, Callable[[Scale, int], ModelConfig]] = {
 }
 
 
+@functools.cache
+def model_of(name: str, scale: Scale, num_classes: int) -> ModelConfig:
+    """Return the model of a method; finding one of equal size takes a while."""
+    return METHODS[name](scale, num_classes)
+
+
 def mlp_widths(scale: Scale) -> range:
     """Return the hidden widths to choose from: up to the usual four times the width."""
     return range(scale.width, 4 * scale.width + 1, step_of(scale))
@@ -158,14 +167,12 @@ def runs(setup: Setup) -> tuple[Run, ...]:
     for name in METHODS:
         rate = setup.rates.get(name, setup.scale.lr)
         listed.append(run_of(setup, name, teacher, group=slug(name), rate=rate, needs_rate=name))
-    if setup.seed == 0:
-        rate = setup.rates.get(PLAIN, setup.scale.lr)
-        listed.append(
-            run_of(
-                setup, PLAIN, teacher, group=f"{slug(PLAIN)}-longer", rate=rate, needs_rate=PLAIN, role="check",
-                share=LONGER,
-            )
-        )  # fmt: skip
+    listed.append(
+        run_of(
+            setup, PLAIN, teacher, group=f"{slug(PLAIN)}-longer", rate=setup.rates.get(PLAIN, setup.scale.lr),
+            needs_rate=PLAIN, role="check", share=LONGER,
+        )
+    )  # fmt: skip
     return tuple(listed)
 
 
@@ -199,21 +206,24 @@ def run_of(
 ) -> Run:  # fmt: skip
     """Return a run of one method, as long as the compute of a share of the plain ViT's run."""
     is_taught = name == TAUGHT
-    made = recipe(setup, name, math.ceil(share * steps(setup) / weight(setup, name)), rate=rate)
+    made = recipe(
+        setup, name, math.ceil(share * steps(setup) / weight(name, setup.scale, setup.num_classes)), rate=rate
+    )
     if is_taught:
         made = made.with_objective(DistillationObjective(learns="hard-logits"))
+    method = name if role != "check" else f"{name}, {share:g} times the steps"
     tried = " to ".join(f"{factor * setup.scale.lr:g}" for factor in (FACTORS[0], FACTORS[-1]))
     return Run(
-        study=NAME, group=group, seed=setup.seed, settings={"method": name, "rate": rate, "tried": tried},
-        model=METHODS[name](setup.scale, setup.num_classes), recipe=made, role=role, needs_rate=needs_rate,
+        study=NAME, group=group, seed=setup.seed, settings={"method": method, "rate": rate, "tried": tried},
+        model=model_of(name, setup.scale, setup.num_classes), recipe=made, role=role, needs_rate=needs_rate,
         after=teacher.name if is_taught else None, uses="teacher" if is_taught else "weights",
     )  # fmt: skip
 
 
-def weight(setup: Setup, name: str) -> float:
+@functools.cache
+def weight(name: str, scale: Scale, num_classes: int) -> float:
     """Return the compute of a method's step, its teacher's answers included, in steps of the plain ViT."""
-    scale, num_classes = setup.scale, setup.num_classes
-    macs: float = cost_of(METHODS[name](scale, num_classes)).macs
+    macs: float = cost_of(model_of(name, scale, num_classes)).macs
     if name == TAUGHT:
         macs += TEACHER_SHARE * cost_of(resnet(scale, num_classes=num_classes)).macs
     return macs / cost_of(plain(scale, num_classes)).macs
@@ -224,7 +234,7 @@ def steps(setup: Setup) -> int:
     scale = setup.scale
     if scale.name == "tiny":
         return scale.steps
-    heaviest = max(weight(setup, name) for name in METHODS)
+    heaviest = max(weight(name, scale, setup.num_classes) for name in METHODS)
     return max(scale.steps, math.ceil(LEAST_EPOCHS * setup.num_images / scale.batch_size * heaviest))
 
 
@@ -264,12 +274,12 @@ def remarks(results: Results) -> list[str]:
     longer = [result for result in results.all if result.role == "check"]
     if not longer:
         return ["Whether longer training changes the result was not measured."]
-    same = [result for result in results.where(method=PLAIN) if result.seed == longer[0].seed]
-    if not same:
+    if not (base := results.values(method=PLAIN)):
         return []
-    gain = longer[0].measures["accuracy"] - same[0].measures["accuracy"]
+    gain = fmean(result.measures["accuracy"] for result in longer) - fmean(base)
     word = "not converged" if abs(gain) > MOST_GAIN else "converged"
-    return [f"The plain ViT with {LONGER} times the steps (one seed): {100 * gain:+.2f} points ({word})."]
+    seeds = counted(len(longer), "seed")
+    return [f"The plain ViT with {LONGER} times the steps ({seeds}): {100 * gain:+.2f} points ({word})."]
 
 
 def charts(results: Results) -> list[Chart]:
