@@ -63,6 +63,7 @@ def main() -> None:
     timing.add_argument("--steps", type=int, default=45)
     timing.add_argument("--at-once", default="4,8,12", help="numbers of processes")
     timing.add_argument("--mps", action="store_true", help="time several processes with MPS as well")
+    timing.add_argument("--methods", type=int, help="time only the first of them")
     timing.add_argument("--device", default="cuda")
     timing.add_argument("--out", type=Path)
     options = parser.parse_args()
@@ -112,7 +113,7 @@ def alone(
     """Yield the speed of every method in one process."""
     plan = short_plan(scale, options, folder / scale)
     steps = options.steps if graphs else max(options.steps // 2, 3)
-    for run in methods_of(plan):
+    for run in methods_of(plan, options.methods):
         trial = Trial(run=run, data=plan.data, steps=steps, graphs=graphs, device=options.device)
         yield {"scale": scale, **pool.apply(timed, (trial,))}
 
@@ -120,7 +121,7 @@ def alone(
 def together(pool: Pool, count: int, scale: str, options: Namespace, folder: Path) -> dict[str, Any]:
     """Return the speed of several processes, with the methods in turn."""
     plan = short_plan(scale, options, folder / scale)
-    methods = [run for run in methods_of(plan) if run.role != "preparation"]
+    methods = [run for run in methods_of(plan, options.methods) if run.role != "preparation"]
     runs = [methods[number % len(methods)] for number in range(count)]
     trials = [
         Trial(
@@ -179,10 +180,10 @@ def short_plan(scale: str, options: Namespace, out: Path) -> Plan:
     return plan
 
 
-def methods_of(plan: Plan) -> list[Run]:
-    """Return one run of every method, the teacher first."""
+def methods_of(plan: Plan, count: int | None) -> list[Run]:
+    """Return one run of every method, or of the first, the teacher before all others."""
     first = {run.settings["method"]: run for run in reversed(plan.runs) if run.seed == 0}
-    return sorted(first.values(), key=lambda run: run.role != "preparation")
+    return sorted(first.values(), key=lambda run: run.role != "preparation")[:count]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

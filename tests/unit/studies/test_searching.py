@@ -1,20 +1,24 @@
 """The search of learning rates: several data sets in a call, and runs that wait for a rate."""
 
+import dataclasses
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from vitrine.errors import ConfigError
+from vitrine.recipes import Recipe
 from vitrine.studies import planning
 from vitrine.studies.experiments.descendants import FACTORS, METHODS, PLAIN
 from vitrine.studies.planning import Plan, make_plans
 from vitrine.studies.pool import carry_out_all, longest_first
-from vitrine.studies.record import Run
+from vitrine.studies.record import Run, Setup
 from vitrine.studies.registry import find_studies
 from vitrine.studies.results import append_result
 from vitrine.studies.scales import SCALES
 from vitrine.studies.searching import chosen_rates, new_runs, with_rates
+from vitrine.studies.training_runs import trained_or_launched
+from vitrine.training.graphs import RecordingError
 
 
 def sets(folder: Path, *names: str) -> str:
@@ -120,6 +124,23 @@ def test_runs_that_become_possible_are_carried_out_in_the_same_pool(tmp_path: Pa
     ]  # fmt: skip
     assert done[0] == searched(plan, PLAIN)[0].name
     assert sorted(done) == sorted(run.name for run in searched(plan, PLAIN)[:3])
+
+
+def test_a_step_that_cannot_be_recorded_is_launched_and_the_run_says_so() -> None:
+    tried: list[bool] = []
+
+    def train(recipe: Recipe) -> None:
+        tried.append(recipe.training.graphs)
+        if recipe.training.graphs:
+            raise RecordingError("a step cannot be recorded")
+
+    (run, *_) = find_studies("head")[0].runs(
+        Setup(scale=SCALES["small"], seed=0, num_classes=2, num_images=10)
+    )
+    assert trained_or_launched(train, run.recipe) == "a step cannot be recorded"
+    assert tried == [True, False]
+    quiet = dataclasses.replace(run.recipe, training=dataclasses.replace(run.recipe.training, graphs=False))
+    assert trained_or_launched(train, quiet) == ""
 
 
 def nothing(run: Run, context: object) -> dict[str, object]:
