@@ -16,6 +16,7 @@ from vitrine.studies.reporting import Section, verdict_on, write_document, write
 from vitrine.studies.results import Result as RunResult
 from vitrine.studies.results import latest_series, read_results
 from vitrine.studies.scales import Scale, find_scale
+from vitrine.studies.searching import with_rates
 
 LIST_WORD, PAGE_WORD = "list", "page"
 DEFAULT_OUT = Path("runs/studies")
@@ -98,7 +99,7 @@ def run_studies(
         )
     plans = make_plans(studies, size, data=data, target=target, seeds=seeds, out=out, compiles=compiles)
     outcome = execute_plans(plans, scale=scale, jobs=jobs, device=device, workers=workers, rate=rate)
-    lines = tuple(_finished_line(plan) for plan in plans)
+    lines = tuple(_finished_line(plan) for plan in with_rates(plans))
     return StudyResult(scale=scale, lines=lines, failed=outcome.failed, notes=outcome.notes)
 
 
