@@ -11,12 +11,17 @@ from pathlib import Path
 import pytest
 import torch
 
+from vitrine.runtime.processor import avoid_unusable_tiles
+
 if not torch.cuda.is_available():
     # Read when Triton is first imported, by whichever test that is.
     os.environ["TRITON_INTERPRET"] = "1"
 
 # As in the processes that tests start (journeys/commandline.py): the number of threads decides the last bits.
 torch.set_num_threads(1)
+
+# Tests of layers compute in bf16 without choosing a device first.
+avoid_unusable_tiles()
 
 # A run started with nohup, or in the background of a script, inherits ignored signals, and training rightly leaves
 # those ignored. Tests of signals need the usual ones, in the processes that they start too.
