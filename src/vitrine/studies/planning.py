@@ -87,7 +87,7 @@ def make_plans(
     A study that searches learning rates does so on the first set; all sets take the rates that are best there.
     """
     scale = dataclasses.replace(scale, compiles=True) if compiles else scale
-    addresses = [part for part in data.split(",") if part]
+    addresses = addresses_in(data)
     names = [Path(address).name for address in addresses]
     if len(set(names)) < len(names):
         raise ConfigError(f"data sets must differ in the last part of their names, got {', '.join(names)}")
@@ -96,6 +96,15 @@ def make_plans(
         on = names[number] if len(addresses) > 1 else ""
         plans += plans_on(studies, scale, address, target=target, seeds=seeds, out=out, on=on, turn=number)
     return plans
+
+
+def addresses_in(data: str) -> list[str]:
+    """Split a list of addresses at its commas; those after a question mark belong to an address's options."""
+    lists, _, options = data.partition("?")
+    addresses = [part for part in lists.split(",") if part]
+    if options and addresses:
+        addresses[-1] += f"?{options}"
+    return addresses
 
 
 def plans_on(
