@@ -249,6 +249,7 @@ def test_studies_share_a_gpu(tmp_path: Path) -> None:
     assert all(line["measures"]["largest_batch"] > 0 for line in lines(tmp_path / "cost"))
 
 
+@pytest.mark.slow
 def test_the_study_of_descendants_trains_every_method_and_the_teacher_of_one(tmp_path: Path) -> None:
     done = inside(*study(tmp_path, "descendants", DATA, "--seeds", "1", "--steps", "0.13"))
     assert done.returncode == 0, done.stderr
