@@ -7,10 +7,13 @@ import gc
 import os
 import signal
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch
+
+from vitrine.runtime.processor import avoid_unusable_tiles
 
 if not torch.cuda.is_available():
     # Read when Triton is first imported, by whichever test that is.
@@ -18,6 +21,9 @@ if not torch.cuda.is_available():
 
 # As in the processes that tests start (journeys/commandline.py): the number of threads decides the last bits.
 torch.set_num_threads(1)
+
+# Tests of layers compute in bf16 without choosing a device first.
+avoid_unusable_tiles()
 
 # A run started with nohup, or in the background of a script, inherits ignored signals, and training rightly leaves
 # those ignored. Tests of signals need the usual ones, in the processes that they start too.
@@ -70,3 +76,19 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     if config.getoption("markexpr") == "gpu" and collection_path.suffix == ".py":
         return "mark.gpu" not in collection_path.read_text(encoding="utf-8") or None
     return None
+
+
+@pytest.fixture
+def s3(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """Give the address of an empty bucket of moto's server on loopback."""
+    boto3, server = pytest.importorskip("boto3"), pytest.importorskip("moto.server")
+    pytest.importorskip("s3fs").S3FileSystem.clear_instance_cache()  # those of an earlier server
+    running = server.ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    running.start()
+    monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{running.get_host_and_port()[1]}")
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, "x")
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+    boto3.client("s3").create_bucket(Bucket="bucket")
+    yield "s3://bucket"
+    running.stop()

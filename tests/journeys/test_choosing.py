@@ -11,7 +11,7 @@ from vitrine.data.sources.opening import open_source
 from vitrine.data.sources.splitting import fold_numbers
 from vitrine.evaluation.trust import read_trust
 from vitrine.models import create_model
-from vitrine.runs import fold_training
+from vitrine.runs import fold_training, train_run
 from vitrine.runs.mixing import between, saved_weights
 from vitrine.training.loop import Run
 from vitrine.training.saving import weights_of
@@ -77,8 +77,12 @@ def test_a_run_whose_length_was_asked_for_holds_out_one_part(desk, tmp_path):
 
 def test_without_a_gain_in_the_first_fold_the_others_are_not_trained(desk, tmp_path, monkeypatch):
     monkeypatch.setattr(fold_training, "is_gain", lambda losses: False)
+    monkeypatch.setattr(train_run, "LONG_SECONDS", 0)
+    offered = []
+    monkeypatch.setattr(train_run, "notice", lambda text, advice=(): offered.append((text, advice[0].option)))
     run = tmp_path / "run"
     result = vitrine.finetune(desk / "photos", model=desk / "model", out=run, set=SHORT, **OPTIONS)
+    assert offered == [("Training takes more than five minutes", "fast")]
     assert result.num_folds == 1 and result.best_step == 0
     [saved] = [one for one in result.contenders if one.is_saved]
     assert saved.name in ("closed form", "head only")

@@ -295,6 +295,12 @@ def test_training_starts_from_the_closed_form_and_the_verdict_compares_both(
     first = records(tmp_path / "run")[0]
     assert first["step"] == 0 and "val_calibrated_loss" in first
     assert "closed form" in done.stdout and "fine-tuned" in done.stdout
+    # Three held-out images cannot keep the usual promise of 1 in 20.
+    assert (
+        '"None of these" marks about 1 in 4 pictures of the classes by mistake: 1 in 20 needs 19'
+        in done.stdout
+    )
+    assert "about 1 in 4 pictures" in (tmp_path / "run" / "model" / "README.md").read_text()
     assert json.loads((tmp_path / "run" / "run.json").read_text())["closed_form"]["num_images"] == 21
     begun = weights_of(tmp_path / "run" / "checkpoints" / "last.safetensors")
     assert begun["head.weight"].abs().sum() > 0
@@ -321,12 +327,20 @@ def test_a_fast_run_solves_the_head_on_all_images_without_training(
     assert json.loads((tmp_path / "r" / "data.json").read_text())["images"] == {"train": 24}
     loaded, before = vitrine.load(tmp_path / "r"), vitrine.load(pretrained).model.state_dict()
     assert loaded.record.calibration["num_images"] == 24
+    card = (tmp_path / "r" / "model" / "README.md").read_text()
+    assert "on 24 images, each scored by a classifier that was fitted without it." in card
+    assert "about 1 in 20 pictures of the classes by mistake." in card
     for name, value in loaded.model.state_dict().items():
         assert name.startswith("head.") or torch.equal(value, before[name])
     predicted = inside(
         "predict", tmp_path / "r", photos, "--device", "cpu", "--workers", "0", "--out", tmp_path / "p.csv"
     )
     assert predicted.returncode == 0, predicted.stderr
+    scored = inside(
+        "evaluate", tmp_path / "r", photos, "--device", "cpu", "--workers", "0", "--out", tmp_path / "scores"
+    )
+    assert scored.stderr.count("optimistic") == 1
+    assert "none was held out. Evaluate on images that it has never seen." in scored.stderr
 
 
 def test_new_classes_are_added_from_their_photos_alone(
@@ -405,6 +419,29 @@ def test_images_with_several_labels_are_trained_with_the_sigmoid_loss(
     assert from_yaml((run / "config.yaml").read_text()).augment.label_smoothing == 0
     # Zero logits: log 2 for each of three classes.
     assert losses(run)[0] == pytest.approx(3 * math.log(2), rel=1e-6)
+    solved = inside(
+        "finetune", tmp_path / "data" / "labels.csv", "--model", pretrained, "--fast", "--device", "cpu", "--workers",
+        "0", "--out", tmp_path / "data" / "solved",
+    )  # fmt: skip
+    assert solved.stdout.startswith("Mean average precision ")
+    assert " on 24 images, each scored by a classifier that was fitted without it" in solved.stdout
+    answered = inside(
+        "predict",
+        tmp_path / "data" / "solved",
+        tmp_path / "data" / "images",
+        "--device",
+        "cpu",
+        "--workers",
+        "0",
+    )
+    without = sum(line.endswith(": no label applies") for line in answered.stdout.splitlines())
+    assert (f"  no label applies to {without}\n" in answered.stdout) == (without > 0)
+    assert (
+        without
+        == vitrine.predict(
+            tmp_path / "data" / "solved", [tmp_path / "data" / "images"], device="cpu", workers=0
+        ).num_without_label
+    )
 
 
 def test_patience_stops_early_and_a_run_stopped_so_is_finished(

@@ -15,6 +15,8 @@ from vitrine.models.sizes import shown
 from vitrine.spelling import counted, printable
 
 MAX_NAMES = 20
+# What a threshold from enough held-out images marks by mistake.
+USUAL_ALARMS = 0.051
 
 
 def card(record: Record, *, layout: Layout) -> str:
@@ -70,19 +72,29 @@ def front_matter(record: Record, *, library: str) -> list[str]:
             "- name: this model",
             "  results:",
             f"  - task: {{type: {task}}}",
-            "    dataset: {name: validation images, type: imagefolder}",
+            "    dataset: {name: held-out images, type: imagefolder}",
             f"    metrics: [{{type: accuracy, value: {record.measured['accuracy']:.4f}}}]",
         ]
     return [*lines, "---", ""]
 
 
 def measured_sentence(measured: Mapping[str, Any]) -> str:
-    """Write the accuracy with its interval and the number of images."""
+    """Write the accuracy with its interval and the number of images, and what "none of these" marks by mistake."""
     low, high = measured["interval"]
-    return (
-        f"{100 * measured['accuracy']:.1f} % (95 % interval {100 * low:.1f} to {100 * high:.1f}) on "
-        f"{counted(int(measured['num_images']), 'held-out image')}."
+    count = int(measured["num_images"])
+    images = (
+        f"{counted(count, 'image')}, each scored by a classifier that was fitted without it"
+        if measured.get("is_left_out")
+        else counted(count, "held-out image")
     )
+    sentence = (
+        f"{100 * measured['accuracy']:.1f} % (95 % interval {100 * low:.1f} to {100 * high:.1f}) on {images}."
+    )
+    alarms = measured.get("false_alarms")
+    if alarms is None:
+        return sentence
+    few = "; 19 images or more would make it 1 in 20" if alarms > USUAL_ALARMS else ""
+    return f'{sentence} "None of these" marks about 1 in {1 / alarms:.0f} pictures of the classes by mistake{few}.'
 
 
 def licence_section(record: Record) -> list[str]:

@@ -48,7 +48,8 @@ class Record:
     classes: tuple[str, ...] | None = None
     recipe: Mapping[str, Any] | None = None
     measured: Mapping[str, Any] | None = None
-    """Of a trained model: `accuracy`, its 95 % `interval`, and the `num_images` that were held out to measure it."""
+    """Of a trained model: `accuracy`, its 95 % `interval`, the `num_images` that were held out to measure it, whether
+    each `is_left_out` in turn instead, and the share of `false_alarms` of "none of these"."""
     calibration: Mapping[str, Any] | None = None
     """Temperature that the head was divided by, and the calibration error before and after on held-out images."""
     number: Mapping[str, Any] | None = None

@@ -22,6 +22,8 @@ SHRINKAGE, SHRINKAGE_OF_FEW = 0.001, 0.3
 FEW_PER_FEATURE = 2
 # Share of held-out images that pass as familiar.
 PASSED = 0.95
+# With fewer held-out images, no threshold marks as few as 1 in 20 pictures of the classes.
+LEAST_HELD_OUT = round(1 / (1 - PASSED)) - 1
 # Without held-out images, parts of the training images that are left out in turn.
 FOLDS = 5
 MOST_HELD_OUT = 2000
@@ -62,10 +64,23 @@ class Familiarity:
         place = min(math.ceil((len(self.held_out) + 1) * PASSED), len(self.held_out))
         return self.held_out[place - 1].item()
 
+    @property
+    def false_alarms(self) -> float:
+        """The expected share of pictures of the classes that are marked all the same."""
+        return false_alarms(len(self.held_out))
+
     def shares(self, distances: Tensor) -> Tensor:
         """Return the share of held-out images that are at least as far, for each distance (M,): 0 to 1."""
         nearer = torch.searchsorted(self.held_out, distances.to(self.held_out.dtype), side="left")
         return 1 - nearer.double() / len(self.held_out)
+
+
+def false_alarms(num_held_out: int) -> float:
+    """Return how many pictures of the classes a threshold from so many images marks: 5 %, more if they are few.
+
+    A new picture is as likely as each of H held-out ones to be the farthest of H + 1.
+    """
+    return max(1 - PASSED, 1 / (num_held_out + 1))
 
 
 def fit_distance(features: Tensor, labels: Tensor, *, shrinkage: float | None = None) -> ClassDistance:

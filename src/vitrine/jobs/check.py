@@ -1,7 +1,7 @@
 """The work behind `vitrine check`: read every image once, write issues.csv and a page."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -69,6 +69,8 @@ class CheckResult(Result):
     problems: dict[str, int]
     issues: tuple[Issue, ...]
     wrote: tuple[Path, ...]
+    numbers: dict[str, tuple[float, float, float]] = field(default_factory=dict)
+    """By split, the lowest, mean and highest label, where labels are numbers to predict."""
     suspects: tuple[SuspiciousLabel, ...] | None = None
     """Images whose label is likely wrong, most suspicious first; None without a model."""
     is_strict: bool = False
@@ -114,6 +116,7 @@ def check_data(
         counts={
             split: dict(zip(report.classes, counts, strict=True)) for split, counts in report.counts.items()
         },
+        numbers=report.numbers,
         formats=report.formats,
         modes=report.modes,
         converted=report.converted,

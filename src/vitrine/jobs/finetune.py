@@ -18,6 +18,7 @@ from vitrine.runs.growing import grow_run, open_growing
 from vitrine.runs.label_recipe import for_labels_of
 from vitrine.runs.number_run import number_run
 from vitrine.runs.records import Execution, RunOutput, StartingModel, TrainingResult
+from vitrine.runs.run_at_address import published
 from vitrine.runs.run_data import DataOptions, RunData, open_data, undivided, with_held_out
 from vitrine.runs.run_start import create_run_folder, removed_on_failure, restarted_run
 from vitrine.runs.solved_head import can_solve_head, with_solved_head
@@ -31,6 +32,7 @@ from vitrine.runs.sweep import require_sweep, sweep_run
 from vitrine.runs.train_run import train_run
 from vitrine.runs.validation import with_evaluations
 from vitrine.runtime.find_run import resolve_latest
+from vitrine.runtime.places import Place
 from vitrine.runtime.processes import Processes, joined_processes
 from vitrine.runtime.progress import present
 from vitrine.spelling import nearest
@@ -53,7 +55,7 @@ def finetune_model(
     recipe: str | None,
     options: RecipeOptions,
     task: str | None = None,
-    out: Path | None,
+    out: Place | None,
     data_options: DataOptions,
     execution: Execution,
     sweep: bool = False,
@@ -93,7 +95,7 @@ def finetune_model(
         if lost is not None:
             return resume_run(lost, device=execution.device, workers=execution.workers, allow_download=True)
         folder = create_run_folder(out, verb="finetune", data=data, overwrite=overwrite, processes=processes)
-        with removed_on_failure(folder, processes):
+        with removed_on_failure(folder, processes), published(folder, processes):
             opened = open_data(
                 data, data_options, folder=folder, seed=chosen.training.seed, workers=execution.workers,
                 processes=processes,

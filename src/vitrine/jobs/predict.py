@@ -50,10 +50,14 @@ class PredictResult(Result):
     """The first picture that can be read, or else the first."""
     tally: dict[str, int] = field(default_factory=dict)
     """Number of pictures by their most likely class, or by each label that applies; most frequent first."""
+    num_without_label: int = 0
+    """Pictures to which no label applies, of a model of several labels per picture."""
     num_listed: int = 1
     """Classes that are shown per picture where there are several."""
     num_unfamiliar: int | None = None
     """Pictures that look like none of the classes; None where the model does not know."""
+    false_alarms: float | None = None
+    """The expected share of pictures of the classes that are counted there all the same."""
     number: str | None = None
     """Name of the number that the model predicts; None for a model of classes."""
     numbers: tuple[float, float, float] | None = None
@@ -215,8 +219,10 @@ def _predict_at_once(
         predictions=kept,
         first=printable(source.name(0) if tally.first is None else tally.first),
         tally={printable(label): number for label, number in tally.labels.most_common()},
+        num_without_label=tally.num_without_label,
         num_listed=num_listed,
         num_unfamiliar=tally.num_unfamiliar if predictor.trust.familiarity is not None else None,
+        false_alarms=predictor.false_alarms,
         number=predictor.number_name,
         numbers=tally.range_of_numbers(),
         coverage=coverage,
@@ -232,6 +238,7 @@ class Tally:
     first: str | None = None
     """The first picture that could be read."""
     num_unfamiliar: int = 0
+    num_without_label: int = 0
     labels: Counter[str] = field(default_factory=Counter)
     numbers: list[float] = field(default_factory=list)
 
@@ -244,6 +251,7 @@ class Tally:
             self.numbers.append(prediction.number)
         elif prediction.labels is not None:
             self.labels.update(prediction.labels)
+            self.num_without_label += not prediction.labels
         elif prediction.answers:
             self.labels[prediction.answers[0].label] += 1
 

@@ -15,9 +15,17 @@ def open_test_images(model: str, data: str, split: str | None) -> tuple[str, Sou
 
     Of data without splits that the model was trained on, only the images that its run held out are used.
     """
-    held_out = _held_out_images(model, data) if split is None else None
-    if held_out is not None:
-        return HELD_OUT, held_out
+    folder = trained_on(model, data) if split is None else None
+    if folder is not None and not list_splits(data):
+        splits = splits_of_run(folder) or {}
+        if "val" in splits:
+            notice(f"{folder} was trained on {data}: evaluating on the images that it held out")
+            return HELD_OUT, splits["val"]
+        notice(
+            f"The score below is optimistic: {folder} was trained on all images of {data}, and none was held out. "
+            "Evaluate on images that it has never seen."
+        )
+        return open_test_split(data, split)
     name, source = open_test_split(data, split)
     known = num_trained_on(model, source)
     if known:
@@ -26,17 +34,3 @@ def open_test_images(model: str, data: str, split: str | None) -> tuple[str, Sou
             f"train {model}. Evaluate on the whole data set of the run to use only its held-out images."
         )
     return name, source
-
-
-def _held_out_images(model: str, data: str) -> Source | None:
-    folder = trained_on(model, data)
-    if folder is None or list_splits(data):
-        return None
-    splits = splits_of_run(folder) or {}
-    if "val" not in splits:
-        notice(
-            f"The score below is optimistic: {folder} was trained on all images of {data}, and none was held out"
-        )
-        return None
-    notice(f"{folder} was trained on {data}: evaluating on the images that it held out")
-    return splits["val"]

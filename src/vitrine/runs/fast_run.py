@@ -60,7 +60,10 @@ def fast_run(
         def write() -> None:
             write_records(start, data, recipe, execution=execution, output=output)
             write_scores(folder, {0: scores})
-            save_model(start.model.cpu(), start, data, recipe, folder=folder, calibration=calibration)
+            save_model(
+                start.model.cpu(), start, data, recipe, folder=folder, calibration=calibration,
+                accuracy=scores["accuracy"],
+            )  # fmt: skip
 
         on_first_process(write, processes)
         save_statistics(

@@ -111,7 +111,12 @@ def trained_fold(
                 fold_recipe,
                 execution=execution,
                 output=dataclasses.replace(
-                    output, folder=own, plans=number == 0, reports=False, measures_trust=False
+                    output,
+                    folder=own,
+                    plans=number == 0,
+                    reports=False,
+                    measures_trust=False,
+                    num_networks=FOLDS,
                 ),
                 resume_from=state,
             )

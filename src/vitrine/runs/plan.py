@@ -59,6 +59,9 @@ class RunPlan:
     passes_per_step: int
     """How many micro-batches make a process's share of the batch."""
     seconds: float
+    """Of this network."""
+    num_networks: int
+    """Networks like this one that the run trains: several if it cross-validates."""
     done_steps: int
     folder: RunFolder
 
@@ -113,6 +116,7 @@ def plan_of(
         micro_batch=micro_batch,
         passes_per_step=math.ceil(share / micro_batch),
         seconds=seconds,
+        num_networks=output.num_networks,
         done_steps=done,
         folder=output.folder,
     )

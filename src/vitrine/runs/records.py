@@ -107,6 +107,8 @@ class RunOutput:
     """Whether the run ends with its page."""
     measures_trust: bool = True
     """Whether the run ends with the statistics of "none of these" and of prediction sets."""
+    num_networks: int = 1
+    """Networks of a cross-validated run; this one is the first to be trained."""
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)

@@ -18,6 +18,7 @@ from vitrine.errors import VitrineError
 from vitrine.evaluation.calibration import CalibrationFit, calibrated
 from vitrine.evaluation.class_statistics import FILE, ClassStatistics
 from vitrine.evaluation.closed_form import is_right
+from vitrine.evaluation.familiarity import false_alarms
 from vitrine.evaluation.features import extract_features
 from vitrine.evaluation.metrics import wilson_interval
 from vitrine.evaluation.outputs import Outputs, run_model
@@ -179,14 +180,20 @@ def save_statistics(
 
 
 def measured_on(data: RunData, accuracy: float | None) -> dict[str, Any] | None:
-    """Return the accuracy as a model's record holds it; None without one label per image and held-out images."""
-    if accuracy is None or data.validation is None or data.validation.is_multi_label:
+    """Return the accuracy as a model's record holds it; None without one, or without one label per image.
+
+    Without a validation split, it is that of the training images, each scored by a fit without it.
+    """
+    source = data.train if data.validation is None else data.validation
+    if accuracy is None or source.is_multi_label:
         return None
-    count = len(data.validation)
+    count = len(source)
     return {
         "accuracy": accuracy,
         "interval": list(wilson_interval(accuracy, count)),
         "num_images": count,
+        "is_left_out": data.validation is None,
+        "false_alarms": false_alarms(count),
     }
 
 

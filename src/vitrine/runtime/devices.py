@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from vitrine.errors import ConfigError, TryOption
+from vitrine.runtime.processor import avoid_unusable_tiles
 from vitrine.runtime.progress import notice
 from vitrine.spelling import counted
 
@@ -28,6 +29,8 @@ def choose_device(name: str, local_rank: int = 0) -> torch.device:
         device = torch.device("meta")
     if device.type not in DEVICES:
         raise ConfigError(f"must be auto, cpu, cuda, cuda:N or mps, got {name!r}", option="device")
+    if device.type == "cpu":
+        avoid_unusable_tiles()
     if device.type == "mps" and not torch.backends.mps.is_available():
         raise ConfigError("torch finds no Apple GPU (mps) on this machine", option="device", advice=[ON_CPU])
     if device.type == "cuda":

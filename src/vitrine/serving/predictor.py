@@ -63,7 +63,7 @@ class Prediction:
     familiarity: float | None = None
     """Share of held-out images that are at least as unlike the training images; None where that is unknown."""
     none_of_these: bool | None = None
-    """Whether the picture is less like the training images than 95 % of the held-out ones."""
+    """Whether the picture is less like the training images than 95 % of the held-out ones, or than all of few."""
     number: float | None = None
     """The predicted number, from a model of numbers; it has no answers."""
     interval: tuple[float, float] | None = None
@@ -310,6 +310,11 @@ class Predictor:
             return nothing, nothing
         distances = scores[:, -1]
         return known.shares(distances).tolist(), (distances > known.threshold).tolist()
+
+    @property
+    def false_alarms(self) -> float | None:
+        """The expected share of pictures of the classes that are marked as none of them; None without a mark."""
+        return None if self.trust.familiarity is None else self.trust.familiarity.false_alarms
 
     def prediction_sets(self, logits: Tensor, *, coverage: float) -> list[tuple[str, ...]]:
         """Return for each row of logits (B, K) the classes that contain the true one with this probability."""

@@ -34,7 +34,8 @@ class Predicted(BaseModel):
     )
     none_of_these: bool | None = Field(
         default=None,
-        description="Whether the picture is less like the training images than 95 % of the held-out ones.",
+        description="Whether the picture is less like the training images than 95 % of the held-out ones, or "
+        "than all of fewer than 19.",
     )
     prediction_set: list[str] | None = Field(
         default=None, description="Classes that contain the true one with the requested coverage."

@@ -126,5 +126,6 @@ class ServedModel:
             "num_heads": attention.num_heads if attention else None,
             "is_multi_label": predictor.is_multi_label,
             "number": predictor.number_name,
+            "false_alarms": predictor.false_alarms,
             "notes": list(predictor.loaded.notes),
         }

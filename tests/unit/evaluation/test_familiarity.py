@@ -5,7 +5,13 @@ import torch
 
 from vitrine.checkpoints.tensors import TRUST_FILE as FILE
 from vitrine.errors import CheckpointError
-from vitrine.evaluation.familiarity import area_under_curve, fit_distance, fit_familiarity
+from vitrine.evaluation.familiarity import (
+    Familiarity,
+    area_under_curve,
+    false_alarms,
+    fit_distance,
+    fit_familiarity,
+)
 from vitrine.evaluation.prediction_sets import held_out_scores
 from vitrine.evaluation.trust import Trust, read_trust, write_trust
 
@@ -51,6 +57,20 @@ def test_familiar_pictures_pass_19_times_in_20_and_others_do_not():
     assert area_under_curve(known.distance(fresh), known.distance(far)) > 0.9
     shares = known.shares(known.distance(fresh))
     assert shares.mean().item() == pytest.approx(0.5, abs=0.05)  # as unlike as held-out images are
+
+
+def test_few_held_out_images_mark_more_pictures_of_the_classes_and_say_how_many():
+    rows, labels = classes(600, seed=0)
+    distance = fit_distance(rows, labels)
+    fresh = distance(classes(500, seed=2)[0])
+    marked = []
+    for seed in range(100):
+        few = Familiarity(distance=distance, held_out=distance(classes(9, seed=100 + seed)[0]).sort().values)
+        assert few.false_alarms == pytest.approx(0.1)
+        marked.append((fresh > few.threshold).double().mean())
+    # The share of one draw spreads by 0.09: the mean of 100 by 0.009.
+    assert torch.stack(marked).mean().item() == pytest.approx(0.1, abs=0.03)
+    assert false_alarms(19) == false_alarms(2000) == pytest.approx(0.05)
 
 
 def test_without_held_out_images_the_threshold_comes_from_images_that_the_distance_was_not_fitted_on():

@@ -47,6 +47,11 @@ def class_table(result: CheckResult) -> Iterator[Line]:
     """Show the number of images by class and split."""
     splits = list(result.counts)
     classes = list(result.counts[splits[0]])
+    if result.numbers:
+        for split, (low, mean, high) in result.numbers.items():
+            where = "" if len(splits) == 1 else f" of {split}"
+            yield f"  {classes[0]}{where}: a number to predict, mean {mean:.4g}, from {low:.4g} to {high:.4g}"
+        return
     if not classes:
         return
     rows = [

@@ -49,8 +49,9 @@ def spread_of(score: FewShotScore, seeds: int) -> str:
 def plan_lines(plan: FewShotPlan) -> Iterator[Line]:
     """Show which images are used, and how."""
     size = "x".join(map(str, plan.size))
+    word = "shot" if plan.shots == (1,) else "shots"
     yield (
         f"Plan: {plan.model} on {plan.num_train:,} images to draw from and {plan.num_test:,} to test on, "
         f"{plan.num_classes:,} classes, {size} px, on {plan.device} in {plan.precision}; {plan.probe} at "
-        f"{', '.join(map(str, plan.shots))} shots, {counted(plan.seeds, 'seed')}"
+        f"{', '.join(map(str, plan.shots))} {word}, {counted(plan.seeds, 'seed')}"
     )

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from vitrine.cli.lines import Line, Next, Table, Wrote
 from vitrine.cli.views.evaluate import number_lines as number_figures
+from vitrine.evaluation.familiarity import LEAST_HELD_OUT, false_alarms
 from vitrine.evaluation.metrics import Interval
 from vitrine.evaluation.number_scores import NumberFigures
 from vitrine.evaluation.scoring import ClassMeasure, Mistake
@@ -37,6 +38,7 @@ def lines(result: TrainingResult) -> Iterator[Line]:
     yield score_sentence(result)
     yield from comparison(result)
     yield from calibration_lines(result)
+    yield from few_held_out_lines(result)
     yield from worst_lines(result.worst, result.worst_by, result.mistakes)
     yield Wrote(result.model, "weights, preprocessing, classes")
     if result.adapter is not None:
@@ -100,10 +102,7 @@ def score_sentence(result: TrainingResult) -> str:
             "scored among all classes by a classifier that was fitted without it"
         )
     if result.is_left_out:
-        return (
-            f"Accuracy {share_text(result.accuracy, result.interval)} on {counted(result.num_validation, 'image')}, "
-            "each scored by a classifier that was fitted without it; the saved one is fitted to all of them"
-        )
+        return left_out_sentence(result, result.accuracy, result.interval)
     when = f"after {steps}"
     if result.best_step is not None and result.best_step != result.steps:
         last = result.evaluation.get("accuracy")
@@ -119,6 +118,18 @@ def score_sentence(result: TrainingResult) -> str:
         f"Accuracy {100 * result.accuracy:.1f} % (95 % interval {100 * low:.1f} to {100 * high:.1f}) on "
         f"{counted(result.num_validation, 'validation image')}, {when}"
     )
+
+
+def left_out_sentence(result: TrainingResult, accuracy: float, interval: tuple[float, float]) -> str:
+    """Write the score of images that were each left out of one fit."""
+    fitted = "each scored by a classifier that was fitted without it; the saved one is fitted to all of them"
+    images = counted(result.num_validation, "image")
+    if result.mean_average_precision is not None:
+        return (
+            f"Mean average precision {interval_text(result.mean_average_precision)} on {images}, {fitted}; the most "
+            f"likely class is one of the labels for {100 * accuracy:.1f} % of them"
+        )
+    return f"Accuracy {share_text(accuracy, interval)} on {images}, {fitted}"
 
 
 def comparison(result: TrainingResult) -> Iterator[Line]:
@@ -150,6 +161,16 @@ def calibration_lines(result: TrainingResult) -> Iterator[Line]:
         f"Probabilities calibrated on {images}: expected calibration error {100 * fit['ece_before']:.1f} % before, "
         f"{100 * fit['ece_after']:.1f} % after"
     )
+
+
+def few_held_out_lines(result: TrainingResult) -> Iterator[Line]:
+    """Say what "none of these" can promise with few held-out images."""
+    count = result.num_validation
+    if 0 < count < LEAST_HELD_OUT and not result.num_kept_classes:
+        yield (
+            f'"None of these" marks about 1 in {1 / false_alarms(count):.0f} pictures of the classes by mistake: '
+            f"1 in 20 needs {LEAST_HELD_OUT} held-out images"
+        )
 
 
 def share_text(value: float, interval: tuple[float, float]) -> str:
@@ -223,7 +244,17 @@ def plan_lines(plan: RunPlan) -> Iterator[Line]:
     device = f"{processes}{'the CPU' if plan.device == 'cpu' else plan.device} in {plan.precision}"
     left = training.total_steps - plan.done_steps
     remaining = f"; {counted(left, 'step')} left" if plan.done_steps else ""
-    yield f"  on {device}, {memory_of(plan)}; about {duration(plan.seconds)}{remaining}; to {plan.folder}"
+    yield f"  on {device}, {memory_of(plan)}; {time_of(plan)}{remaining}; to {plan.folder}"
+
+
+def time_of(plan: RunPlan) -> str:
+    """Write how long the run will take, with all networks of a cross-validated one."""
+    if plan.num_networks == 1:
+        return f"about {duration(plan.seconds)}"
+    return (
+        f"about {duration(plan.num_networks * plan.seconds)} for {plan.num_networks} networks like this one, "
+        f"{duration(plan.seconds)} if the first brings nothing"
+    )
 
 
 def aim_of(plan: RunPlan) -> str:

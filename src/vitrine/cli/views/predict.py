@@ -41,11 +41,11 @@ def lines(result: PredictResult | MaskPredictions) -> Iterator[Line]:
             yield f"  {result.number}: mean {mean:.4g}, from {low:.4g} to {high:.4g}"
         else:
             yield from tally_lines(result)
-        if result.num_unfamiliar:
+        if result.num_unfamiliar and result.false_alarms:
             look = "looks" if result.num_unfamiliar == 1 else "look"
             yield (
                 f"{result.num_unfamiliar:,} of them {look} like none of the {result.num_classes:,} classes; about "
-                "1 in 20 pictures of the classes does, too"
+                f"1 in {1 / result.false_alarms:.0f} pictures of the classes does, too"
             )
     yield from map(Wrote, result.wrote)
     if result.num_errors == result.num_pictures:
@@ -73,6 +73,8 @@ def tally_lines(result: PredictResult) -> Iterator[Line]:
     yield Table([(f"{count:,}", name) for name, count in tally[:MOST_TALLIED]], right=(0,), indent=2)
     if len(tally) > MOST_TALLIED:
         yield f"  and {len(tally) - MOST_TALLIED:,} more classes"
+    if result.num_without_label:
+        yield f"  no label applies to {result.num_without_label:,}"
 
 
 def single_picture(prediction: Prediction, result: PredictResult) -> Iterator[Line]:
@@ -98,8 +100,10 @@ def single_picture(prediction: Prediction, result: PredictResult) -> Iterator[Li
     if prediction.labels is not None:
         yield f"Labels that apply (at least 50 %): {', '.join(prediction.labels) or 'none'}"
     yield f"The most likely of the {result.num_classes:,} classes of {result.model}"
-    if prediction.none_of_these:
-        yield ("Looks like none of these: less like the training images than 95 % of the held-out images")
+    if prediction.none_of_these and result.false_alarms:
+        yield (
+            f"Looks like none of these; about 1 in {1 / result.false_alarms:.0f} pictures of the classes does, too"
+        )
     if prediction.prediction_set is not None:
         yield f"With {percent(result.coverage or 0)} coverage: {', '.join(prediction.prediction_set)}"
 

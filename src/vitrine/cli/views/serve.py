@@ -11,7 +11,7 @@ from vitrine.spelling import counted
 def plan_lines(plan: ServePlan) -> Iterator[Line]:
     """Show what is served, and where."""
     names = " and ".join(plan.models) or "no model until the run has its first weights"
-    run = f", run {plan.run}" if plan.run else ""
+    run = f", run {plan.run}" if plan.run and plan.run not in plan.models else ""
     yield (
         f"Plan: {names}{run}; {plan.workers} x {counted(plan.threads, 'thread')}, target latency "
         f"{plan.target_seconds * 1000:.0f} ms, at most {plan.waiting:,} waiting requests"

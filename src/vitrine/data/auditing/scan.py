@@ -36,6 +36,7 @@ class ScanReport:
     address: str
     classes: tuple[str, ...]
     counts: dict[str, tuple[int, ...]]  # by split, in the order of classes
+    numbers: dict[str, tuple[float, float, float]]  # by split, lowest, mean and highest; empty for classes
     num_images: int
     formats: dict[str, int]
     modes: dict[str, int]
@@ -100,6 +101,11 @@ def scan(
         counts={
             split: tuple((masks[split].counts if split in masks else source.counts()).tolist())
             for split, source in splits.items()
+        },
+        numbers={
+            split: (float(source.values.min()), float(source.values.mean()), float(source.values.max()))
+            for split, source in splits.items()
+            if source.values is not None and len(source)
         },
         num_images=sum(len(source) for source in splits.values()),
         formats=_tally(facts, lambda kind: kind.format),

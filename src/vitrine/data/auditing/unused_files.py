@@ -60,7 +60,7 @@ def report_unused(unused: UnusedFiles) -> None:
     if unused.unlabelled:
         notice(
             f"{counted(len(unused.unlabelled), 'image')} without a label, outside the class folders or the table, "
-            f"are not used: {some_of(unused.unlabelled, most=3)}"
+            f"{'is' if len(unused.unlabelled) == 1 else 'are'} not used: {some_of(unused.unlabelled, most=3)}"
         )
     if unused.counts:
         notice(unused.text)

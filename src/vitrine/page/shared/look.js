@@ -191,7 +191,7 @@ function showBars(stage, answer) {
   stage.facts.textContent = `${applying}${answer.milliseconds.toFixed(0)} ms at ${answer.size.join(" × ")} px`;
   stage.mark.hidden = !answer.none_of_these;
   stage.mark.replaceChildren(el("strong", {}, "None of these?"),
-    " This picture is less like the training images than 95 % of the held-out ones.");
+    ` This picture is unlike the training images. About 1 in ${Math.round(1 / stage.model.false_alarms)} pictures of the classes is, too.`);
   if (answer.number != null) {
     const [low, high] = (answer.interval ?? []).map(shortNumber);
     const range = answer.interval ? ` (${low} to ${high})` : "";
