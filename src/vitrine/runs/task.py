@@ -79,7 +79,7 @@ def build_task(
     return Task(
         batches=lambda start, stop: loader.training_batches(start_step=start, stop_step=stop),
         prepare=objective.prepare(context),
-        loss_of=objective.losses,
+        loss_of=objective.losses_in(context),
         evaluate=evaluate,
         metric=objective.metric,
         criterion=criterion,
