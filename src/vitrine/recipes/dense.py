@@ -6,6 +6,7 @@ from vitrine.data.augmenting.augment import Augment
 from vitrine.objectives.detection import DetectionObjective
 from vitrine.objectives.mask_classification import MaskClassificationObjective
 from vitrine.objectives.segmentation import SegmentationObjective
+from vitrine.objectives.set_detection import SetDetectionObjective
 from vitrine.recipes.recipe import Recipe
 from vitrine.training.config import TrainingConfig
 
@@ -93,9 +94,30 @@ def boxes() -> Recipe:
     )  # fmt: skip
 
 
+def yolos() -> Recipe:
+    """YOLOS: detection tokens beside the patches, each of which learns one object (arXiv:2106.00666).
+
+    Losses of the authors; rates and length are our own and unmeasured. It needs many more epochs than `boxes`.
+    """
+    return Recipe(
+        name="yolos",
+        claim="unmeasured",
+        size=WINDOW,
+        objective=SetDetectionObjective(),
+        augment=Augment(jitter=0.2),
+        epochs=100,
+        fewest_steps=2000,
+        training=TrainingConfig(
+            optimizer="adamw", lr=1e-4, batch_size=16, warmup_steps=500, decay="cosine", weight_decay=1e-4,
+            clip_norm=0.1, layer_decay=0.9, log_every=10,
+        ),
+    )  # fmt: skip
+
+
 DENSE: dict[str, Callable[[], Recipe]] = {
     "masks": masks,
     "segmenter": segmenter,
     "eomt": eomt,
     "boxes": boxes,
+    "yolos": yolos,
 }
