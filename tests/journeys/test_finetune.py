@@ -349,6 +349,8 @@ def test_a_fast_run_solves_the_head_on_all_images_without_training(
     )
     assert scored.stderr.count("optimistic") == 1
     assert "none was held out. Evaluate on images that it has never seen." in scored.stderr
+    assert "(all, trained on)" in scored.stdout
+    assert "(all, trained on)" in (tmp_path / "scores" / "report.html").read_text()
 
 
 def test_new_classes_are_added_from_their_photos_alone(
