@@ -27,7 +27,7 @@ from vitrine.data.augmenting.augment import Augment, augment
 from vitrine.data.decoding.annotation import DataTask
 from vitrine.data.loading.loader import Batch
 from vitrine.data.loading.order import Rows
-from vitrine.data.preparing.mask_view import AnyView
+from vitrine.data.preparing.annotated_view import AnyView
 from vitrine.data.preparing.preprocess import Preprocess
 from vitrine.data.preparing.training_view import TrainView
 from vitrine.errors import ConfigError
@@ -96,6 +96,9 @@ class Validation(Protocol):
 
     def pixel_scores(self, module: nn.Module) -> dict[str, float]:
         """Return mean IoU and accuracies of a dense model over all pixels of all pictures, at their own sizes."""
+
+    def box_scores(self, module: nn.Module) -> dict[str, float]:
+        """Return COCO's numbers of a detector over all pictures, at their own sizes."""
 
     def representation(
         self, module: nn.Module, *, advice: str, information: float | None, num_outputs: int | None

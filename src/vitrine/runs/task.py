@@ -9,7 +9,7 @@ from torch import Tensor
 from vitrine.data.loading.loader import Loader
 from vitrine.data.loading.order import training_rows
 from vitrine.data.loading.resident import ResidentLoader, can_reside
-from vitrine.data.preparing.mask_view import AnyView
+from vitrine.data.preparing.annotated_view import AnyView
 from vitrine.data.preparing.preprocess import Preprocess
 from vitrine.data.preparing.training_view import TrainView
 from vitrine.data.sources.source import Source
