@@ -3,6 +3,7 @@
 GPU tests are skipped only where there is no GPU.
 """
 
+import gc
 import os
 import signal
 import tempfile
@@ -59,6 +60,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.get_closest_marker("gpu"):
             item.add_marker(pytest.mark.skip(reason="needs a CUDA device"))
+
+
+def pytest_collection_finish() -> None:
+    """Leave what is there once all tests are collected to the end: modules and items, a million objects.
+
+    Otherwise each full garbage collection walks through them, for half a second, and `convert` asks for two.
+    """
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:

@@ -18,7 +18,7 @@ def finetune(
         str | Path,
         Doc(
             "Folder with one folder per class, manifest, built-in data set, or generated:shapes; images/ beside "
-            "masks/, VOC or ADE20K for masks"
+            "masks/, VOC or ADE20K for masks; COCO's JSON, YOLO's text files or VOC's XML for boxes"
         ),
     ],
     *,
@@ -28,12 +28,13 @@ def finetune(
     ] = None,
     task: Annotated[
         str | None,
-        Doc("classification or segmentation [default: as the data is laid out]"),
+        Doc("classification, segmentation or detection [default: as the data is laid out]"),
     ] = None,
     recipe: Annotated[
         str | Path | None,
         Doc(
-            "Name of a recipe, or a YAML file with all or some of its settings [default: photos; masks for masks]"
+            "Name of a recipe, or a YAML file with all or some of its settings [default: photos; masks for masks, "
+            "boxes for boxes]"
         ),
     ] = None,
     out: options.RunOut = None,

@@ -42,8 +42,8 @@ from vitrine.training.optimizer import freeze as freeze_weights
 # Adapters begin at zero and take higher rates than weights; not yet compared with others on real photos.
 LORA_RATE = 1e-3
 # What users call what data is labelled with, and the recipe of each.
-TASKS: dict[str, DataTask] = {"classification": "classes", "segmentation": "masks"}
-DEFAULT_RECIPES: dict[DataTask, str] = {"classes": "photos", "masks": "masks"}
+TASKS: dict[str, DataTask] = {"classification": "classes", "segmentation": "masks", "detection": "boxes"}
+DEFAULT_RECIPES: dict[DataTask, str] = {"classes": "photos", "masks": "masks", "boxes": "boxes"}
 
 __all__ = ["DataOptions", "Execution", "finetune_model"]
 
@@ -77,7 +77,8 @@ def finetune_model(
     is_dense = chosen.objective.task != "classes"
     fast = fast or keep_classes
     if fast and is_dense:
-        raise ConfigError("does not go with masks, which are learned by training", option="fast")
+        what = chosen.objective.task
+        raise ConfigError(f"does not go with {what}, which are learned by training", option="fast")
     if fast and (sweep or chosen != plain):
         raise ConfigError(
             "does not go with sweep, probe, biases, freeze or lora: nothing is trained", option="fast"
@@ -145,7 +146,7 @@ def trained(
     output: RunOutput,
     processes: Processes,
 ) -> TrainingResult:
-    """Train on masks or classes: at one learning rate, at the best of a sweep, or, with few images, in folds."""
+    """Train at one learning rate, at the best of a sweep, or, with few images and classes, in folds."""
     may_fold = not sweep and data.hold_out is None and has_free_length(recipe)
     if sweep:
         require_sweep(recipe, data)
