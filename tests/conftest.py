@@ -3,9 +3,11 @@
 GPU tests are skipped only where there is no GPU.
 """
 
+import gc
 import os
 import signal
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -60,8 +62,33 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.skip(reason="needs a CUDA device"))
 
 
+def pytest_collection_finish() -> None:
+    """Leave what is there once all tests are collected to the end: modules and items, a million objects.
+
+    Otherwise each full garbage collection walks through them, for half a second, and `convert` asks for two.
+    """
+    gc.collect()
+    gc.freeze()
+
+
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """With `-m gpu`, import only files that have such tests: a GPU machine need not have every extra."""
     if config.getoption("markexpr") == "gpu" and collection_path.suffix == ".py":
         return "mark.gpu" not in collection_path.read_text(encoding="utf-8") or None
     return None
+
+
+@pytest.fixture
+def s3(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """Give the address of an empty bucket of moto's server on loopback."""
+    boto3, server = pytest.importorskip("boto3"), pytest.importorskip("moto.server")
+    pytest.importorskip("s3fs").S3FileSystem.clear_instance_cache()  # those of an earlier server
+    running = server.ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    running.start()
+    monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{running.get_host_and_port()[1]}")
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, "x")
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+    boto3.client("s3").create_bucket(Bucket="bucket")
+    yield "s3://bucket"
+    running.stop()

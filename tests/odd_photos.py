@@ -1,5 +1,6 @@
 """Fifty photos as they are met in the wild: every common format, colour, orientation, depth and shape."""
 
+import functools
 import io
 import struct
 import zlib
@@ -12,6 +13,7 @@ from PIL import Image, ImageCms
 ORIENTATION = 0x0112
 
 
+@functools.cache
 def odd_photos() -> dict[str, bytes]:
     """Return encoded photos by what is odd about each."""
     return dict((*jpegs(), *pngs(), *others(), *shapes()))

@@ -8,4 +8,9 @@ import pytest
 
 def costly(names: Iterable[Any], *, quick: Collection[Any]) -> list[Any]:
     """Mark all values of a parameter but the quick ones as slow."""
-    return [name if name in quick else pytest.param(name, marks=pytest.mark.slow) for name in names]
+    return [
+        name
+        if name in quick
+        else pytest.param(*(name if isinstance(name, tuple) else (name,)), marks=pytest.mark.slow)
+        for name in names
+    ]

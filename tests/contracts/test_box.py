@@ -88,7 +88,7 @@ def test_its_features_tell_shapes_apart_better_than_those_of_fresh_weights(tmp_p
         found = vitrine.fewshot_accuracy(train.rows, train.labels, test.rows, test.labels, shots=[10], l2=1.0)
         return found.score(10).mean
 
-    fresh = accuracy(untrained_box(tmp_path / "untrained", image_size=96))
+    fresh = accuracy(untrained_box(tmp_path / "untrained", image_size=96, published=True))
     assert accuracy("box") > fresh + 0.1
 
 
@@ -101,7 +101,7 @@ def test_a_copy_without_the_weights_says_so(monkeypatch: pytest.MonkeyPatch, tmp
 def test_half_precision_on_disk_is_single_precision_in_memory(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    folder = untrained_box(tmp_path / "made", image_size=32, num_classes=7)
+    folder = untrained_box(tmp_path / "made", image_size=32, num_classes=7, published=True)
     monkeypatch.setattr(locating, "BOX_FOLDER", folder)
     assert json.loads((folder / "config.json").read_text())["vitrine"]["variant"] == "ViT-Ti/16"
     loaded = vitrine.load("box")

@@ -101,9 +101,15 @@ def photo_file(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 def test_predicting_one_photo_adds_less_than_a_second_to_importing_torch(photo_file: str) -> None:
-    # Relative to torch, whose own import takes 1.5 to 2.6 s of processor time on different machines.
-    whole = seconds(["-m", "vitrine", "predict", photo_file], repeats=3)
-    assert whole - seconds(["-c", "import torch"], repeats=3) < 1
+    # Relative to torch, whose own import takes 1.5 to 2.6 s of processor time on different machines. Of three rounds
+    # the least counts; usually the first is enough.
+    ours, torchs = [], []
+    for _ in range(3):
+        ours.append(seconds(["-m", "vitrine", "predict", photo_file], repeats=1))
+        torchs.append(seconds(["-c", "import torch"], repeats=1))
+        if min(ours) - min(torchs) < 1:
+            return
+    assert min(ours) - min(torchs) < 1
 
 
 def test_predicting_one_photo_imports_nothing_that_it_does_not_use(photo_file: str) -> None:

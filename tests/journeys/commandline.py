@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 import time
-from contextlib import redirect_stderr, redirect_stdout
+from contextlib import chdir, redirect_stderr, redirect_stdout
 from pathlib import Path
 from unittest import mock
 
@@ -42,13 +42,18 @@ def losses(run: Path) -> list[float]:
     return [record["loss"] for record in records if "loss" in record]
 
 
-def inside(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+def inside(*arguments: str | Path, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
     """Run the command line in this process: the same code without the seconds that importing torch takes."""
     from vitrine.cli import app
 
     out, err, code = io.StringIO(), io.StringIO(), 0
     words = ["vitrine", *map(str, arguments)]
-    with mock.patch.object(sys, "argv", words), redirect_stdout(out), redirect_stderr(err):
+    with (
+        mock.patch.object(sys, "argv", words),
+        redirect_stdout(out),
+        redirect_stderr(err),
+        chdir(cwd or Path.cwd()),
+    ):
         try:
             app.main()
         except SystemExit as end:

@@ -1,7 +1,8 @@
 """Run several training jobs one after the other in the processes that torchrun started; no test by itself.
 
-The jobs are a JSON list of `{"verb", "argument", "options", "stop_after", "full_disk"}`: starting Python and torch
-once for all of them saves most of the cost. What became of each job is printed by the first process.
+The jobs are a JSON list of `{"verb", "argument", "options", "stop_after", "full_disk", "caches"}`: starting Python
+and torch once for all of them saves most of the cost. With `caches`, every process has a cache of its own, as on a
+machine of its own. What became of each job is printed by the first process.
 """
 
 import functools
@@ -32,7 +33,9 @@ def do(job: dict, rank: int) -> str:
 
     # Whether compilation goes with the wrappings is the question, not what the compiler makes of it.
     quick = functools.partial(torch.compile, backend="aot_eager")
+    own = {"VITRINE_CACHE": f"{job['caches']}/{rank}"} if "caches" in job else {}
     with (
+        mock.patch.dict(os.environ, own),
         mock.patch.object(Run, "log", log_and_stop),
         mock.patch.object(files.shutil, "disk_usage", full),
         mock.patch.object(torch, "compile", quick),

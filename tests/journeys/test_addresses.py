@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from journeys.commandline import inside
 from pictures import photo, save
 
 import vitrine
@@ -84,31 +85,30 @@ def test_every_kind_of_input_is_read_at_an_address(desk, tmp_path, monkeypatch):
     check_every_kind(desk, "memory://desk", tmp_path)
 
 
+def test_the_command_line_takes_addresses(desk, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    out = f"local://{tmp_path}/store/parts"
+    done = inside("embed", desk / "model", desk / "photos" / "dog", "--out", out, "--device", "cpu")
+    assert done.returncode == 0 and f"Wrote {out}" in done.stdout, done.stderr
+    assert inside("merge", out, "--verify").returncode == 0
+    assert (tmp_path / "store" / "parts" / "part-00000.parquet").is_file()
+    lost = inside("resume")  # whose default is a path
+    assert lost.returncode == 2 and "runs" in lost.stderr, lost.stderr
+    refused = inside("index", desk / "photos", "--out", "s3://bucket/index")
+    assert refused.returncode == 2 and "s3://bucket/index is an address; this takes a path" in refused.stderr
+
+
 @pytest.mark.slow
-def test_every_kind_of_input_is_read_from_s3_and_parts_are_written_there(desk, tmp_path, monkeypatch):
-    boto3, server = pytest.importorskip("boto3"), pytest.importorskip("moto.server")
-    pytest.importorskip("s3fs")
-    running = server.ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    running.start()
-    try:
-        monkeypatch.setenv("VITRINE_CACHE", str(tmp_path / "cache"))
-        monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{running.get_host_and_port()[1]}")
-        for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
-            monkeypatch.setenv(name, "x")
-        monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
-        boto3.client("s3").create_bucket(Bucket="bucket")
-        check_every_kind(desk, "s3://bucket/desk", tmp_path)
-        out = "s3://bucket/parts"
-        for done in (
-            vitrine.embed(desk / "model", "s3://bucket/desk/shards", out=out, **CPU) for _ in range(2)
-        ):
-            assert done.parts.manifest == f"{out}/_job/manifest.json"
-        assert done.parts.num_skipped == 13
-        assert vitrine.merge(out, verify=True).exit_code == 0
-        vitrine.predict(desk / "photos" / "cat" / "00.png", out="s3://bucket/p.csv", device="cpu")
-        assert b"00.png" in fsspec.filesystem("s3").cat_file("bucket/p.csv")
-    finally:
-        running.stop()
+def test_every_kind_of_input_is_read_from_s3_and_parts_are_written_there(desk, tmp_path, monkeypatch, s3):
+    monkeypatch.setenv("VITRINE_CACHE", str(tmp_path / "cache"))
+    check_every_kind(desk, f"{s3}/desk", tmp_path)
+    out = f"{s3}/parts"
+    for done in (vitrine.embed(desk / "model", f"{s3}/desk/shards", out=out, **CPU) for _ in range(2)):
+        assert done.parts.manifest == f"{out}/_job/manifest.json"
+    assert done.parts.num_skipped == 13
+    assert vitrine.merge(out, verify=True).exit_code == 0
+    vitrine.predict(desk / "photos" / "cat" / "00.png", out=f"{s3}/p.csv", device="cpu")
+    assert b"00.png" in fsspec.filesystem("s3").cat_file("bucket/p.csv")
 
 
 def test_remote_shards_are_read_in_blocks_that_stay_on_this_disk_within_a_limit(desk, tmp_path, monkeypatch):

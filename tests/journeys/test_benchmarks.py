@@ -36,6 +36,7 @@ TOY_RUNS = [
     ("cpu.py", "train --depth 1 --batch-size 1 --rounds 1"),
     ("data.py", "--images {pets}/images --count 12 --size 32 --batch 4 --rounds 1 --workers 0,1"),
     ("dedup.py", "{pets}/images {photos} --synthetic 200 20 --sheets {out}"),
+    ("descendants.py", "speed {cifar} --scales tiny --steps 3 --at-once 1 --device cpu --methods 2"),
     ("dinov2_onnx.py", "{dinov2} {photos} --count 1"),
     ("fewshot.py", "--classes 4 --shots 2 --width 8 --test-rows 40"),
     ("fewshot_real.py", "{model} {data} --sizes 32 --shots 1 --seeds 1 --batch-size 8 --workers 0 --out {out}/a"),

@@ -21,7 +21,7 @@ from vitrine.evaluation.probes import PROBES, Probe, ProbeOptions, register_prob
 from vitrine.evaluation.scoring import SplitScore
 from vitrine.models import create_model
 
-from .commandline import SOURCE, assert_refused
+from .commandline import SOURCE, assert_refused, inside
 from .commandline import vitrine as run
 
 COLOURS = {"blue": (30, 60, 220), "green": (40, 180, 60), "red": (220, 40, 40)}
@@ -68,7 +68,7 @@ def weights(tmp_path_factory):
 def test_evaluate_matches_classes_by_name_and_writes_figures_predictions_and_report(
     photos, weights, tmp_path
 ):
-    result = run("evaluate", weights, photos, "--out", tmp_path / "out", "--json", cwd=tmp_path)
+    result = inside("evaluate", weights, photos, "--out", tmp_path / "out", "--json", cwd=tmp_path)
     assert result.returncode == 0, result.stderr
     said = json.loads(result.stdout)
     assert said["num_images"] == 12
@@ -157,7 +157,7 @@ def test_evaluate_of_several_labels_an_image_gives_average_precision(tmp_path):
 def test_evaluate_refuses_what_does_not_fit_in_one_sentence(photos, weights, tmp_path):
     (tmp_path / "real.json").write_text("[[1], [2]]")
     assert_refused(
-        run("evaluate", weights, photos, "--real", "real.json", "--out", "out", cwd=tmp_path),
+        inside("evaluate", weights, photos, "--real", "real.json", "--out", "out", cwd=tmp_path),
         "real.json has labels for 2 images",
     )
     for data, message in (
@@ -209,7 +209,9 @@ def evaluated_by_two(weights, photos, *, cwd):
 
 
 def test_fewshot_draws_from_train_tests_on_test_and_uses_kept_features_again(photos, weights, tmp_path):
-    result = run("fewshot", weights, photos, "--shots", "1,5", "--cache-dir", "kept", "--json", cwd=tmp_path)
+    result = inside(
+        "fewshot", weights, photos, "--shots", "1,5", "--cache-dir", "kept", "--json", cwd=tmp_path
+    )
     assert result.returncode == 0, result.stderr
     said = json.loads(result.stdout)
     assert (said["train_split"], said["test_split"]) == ("train", "test")

@@ -15,6 +15,7 @@ import shlex
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import typer.main
@@ -32,10 +33,22 @@ BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", flags=re.DOTALL | re.MULTILINE)
 IDS = [guide.name for guide in GUIDES]
 # Exports take a while to make, and the Python of both READMEs is the same.
 SLOW = {"exporting.md", "README.zh-CN.md"}
-TIMED_GUIDES = [
-    pytest.param(guide, id=guide.name, marks=[pytest.mark.slow] if guide.name in SLOW else [])
-    for guide in GUIDES
-]
+# Their Python trains, on real weights or for many steps: 4 to 16 s of a core each. The tests of the verbs that they
+# show run in `make test`, and so do their commands.
+SLOW_PYTHON = SLOW | {
+    "few-labels.md", "from-a-teacher.md", "higher-resolution.md", "look-inside.md", "trust.md", "without-labels.md",
+    "your-photos.md",
+}  # fmt: skip
+
+
+def timed(slow: set[str]) -> list[Any]:
+    """Mark the guides named as slow."""
+    return [
+        pytest.param(guide, id=guide.name, marks=[pytest.mark.slow] if guide.name in slow else [])
+        for guide in GUIDES
+    ]
+
+
 # Commands of the guides that are not run here, and why.
 NOT_RUN = {
     r"torchrun|srun": "several processes; test_many_processes.py has them",
@@ -46,6 +59,7 @@ NOT_RUN = {
     r"cifar|/data/|\./vtab|\./labelled|study page": "data sets, or results on them",
     r"--size 384": "minutes on a large picture",
     r"vitrine bench": "minutes of measuring",
+    r"s3://": "a store; test_addresses.py and test_runs_at_addresses.py have one",
     r"prices": "a table of numbers; test_numbers.py has one",
     r"--keep-classes": "photos of other classes; test_finetune.py adds them",
     r"--coverage|--group|vitrine suggest": "more images than the desk has; test_trust, test_grouping, test_suggest",
@@ -70,7 +84,7 @@ def commands_in(text: str) -> list[list[str]]:
     return found
 
 
-@pytest.mark.parametrize("guide", TIMED_GUIDES)
+@pytest.mark.parametrize("guide", timed(SLOW_PYTHON))
 def test_the_python_of_the_guide_runs_and_prints_what_it_says(
     guide: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -135,7 +149,7 @@ def test_most_commands_of_the_guides_are_run_and_the_reasons_for_the_others_hold
     assert len([line for line in lines if not is_left_out(line)]) >= 20
 
 
-@pytest.mark.parametrize("guide", TIMED_GUIDES[:-1])
+@pytest.mark.parametrize("guide", timed(SLOW)[:-1])
 def test_the_commands_of_the_guide_run_in_its_order(
     guide: Path, desk: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

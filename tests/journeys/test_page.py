@@ -13,6 +13,7 @@ from browsers import needs_browser, open_browser, until
 from journeys.web import ask
 from pictures import photo
 from servers import CLASSES, encoded, jpeg, saved_vit, serving, small_vit
+from variations import costly
 
 import vitrine
 from vitrine.evaluation.ridge import BIAS_FEATURE, RidgeClassifiers
@@ -446,8 +447,13 @@ def test_a_run_that_joins_another_model_is_shown_beside_it_and_forgets_nothing(m
         assert page.locator(".class-card").count() == 2
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width", [390, 1280])
+@pytest.mark.parametrize(
+    ("width", "scheme"),
+    costly(
+        [(390, "light"), (1280, "dark"), (390, "dark"), (1280, "light")],
+        quick=[(390, "light"), (1280, "dark")],
+    ),
+)
 def test_every_view_fits_and_every_control_has_a_name(server, open_page, width, scheme):
     page = open_page(server.address, viewport={"width": width, "height": 800}, color_scheme=scheme)
     background = page.evaluate("getComputedStyle(document.body).backgroundColor")
@@ -536,7 +542,7 @@ def violations(page):
     ]
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("scheme", costly(["light", "dark"], quick=["dark"]))
 def test_axe_finds_no_fault_in_any_view(server, open_page, scheme):
     page = open_page(server.address, color_scheme=scheme)
     assert violations(page) == []

@@ -249,11 +249,23 @@ def test_studies_share_a_gpu(tmp_path: Path) -> None:
     assert all(line["measures"]["largest_batch"] > 0 for line in lines(tmp_path / "cost"))
 
 
+@pytest.mark.slow
 def test_the_study_of_descendants_trains_every_method_and_the_teacher_of_one(tmp_path: Path) -> None:
     done = inside(*study(tmp_path, "descendants", DATA, "--seeds", "1", "--steps", "0.13"))
     assert done.returncode == 0, done.stderr
     found = lines(tmp_path / "descendants")
-    assert {line["group"] for line in found} == {
-        "teacher", "plain-ViT", "T2T-tokens", "PEG", "PVT-v2", "TNT", "DeiTs-token",
+    assert {line["group"] for line in found if line["role"] != "search"} == {
+        "teacher", "plain-ViT", "plain-ViT-longer", "T2T-tokens", "PEG", "PVT-v2", "TNT", "DeiTs-token",
     }  # fmt: skip
+    searched = [line for line in found if line["role"] == "search"]
+    rates = {
+        line["settings"]["method"]: line["settings"]["rate"] for line in found if line["role"] == "measured"
+    }
+    for method, rate in rates.items():
+        scores = {
+            line["settings"]["rate"]: line["measures"]["held_out"]
+            for line in searched
+            if line["settings"]["method"] == method
+        }
+        assert scores[rate] == max(scores.values()), method
     assert "DeiT's token is better than the plain ViT" in done.stdout

@@ -120,7 +120,8 @@ def with_num_classes(weights: Weights, num_classes: int | None) -> Changed:
     config = weights.config
     if isinstance(config, DenseConfig):
         raise ConfigError(
-            "the classes of a model that answers for every pixel are fixed; fine-tune it on masks of others",
+            f"the classes of a model that answers with {config.answers} are fixed; fine-tune it on {config.answers} "
+            "of others",
             option="num_classes",
         )
     dtype = next(iter(weights.index.values())).dtype

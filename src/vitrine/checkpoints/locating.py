@@ -2,14 +2,16 @@
 
 import re
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from vitrine.checkpoints import hub
 from vitrine.checkpoints.tensors import SUFFIXES, TRUST_FILE, WEIGHT_FILES
+from vitrine.data.decoding.file_kind import IMAGE_SUFFIXES
 from vitrine.errors import CheckpointError, ConfigError, DownloadError, MissingCheckpointError, TryVerb
 from vitrine.models import ModelConfig, configure
 from vitrine.runtime.download import download_to_cache
 from vitrine.runtime.find_run import LATEST, find_run, runs_in
+from vitrine.runtime.remote_model import fetch_model, is_address, names_model
 from vitrine.runtime.run_folder import MODEL, RunFolder
 from vitrine.spelling import near_match
 
@@ -53,18 +55,30 @@ def find(source: str | Path, *, revision: str | None = None) -> Place | str:
 
 
 def by_scheme(text: str, *, revision: str | None) -> Place | None:
-    """Locate weights by keyword: the bundled model, a URL or a hub id."""
+    """Locate weights by keyword: the bundled model, a URL, an address or a hub id."""
     if text == BOX:
         return in_box()
     if re.match(r"https?://", text):
         return Place(weights=from_url(text), folder=None)
+    if is_address(text):
+        return at_address(text)
     if text.startswith(HUB_SCHEME):
         return from_hub(text.removeprefix(HUB_SCHEME), revision=revision)
     return None
 
 
+def at_address(text: str) -> Place:
+    """Locate the copy of a run, a folder or a file of weights at an address."""
+    folder, _, name = text.rpartition("/")
+    path = fetch_model(folder if name in WEIGHT_FILES and names_model(folder) else text)
+    return in_folder(path) if path.is_dir() else Place(weights=path, folder=None)
+
+
 def names_weights(word: str) -> bool:
     """Whether a word can only mean a model: bundled, a variant, a hub id, a file or a folder with weights."""
+    if is_address(word):
+        suffix = PurePosixPath(word).suffix
+        return suffix in SUFFIXES if suffix in {*SUFFIXES, *IMAGE_SUFFIXES} - {".tar"} else names_model(word)
     path = Path(word).expanduser()
     if path.is_dir():
         inside = (*WEIGHT_FILES, *(f"{MODEL}/{name}" for name in WEIGHT_FILES))

@@ -1,6 +1,7 @@
 """The record saved with weights: the model's config, preprocessing, classes, recipe and version."""
 
 import dataclasses
+import functools
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -151,9 +152,15 @@ def variant_of(config: ModelConfig) -> str | None:
     if not isinstance(config, ViTConfig | BiTConfig):
         return None
     for name in VARIANTS:
-        if shape_of(configure(name)) == shape_of(config):
+        if shape_named(name) == shape_of(config):
             return name
     return None
+
+
+@functools.cache
+def shape_named(name: str) -> tuple[Any, ...]:
+    """Return the shape that a name stands for."""
+    return shape_of(configure(name))
 
 
 def shape_fields(config: ModelConfig) -> dict[str, Any]:

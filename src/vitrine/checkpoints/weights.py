@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Protocol
 
 import numpy as np
@@ -85,16 +86,19 @@ class ModelWeights:
         """Shape and numerics of the model."""
         return self.model.config
 
-    @property
+    @cached_property
+    def tensors(self) -> dict[str, Tensor]:
+        """Every tensor by our name; collected once, because walking through all modules takes longer than a copy."""
+        return self.model.state_dict()
+
+    @cached_property
     def index(self) -> Mapping[str, Spec]:
-        """Every tensor by our name."""
-        return {
-            name: Spec(tuple(tensor.shape), tensor.dtype) for name, tensor in self.model.state_dict().items()
-        }
+        """Shape and type of every tensor."""
+        return {name: Spec(tuple(tensor.shape), tensor.dtype) for name, tensor in self.tensors.items()}
 
     def read(self, name: str, *, dtype: torch.dtype | None = None) -> Tensor:
         """Copy one tensor to the CPU."""
-        tensor = self.model.state_dict()[name].detach()
+        tensor = self.tensors[name].detach()
         return tensor.to(device="cpu", dtype=dtype or tensor.dtype, copy=True)
 
 
@@ -109,7 +113,7 @@ class ChangedWeights:
     operation: str = "replaced"
     """What was done to them, in a word for reports."""
 
-    @property
+    @cached_property
     def index(self) -> Mapping[str, Spec]:
         """Every tensor that the changed config requires."""
         return {

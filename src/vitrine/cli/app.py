@@ -183,17 +183,32 @@ def option_of(parameter: inspect.Parameter) -> inspect.Parameter:
     """Turn one parameter of a library function into an argument (positional) or an option (keyword)."""
     annotation, text = kind_and_text(parameter.annotation)
     kind = typed_kind(annotation)
+    places: dict[str, Any] = {}
+    if kind in (Path, Path | None):
+        kind, places = (TYPED if kind is Path else TYPED | None), {"parser": typed_place}
     if parameter.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD:
         mark: Any = typer.Argument(
-            help=text, metavar=parameter.name.upper(), show_default=parameter.default not in (None, ())
+            help=text,
+            metavar=parameter.name.upper(),
+            show_default=parameter.default not in (None, ()),
+            **places,
         )
     elif kind is bool and parameter.default:
         mark = typer.Option(help=text)  # a switch that is on needs its --no- form
     else:
         # `class_` is --class: a word that Python keeps for itself ends in an underscore.
         flag = "--" + parameter.name.rstrip("_").replace("_", "-")
-        mark = typer.Option(flag, help=text, metavar="<str>" if kind == list[str] | None else None)
+        mark = typer.Option(flag, help=text, metavar="<str>" if kind == list[str] | None else None, **places)
     return parameter.replace(annotation=Annotated[kind, mark])
+
+
+# The kind of what `typed_place` reads; help texts show its name.
+TYPED: Any = type("path", (), {})
+
+
+def typed_place(place: str | Path) -> Path | str:
+    """Return a path, or an address such as s3://bucket/x, which pathlib would shorten, as text; also of defaults."""
+    return place if "://" in str(place) else Path(place)
 
 
 def typed_kind(annotation: Any) -> Any:

@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.table import Table as RichTable
 
 from vitrine.cli.command_line import GLUE, command, glued
+from vitrine.runtime.run_address import shown_place
 from vitrine.spelling import printable
 
 HANGING = 2  # columns by which the rest of a broken line is indented
@@ -81,7 +82,7 @@ def rendered(lines: Iterable[Line], *, width: int) -> Iterator[str]:
         if isinstance(line, Table):
             yield from rendered_table(line, width=width)
         elif isinstance(line, Wrote):
-            yield from with_note(glued(f"Wrote {line.path}"), line.note, width=width)
+            yield from with_note(glued(f"Wrote {shown_place(line.path)}"), line.note, width=width)
         elif isinstance(line, Next | NextStep):
             lead = "  or: " if isinstance(before, Next | NextStep) else "Next: "
             text = line.text if isinstance(line, NextStep) else command_of(line)
@@ -93,7 +94,7 @@ def rendered(lines: Iterable[Line], *, width: int) -> Iterator[str]:
 
 def command_of(line: Next) -> str:
     """Spell the command of a line."""
-    return command(line.verb, *map(str, line.arguments), **line.options)
+    return command(line.verb, *map(shown_place, line.arguments), **line.options)
 
 
 def with_note(text: str, note: str, *, width: int) -> Iterator[str]:

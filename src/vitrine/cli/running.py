@@ -16,6 +16,7 @@ from vitrine.cli.views import result_lines
 from vitrine.errors import ConfigError
 from vitrine.runtime.launch import launched
 from vitrine.runtime.progress import listening
+from vitrine.runtime.run_address import shown_place
 
 # Rises when a field of any result is renamed, removed or changes its meaning; new fields do not change it.
 VERSION = 1
@@ -64,5 +65,5 @@ def plain(result: Any) -> Any:
     if isinstance(result, (list, tuple)):
         return [plain(item) for item in result]
     if isinstance(result, Path):
-        return str(result)
+        return shown_place(result)
     return result

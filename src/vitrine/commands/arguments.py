@@ -24,7 +24,7 @@ def as_path(path: str | Path | None) -> Path | None:
     """Return a path, or None where there is none; refuse an address, which is no path of this machine."""
     if path is not None and _ADDRESS.match(str(path)):
         raise ConfigError(
-            f"{path} is an address; this takes a path of this machine (embed, predict and index write to addresses)"
+            f"{path} is an address; this takes a path of this machine (runs, embed and predict write to addresses)"
         )
     return None if path is None else Path(path)
 

@@ -40,8 +40,8 @@ def evaluate(
 ) -> "EvaluateResult | Any":  # for masks and boxes a `MaskEvaluation` or a `DetectionEvaluation`
     """Measure accuracy, calibration and confusion with 95 % intervals, and show the mistakes.
 
-    Of a model that predicts masks, mean IoU. Also scores what another tool predicted: COCO results against COCO
-    annotations (detections.json annotations.json), or a folder of mask PNGs against another.
+    Of a model that predicts masks, mean IoU; of boxes, COCO's numbers. Also scores what another tool predicted: COCO
+    results against COCO annotations (detections.json annotations.json), or a folder of mask PNGs against another.
     """
     from vitrine.jobs.evaluate import evaluate_model
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 from annotated_doc import Doc
 
 from vitrine.commands import documented, options
-from vitrine.commands.arguments import as_model, as_path, as_texts
+from vitrine.commands.arguments import as_model, as_path, as_place, as_texts
 
 if TYPE_CHECKING:
     from vitrine.runs.records import TrainingResult
@@ -18,7 +18,7 @@ def finetune(
         str | Path,
         Doc(
             "Folder with one folder per class, manifest, built-in data set, or generated:shapes; images/ beside "
-            "masks/, VOC or ADE20K for masks"
+            "masks/, VOC or ADE20K for masks; COCO's JSON, YOLO's text files or VOC's XML for boxes"
         ),
     ],
     *,
@@ -28,15 +28,16 @@ def finetune(
     ] = None,
     task: Annotated[
         str | None,
-        Doc("classification or segmentation [default: as the data is laid out]"),
+        Doc("classification, segmentation or detection [default: as the data is laid out]"),
     ] = None,
     recipe: Annotated[
         str | Path | None,
         Doc(
-            "Name of a recipe, or a YAML file with all or some of its settings [default: photos; masks for masks]"
+            "Name of a recipe, or a YAML file with all or some of its settings [default: photos; masks for masks, "
+            "boxes for boxes]"
         ),
     ] = None,
-    out: options.Out = None,
+    out: options.RunOut = None,
     epochs: options.Epochs = None,
     steps: options.Steps = None,
     batch_size: options.BatchSize = None,
@@ -102,7 +103,7 @@ def finetune(
             "precision": precision, "log_every": log_every, "checkpoint_every": checkpoint_every,
             "evaluate_every": evaluate_every, "settings": as_texts(set),
         },
-        out=as_path(out),
+        out=as_place(out),
         sweep=sweep,
         fast=fast,
         keep_classes=keep_classes,

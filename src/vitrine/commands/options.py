@@ -24,6 +24,10 @@ Pictures: TypeAlias = Annotated[
 Out: TypeAlias = Annotated[
     Path | str | None, Doc("Folder to write to [default: a new dated folder under ./runs]")
 ]
+RunOut: TypeAlias = Annotated[
+    Path | str | None,
+    Doc("Folder or address (s3://bucket/runs/x) to write to [default: a new dated folder under ./runs]"),
+]
 Epochs: TypeAlias = Annotated[float | None, Doc("Passes over the training images")]
 Steps: TypeAlias = Annotated[int | None, Doc("Training steps, instead of epochs")]
 BatchSize: TypeAlias = Annotated[int | None, Doc("Images per step, over all devices")]

@@ -23,7 +23,7 @@ def predict(
         Path | str | None,
         Doc(
             "File for the predictions: .csv, .json or .jsonl, - for CSV on standard output, or a folder for numbered "
-            "Parquet parts, or for masks and overlays; also at an address such as s3://bucket/folder"
+            "Parquet parts, or for masks, boxes and overlays; also at an address such as s3://bucket/folder"
         ),
     ] = None,
     part: options.Part = None,
@@ -52,10 +52,10 @@ def predict(
     precision: options.PrecisionWish = "auto",
     strict: Annotated[bool, Doc("Exit with 1 if any picture cannot be read")] = False,
     overwrite: Annotated[bool, Doc("Replace the output file if it exists")] = False,
-) -> "PredictResult | Any":  # of a model that was trained on masks, `MaskPredictions`
+) -> "PredictResult | Any":  # of masks `MaskPredictions`, of boxes `BoxPredictions`
     """Name the most likely classes of pictures; a picture that cannot be read gets a row with the reason.
 
-    A model that was trained on masks writes a mask and an overlay per picture.
+    A model that was trained on masks or boxes writes them, with an overlay per picture.
     """
     require_at_least(1, part_size=part_size, batch_size=batch_size)
     if top is not None and top < 1:

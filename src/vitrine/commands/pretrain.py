@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 from annotated_doc import Doc
 
 from vitrine.commands import documented, options
-from vitrine.commands.arguments import as_model, as_path, as_texts
+from vitrine.commands.arguments import as_model, as_path, as_place, as_texts
 
 if TYPE_CHECKING:
     from vitrine.runs.records import TrainingResult
@@ -42,7 +42,7 @@ def pretrain(
             "[default: from-scratch, or the objective's]"
         ),
     ] = None,
-    out: options.Out = None,
+    out: options.RunOut = None,
     epochs: options.Epochs = None,
     steps: options.Steps = None,
     batch_size: options.BatchSize = None,
@@ -81,7 +81,7 @@ def pretrain(
             "seed": seed, "precision": precision, "log_every": log_every, "checkpoint_every": checkpoint_every,
             "evaluate_every": evaluate_every, "settings": as_texts(set),
         },
-        out=as_path(out),
+        out=as_place(out),
         data_options=job.DataOptions(
             hold_out=hold_out, group=group, exclude=as_path(exclude), strict=strict,
             allow_empty_class=allow_empty_class,

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 from annotated_doc import Doc
 
 from vitrine.commands import documented, options
-from vitrine.commands.arguments import as_path
+from vitrine.commands.arguments import as_path, as_place
 
 if TYPE_CHECKING:
     from vitrine.runs.run_report import RunReport
@@ -14,7 +14,9 @@ if TYPE_CHECKING:
 
 @documented
 def report(
-    run: Annotated[Path | str, Doc("Run folder; runs/latest is the newest one")] = Path("runs/latest"),
+    run: Annotated[Path | str, Doc("Run folder or its address; runs/latest is the newest one")] = Path(
+        "runs/latest"
+    ),
     *,
     out: Annotated[Path | str | None, Doc("File to write [default: report.html in the run folder]")] = None,
     device: options.Device = "auto",
@@ -27,5 +29,5 @@ def report(
     from vitrine.jobs.report import report_run
 
     return report_run(
-        as_path(run), out=as_path(out), device=device, workers=workers, allow_download=allow_download
+        as_place(run), out=as_path(out), device=device, workers=workers, allow_download=allow_download
     )

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 from annotated_doc import Doc
 
 from vitrine.commands import documented
-from vitrine.commands.arguments import as_path, as_texts
+from vitrine.commands.arguments import as_place, as_texts
 
 if TYPE_CHECKING:
     from vitrine.runs.records import TrainingResult
@@ -15,7 +15,9 @@ if TYPE_CHECKING:
 
 @documented
 def resume(
-    run: Annotated[Path | str, Doc("Run folder; runs/latest is the newest one")] = Path("runs/latest"),
+    run: Annotated[Path | str, Doc("Run folder or its address; runs/latest is the newest one")] = Path(
+        "runs/latest"
+    ),
     *,
     device: Annotated[str | None, Doc("auto, cpu, cuda, cuda:N or mps [default: the run's own]")] = None,
     workers: Annotated[
@@ -35,7 +37,7 @@ def resume(
     from vitrine.jobs.resume import resume_run
 
     return resume_run(
-        as_path(run),
+        as_place(run),
         device=device,
         workers=workers,
         settings=as_texts(set),

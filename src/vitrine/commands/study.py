@@ -13,7 +13,7 @@ from vitrine.commands.options import Device
 if TYPE_CHECKING:
     from vitrine.jobs.study import StudyResult
 
-ScaleName = Literal["tiny", "small", "medium", "paper"]
+ScaleName = Literal["tiny", "little", "small", "medium", "paper"]
 
 
 @documented

@@ -1,25 +1,21 @@
 """The class of every pixel of pictures of any size, picture by picture: for training, evaluation and serving."""
 
-from collections import deque
 from collections.abc import Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
 from vitrine.data.decoding.annotation import Map
-from vitrine.data.decoding.decode import decode
 from vitrine.data.decoding.image_file import Pixels
 from vitrine.data.preparing.preprocess import Preprocess, planes, resize
 from vitrine.data.sources.source import Source
-from vitrine.errors import VitrineError
 from vitrine.evaluation.outputs import Precision, casting
+from vitrine.evaluation.reading_ahead import ReadPicture, read_ahead
 from vitrine.models.dense.windows import class_maps, covering_size
 
-# Windows that are scored at once, and pictures that are read ahead.
+# Windows that are scored at once.
 MOST_WINDOWS = {"cuda": 32, "cpu": 2}
-AHEAD_PER_WORKER = 4
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,14 +24,6 @@ class PixelPrediction:
 
     index: int
     classes: Map | None
-    error: str | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Read:
-    index: int
-    resized: Tensor | None = None
-    size: tuple[int, int] = (0, 0)
     error: str | None = None
 
 
@@ -55,14 +43,14 @@ def predict_pixels(
     """
     chosen = range(len(source)) if indices is None else indices
     most_windows = MOST_WINDOWS.get(device.type, MOST_WINDOWS["cpu"])
-    group: list[_Read] = []
+    group: list[ReadPicture] = []
 
     def predicted() -> list[PixelPrediction]:
         # Not inference mode: tensors that a module caches in it could not be trained with afterwards.
         with torch.no_grad(), casting(device, precision):
             return _predicted(module, group, preprocess, device=device, most_windows=most_windows)
 
-    for read in read_ahead(source, chosen, preprocess=preprocess, num_workers=num_workers):
+    for read in read_ahead(source, chosen, preprocess=preprocess, num_workers=num_workers, resize=covering):
         group.append(read)
         if len(group) * 2 >= most_windows:  # most pictures have two windows
             yield from predicted()
@@ -71,7 +59,12 @@ def predict_pixels(
 
 
 def _predicted(
-    module: nn.Module, group: list[_Read], preprocess: Preprocess, *, device: torch.device, most_windows: int
+    module: nn.Module,
+    group: list[ReadPicture],
+    preprocess: Preprocess,
+    *,
+    device: torch.device,
+    most_windows: int,
 ) -> list[PixelPrediction]:
     readable = [(read, read.resized) for read in group if read.resized is not None]
     maps = class_maps(
@@ -83,33 +76,6 @@ def _predicted(
         PixelPrediction(index=read.index, classes=predicted.get(read.index), error=read.error)
         for read in group
     ]
-
-
-def read_ahead(
-    source: Source, indices: Sequence[int], *, preprocess: Preprocess, num_workers: int
-) -> Iterator[_Read]:
-    """Read and resize pictures in threads, in order, a few ahead of the one that is taken."""
-
-    def read(index: int) -> _Read:
-        try:
-            example = source.read(index)
-            pixels = decode(example.data, name=example.name, channels=preprocess.channels)
-        except VitrineError as error:
-            return _Read(index=index, error=str(error))
-        return _Read(
-            index=index, resized=covering(pixels, preprocess), size=(pixels.shape[0], pixels.shape[1])
-        )
-
-    count = max(num_workers, 1)
-    waiting: deque[Future[_Read]] = deque()
-    with ThreadPoolExecutor(count, initializer=lambda: torch.set_num_threads(1)) as pool:
-        todo = iter(indices)
-        for index in todo:
-            waiting.append(pool.submit(read, index))
-            if len(waiting) >= AHEAD_PER_WORKER * count:
-                yield waiting.popleft().result()
-        while waiting:
-            yield waiting.popleft().result()
 
 
 def covering(pixels: Pixels, preprocess: Preprocess) -> Tensor:

@@ -10,6 +10,8 @@ import torch
 
 from vitrine.checkpoints import Loaded, load
 from vitrine.checkpoints.locating import names_weights
+from vitrine.data.decoding.annotation import DataTask
+from vitrine.data.sources.opening import task_of
 from vitrine.data.sources.source import Source, Subset
 from vitrine.evaluation.calibration import calibration_error
 from vitrine.evaluation.classification import MultiLabel, SingleLabel
@@ -29,9 +31,10 @@ from vitrine.evaluation.scoring import ClassMeasure, SplitScore, score_split
 from vitrine.evaluation.streaming import chosen_workers
 from vitrine.evaluation.test_sets import in_model_classes, in_model_numbers, with_numbers
 from vitrine.evaluation.writing import write_confusion, write_metrics, write_numbers, write_predictions
+from vitrine.jobs.evaluate_boxes import evaluate_box_model
 from vitrine.jobs.evaluate_detections import DetectionEvaluation, evaluate_detections
 from vitrine.jobs.evaluate_masks import MaskEvaluation, evaluate_mask_folders, evaluate_mask_model
-from vitrine.jobs.model_argument import model_and_data, predicts_masks
+from vitrine.jobs.model_argument import model_and_data, predicted_task
 from vitrine.jobs.test_images import open_test_images
 from vitrine.reports.evaluation_page import render_evaluation
 from vitrine.reports.number_page import render_numbers
@@ -129,10 +132,12 @@ def evaluate_model(
             Path(str(model)), Path(str(data)), out=out, is_overwriting=is_overwriting
         )
     model, data = model_and_data("evaluate", model, data)
-    if predicts_masks(model):
-        return evaluate_mask_model(
-            model, data, split=split, out=out, image_size=image_size, workers=workers, device=device,
-            precision=precision, is_overwriting=is_overwriting,
+    task = predicted_task(model)
+    if task != "classes":
+        evaluate = evaluate_mask_model if task == "masks" else evaluate_box_model
+        return evaluate(
+            model, as_labelled_with(task, data), split=split, out=out, image_size=image_size, workers=workers,
+            device=device, precision=precision, is_overwriting=is_overwriting,
         )  # fmt: skip
     name, source = open_test_images(model, data, split)
     loaded = load(model, image_size=image_size)
@@ -191,6 +196,11 @@ def evaluate_model(
         score, extra, model=model, wrote=wrote, is_strict=is_strict,
         ece_uncalibrated=uncalibrated_error(score, loaded.record.calibration),
     )  # fmt: skip
+
+
+def as_labelled_with(task: DataTask, data: str) -> str:
+    """Return the address of data that has masks or boxes, or is read so where its layout can mean both."""
+    return data if task_of(data) == task else f"{task}:{Path(data).absolute()}"
 
 
 def is_file_of_boxes(word: str | None) -> bool:

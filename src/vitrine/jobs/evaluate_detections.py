@@ -11,7 +11,7 @@ import numpy as np
 
 from vitrine.data.decoding.coco_file import is_number, read_annotations, read_results
 from vitrine.errors import DataError
-from vitrine.evaluation.detection import Detections, Truths, score_boxes
+from vitrine.evaluation.detection import BoxScore, Detections, Truths, score_boxes
 from vitrine.runtime.files import write_atomically
 from vitrine.runtime.output_folder import new_output_folder
 from vitrine.runtime.result import Result
@@ -66,17 +66,18 @@ def evaluate_detections(
     ]
     folder = new_output_folder(out, verb="evaluate", files=(METRICS,), is_overwriting=is_overwriting)
     score = score_boxes(pairs, classes=classes)
+    return written(score, folder, detections=str(detections), annotations=str(annotations))
+
+
+def written(score: BoxScore, folder: Path, *, detections: str, annotations: str) -> DetectionEvaluation:
+    """Write metrics.json; return what it says."""
+    facts = {"detections": detections, "annotations": annotations, "num_images": score.num_images}
     with write_atomically(folder / METRICS, mode="w") as file:
-        facts = {
-            "detections": str(detections),
-            "annotations": str(annotations),
-            "num_images": score.num_images,
-        }
         json.dump({**facts, **score.numbers, "per_class": score.per_class}, file, indent=2, allow_nan=False)
         file.write("\n")
     return DetectionEvaluation(
-        detections=printable(str(detections)),
-        annotations=printable(str(annotations)),
+        detections=printable(detections),
+        annotations=printable(annotations),
         num_images=score.num_images,
         num_truths=score.num_truths,
         num_detections=score.num_detections,

@@ -18,6 +18,7 @@ from vitrine.runs.growing import grow_run, open_growing
 from vitrine.runs.label_recipe import for_labels_of
 from vitrine.runs.number_run import number_run
 from vitrine.runs.records import Execution, RunOutput, StartingModel, TrainingResult
+from vitrine.runs.run_at_address import published
 from vitrine.runs.run_data import DataOptions, RunData, open_data, undivided, with_held_out
 from vitrine.runs.run_start import create_run_folder, removed_on_failure, restarted_run
 from vitrine.runs.solved_head import can_solve_head, with_solved_head
@@ -31,6 +32,7 @@ from vitrine.runs.sweep import require_sweep, sweep_run
 from vitrine.runs.train_run import train_run
 from vitrine.runs.validation import with_evaluations
 from vitrine.runtime.find_run import resolve_latest
+from vitrine.runtime.places import Place
 from vitrine.runtime.processes import Processes, joined_processes
 from vitrine.runtime.progress import present
 from vitrine.spelling import nearest
@@ -40,8 +42,8 @@ from vitrine.training.optimizer import freeze as freeze_weights
 # Adapters begin at zero and take higher rates than weights; not yet compared with others on real photos.
 LORA_RATE = 1e-3
 # What users call what data is labelled with, and the recipe of each.
-TASKS: dict[str, DataTask] = {"classification": "classes", "segmentation": "masks"}
-DEFAULT_RECIPES: dict[DataTask, str] = {"classes": "photos", "masks": "masks"}
+TASKS: dict[str, DataTask] = {"classification": "classes", "segmentation": "masks", "detection": "boxes"}
+DEFAULT_RECIPES: dict[DataTask, str] = {"classes": "photos", "masks": "masks", "boxes": "boxes"}
 
 __all__ = ["DataOptions", "Execution", "finetune_model"]
 
@@ -53,7 +55,7 @@ def finetune_model(
     recipe: str | None,
     options: RecipeOptions,
     task: str | None = None,
-    out: Path | None,
+    out: Place | None,
     data_options: DataOptions,
     execution: Execution,
     sweep: bool = False,
@@ -75,7 +77,8 @@ def finetune_model(
     is_dense = chosen.objective.task != "classes"
     fast = fast or keep_classes
     if fast and is_dense:
-        raise ConfigError("does not go with masks, which are learned by training", option="fast")
+        what = chosen.objective.task
+        raise ConfigError(f"does not go with {what}, which are learned by training", option="fast")
     if fast and (sweep or chosen != plain):
         raise ConfigError(
             "does not go with sweep, probe, biases, freeze or lora: nothing is trained", option="fast"
@@ -93,7 +96,7 @@ def finetune_model(
         if lost is not None:
             return resume_run(lost, device=execution.device, workers=execution.workers, allow_download=True)
         folder = create_run_folder(out, verb="finetune", data=data, overwrite=overwrite, processes=processes)
-        with removed_on_failure(folder, processes):
+        with removed_on_failure(folder, processes), published(folder, processes):
             opened = open_data(
                 data, data_options, folder=folder, seed=chosen.training.seed, workers=execution.workers,
                 processes=processes,
@@ -143,7 +146,7 @@ def trained(
     output: RunOutput,
     processes: Processes,
 ) -> TrainingResult:
-    """Train on masks or classes: at one learning rate, at the best of a sweep, or, with few images, in folds."""
+    """Train at one learning rate, at the best of a sweep, or, with few images and classes, in folds."""
     may_fold = not sweep and data.hold_out is None and has_free_length(recipe)
     if sweep:
         require_sweep(recipe, data)

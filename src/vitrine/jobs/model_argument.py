@@ -7,6 +7,7 @@ from typing import Any
 
 from vitrine.checkpoints.loading import open_weights
 from vitrine.checkpoints.locating import BOX, names_weights
+from vitrine.data.decoding.annotation import DataTask
 from vitrine.data.sources.folder_walk import list_images
 from vitrine.data.sources.in_memory import PictureList
 from vitrine.data.sources.picture_paths import names_pictures, open_pictures
@@ -40,10 +41,11 @@ def plan_of(predictor: Predictor, source: Source, model: str) -> PicturesPlan:
     )
 
 
-def predicts_masks(model: str) -> bool:
-    """Whether a model answers for every pixel; only its config is read."""
+def predicted_task(model: str) -> DataTask:
+    """Return what a model answers with: classes of pictures, masks or boxes; only its config is read."""
     with quiet():  # notes on the weights are reported when they are loaded
-        return isinstance(open_weights(model).record.config, DenseConfig)
+        config = open_weights(model).record.config
+    return config.answers if isinstance(config, DenseConfig) else "classes"
 
 
 def model_and_data(verb: str, model: str | None, data: str | None) -> tuple[str, str]:

@@ -15,7 +15,7 @@ from vitrine.data.sources.source import Source
 from vitrine.errors import ConfigError
 from vitrine.evaluation.outputs import Wish
 from vitrine.evaluation.streaming import Pace
-from vitrine.jobs.model_argument import opened_pictures, plan_of, predicts_masks
+from vitrine.jobs.model_argument import opened_pictures, plan_of, predicted_task
 from vitrine.jobs.parts_job import (
     EngineName,
     PartsResult,
@@ -24,6 +24,7 @@ from vitrine.jobs.parts_job import (
     open_predictor,
     require_one_process,
 )
+from vitrine.jobs.predict_boxes import BoxPredictions, predict_objects
 from vitrine.jobs.predict_masks import MaskPredictions, predict_masks
 from vitrine.runtime.launch import share_of_work
 from vitrine.runtime.places import Place, delivered
@@ -109,18 +110,20 @@ def predict_pictures(
     precision: Wish,
     is_strict: bool,
     is_overwriting: bool,
-) -> PredictResult | MaskPredictions:
+) -> PredictResult | MaskPredictions | BoxPredictions:
     """Predict the classes of all pictures, and write them to `out` where that is given.
 
-    A model that answers for every pixel writes masks into the folder `out`.
+    A model that answers with masks or boxes writes them, and overlays, into the folder `out`.
     """
     name, source = opened_pictures("predict", model, pictures, out=out)
-    if predicts_masks(name):
+    task = predicted_task(name)
+    if task != "classes":
         if coverage is not None or top is not None or part is not None:
             option = "coverage" if coverage is not None else "top" if top is not None else "part"
-            raise ConfigError("does not go with a model that predicts masks", option=option)
-        return predict_masks(
-            name, source, out=folder_of_masks(out), image_size=image_size, workers=workers, device=device,
+            raise ConfigError(f"does not go with a model that predicts {task}", option=option)
+        predict = predict_masks if task == "masks" else predict_objects
+        return predict(
+            name, source, out=output_folder(out, task), image_size=image_size, workers=workers, device=device,
             precision=precision, is_strict=is_strict, is_overwriting=is_overwriting,
         )  # fmt: skip
     share, is_folder = share_of_work(part), out != STANDARD_OUTPUT and is_parts_folder(out)
@@ -275,11 +278,11 @@ def _predictions(
             advance(len(rows.values), str(pace))
 
 
-def folder_of_masks(out: Place | None) -> Path | None:
-    """Return the folder for masks; refuse a file and an address elsewhere."""
+def output_folder(out: Place | None, what: str) -> Path | None:
+    """Return the folder for masks or boxes; refuse a file and an address elsewhere."""
     if out is None or (isinstance(out, Path) and not out.suffix and out != STANDARD_OUTPUT):
         return out
-    raise ConfigError(f"must be a folder for masks and overlays, got {out}", option="out")
+    raise ConfigError(f"must be a folder for {what} and overlays, got {out}", option="out")
 
 
 def _has_ascii_names(source: Source) -> bool:

@@ -1,16 +1,16 @@
 """The work behind `vitrine pretrain`: train a model from fresh weights, with labels or without."""
 
-from pathlib import Path
-
 from vitrine.jobs.resume import resume_run
 from vitrine.recipes.options import RecipeOptions, chosen_recipe
 from vitrine.runs.label_recipe import for_labels_of
 from vitrine.runs.records import Execution, RunOutput, TrainingResult
+from vitrine.runs.run_at_address import published
 from vitrine.runs.run_data import DataOptions, open_data
 from vitrine.runs.run_start import create_run_folder, removed_on_failure, restarted_run
 from vitrine.runs.starting_model import fresh_model, require_trainable
 from vitrine.runs.train_run import train_run
 from vitrine.runs.validation import with_evaluations
+from vitrine.runtime.places import Place
 from vitrine.runtime.processes import joined_processes
 from vitrine.training.metrics_log import require_sinks
 
@@ -22,7 +22,7 @@ def pretrain_model(
     *,
     recipe: str | None,
     options: RecipeOptions,
-    out: Path | None,
+    out: Place | None,
     data_options: DataOptions,
     execution: Execution,
     overwrite: bool,
@@ -38,7 +38,7 @@ def pretrain_model(
         if lost is not None:
             return resume_run(lost, device=execution.device, workers=execution.workers, allow_download=True)
         folder = create_run_folder(out, verb="pretrain", data=data, overwrite=overwrite, processes=processes)
-        with removed_on_failure(folder, processes):
+        with removed_on_failure(folder, processes), published(folder, processes):
             opened = open_data(
                 data, data_options, folder=folder, seed=chosen.training.seed, workers=execution.workers,
                 processes=processes, needs_labels=chosen.needs_labels,

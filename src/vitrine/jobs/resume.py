@@ -11,6 +11,7 @@ from vitrine.recipes.options import changed_under_way
 from vitrine.recipes.recipe import from_yaml, to_yaml
 from vitrine.runs.cross_validation import cross_validated_run
 from vitrine.runs.records import Execution, RunOutput, TrainingResult
+from vitrine.runs.run_at_address import published, resume_at_address
 from vitrine.runs.run_data import DataOptions, RunData, open_data, require_same_classes, with_held_out
 from vitrine.runs.run_start import has_attempts, require_unlocked
 from vitrine.runs.solved_head import with_solved_head
@@ -22,8 +23,10 @@ from vitrine.runtime.devices import same_threads
 from vitrine.runtime.find_run import find_run
 from vitrine.runtime.launch import launched
 from vitrine.runtime.log_file import logged_to
+from vitrine.runtime.places import is_remote
 from vitrine.runtime.processes import Processes, joined_processes, on_first_process
 from vitrine.runtime.progress import notice
+from vitrine.runtime.run_address import shown_place
 from vitrine.runtime.run_folder import RunFolder
 from vitrine.spelling import counted
 from vitrine.training.config import TrainingConfig
@@ -40,7 +43,13 @@ def resume_run(
     allow_download: bool = False,
 ) -> TrainingResult:
     """Continue a run where it stopped, with some settings changed if asked for."""
-    folder = run if isinstance(run, RunFolder) else find_run(run)
+    folder = (
+        run
+        if isinstance(run, RunFolder)
+        else resume_at_address(str(run))
+        if is_remote(run)
+        else find_run(run)
+    )
     before, began = from_yaml(folder.read_recipe()), folder.read_record()
     recipe = changed_under_way(before, settings)
     if settings and has_attempts(folder):
@@ -52,8 +61,14 @@ def resume_run(
         shard=began.shard,
     )
     exclude = None if began.exclude is None else Path(began.exclude)
-    with joined_processes(execution.device) as processes, downloads(allowed=allow_download):
+    with (
+        joined_processes(execution.device) as processes,
+        downloads(allowed=allow_download),
+        published(folder, processes),
+    ):
         state, done = on_first_process(lambda: unfinished_state(folder, recipe.training), processes)
+        if state is not None:  # other machines may keep it elsewhere
+            state = folder.checkpoints / state.name
         options = DataOptions(
             hold_out=began.hold_out, exclude=exclude, allow_empty_class=True, group=began.group
         )
@@ -134,7 +149,7 @@ def unfinished_state(folder: RunFolder, training: TrainingConfig) -> tuple[Path 
         return None, 0
     state = newest_state(folder.last_checkpoint)
     if state is None and folder.has_model:
-        raise ConfigError(f"{folder} has finished; its model is in {folder.model}")
+        raise ConfigError(f"{folder} has finished; its model is in {shown_place(folder.model)}")
     if state is None:
         raise MissingCheckpointError(
             f"{folder} has no checkpoint to resume from; start the run again",
@@ -151,7 +166,7 @@ def unfinished_state(folder: RunFolder, training: TrainingConfig) -> tuple[Path 
             more.append("training.patience=null")
         early = f", no improvement in {counted(since_best, 'evaluation')}" if is_patience_over else ""
         raise ConfigError(
-            f"{folder} has finished ({counted(done, 'step')}{early}); its model is in {folder.model}",
+            f"{folder} has finished ({counted(done, 'step')}{early}); its model is in {shown_place(folder.model)}",
             advice=[TryOption("set", "to continue", setting) for setting in more],
         )
     return state, done

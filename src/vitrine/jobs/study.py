@@ -9,13 +9,14 @@ from vitrine.errors import ConfigError, TryVerb
 from vitrine.runtime.result import Result
 from vitrine.studies.estimate import estimate
 from vitrine.studies.execution import MatmulRate, execute_plans, matmul_rate
-from vitrine.studies.planning import DataFacts, Plan, describe_all, facts_of, make_plans, runs_of
+from vitrine.studies.planning import PAGE, DataFacts, Plan, describe_all, facts_of, make_plans, runs_of
 from vitrine.studies.record import Study
 from vitrine.studies.registry import STUDIES, find_studies
-from vitrine.studies.reporting import PAGE, Section, verdict_on, write_document, write_study_page
+from vitrine.studies.reporting import Section, verdict_on, write_document, write_study_page
 from vitrine.studies.results import Result as RunResult
 from vitrine.studies.results import latest_series, read_results
 from vitrine.studies.scales import Scale, find_scale
+from vitrine.studies.searching import with_rates
 
 LIST_WORD, PAGE_WORD = "list", "page"
 DEFAULT_OUT = Path("runs/studies")
@@ -98,7 +99,7 @@ def run_studies(
         )
     plans = make_plans(studies, size, data=data, target=target, seeds=seeds, out=out, compiles=compiles)
     outcome = execute_plans(plans, scale=scale, jobs=jobs, device=device, workers=workers, rate=rate)
-    lines = tuple(_finished_line(plan) for plan in plans)
+    lines = tuple(_finished_line(plan) for plan in with_rates(plans))
     return StudyResult(scale=scale, lines=lines, failed=outcome.failed, notes=outcome.notes)
 
 
@@ -160,7 +161,7 @@ def write_studies(folder: Path, file: Path) -> StudyResult:
 
 
 def _finished_line(plan: Plan) -> StudyLine:
-    return _line(plan.study, plan.finished(), num_runs=len(plan.runs), page=plan.folder / PAGE)
+    return _line(plan.study, plan.finished(), num_runs=plan.num_expected, page=plan.folder / plan.page)
 
 
 def _line(study: Study, results: Sequence[RunResult], *, num_runs: int, page: Path) -> StudyLine:

@@ -1,6 +1,8 @@
 """Checks that every config runs when created: types, and sizes that can be built. A config may come from a file."""
 
+import functools
 import math
+from collections.abc import Hashable
 from numbers import Integral, Real
 from types import UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
@@ -15,10 +17,21 @@ MOST_STAGES = 8  # of a stem; each doubles its width
 
 def require_types(config: Any) -> None:
     """Refuse values that do not have their field's type: a config may come from a file."""
-    for name, kind in get_type_hints(type(config)).items():
+    for name, kind in _field_types(config).items():
         value = getattr(config, name)
         if not _fits(value, kind):
             raise ConfigError(f"{name} must be {_shown_kind(kind)}, got {value!r:.40}")
+
+
+def _field_types(config: Any) -> dict[str, Any]:
+    # Reading them takes longer than all checks, and a search through all variants makes 60 configs.
+    kind: Hashable = config.__class__
+    return _hints(kind)
+
+
+@functools.cache
+def _hints(kind: Any) -> dict[str, Any]:
+    return get_type_hints(kind)
 
 
 def _fits(value: Any, kind: Any) -> bool:
@@ -43,7 +56,7 @@ def _shown_kind(kind: Any) -> str:
 
 def require_choices(config: Any) -> None:
     """Refuse a word that is not one of its field's choices, with the nearest one."""
-    for name, kind in get_type_hints(type(config)).items():
+    for name, kind in _field_types(config).items():
         given, choices = getattr(config, name), get_args(kind)
         if get_origin(kind) is Literal and given not in choices:
             raise ConfigError(

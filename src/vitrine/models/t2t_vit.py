@@ -115,8 +115,24 @@ class TokenPerformer(HasFixedParameters, nn.Module):
 def soft_split(images: Tensor, kernel: int, stride: int, padding: int) -> Tensor:
     """Gather overlapping squares of a map (B, C, rows, columns): (B, C x kernel x kernel, rows / stride, ...)."""
     rows, columns = (size // stride for size in images.shape[2:])
+    if images.is_cuda:
+        return gathered_slices(images, kernel, stride, padding, grid=(rows, columns))
     gathered = F.unfold(images, kernel, stride=stride, padding=padding)  # (B, C x kernel x kernel, N)
     return gathered.reshape(images.shape[0], -1, rows, columns)
+
+
+def gathered_slices(
+    images: Tensor, kernel: int, stride: int, padding: int, *, grid: tuple[int, int]
+) -> Tensor:
+    """Gather the same by one slice per place in the kernel: torch's unfold launches a kernel per image on CUDA."""
+    padded = F.pad(images, (padding,) * 4)
+    last_row, last_column = (stride * (count - 1) + 1 for count in grid)
+    slices = [
+        padded[:, :, down : down + last_row : stride, across : across + last_column : stride]
+        for down in range(kernel)
+        for across in range(kernel)
+    ]
+    return torch.stack(slices, dim=2).flatten(1, 2)  # channels vary slowest, as in unfold
 
 
 def t2t_vit(mixing: Mixing, *, width: int, depth: int, num_heads: int, mlp_ratio: int) -> ViTConfig:

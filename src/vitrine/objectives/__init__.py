@@ -1,6 +1,7 @@
 """From a model's output and a batch to a loss: every objective of the package, registered by its name."""
 
 from vitrine.objectives.classification import LabelsObjective
+from vitrine.objectives.detection import DetectionObjective
 from vitrine.objectives.dino import DinoObjective
 from vitrine.objectives.distillation_objective import DistillationObjective
 from vitrine.objectives.mask_classification import MaskClassificationObjective
@@ -19,6 +20,7 @@ from vitrine.objectives.segmentation import SegmentationObjective
 __all__ = [
     "OBJECTIVES",
     "AutoencoderObjective",
+    "DetectionObjective",
     "DinoObjective",
     "DistillationObjective",
     "LabelsObjective",

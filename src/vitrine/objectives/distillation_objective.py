@@ -24,6 +24,8 @@ from vitrine.objectives.distillation import (
 )
 from vitrine.objectives.objective import (
     AttentionOf,
+    Losses,
+    LossOf,
     Objective,
     Parts,
     PartsOf,
@@ -121,22 +123,35 @@ class DistillationObjective(DistillationConfig, Objective):
         return lambda batch: (context.preprocess.normalise(batch.images), *features_of(batch.rows))
 
     def prepare_logits(self, context: RunContext) -> Callable[[Batch], Parts]:
-        """Return the function to images, labels and the teacher's logits of the same augmented pixels."""
+        """Return the function to images, labels and what the teacher is asked: pixels, or its kept logits."""
         teacher, device = context.teacher, context.processes.device
         assert teacher is not None
         teacher.require_classes(context.classes)
-        model = teacher.model.to(device)
-        kept = kept_answers(context, model, "logits") if self.caches else None
+        kept = kept_answers(context, teacher.model.to(device), "logits") if self.caches else None
 
         def prepare(batch: Batch) -> Parts:
             pixels, targets = augmented(batch, batch.labels, context, num_classes=len(context.classes))
-            if kept is None:
-                (logits,) = teacher.ask(pixels, lambda images: (model(images),))
-            else:
-                logits = copy_to_device(kept[torch.from_numpy(batch.rows.indices)], device)
-            return context.preprocess.normalise(pixels), targets, logits
+            asked = (
+                pixels if kept is None else copy_to_device(kept[torch.from_numpy(batch.rows.indices)], device)
+            )
+            return context.preprocess.normalise(pixels), targets, asked
 
         return prepare
+
+    def losses_in(self, context: RunContext) -> LossOf:
+        """Ask for logits inside the step, about the same augmented pixels: recorded, it asks again every time."""
+        if not self.needs_labels or self.caches:
+            return self.losses
+        teacher = context.teacher
+        assert teacher is not None
+        model = teacher.model.to(context.processes.device)
+
+        def losses(module: nn.Module, parts: Parts) -> Losses:
+            images, targets, pixels = parts
+            (logits,) = teacher.ask(pixels, lambda asked: (model(asked),))
+            return self.losses(module, (images, targets, logits))
+
+        return losses
 
     def kept_features(self, context: RunContext) -> Callable[[Rows], Parts]:
         """Show every training image to the teacher once; return the function from rows to its features.

@@ -27,7 +27,7 @@ from vitrine.data.augmenting.augment import Augment, augment
 from vitrine.data.decoding.annotation import DataTask
 from vitrine.data.loading.loader import Batch
 from vitrine.data.loading.order import Rows
-from vitrine.data.preparing.mask_view import AnyView
+from vitrine.data.preparing.annotated_view import AnyView
 from vitrine.data.preparing.preprocess import Preprocess
 from vitrine.data.preparing.training_view import TrainView
 from vitrine.errors import ConfigError
@@ -43,6 +43,8 @@ PartsOf: TypeAlias = Callable[[Tensor, Rows, int], Parts]
 """From pixels (B, C, height, width), 0 to 255, their rows and a seed to what the loss reads."""
 Losses: TypeAlias = tuple[Tensor, dict[str, Tensor]]
 """One loss per image (B,), and sums over the batch to log."""
+LossOf: TypeAlias = Callable[[nn.Module, Parts], Losses]
+"""From the trained module and a prepared batch to losses."""
 AfterStep: TypeAlias = Callable[[nn.Module, dict[str, Tensor], int, Tensor], None]
 """Called with the trained module, the sums of the step, the step (from 0) and the flag of NaN or infinity."""
 AttentionOf: TypeAlias = Callable[[ViT, Tensor, Tensor], Tensor]
@@ -94,6 +96,9 @@ class Validation(Protocol):
 
     def pixel_scores(self, module: nn.Module) -> dict[str, float]:
         """Return mean IoU and accuracies of a dense model over all pixels of all pictures, at their own sizes."""
+
+    def box_scores(self, module: nn.Module) -> dict[str, float]:
+        """Return COCO's numbers of a detector over all pictures, at their own sizes."""
 
     def representation(
         self, module: nn.Module, *, advice: str, information: float | None, num_outputs: int | None
@@ -211,6 +216,10 @@ class Objective:
         """Return the loss of each image (B,) and sums to log."""
         losses, sums = module(*parts)
         return losses, sums
+
+    def losses_in(self, context: RunContext) -> LossOf:
+        """Return the loss of a run; all that depends on the batch is in it, so that a recorded step repeats it."""
+        return self.losses
 
     def after_step(self, context: RunContext) -> AfterStep | None:
         """Return what moves the parts that gradients do not; sums that it takes out are not logged."""

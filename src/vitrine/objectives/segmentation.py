@@ -13,7 +13,8 @@ from torch import Tensor, nn
 
 from vitrine.data.decoding.annotation import IGNORED, DataTask
 from vitrine.data.loading.loader import Batch
-from vitrine.data.preparing.mask_view import AnyView, MaskView
+from vitrine.data.preparing.annotated_view import AnyView
+from vitrine.data.preparing.mask_view import MaskView
 from vitrine.data.preparing.training_view import TrainView
 from vitrine.errors import ConfigError
 from vitrine.models import Model, ModelConfig, ViTConfig

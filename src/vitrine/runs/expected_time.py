@@ -15,7 +15,7 @@ from torch import nn
 
 from vitrine.data.loading.loader import Batch, Loader
 from vitrine.data.loading.order import Rows
-from vitrine.data.preparing.mask_view import AnyView
+from vitrine.data.preparing.annotated_view import AnyView
 from vitrine.data.sources.source import Source
 from vitrine.models.cost import TRAINING_FLOPS_PER_MAC, cost_of
 from vitrine.recipes.recipe import Recipe

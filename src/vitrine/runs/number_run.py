@@ -66,7 +66,7 @@ def number_run(
             write_scores(folder, {0: {"mean_absolute_error": figures.mean_absolute_error, "r2": figures.r2}})
             save_numbers(start, data, recipe, line, figures, to=folder.model)
             page = render_numbers(
-                source, predicted, true, figures, title="Numbers from pictures", model=str(folder.path),
+                source, predicted, true, figures, title="Numbers from pictures", model=str(folder),
                 is_left_out=data.validation is None,
             )  # fmt: skip
             return write_page(folder.report_file, page)

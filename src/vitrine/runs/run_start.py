@@ -14,11 +14,14 @@ import torch
 from vitrine.checkpoints.record import config_to_json
 from vitrine.recipes.recipe import Recipe, to_yaml
 from vitrine.runs.records import Execution, RunOutput, StartingModel
+from vitrine.runs.run_at_address import begin_at_address
 from vitrine.runs.run_data import RunData, changed_data
 from vitrine.runtime.find_run import link_latest, runs_in
 from vitrine.runtime.launch import launched
 from vitrine.runtime.output_folder import new_output_folder
+from vitrine.runtime.places import Place
 from vitrine.runtime.processes import Processes, on_first_process
+from vitrine.runtime.run_address import working_folder
 from vitrine.runtime.run_folder import RESULTS, RunFolder
 from vitrine.runtime.run_record import RunRecord
 from vitrine.training.saving import newest_state
@@ -26,9 +29,13 @@ from vitrine.version import __version__
 
 
 def create_run_folder(
-    named: Path | None, *, verb: str, data: str, overwrite: bool, processes: Processes
+    named: Place | None, *, verb: str, data: str, overwrite: bool, processes: Processes
 ) -> RunFolder:
     """Create the run folder on the first process; return it on all of them."""
+    if isinstance(named, str):
+        own = RunFolder(working_folder(named))
+        may_replace = overwrite or on_first_process(lambda: is_restarted(own), processes)
+        return begin_at_address(named, may_replace=may_replace, processes=processes)
 
     def create() -> RunFolder:
         may_replace = overwrite or (named is not None and is_restarted(RunFolder(named)))
@@ -67,15 +74,20 @@ def removed_on_failure(folder: RunFolder, processes: Processes) -> Iterator[None
         yield
 
 
-def restarted_run(named: Path | None, *, processes: Processes) -> RunFolder | None:
+def restarted_run(named: Place | None, *, processes: Processes) -> RunFolder | None:
     """Find the run to resume if torchrun lost a process and started the same command again."""
 
     def find() -> RunFolder | None:
-        runs = [RunFolder(named)] if named is not None else runs_in(Path("runs"))
+        runs = runs_in(Path("runs")) if named is None else [RunFolder(folder_of(named))]
         ours = [run for run in runs if is_restarted(run)]
         return next((run for run in ours if has_attempts(run) or newest_state(run.last_checkpoint)), None)
 
     return on_first_process(find, processes)
+
+
+def folder_of(named: Place) -> Path:
+    """Return the run folder at a place, or the working folder of this machine for one at an address."""
+    return working_folder(named) if isinstance(named, str) else named
 
 
 def has_attempts(folder: RunFolder) -> bool:

@@ -9,7 +9,7 @@ from torch import Tensor
 from vitrine.data.loading.loader import Loader
 from vitrine.data.loading.order import training_rows
 from vitrine.data.loading.resident import ResidentLoader, can_reside
-from vitrine.data.preparing.mask_view import AnyView
+from vitrine.data.preparing.annotated_view import AnyView
 from vitrine.data.preparing.preprocess import Preprocess
 from vitrine.data.preparing.training_view import TrainView
 from vitrine.data.sources.source import Source
@@ -79,7 +79,7 @@ def build_task(
     return Task(
         batches=lambda start, stop: loader.training_batches(start_step=start, stop_step=stop),
         prepare=objective.prepare(context),
-        loss_of=objective.losses,
+        loss_of=objective.losses_in(context),
         evaluate=evaluate,
         metric=objective.metric,
         criterion=criterion,

@@ -14,6 +14,7 @@ from vitrine.recipes.recipe import Recipe, as_values
 from vitrine.runs.expected_time import expected_seconds
 from vitrine.runs.plan import choose_micro_batch, num_trained, plan_of, require_disk_space
 from vitrine.runs.records import Execution, RunOutput, StartingModel, TrainingResult
+from vitrine.runs.run_at_address import require_common_folder, share_run
 from vitrine.runs.run_data import RunData
 from vitrine.runs.run_end import finish_model, measure_trust, report_run, save_model
 from vitrine.runs.run_outcome import result_of
@@ -63,6 +64,8 @@ def train_run(
         ) as loader,
     ):
         require_precision(recipe.training.precision, device=processes.device)
+        if execution.shard:
+            require_common_folder(folder, processes)
         module = wrapped(start, data, recipe, folder=folder, processes=processes, is_new=resume_from is None)
         context = context_of(start, data, recipe, workers=execution.workers, processes=processes)
         validation = validation_of(start, data, recipe, execution=execution, processes=processes)
@@ -91,10 +94,12 @@ def train_run(
             module, task, planned, execution=execution, output=output, processes=processes,
             resume_from=resume_from,
         )  # fmt: skip
+        share_run(folder, processes)
         finished = finish_model(
             start, data, recipe, validation, folder=folder, execution=execution, processes=processes,
             outcome=outcome,
         )  # fmt: skip
+        share_run(folder, processes)
         if output.measures_trust and recipe.objective.classifies:
             measure_trust(folder, data, execution=execution, processes=processes)
         report = None

@@ -20,6 +20,8 @@ from vitrine.data.loading.order import Rows, evaluation_rows
 from vitrine.data.preparing.preprocess import Preprocess
 from vitrine.data.sources.source import NO_LABEL, Source, Subset
 from vitrine.errors import DataError
+from vitrine.evaluation.box_predictions import by_class, predict_boxes
+from vitrine.evaluation.detection import score_boxes
 from vitrine.evaluation.feature_statistics import collapse_warning, effective_rank, spread
 from vitrine.evaluation.outputs import Outputs, run_model
 from vitrine.evaluation.pixel_predictions import PixelPrediction, predict_pixels
@@ -30,7 +32,7 @@ from vitrine.models.dropout import image_keys, randomness_of
 from vitrine.objectives.objective import PartsOf
 from vitrine.recipes.recipe import Recipe
 from vitrine.runs.run_data import RunData
-from vitrine.runtime.processes import Processes, mean_over
+from vitrine.runtime.processes import Processes, gathered, mean_over
 from vitrine.runtime.progress import notice, quiet
 from vitrine.training.task import Evaluate
 
@@ -100,6 +102,22 @@ class SplitValidation:
         counts = torch.from_numpy(score.confusion).double().to(self.processes.device)
         summed = (mean_over(counts, self.processes) * world_size).round().long().cpu().numpy()
         return replace(score, confusion=summed, num_images=length).headline()
+
+    def box_scores(self, module: nn.Module) -> dict[str, float]:
+        """Return COCO's numbers over the boxes of all pictures, each at its own size."""
+        rank, world_size = self.processes.rank, self.processes.world_size
+        length = len(self.source)
+        own = []
+        for found in predict_boxes(
+            module, self.source, preprocess=self.preprocess, device=self.processes.device,
+            num_workers=self.workers,
+            indices=range(rank * length // world_size, (rank + 1) * length // world_size),
+        ):  # fmt: skip
+            if found.error is not None:
+                raise DataError(f"cannot read a validation image: {found.error}")
+            own.append(by_class(self.source.annotation(found.index), found))
+        pairs = [one for part in gathered(own, self.processes) for one in part]
+        return dict(score_boxes(pairs, classes=self.source.classes).numbers)
 
     def mean_sums(self, module: nn.Module, parts_of: PartsOf) -> dict[str, Tensor]:
         """Return the mean loss per image as `loss`, and the means of the other sums, every image once."""

@@ -32,6 +32,16 @@ def downloads(*, allowed: bool) -> Iterator[None]:
         _may_download.reset(token)
 
 
+@contextmanager
+def typed_by_user() -> Iterator[None]:
+    """Allow the network inside the block again: for the address of a run that somebody has begun or resumed."""
+    token = _may_download.set(True)
+    try:
+        yield
+    finally:
+        _may_download.reset(token)
+
+
 def may_download() -> bool:
     """Whether downloads are allowed here."""
     return _may_download.get()

@@ -107,6 +107,11 @@ def temporary_beside(path: Path) -> Path:
     return path.with_name(f".{path.name[:_NAME_LENGTH]}.{secrets.token_hex(_MARK_BYTES)}")
 
 
+def is_temporary(name: str) -> bool:
+    """Whether a name is one that `temporary_beside` gives."""
+    return _TEMPORARY.fullmatch(name) is not None
+
+
 def remove_temporary_files(folder: Path, names: Container[str] | None = None) -> None:
     """Remove what interrupted writes have left in a folder, or of the files `names` in it, which are short names.
 

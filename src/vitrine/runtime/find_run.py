@@ -5,6 +5,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from vitrine.errors import ConfigError, TryVerb
+from vitrine.runtime.remote_model import fetch_model, is_address
 from vitrine.runtime.run_folder import RECORD, RunFolder
 from vitrine.spelling import near_match
 
@@ -14,6 +15,8 @@ LATEST = "latest"
 
 def find_run(named: str | Path) -> RunFolder:
     """Return the run folder of this name; `runs/latest` is the one beside it that was trained last."""
+    if is_address(named):
+        return RunFolder(fetch_model(str(named)))
     path = Path(named)
     if path.name == LATEST and not path.exists():
         return latest_run(path.parent)
@@ -40,7 +43,7 @@ def runs_in(parent: Path) -> list[RunFolder]:
 
 def run_of_model(model: str | Path) -> RunFolder | None:
     """Return the run that a model was trained by, given its folder or the folder `model/` in it; None without one."""
-    path = Path(model)
+    path = fetch_model(str(model)) if is_address(model) else Path(model)
     if path.name == LATEST and not path.exists():
         runs = runs_in(path.parent)
         return max(runs, key=RunFolder.trained_at) if runs else None

@@ -5,6 +5,7 @@ uploaded whole, which object stores do in one step. No torch.
 """
 
 import os
+import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -35,6 +36,8 @@ _VERSIONS = (
     "created",
 )
 _OWN_SCHEMES = ("file://", "local://", "memory://")
+# A disk that is written to as if it were elsewhere.
+_DISK_SCHEME = "local://"
 
 
 def is_remote(place: object) -> bool:
@@ -75,17 +78,25 @@ class Folder(Protocol):
     def remove(self, name: str) -> None:
         """Remove a file if it is there."""
 
+    def put(self, file: Path, name: str) -> None:
+        """Copy a file of this machine to here; it appears when it is complete."""
+
+    def get(self, name: str, file: Path) -> None:
+        """Copy a file from here to this machine."""
+
 
 def open_folder(place: Place) -> Folder:
     """Open a folder for results; it is created with its first file."""
+    if str(place).startswith(_DISK_SCHEME):
+        return LocalFolder(Path(str(place).removeprefix(_DISK_SCHEME)), address=str(place).rstrip("/"))
     return RemoteFolder(str(place)) if is_remote(place) else LocalFolder(Path(place))
 
 
 class LocalFolder:
     """A folder of this machine."""
 
-    def __init__(self, path: Path) -> None:
-        self.path, self.address = path, str(path)
+    def __init__(self, path: Path, *, address: str | None = None) -> None:
+        self.path, self.address = path, address or str(path)
 
     def read(self, name: str) -> bytes | None:
         """Return the content of a file; None if there is none."""
@@ -116,6 +127,16 @@ class LocalFolder:
     def remove(self, name: str) -> None:
         """Remove a file if it is there."""
         (self.path / name).unlink(missing_ok=True)
+
+    def put(self, file: Path, name: str) -> None:
+        """Copy a file to here; it appears when it is complete."""
+        with file.open("rb") as source, self.writing(name) as target:
+            shutil.copyfileobj(source, target)
+
+    def get(self, name: str, file: Path) -> None:
+        """Copy a file from here."""
+        with (self.path / name).open("rb") as source, write_atomically(file) as target:
+            shutil.copyfileobj(source, target)
 
     def remove_leftovers_of(self, names: Iterable[str]) -> None:
         """Remove what killed processes left half written of these files; only while nobody else writes them."""
@@ -169,6 +190,14 @@ class RemoteFolder:
     def remove(self, name: str) -> None:
         """Remove a file if it is there."""
         self._asked(lambda: self._system.rm_file(self._at(name)), name)
+
+    def put(self, file: Path, name: str) -> None:
+        """Upload a file; it appears when it is complete."""
+        upload(file, f"{self.address}/{name}")
+
+    def get(self, name: str, file: Path) -> None:
+        """Download a file."""
+        retried(lambda: self._system.get_file(self._at(name), str(file)), f"{self.address}/{name}")
 
     def _at(self, name: str) -> str:
         return f"{self._root}/{name}"

@@ -112,6 +112,15 @@ def anyone(flag: bool, processes: Processes) -> bool:
     return bool(largest(torch.tensor(float(flag), device=processes.device), processes).item())
 
 
+def gathered(value: Result, processes: Processes) -> list[Result]:
+    """Collect one object of every process, in their order, on all of them."""
+    if processes.world_size == 1:
+        return [value]
+    parts: list[Any] = [None] * processes.world_size
+    dist.all_gather_object(parts, value)
+    return parts
+
+
 def wait_for_all(processes: Processes) -> None:
     """Wait until every process has reached this point."""
     if processes.world_size > 1:

@@ -31,6 +31,7 @@ from typing import Any, TextIO
 from vitrine.errors import CheckpointError, ConfigError
 from vitrine.runtime.files import json_text, parse_json, require_own_file, write_atomically
 from vitrine.runtime.locks import require_lock
+from vitrine.runtime.run_address import shown_place
 from vitrine.runtime.run_record import RunRecord, metrics_until, read_metrics
 
 RECORD, RECIPE, METRICS, CHECKPOINTS, MODEL = (
@@ -58,7 +59,7 @@ class RunFolder:
     path: Path
 
     def __str__(self) -> str:
-        return str(self.path)
+        return shown_place(self.path)
 
     @property
     def is_run(self) -> bool:

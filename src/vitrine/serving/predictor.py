@@ -352,8 +352,8 @@ class Predictor:
             )
         if isinstance(self.model, DenseModel):
             raise ConfigError(
-                "the model answers for every pixel, not for whole pictures",
-                advice=[TryVerb("predict", ("MODEL", "PICTURES"), "to write masks")],
+                f"the model answers with {self.model.config.answers}, not with classes of whole pictures",
+                advice=[TryVerb("predict", ("MODEL", "PICTURES"), f"to write {self.model.config.answers}")],
             )
 
     def _outputs(self, images: Iterable[Picture], *, wanted: Wanted) -> Outputs:

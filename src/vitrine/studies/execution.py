@@ -16,8 +16,9 @@ from vitrine.studies.estimate import Estimate, estimate
 from vitrine.studies.planning import Plan
 from vitrine.studies.pool import carry_out_all
 from vitrine.studies.record import Run
-from vitrine.studies.reporting import PAGE, write_study_page
+from vitrine.studies.reporting import write_study_page
 from vitrine.studies.results import append_result
+from vitrine.studies.searching import new_runs, with_rates
 from vitrine.studies.training_runs import Place, carry_out_run
 from vitrine.training.stopping import StoppedError
 from vitrine.version import __version__
@@ -57,25 +58,25 @@ def execute_plans(
 ) -> Outcome:
     """Run everything that is not finished, `jobs` runs at a time, and write the studies' pages."""
     with ExitStack() as claims:
-        for plan in plans:
-            claims.enter_context(require_lock(plan.folder, advice="wait for it, or write to another folder"))
+        for folder in dict.fromkeys(plan.folder for plan in plans):
+            claims.enter_context(require_lock(folder, advice="wait for it, or write to another folder"))
+        plans = with_rates(plans)
         todo = [run for plan in plans for run in plan.unfinished()]
         present(_plan_record(plans, todo, jobs=jobs, rate=rate))
-        folders = {name_of(run): plan.run_folder(run) for plan in plans for run in plan.runs}
-        place = Place(folders=folders, data=plans[0].data, device=device, jobs=jobs)
-        notes = _make_arrays(place, todo, workers=workers)
+        place = Place(sets={plan.on: plan.data for plan in plans}, device=device, jobs=jobs)
+        notes = _make_arrays(plans, todo, workers=workers)
         try:
-            failed = _run_all(plans, todo, place, scale=scale, notes=notes)
+            failed, plans = _run_all(plans, todo, place, scale=scale, notes=notes)
         except StoppedError:
             raise StoppedError("stopped; everything is saved; run the same call again to continue") from None
         for plan in plans:
-            write_study_page(plan.folder / PAGE, plan.study, plan.finished(), notes=notes)
+            write_study_page(plan.folder / plan.page, plan.study, plan.finished(), notes=notes)
     return Outcome(failed=tuple(failed), notes=tuple(notes))
 
 
 def name_of(run: Run) -> str:
     """Name a run among those of several studies."""
-    return f"{run.study}/{run.name}"
+    return "/".join(part for part in (run.on, run.study, run.name) if part)
 
 
 def matmul_rate(tflops: float | None) -> MatmulRate:
@@ -87,48 +88,68 @@ def matmul_rate(tflops: float | None) -> MatmulRate:
 
 
 def _plan_record(plans: Sequence[Plan], todo: Sequence[Run], *, jobs: int, rate: float | None) -> StudyPlan:
-    total = sum(len(plan.runs) for plan in plans)
+    total = sum(plan.num_expected for plan in plans)
+    waiting = sum(plan.num_expected - len(plan.runs) for plan in plans)
     if not todo:
         return StudyPlan(num_runs=total, num_unfinished=0, cost=None, jobs=jobs, rate=None)
     speed = matmul_rate(rate)
     data = plans[0].data["data"]
     cost = estimate(todo, rate=speed.flops_per_second, num_test=data.counts[data.test_split])
-    return StudyPlan(num_runs=total, num_unfinished=len(todo), cost=cost, jobs=jobs, rate=speed)
+    return StudyPlan(num_runs=total, num_unfinished=len(todo) + waiting, cost=cost, jobs=jobs, rate=speed)
 
 
-def _make_arrays(place: Place, todo: Sequence[Run], *, workers: int) -> list[str]:
+def _make_arrays(plans: Sequence[Plan], todo: Sequence[Run], *, workers: int) -> list[str]:
     """Write the arrays that the runs read; return notes on images that cannot be read."""
     notes: list[str] = []
-    for name, data in place.data.items():
-        sizes = {run.model.image_size[0] for run in todo if run.work == "training" and run.data == name}
-        sizes |= {run.model.image_size[0] for run in todo if run.probes and name == "target0"}
-        notes += make_arrays(data, sizes, workers=workers)
+    for on, sets in {plan.on: plan.data for plan in plans}.items():
+        own = [run for run in todo if run.on == on] or [
+            run for plan in plans for run in plan.runs if run.on == on
+        ]
+        for name, data in sets.items():
+            sizes = {run.model.image_size[0] for run in own if run.work == "training" and run.data == name}
+            sizes |= {run.model.image_size[0] for run in own if run.probes and name == "target0"}
+            notes += make_arrays(data, sizes, workers=workers)
     return notes
 
 
 def _run_all(
     plans: Sequence[Plan], todo: Sequence[Run], place: Place, *, scale: str, notes: Sequence[str]
-) -> list[str]:
-    """Run everything; a study's page is written as soon as its last run ends. Return what failed."""
-    plan_of = {plan.study.name: plan for plan in plans}
-    left = Counter(run.study for run in todo)
-    failed = []
-    with announced("Studies", total=len(todo)) as advance:
-        for done in carry_out_all(todo, carry_out_run, place, jobs=place.jobs, names=name_of):
-            run, plan = done.run, plan_of[done.run.study]
+) -> tuple[list[str], Sequence[Plan]]:
+    """Run everything; a study's page is written as soon as its last run ends.
+
+    Return what failed, and the plans with the runs whose rates were chosen on the way.
+    """
+    left = Counter((run.on, run.study) for run in todo)
+    failed: dict[str, str] = {}
+
+    def released() -> list[Run]:
+        """Return the runs whose rate the last run has decided."""
+        nonlocal plans
+        if not any(plan.study.search for plan in plans):
+            return []
+        before, plans = plans, with_rates(plans, failed={name.rpartition("/")[2] for name in failed})
+        added = new_runs(before, plans)
+        left.update((run.on, run.study) for run in added)
+        return added
+
+    waiting = sum(plan.num_expected - len(plan.runs) for plan in plans)
+    with announced("Studies", total=len(todo) + waiting) as advance:
+        for done in carry_out_all(todo, carry_out_run, place, jobs=place.jobs, names=name_of, more=released):
+            run = done.run
+            plan = next(one for one in plans if (one.on, one.study.name) == (run.on, run.study))
             if done.values is None:
-                failed.append(f"{name_of(run)}: {done.reason}")
+                failed[name_of(run)] = done.reason
                 # The last line of a traceback is the most informative.
                 advance(1, f"{name_of(run)} failed: {done.reason.strip().splitlines()[-1]}")
             else:
                 append_result(plan.folder, _result_line(run, plan, done.values, scale=scale))
-                _clear(plan, run)
+                _clear(run)
                 shown = ", ".join(f"{key} {value:.4g}" for key, value in done.values["measures"].items())
                 advance(1, f"{name_of(run)} {shown}")
-            left[run.study] -= 1
-            if not left[run.study]:
-                write_study_page(plan.folder / PAGE, plan.study, plan.finished(), notes=notes)
-    return failed
+            left[run.on, run.study] -= 1
+            if not left[run.on, run.study]:
+                write_study_page(plan.folder / plan.page, plan.study, plan.finished(), notes=notes)
+    return [f"{name}: {reason}" for name, reason in failed.items()], plans
 
 
 def _result_line(run: Run, plan: Plan, values: Mapping[str, Any], *, scale: str) -> dict[str, Any]:
@@ -151,9 +172,10 @@ def _result_line(run: Run, plan: Plan, values: Mapping[str, Any], *, scale: str)
     }
 
 
-def _clear(plan: Plan, run: Run) -> None:
+def _clear(run: Run) -> None:
     """Remove a finished run's folder, but keep the weights if another run starts from them."""
-    folder = RunFolder(plan.run_folder(run))
+    assert run.folder is not None
+    folder = RunFolder(run.folder)
     if run.role != "preparation":
         shutil.rmtree(folder.path, ignore_errors=True)
         return

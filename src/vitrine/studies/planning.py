@@ -2,15 +2,18 @@
 
 import dataclasses
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from vitrine.errors import ConfigError
 from vitrine.runtime.run_folder import RunFolder
 from vitrine.studies.datasets import StudyData, describe_data
 from vitrine.studies.record import Run, Setup, Study, hash_of, in_order, keys_of
 from vitrine.studies.results import Result, read_results
 from vitrine.studies.scales import SCALES, Scale
+
+PAGE = "index.html"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,15 +39,22 @@ class Plan:
     series: str
     """A hash of scale and data: results of one series may be compared."""
     command: str
+    num_expected: int
+    """All runs, also those that wait for a rate."""
+    remake: Callable[[Mapping[str, float]], "Plan"]
+    """Return this plan with the runs whose rates are chosen."""
+    on: str = ""
+    """The data set, if a call has several."""
 
     @property
     def folder(self) -> Path:
         """The folder of the study's results."""
         return self.out / self.study.name
 
-    def run_folder(self, run: Run) -> Path:
-        """Return the folder of a run's checkpoints; other data or another recipe gives another folder."""
-        return self.folder / "runs" / f"{run.name}-{self.keys[run.name]}"
+    @property
+    def page(self) -> str:
+        """The name of the study's page."""
+        return f"{self.on}.html" if self.on else PAGE
 
     def finished(self) -> list[Result]:
         """Return the results of the runs that have finished, in the order of the plan."""
@@ -57,7 +67,7 @@ class Plan:
         left = {run.name for run in self.runs if self.keys[run.name] not in done}
         for run in self.runs:
             is_needed = any(other.after == run.name and other.name in left for other in self.runs)
-            if is_needed and not RunFolder(self.run_folder(run)).has_model:
+            if is_needed and run.folder is not None and not RunFolder(run.folder).has_model:
                 left.add(run.name)
         return [run for run in self.runs if run.name in left]
 
@@ -72,25 +82,74 @@ def make_plans(
     out: Path,
     compiles: bool,
 ) -> list[Plan]:
-    """List the runs of every study for this data."""
+    """List the runs of every study for this data: one set, or several with commas between.
+
+    A study that searches learning rates does so on the first set; all sets take the rates that are best there.
+    """
     scale = dataclasses.replace(scale, compiles=True) if compiles else scale
+    addresses = addresses_in(data)
+    names = [Path(address).name for address in addresses]
+    if len(set(names)) < len(names):
+        raise ConfigError(f"data sets must differ in the last part of their names, got {', '.join(names)}")
+    plans = []
+    for number, address in enumerate(addresses):
+        on = names[number] if len(addresses) > 1 else ""
+        plans += plans_on(studies, scale, address, target=target, seeds=seeds, out=out, on=on, turn=number)
+    return plans
+
+
+def addresses_in(data: str) -> list[str]:
+    """Split a list of addresses at its commas; those after a question mark belong to an address's options."""
+    lists, _, options = data.partition("?")
+    addresses = [part for part in lists.split(",") if part]
+    if options and addresses:
+        addresses[-1] += f"?{options}"
+    return addresses
+
+
+def plans_on(
+    studies: Sequence[Study],
+    scale: Scale,
+    data: str,
+    *,
+    target: str | None,
+    seeds: int | None,
+    out: Path,
+    on: str,
+    turn: int,
+) -> list[Plan]:
+    """List the runs of every study on one data set."""
     sets = describe_all(data, target, folder=out / "data")
     fingerprints = {name: one.fingerprint for name, one in sets.items()}
     series = hash_of({"scale": dataclasses.asdict(scale), "data": fingerprints})
-    plans = []
+    facts, plans = facts_of(sets), []
     for study in studies:
-        runs = runs_of(study, scale, seeds=seeds, facts=facts_of(sets))
-        plans.append(
-            Plan(
+        every = runs_of(study, scale, seeds=seeds, facts=facts, searches=not turn)
+
+        def plan(rates: Mapping[str, float], study: Study = study, every: Sequence[Run] = every) -> Plan:
+            listed = runs_of(study, scale, seeds=seeds, facts=facts, searches=not turn, rates=rates)
+            runs = [run for run in listed if not (study.search and run.needs_rate) or run.needs_rate in rates]
+            keys = keys_of(runs, fingerprints)
+            folders = {run.name: out / study.name / "runs" / f"{run.name}-{keys[run.name]}" for run in runs}
+            return Plan(
                 study=study,
-                runs=tuple(runs),
-                keys=keys_of(runs, fingerprints),
+                runs=tuple(
+                    dataclasses.replace(
+                        run, on=on, turn=turn, folder=folders[run.name], before=folders.get(run.after or "")
+                    )
+                    for run in runs
+                ),
+                keys=keys,
                 data=sets,
                 out=out,
                 series=series,
                 command=command_of(study.name, scale, data=data, target=target),
+                num_expected=len(every),
+                remake=plan,
+                on=on,
             )
-        )
+
+        plans.append(plan({}))
     return plans
 
 
@@ -113,19 +172,29 @@ def facts_of(sets: Mapping[str, StudyData]) -> DataFacts:
     )
 
 
-def runs_of(study: Study, scale: Scale, *, seeds: int | None, facts: DataFacts) -> list[Run]:
-    """List the runs of every seed, each after the run whose weights it needs."""
+def runs_of(
+    study: Study,
+    scale: Scale,
+    *,
+    seeds: int | None,
+    facts: DataFacts,
+    searches: bool = True,
+    rates: Mapping[str, float] | None = None,
+) -> list[Run]:
+    """List the runs of every seed, each after the run whose weights it needs, and those of the search."""
     runs: list[Run] = []
     for seed in range(seeds or study.seeds):
-        runs += study.runs(
-            Setup(
-                scale=scale,
-                seed=seed,
-                num_classes=facts.num_classes,
-                num_images=facts.num_images,
-                target_classes=facts.target_classes,
-            )
+        setup = Setup(
+            scale=scale,
+            seed=seed,
+            num_classes=facts.num_classes,
+            num_images=facts.num_images,
+            target_classes=facts.target_classes,
+            rates=rates or {},
         )
+        runs += study.runs(setup)
+        if searches and study.search is not None:
+            runs += study.search(setup)
     return in_order(runs)
 
 

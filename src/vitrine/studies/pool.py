@@ -34,16 +34,31 @@ class Done:
     reason: str = ""
 
 
+def nothing_more() -> Sequence[Run]:
+    """Add no runs."""
+    return ()
+
+
 def carry_out_all(
-    runs: Sequence[Run], work: Work, context: Any, *, jobs: int, names: Callable[[Run], str]
+    runs: Sequence[Run],
+    work: Work,
+    context: Any,
+    *,
+    jobs: int,
+    names: Callable[[Run], str],
+    more: Callable[[], Sequence[Run]] = nothing_more,
 ) -> Iterator[Done]:
-    """Yield every run as it ends; `runs` must be in order; `names` distinguishes runs of several studies."""
+    """Yield every run as it ends; `runs` must be in order; `names` distinguishes runs of several studies.
+
+    After every run, `more` returns the runs that have become possible.
+    """
     waiting = longest_first(runs)
     if jobs <= 1:
-        yield from one_by_one(waiting, work, context, names=names)
+        yield from one_by_one(waiting, work, context, names=names, more=more)
         return
     pending = {names(run) for run in waiting}
-    with processes_for(work, context, count=min(jobs, len(waiting))) as connections:
+    count = min(jobs, len(waiting)) if more is nothing_more else jobs
+    with processes_for(work, context, count=count) as connections:
         busy: dict[Connection, Run] = {}
         idle = list(connections)
         while waiting or busy:
@@ -66,6 +81,9 @@ def carry_out_all(
                 yield Done(run=run, values=values, reason=reason)
                 if values is None:
                     yield from given_up(run, waiting, pending, names)
+                if added := more():
+                    pending |= {names(one) for one in added}
+                    waiting = longest_first([*waiting, *added])
             if waiting and not busy and not idle:
                 for run in waiting:
                     yield Done(run=run, values=None, reason="no process is left to run it")
@@ -92,21 +110,28 @@ def may_start(run: Run, others: Sequence[Run]) -> bool:
 def longest_first(runs: Sequence[Run]) -> list[Run]:
     """Sort the runs of each study by the cost of each and of the runs that wait for it, highest first.
 
-    One seed of every study comes before the next seed of any, so that all studies have results if time runs out;
-    within a seed, studies keep their order. Runs that must be alone come last.
+    One data set comes before the next, and one seed of every study before the next seed of any, so that results can
+    be read if time runs out; within a seed, studies keep their order. A search comes first of all, checks and runs
+    that must be alone come last.
     """
 
     cost = {id(run): exaflops_of(run, run.recipe.training.total_steps) for run in runs}
     weight = dict(cost)
     for run in runs:
         for other in runs:
-            if other.study == run.study and other.after == run.name:
+            if (other.on, other.study) == (run.on, run.study) and other.after == run.name:
                 weight[id(run)] += cost[id(other)]
     studies = list(dict.fromkeys(run.study for run in runs))
-    return sorted(
-        runs,
-        key=lambda run: (run.work == "speed", run.seed, studies.index(run.study), -weight[id(run)]),
-    )
+    searching = {(run.on, run.study) for run in runs if run.role == "search"}
+
+    def place(run: Run) -> tuple[Any, ...]:
+        is_later = run.role != "search" and (run.on, run.study) in searching and run.role != "preparation"
+        return (
+            run.work == "speed", run.role == "check", run.turn, is_later, run.seed,
+            studies.index(run.study), -weight[id(run)],
+        )  # fmt: skip
+
+    return sorted(runs, key=place)
 
 
 def given_up(
@@ -127,11 +152,19 @@ def needed_by(run: Run, names: Callable[[Run], str]) -> str | None:
 
 
 def one_by_one(
-    runs: Sequence[Run], work: Work, context: Any, *, names: Callable[[Run], str]
+    runs: Sequence[Run],
+    work: Work,
+    context: Any,
+    *,
+    names: Callable[[Run], str],
+    more: Callable[[], Sequence[Run]] = nothing_more,
 ) -> Iterator[Done]:
     """Execute every run in this process."""
     failed: set[str] = set()
-    for run in runs:
+    waiting = list(runs)
+    while waiting:
+        run = next(one for one in waiting if needed_by(one, names) not in {names(other) for other in waiting})
+        waiting.remove(run)
         if needed_by(run, names) in failed:
             failed.add(names(run))
             yield Done(run=run, values=None, reason=f"{run.after}, whose weights it needs, failed")
@@ -140,6 +173,8 @@ def one_by_one(
         if values is None:
             failed.add(names(run))
         yield Done(run=run, values=values, reason=reason)
+        if added := more():
+            waiting = longest_first([*waiting, *added])
 
 
 def attempted(run: Run, work: Work, context: Any) -> tuple[dict[str, Any] | None, str]:

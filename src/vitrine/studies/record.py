@@ -3,7 +3,8 @@
 import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Literal
 
 from vitrine.models.config import ModelConfig
@@ -14,9 +15,11 @@ from vitrine.studies.run_keys import later_fields, settings_of
 from vitrine.studies.scales import Scale
 from vitrine.studies.verdicts import Finding
 
-Role = Literal["measured", "preparation"]
+Role = Literal["measured", "preparation", "search", "check"]
 Work = Literal["training", "speed"]
 Use = Literal["weights", "teacher"]
+# What says when and where a run is carried out, but not what comes of it.
+PLACE_FIELDS = ("needs_rate", "on", "turn", "folder", "before")
 # The fields of a run that its key depends on, beside model and recipe (`vitrine.studies.run_keys`).
 KEY_FIELDS = (
     "study", "group", "seed", "settings", "data", "num_images", "after", "keeps_positions", "probes", "role", "work",
@@ -34,6 +37,8 @@ class Setup:
     """Training images of the data set."""
     target_classes: tuple[int, ...] = ()
     """Classes of each data set for transfer; empty if that is the data set itself."""
+    rates: Mapping[str, float] = field(default_factory=dict)
+    """The learning rate that a search has chosen for each method."""
 
     @property
     def targets(self) -> tuple[tuple[str, int], ...]:
@@ -68,6 +73,16 @@ class Run:
     """Whether 5-shot accuracy is measured on the target."""
     role: Role = "measured"
     work: Work = "training"
+    needs_rate: str = ""
+    """The method whose search must have chosen a rate first."""
+    on: str = ""
+    """The data set, if a call has several."""
+    turn: int = 0
+    """The place of that data set in the call."""
+    folder: Path | None = None
+    """Where its checkpoints are; set by the plan."""
+    before: Path | None = None
+    """The folder of the run before it."""
 
     @property
     def name(self) -> str:
@@ -78,7 +93,7 @@ class Run:
         """Hash everything that decides the result, the data and the run before it included."""
         values = {
             **{name: getattr(self, name) for name in KEY_FIELDS},
-            **later_fields(self, (*KEY_FIELDS, "model", "recipe")),
+            **later_fields(self, (*KEY_FIELDS, *PLACE_FIELDS, "model", "recipe")),
             **settings_of(self.model, self.recipe),
             "data_is": fingerprints.get(self.data, ""),
             "before": before,
@@ -103,6 +118,10 @@ class Study:
     findings: Callable[[Results], Sequence[Finding]]
     """The rule: compares results with the claim."""
     charts: Callable[[Results], Sequence[Chart]]
+    search: Callable[[Setup], tuple[Run, ...]] | None = None
+    """Short runs on the first data set that choose the learning rate of each method on held-out images."""
+    remarks: Callable[[Results], Sequence[str]] | None = None
+    """Sentences on the results beside the rule."""
     measure: str = "accuracy"
     """The measure that the rule compares."""
     seeds: int = 3

@@ -9,11 +9,11 @@ from vitrine.reports.charts import svg_file
 from vitrine.reports.pages import write_page
 from vitrine.reports.study_page import StudyPage, TableRow, render_study
 from vitrine.runtime.files import write_atomically
+from vitrine.spelling import counted
 from vitrine.studies.record import Study
 from vitrine.studies.results import Result, Results, mean_and_spread
 from vitrine.studies.verdicts import Verdict, verdict_of
 
-PAGE = "index.html"
 BEGIN, END = "<!-- study {name} -->", "<!-- end of {name} -->"
 SPEED = "images_per_second"
 
@@ -32,6 +32,15 @@ class Section:
     def name(self) -> str:
         """What tells the section from others: the study, and the data set where there are several."""
         return f"{self.study.name}-{self.on}" if self.on else self.study.name
+
+
+def remarks_on(study: Study, results: Results) -> list[str]:
+    """Return what is to be said beside the verdict: the study's remarks, and runs without recorded steps."""
+    launched = [result for result in results.all if result.launched]
+    said = list(study.remarks(results)) if study.remarks is not None and results.all else []
+    if launched:
+        said.append(f"{counted(len(launched), 'run')} launched every kernel: {launched[0].launched}.")
+    return said
 
 
 def verdict_on(study: Study, results: Sequence[Result]) -> tuple[Results, Verdict]:
@@ -59,7 +68,7 @@ def page_of(study: Study, results: Sequence[Result], *, notes: Sequence[str] = (
         rows=tuple(rows_of(study, measured)),
         charts=tuple(study.charts(measured)),
         departures=study.departures,
-        notes=tuple(notes),
+        notes=(*remarks_on(study, measured), *notes),
     )
 
 
@@ -113,6 +122,7 @@ def section_of(page: StudyPage, *, command: str, figure: str, on: str = "") -> s
         lines.append(f"| {row.label} | {row.mean:.2f}{spread} | {row.seeds} | {' | '.join(row.others)} |")
     lines += ["", f"![{page.title}]({figure})", "", f"**Verdict: {page.verdict}{reserved(page)}.**"]
     lines += [f"- {finding}" for finding in page.findings]
+    lines += ["", *page.notes] if page.notes else []
     lines += ["", f"Rule: {page.rule}"]
     if page.departures:
         lines += ["", f"Departures at small scales: {page.departures}"]

@@ -44,6 +44,8 @@ class Result:
     version: str
     resumed_at: int = 0
     """The step from which the run was resumed."""
+    launched: str = ""
+    """Why steps were launched kernel by kernel although they should have been recorded; empty if they were."""
 
 
 class Results:

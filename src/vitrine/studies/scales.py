@@ -69,6 +69,11 @@ SCALES = {
             weight_decay=0.05, finetune_batch=32,
         ),
         Scale(
+            name="little", words="tens of runs in ten minutes on one data-centre GPU", image_size=32, patch_size=4,
+            width=128, depth=6, num_heads=4, batch_size=512, steps=400, finetune_steps=150, lr=2e-3,
+            weight_decay=0.05,
+        ),
+        Scale(
             name="small", words="a minute or two a study on one data-centre GPU", image_size=32, patch_size=4,
             width=192, depth=6, num_heads=3, batch_size=512, steps=800, finetune_steps=300, lr=1e-3,
             weight_decay=0.05,

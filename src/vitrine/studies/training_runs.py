@@ -6,9 +6,8 @@ A run that was stopped resumes from its last checkpoint.
 import dataclasses
 import functools
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -33,6 +32,7 @@ from vitrine.studies.datasets import StudyData, part_of, splits_of
 from vitrine.studies.estimate import exaflops_of
 from vitrine.studies.measures import accuracy_of, measure_model, measure_speed
 from vitrine.studies.record import Run
+from vitrine.training.graphs import RecordingError
 from vitrine.training.saving import newest_state
 
 
@@ -40,18 +40,13 @@ from vitrine.training.saving import newest_state
 class Place:
     """Folders, data and device of all runs."""
 
-    folders: Mapping[str, Path]
-    """Folder of every run, by study and name; other data or another recipe gives another folder."""
-    data: Mapping[str, StudyData] = field(default_factory=dict)
+    sets: Mapping[str, Mapping[str, StudyData]] = field(default_factory=dict)
+    """By the set that a run is on (empty if a call has one): the data and the targets."""
     device: str = "auto"
     jobs: int = 1
     """Processes that share the cores."""
     workers: int = 2
     """Data-loading workers for sets that are not held in memory."""
-
-    def folder(self, study: str, run: str) -> Path:
-        """Return the folder of a run."""
-        return self.folders[f"{study}/{run}"]
 
 
 def carry_out_run(run: Run, place: Place) -> dict[str, Any]:
@@ -88,13 +83,14 @@ def available_threads() -> int:
 
 def trained_and_measured(run: Run, place: Place, device: torch.device) -> dict[str, Any]:
     """Train from the run's starting weights or its last checkpoint, then evaluate the best weights."""
-    data, size = place.data[run.data], run.model.image_size
+    assert run.folder is not None
+    sets, size = place.sets[run.on], run.model.image_size
+    data = sets[run.data]
     splits = splits_of(data, size[0])
     preprocess = Preprocess(size=size)
     train_part = part_of(splits["train"], run.num_images, seed=run.seed)
-    folder = RunFolder(place.folder(run.study, run.name))
-    unfinished = newest_state(folder.last_checkpoint)
-    resumed_at = steps_done(unfinished)
+    folder = RunFolder(run.folder)
+    resumed_at = steps_done(newest_state(folder.last_checkpoint))
     # Without evaluations along the way, the last weights are measured.
     is_evaluated = bool(run.recipe.training.evaluate_every) and run.recipe.needs_labels and "val" in splits
     held_out = {"val": splits["val"]} if is_evaluated else {}
@@ -103,47 +99,62 @@ def trained_and_measured(run: Run, place: Place, device: torch.device) -> dict[s
         """Evaluate on images that are already on the device."""
         return {"accuracy": accuracy_of(model, splits["val"], preprocess=preprocess, device=device)}
 
-    recipe = with_teacher(run, place)
-    model = first_weights(run, place)
-    train_run(
-        StartingModel(model=model, preprocess=preprocess, teacher=load_teacher(recipe, model.config)),
-        RunData(address=data.address, splits={"train": train_part, **held_out}),
-        recipe,
-        execution=Execution(device=place.device, workers=place.workers),
-        output=RunOutput(folder=folder, verb="study", plans=False, reports=False, measures_trust=False),
-        resume_from=unfinished,
-        evaluate=evaluate if is_evaluated else None,
-    )
+    def trained(recipe: Recipe) -> None:
+        model = first_weights(run)
+        train_run(
+            StartingModel(model=model, preprocess=preprocess, teacher=load_teacher(recipe, model.config)),
+            RunData(address=data.address, splits={"train": train_part, **held_out}),
+            recipe,
+            execution=Execution(device=place.device, workers=place.workers),
+            output=RunOutput(folder=folder, verb="study", plans=False, reports=False, measures_trust=False),
+            resume_from=newest_state(folder.last_checkpoint),
+            evaluate=evaluate if is_evaluated else None,
+        )
+
+    launched = trained_or_launched(trained, with_teacher(run))
     measures = {}
     if run.role != "preparation":
         model = load(folder.model).model.to(device).eval()
-        measures = measure_model(model, run, place.data, preprocess=preprocess)
+        measures = measure_model(model, run, sets, preprocess=preprocess)
     return {
         "measures": measures,
         "steps": steps_done(newest_state(folder.last_checkpoint)),
         "num_images": len(train_part),
         "resumed_at": resumed_at,
+        "launched": launched,
     }
 
 
-def with_teacher(run: Run, place: Place) -> Recipe:
+def trained_or_launched(train: Callable[[Recipe], None], recipe: Recipe) -> str:
+    """Train; if a step cannot be recorded, train with launched steps and return the reason for the run's record."""
+    try:
+        train(recipe)
+    except RecordingError as error:
+        reason = error.problem
+    else:
+        return ""
+    train(dataclasses.replace(recipe, training=dataclasses.replace(recipe.training, graphs=False)))
+    return reason
+
+
+def with_teacher(run: Run) -> Recipe:
     """Return the run's recipe; where the run before is the teacher, with the place of its weights."""
-    if run.uses != "teacher" or run.after is None:
+    if run.uses != "teacher" or run.before is None:
         return run.recipe
     objective = run.recipe.objective
     assert isinstance(objective, DistillationObjective)
-    weights = str(RunFolder(place.folder(run.study, run.after)).model)
+    weights = str(RunFolder(run.before).model)
     return dataclasses.replace(run.recipe, objective=dataclasses.replace(objective, teacher=weights))
 
 
-def first_weights(run: Run, place: Place) -> Model:
+def first_weights(run: Run) -> Model:
     """Build the model: fresh, or with the weights of the run before it, a new head and resampled positions."""
 
     torch.manual_seed(run.seed)
     fresh = build(run.model)
-    if run.after is None or run.uses == "teacher":
+    if run.before is None or run.uses == "teacher":
         return fresh
-    before = load(RunFolder(place.folder(run.study, run.after)).model, image_size=run.model.image_size)
+    before = load(RunFolder(run.before).model, image_size=run.model.image_size)
     # The head is new even if the classes are the same (section 3.2).
     weights, _ = with_num_classes(ModelWeights(before.model), run.model.num_classes)
     model = build(run.model)

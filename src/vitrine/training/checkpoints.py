@@ -6,8 +6,10 @@ from typing import NoReturn
 
 from vitrine.errors import CheckpointError, DataError, RepeatedError, TryVerb, VitrineError
 from vitrine.runtime.devices import is_bf16
-from vitrine.runtime.processes import Processes
+from vitrine.runtime.processes import Processes, on_first_process
 from vitrine.runtime.progress import notice
+from vitrine.runtime.remote_run import publish_run
+from vitrine.runtime.run_address import shown_place
 from vitrine.runtime.run_folder import LAST, STOPPED
 from vitrine.spelling import some_of
 from vitrine.training.config import TrainingConfig
@@ -42,7 +44,23 @@ class Checkpoints:
                 raise
             notice(f"Not saved at step {self.state.step}: {error}")
             return False
+        self.publish(must=must)
         return True
+
+    def publish(self, *, must: bool) -> None:
+        """Upload the run if it is kept at an address; if that fails, the next checkpoint tries again."""
+
+        def publish() -> str:
+            try:
+                publish_run(self.folder)
+            except CheckpointError as error:
+                if must:
+                    raise
+                return str(error)
+            return ""
+
+        if problem := on_first_process(publish, self.processes):
+            notice(f"Not uploaded at step {self.state.step}: {problem}")
 
     def clean_up(self) -> None:
         """Remove what a finished run no longer needs: the checkpoint before the last, and weights before NaN."""
@@ -92,4 +110,4 @@ class Checkpoints:
 
     def resuming(self, purpose: str) -> TryVerb:
         """Return the advice to resume this run."""
-        return TryVerb("resume", (str(self.folder.parent),), purpose)
+        return TryVerb("resume", (shown_place(self.folder.parent),), purpose)

@@ -22,6 +22,10 @@ Taken = tuple[Tensor, dict[str, Tensor], Tensor]
 WARM_UP_STEPS = 3
 
 
+class RecordingError(TrainingError):
+    """A step that cannot be recorded as a CUDA graph."""
+
+
 class ReplayedStep:
     """Takes steps: the first without a graph, then by replaying a recorded step on every batch."""
 
@@ -66,7 +70,7 @@ class ReplayedStep:
             if isinstance(cause, TrainingError):
                 raise cause from None
             reason = str(cause).splitlines()[0]
-            raise TrainingError(
+            raise RecordingError(
                 f"a step cannot be recorded as a CUDA graph ({reason})",
                 advice=[TryOption("set", "to launch its kernels one by one", "training.graphs=false")],
             ) from error

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from vitrine.errors import Advice, TrainingError, TryOption, TryVerb, VitrineError
+from vitrine.runtime.run_address import shown_place
 from vitrine.training.config import TrainingConfig
 
 # Ctrl-C, kill, a closed terminal, Ctrl-\\, and the warning that SLURM sends before a job's time is over.
@@ -78,7 +79,7 @@ def not_finite(
     advice: list[Advice] = [TryOption("precision", "to compute exactly", "fp32")] if is_bf16 else []
     if saved_step < step:
         lower = {"set": f"training.lr={config.lr / 10:g}"}
-        advice.append(TryVerb("resume", (str(run),), f"to continue from step {saved_step}", lower))
+        advice.append(TryVerb("resume", (shown_place(run),), f"to continue from step {saved_step}", lower))
     else:
         problem += "; resuming cannot help, as the last checkpoint is of the same step: start a new run"
     return NotFiniteError(problem, advice=advice)

@@ -4,7 +4,7 @@ from torch import nn
 
 from vitrine.models import Model, create_model, register_cnn
 from vitrine.models.cnn_stem import CNNS
-from vitrine.models.stem_configs import TokensToTokenConfig
+from vitrine.models.stem_configs import ResNetStemConfig, TokensToTokenConfig
 
 
 def two_convolutions(channels: int) -> nn.Module:
@@ -89,8 +89,16 @@ KINDS: dict[str, dict[str, object]] = {
     "hybrid on another network": {**VIT, "patch_size": 8, "stem": "two convolutions"},
     "activation checkpointing": {**VIT, "activation_checkpointing": True},
     "non-square": {**VIT, "image_size": (32, 48), "patch_size": (8, 4), "channels": 2},
-    "hybrid": {"name": "R26+ViT-Ti/16", "image_size": 64, "num_classes": 5, "depth": 2},
-    "BiT": {"name": "BiT-R26x1", "image_size": 64, "num_classes": 5},
+    "hybrid": {
+        "name": "R26+ViT-Ti/16",
+        "image_size": 64,
+        "num_classes": 5,
+        "stem": ResNetStemConfig(units=(2, 2, 2), width=32),
+        "width": 48,
+        "mlp_width": 64,
+        "depth": 2,
+    },
+    "BiT": {"name": "BiT-R26x1", "image_size": 64, "num_classes": 5, "width": 32},
     "BiT for small pictures": {
         "name": "BiT-R26x1",
         "image_size": 16,

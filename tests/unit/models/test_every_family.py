@@ -7,6 +7,7 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.utils.flop_counter import FlopCounterMode
 from unit.models.small import FAMILIES, ONE_OF_EACH, small_model
 from unit.models.test_every_model import images_for, stirred
+from variations import costly
 
 from vitrine.checkpoints.record import config_from_json, config_to_json
 from vitrine.errors import ConfigError
@@ -153,7 +154,8 @@ def test_recomputed_blocks_give_the_same_gradients(kind: str) -> None:
         torch.testing.assert_close(one, other)
 
 
-@each
+# Tracing takes seconds per kind; `make slow` traces all.
+@pytest.mark.parametrize("kind", costly(ONE_OF_EACH, quick=("class token", "PVT v2")))
 def test_torch_export_and_the_deployed_form_give_the_same_logits(kind: str) -> None:
     model = stirred(kind)
     images = images_for(model)

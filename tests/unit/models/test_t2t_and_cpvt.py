@@ -10,6 +10,7 @@ from vitrine.errors import ConfigError
 from vitrine.models import ViT, create_model
 from vitrine.models.cost import cost_of
 from vitrine.models.fixed import fixed_parameters
+from vitrine.models.t2t_vit import gathered_slices, soft_split
 from vitrine.objectives.masked_autoencoder import require_order_free
 from vitrine.training.config import TrainingConfig
 from vitrine.training.optimizer import freeze
@@ -69,6 +70,14 @@ def test_t2t_vit_has_the_authors_parameters_and_multiply_adds(name: str) -> None
     cost = cost_of(model.config)
     assert cost.params == total
     assert cost.macs / 1e9 == pytest.approx(gmacs, abs=6e-4)
+
+
+@pytest.mark.parametrize(("kernel", "stride", "padding"), [(7, 4, 2), (3, 2, 1)])
+def test_a_soft_split_by_slices_equals_torchs_unfold(kernel: int, stride: int, padding: int) -> None:
+    images = torch.randn(2, 5, 16, 24, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    whole = soft_split(images, kernel, stride, padding)  # unfold, on the CPU
+    slices = gathered_slices(images, kernel, stride, padding, grid=(16 // stride, 24 // stride))
+    assert torch.equal(slices, whole)
 
 
 @pytest.mark.parametrize("name", CPVT)

@@ -1,5 +1,7 @@
 """Distillation: losses written out, gradients to the student alone, grids that agree, the distillation token."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -7,6 +9,7 @@ from torch import Tensor
 from unit.models.small import small_model
 from unit.objectives.test_masked_patches import small_vit
 
+from vitrine.data.preparing.preprocess import Preprocess
 from vitrine.errors import ConfigError
 from vitrine.objectives import DistillationObjective
 from vitrine.objectives.distillation import (
@@ -18,6 +21,8 @@ from vitrine.objectives.distillation import (
     teacher_loss,
     teacher_width,
 )
+from vitrine.objectives.teacher import Teacher
+from vitrine.runtime.processes import Processes
 
 
 def images(count: int = 3, size: int = 32) -> Tensor:
@@ -107,6 +112,34 @@ def test_with_one_head_it_learns_from_both(share: float) -> None:
     wanted = (1 - share) * teacher_loss(logits, told, config=config)
     wanted = wanted + share * F.cross_entropy(logits, targets, reduction="none")
     assert torch.allclose(losses, wanted, atol=1e-5)
+
+
+def test_a_teacher_of_logits_is_asked_inside_the_step_about_the_images_of_that_step() -> None:
+    vit, objective = small_vit(num_classes=5), DistillationObjective(learns="hard-logits")
+    torch.nn.init.normal_(vit.head.weight)
+    asked: list[Tensor] = []
+
+    class Asked(torch.nn.Module):
+        def forward(self, pixels: Tensor) -> Tensor:
+            asked.append(pixels)
+            return pixels.flatten(1)[:, :5]
+
+    preprocess = Preprocess(size=(32, 32))
+    teacher = Teacher(
+        name="t", model=Asked(), preprocess=preprocess, classes=None, weights="w", precision="fp32"
+    )
+    # The loss reads nothing else of a run.
+    context = SimpleNamespace(teacher=teacher, processes=Processes())
+    module, losses_of = objective.wrap(vit, teacher), objective.losses_in(context)
+    for seed in range(2):
+        pixels = torch.rand(3, 3, 32, 32, generator=torch.Generator().manual_seed(seed)) * 255
+        parts = (preprocess.normalise(pixels), torch.tensor([0, 3, 4]), pixels)
+        losses, _ = losses_of(module, parts)
+        told = asked[-1].flatten(1)[:, :5]
+        assert torch.equal(asked[-1], preprocess.normalise(pixels))
+        assert torch.equal(losses, module(parts[0], parts[1], told)[0])
+    assert len(asked) == 2
+    assert DistillationObjective(learns="hard-logits", caches=True).losses_in(context).__name__ == "losses"
 
 
 def test_both_heads_have_gradients_where_no_label_counts() -> None:

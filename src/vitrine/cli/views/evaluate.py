@@ -51,6 +51,8 @@ def detection_lines(result: DetectionEvaluation) -> Iterator[Line]:
     if result.worst:
         yield f"Worst classes by AP: {', '.join(f'{name} {shown(value)}' for name, value in result.worst)}"
     yield from map(Wrote, result.wrote)
+    if result.wrote[-1].suffix == ".html":
+        yield NextStep(f"open {glued(result.wrote[-1])} in a browser")
 
 
 def shown(value: float) -> str:

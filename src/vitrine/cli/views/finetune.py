@@ -67,24 +67,27 @@ def number_lines(result: TrainingResult, number: NumberFigures) -> Iterator[Line
 
 
 def dense_lines(result: TrainingResult) -> Iterator[Line]:
-    """Show the mean IoU of a run on masks, and what it wrote."""
+    """Show the scores of a run on masks or boxes, and what it wrote."""
     numbers, steps = result.evaluation, counted(result.steps, "step")
-    if "mean_iou" in numbers:
+    names = {"mean_iou": "mean IoU", "pixel_accuracy": "pixel accuracy"}
+    if result.task == "boxes":
+        names = {"AP": "AP", "AP50": "AP50"}
+    if all(name in numbers for name in names):
         when = f"after {steps}"
         if result.best_step is not None and result.best_step != result.steps:
             when = f"after step {result.best_step:,} of {result.steps:,}, the best evaluation"
-        yield (
-            f"Mean IoU {100 * numbers['mean_iou']:.1f} %, pixel accuracy {100 * numbers['pixel_accuracy']:.1f} % on "
-            f"{counted(result.num_validation, 'validation picture')}, {when}"
-        )
+        scores = ", ".join(f"{words} {100 * numbers[name]:.1f} %" for name, words in names.items())
+        pictures = counted(result.num_validation, "validation picture")
+        yield f"{scores[0].upper()}{scores[1:]} on {pictures}, {when}"
     else:
         yield f"Trained for {steps} on all pictures; nothing was held out, so there is no validation score"
     yield Wrote(result.model, "weights, preprocessing, classes")
     if result.report is not None:
         yield Wrote(result.report, "curves")
-    yield Next(
-        "predict", (result.folder, "PICTURES"), {"out": "masks"}, note="a mask and an overlay per picture"
+    note = (
+        "a mask and an overlay per picture" if result.task == "masks" else "boxes and an overlay per picture"
     )
+    yield Next("predict", (result.folder, "PICTURES"), {"out": result.task}, note=note)
 
 
 def score_sentence(result: TrainingResult) -> str:

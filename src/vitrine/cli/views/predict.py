@@ -7,6 +7,7 @@ from vitrine.cli.lines import Line, Next, NextStep, Table, Wrote
 from vitrine.cli.views.parts import parts_lines
 from vitrine.jobs.model_argument import PicturesPlan
 from vitrine.jobs.predict import PredictResult
+from vitrine.jobs.predict_boxes import BoxPredictions
 from vitrine.jobs.predict_masks import MaskPredictions
 from vitrine.serving.output_files import STANDARD_OUTPUT
 from vitrine.serving.predictor import DEFAULT_COVERAGE, Prediction
@@ -17,11 +18,18 @@ BAR_WIDTH = 24
 MOST_TALLIED = 10
 
 
-def lines(result: PredictResult | MaskPredictions) -> Iterator[Line]:
-    """Show all answers about one picture, or one line per picture; nothing where the answers went here already."""
+def lines(result: PredictResult | MaskPredictions | BoxPredictions) -> Iterator[Line]:
+    """Show what was predicted, and where it was written."""
     if isinstance(result, MaskPredictions):
         yield from mask_lines(result)
-        return
+    elif isinstance(result, BoxPredictions):
+        yield from box_lines(result)
+    else:
+        yield from class_lines(result)
+
+
+def class_lines(result: PredictResult) -> Iterator[Line]:
+    """Show all answers about one picture, or one line per picture; nothing where the answers went here already."""
     if STANDARD_OUTPUT in result.wrote:
         return
     if result.parts is not None:
@@ -62,6 +70,17 @@ def mask_lines(result: MaskPredictions) -> Iterator[Line]:
     yield f"{counted(result.num_pictures, 'picture')}{failed}"
     rows = list(result.shares.items())
     yield Table([(percent(share), name) for name, share in rows[:MOST_TALLIED]], right=(0,), indent=2)
+    if len(rows) > MOST_TALLIED:
+        yield f"  and {len(rows) - MOST_TALLIED:,} more classes"
+    yield from map(Wrote, result.wrote)
+
+
+def box_lines(result: BoxPredictions) -> Iterator[Line]:
+    """Show how many objects of each class were found, and where the boxes are."""
+    failed = f"; {result.num_errors:,} cannot be read" if result.num_errors else ""
+    yield f"{counted(result.num_pictures, 'picture')}{failed}; {counted(sum(result.counts.values()), 'object')}"
+    rows = list(result.counts.items())
+    yield Table([(f"{count:,}", name) for name, count in rows[:MOST_TALLIED]], right=(0,), indent=2)
     if len(rows) > MOST_TALLIED:
         yield f"  and {len(rows) - MOST_TALLIED:,} more classes"
     yield from map(Wrote, result.wrote)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from vitrine.data.auditing.annotation_issues import UNUSABLE, survey_annotations, unseen_class_issues
 from vitrine.data.auditing.duplicates import Duplicate, find_duplicates
 from vitrine.data.auditing.fingerprints import content_hash
 from vitrine.data.auditing.issues import (
@@ -21,7 +22,6 @@ from vitrine.data.auditing.issues import (
     shard_issues,
     unused_issues,
 )
-from vitrine.data.auditing.mask_issues import survey_masks, unseen_class_issues
 from vitrine.data.auditing.survey import survey_images
 from vitrine.data.auditing.unused_files import UnusedFiles, unused_files
 from vitrine.data.decoding.image_file import ImageFacts
@@ -73,10 +73,12 @@ def scan(
         split: survey_images(source, num_workers=num_workers, is_cached=is_cached, what=f"Reading {split}")
         for split, source in splits.items()
     }
-    masks = {
-        split: survey_masks(source, surveys[split], num_workers=num_workers, what=f"Reading masks of {split}")
+    labelled = {
+        split: survey_annotations(
+            source, surveys[split], num_workers=num_workers, what=f"Reading {source.task} of {split}"
+        )
         for split, source in splits.items()
-        if source.task == "masks"
+        if source.task != "classes"
     }
     duplicates = find_duplicates(splits, surveys, is_near=is_near)
     first = next(iter(splits.values()))
@@ -86,8 +88,8 @@ def scan(
         *unused_issues(unused),
         *shape_issues(splits, surveys),
         *shard_issues(first.root),
-        *(issue for one in masks.values() for issue in one.issues),
-        *(unseen_class_issues(splits, masks) if masks else class_issues(splits)),
+        *(issue for one in labelled.values() for issue in one.issues),
+        *(unseen_class_issues(splits, labelled) if labelled else class_issues(splits)),
         *copy_issues(duplicates),
     ]
     facts = Counter[ImageFacts]()
@@ -99,7 +101,7 @@ def scan(
         address=first.address,
         classes=first.classes,
         counts={
-            split: tuple((masks[split].counts if split in masks else source.counts()).tolist())
+            split: tuple((labelled[split].counts if split in labelled else source.counts()).tolist())
             for split, source in splits.items()
         },
         numbers={
@@ -114,7 +116,7 @@ def scan(
         **_size_range(sizes),
         unused=unused,
         bad={
-            split: tuple(sorted({*survey.unreadable, *(masks[split].bad if split in masks else ())}))
+            split: tuple(sorted({*survey.unreadable, *(labelled[split].bad if split in labelled else ())}))
             for split, survey in surveys.items()
         },
         duplicates=duplicates,
@@ -133,7 +135,7 @@ def skip_unreadable(splits: Mapping[str, Source], report: ScanReport) -> dict[st
         kinds = [
             f"{count} {problem}"
             for problem, count in report.problems.items()
-            if problem in (*PROBLEMS[:5], "unreadable mask", "mask size")
+            if problem in (*PROBLEMS[:5], *UNUSABLE)
         ]
         notice(f"Skipped {report.num_bad} of {report.num_images:,} files: {', '.join(kinds)}")
     return kept

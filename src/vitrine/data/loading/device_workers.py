@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 
 from vitrine.data.loading.nvjpeg import Rendered, can_render, render_rows, require_nvjpeg
-from vitrine.data.preparing.mask_view import AnyView
+from vitrine.data.preparing.annotated_view import AnyView
 from vitrine.data.preparing.training_view import Numbers, TrainView
 from vitrine.data.sources.source import Example, Source
 from vitrine.errors import ConfigError, VitrineError

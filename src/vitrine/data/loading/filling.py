@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 
 from vitrine.data.decoding.image_file import Pixels
-from vitrine.data.preparing.mask_view import AnyView, MaskView
+from vitrine.data.preparing.annotated_view import ANNOTATED_VIEWS, AnyView
 from vitrine.data.sources.source import Source
 from vitrine.errors import VitrineError
 
@@ -52,7 +52,7 @@ def fill(images: torch.Tensor, task: Task, *, source: Source, view: AnyView) -> 
             if task.wants_digests:
                 notes.digests[row] = digest_of(example.data)
             numbers = None if task.numbers is None else task.numbers[offset]
-            if isinstance(view, MaskView):
+            if isinstance(view, ANNOTATED_VIEWS):
                 annotation = source.annotation(int(index))
                 view.render_annotated(example.data, annotation, name=example.name, numbers=numbers, out=out)
             else:

@@ -23,7 +23,7 @@ from vitrine.data.loading.filling import Failures, Notes, Task, fill, one_thread
 from vitrine.data.loading.nvjpeg import Rendered
 from vitrine.data.loading.order import Rows, check_batch, evaluation_rows, training_rows
 from vitrine.data.loading.workers import Ticket, WorkerKind, start_workers
-from vitrine.data.preparing.mask_view import AnyView
+from vitrine.data.preparing.annotated_view import AnyView
 from vitrine.data.preparing.training_view import Numbers
 from vitrine.data.randomness import uniforms
 from vitrine.data.sources.source import Source

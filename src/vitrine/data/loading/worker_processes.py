@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from vitrine.data.loading.filling import Notes, Task, fill, one_thread
-from vitrine.data.preparing.mask_view import AnyView
+from vitrine.data.preparing.annotated_view import AnyView
 from vitrine.data.sources.source import Source
 from vitrine.errors import DataError
 

@@ -9,7 +9,7 @@ import torch
 
 from vitrine.data.loading.filling import Notes, Task, fill
 from vitrine.data.loading.worker_processes import ProcessTicket, ProcessWorkers
-from vitrine.data.preparing.mask_view import AnyView
+from vitrine.data.preparing.annotated_view import AnyView
 from vitrine.data.sources.source import Source
 from vitrine.errors import ConfigError
 

@@ -1,7 +1,6 @@
 """Crops of a picture and of its mask together, in the workers: to (C + 1, H, W) uint8, the mask last."""
 
 from dataclasses import dataclass
-from typing import TypeAlias
 
 import numpy as np
 import torch
@@ -11,7 +10,7 @@ from vitrine.data.decoding.decode import decode
 from vitrine.data.decoding.image_file import Pixels
 from vitrine.data.preparing.placement import NUM_UNIFORMS, draw_placement
 from vitrine.data.preparing.preprocess import planes
-from vitrine.data.preparing.training_view import Numbers, View
+from vitrine.data.preparing.training_view import Numbers
 from vitrine.errors import ConfigError, ImageError
 from vitrine.spelling import printable
 
@@ -63,15 +62,12 @@ class MaskView:
         out[-1, :rows, :columns] = torch.from_numpy(np.ascontiguousarray(placed.of_map(annotation.classes)))
 
 
-AnyView: TypeAlias = View | MaskView
-"""A view of pictures alone, or of pictures with what is in them."""
-
-
 def require_same_size(pixels: Pixels, annotation: Annotation, *, name: str) -> None:
-    """Refuse a mask that does not have the size of its picture."""
+    """Refuse a mask, or labels, that do not have the size of their picture."""
     height, width = pixels.shape[:2]
     if annotation.size != (height, width):
+        what = "its mask" if annotation.classes is not None else "its labels say"
         raise ImageError(
-            f"{printable(name)} has {height} x {width} pixels and its mask {annotation.size[0]} x "
+            f"{printable(name)} has {height} x {width} pixels and {what} {annotation.size[0]} x "
             f"{annotation.size[1]}; they must have the same size"
         )

@@ -14,6 +14,7 @@ import numpy as np
 from vitrine.data.decoding.annotation import DataTask
 from vitrine.data.decoding.file_kind import VIDEO_SUFFIXES, frames_advice
 from vitrine.data.sources import (
+    box_sets,
     cifar,
     class_folders,
     generated,
@@ -56,6 +57,7 @@ _KINDS: dict[str, Kind] = {
     "generated": generated,
     "hub": hub,
     "masks": mask_sets,
+    "boxes": box_sets,
     "builtin": BuiltInSets(lambda folder: open_kind(folder)),  # noqa: PLW0108 (defined below)
     "remote_files": remote_files,
     "shards": shards,

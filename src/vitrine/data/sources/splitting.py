@@ -17,6 +17,7 @@ from vitrine.data.sources.source import Source
 from vitrine.errors import ConfigError, DataError
 from vitrine.runtime.files import write_atomically
 from vitrine.runtime.output_folder import is_inside
+from vitrine.runtime.places import is_remote
 from vitrine.runtime.progress import track
 from vitrine.spelling import printable
 
@@ -44,7 +45,7 @@ def held_out_split(
     # A group of duplicates is drawn once, with the class of its first image.
     heads = np.flatnonzero(group == np.arange(len(source)))
     group_sizes = np.bincount(group, minlength=len(source))
-    keys = np.array([_key(seed, source.name(int(head))) for head in heads], dtype=np.uint64)
+    keys = np.array([_key(seed, _name_inside(source, int(head))) for head in heads], dtype=np.uint64)
     for label in np.unique(first[heads]):
         of_class = heads[first[heads] == label]
         order = of_class[np.argsort(keys[first[heads] == label], kind="stable")]
@@ -59,7 +60,7 @@ def fold_numbers(source: Source, *, folds: int, seed: int = 0, groups: Indices |
     first = source.labels[:, 0] if source.is_multi_label else source.labels
     heads = np.flatnonzero(group == np.arange(len(source)))
     sizes = np.bincount(group, minlength=len(source))
-    keys = np.array([_key(seed, source.name(int(head))) for head in heads], dtype=np.uint64)
+    keys = np.array([_key(seed, _name_inside(source, int(head))) for head in heads], dtype=np.uint64)
     fold_of = np.zeros(len(source), dtype=np.int64)
     total = np.zeros(folds, dtype=np.int64)
     for label in np.unique(first[heads]):
@@ -165,6 +166,12 @@ def _take(sizes: Indices, fraction: float) -> Indices:
     if len(chosen) == 0 and len(sizes) > 1:  # all groups are larger than the fraction: take the smallest
         chosen = np.array([int(np.argmin(sizes))])
     return chosen[: len(sizes) - 1]
+
+
+def _name_inside(source: Source, index: int) -> str:
+    """Return the name of an image within its data set: a copy of the data at an address is split in the same way."""
+    name = source.name(index)
+    return name.removeprefix(f"{source.address.rstrip('/')}/") if is_remote(source.address) else name
 
 
 def _key(seed: int, name: str) -> int:

@@ -4,7 +4,7 @@ import dataclasses
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar, Literal
 
 from vitrine.errors import ConfigError
 from vitrine.models.config import ViTConfig, checked_layer
@@ -12,11 +12,16 @@ from vitrine.models.config_checks import require_classes, require_heads, require
 from vitrine.models.sizes import shown
 
 HEAD_WIDTH = 64
+# Cells per patch and side that a level of a pyramid may have.
+LEVELS = (4.0, 2.0, 1.0, 0.5, 0.25, 0.125)
 
 
 @dataclass(frozen=True, kw_only=True)
 class DenseConfig:
-    """A plain ViT without its head, and the number of classes of a pixel; its families add their decoder."""
+    """A plain ViT without its head, and the number of classes; its families add their decoder."""
+
+    answers: ClassVar[Literal["masks", "boxes"]] = "masks"
+    """What the model answers with: a class per pixel, or boxes of objects."""
 
     vit: ViTConfig
     num_classes: int = 21
@@ -121,6 +126,32 @@ class EoMTConfig(DenseConfig):
     def num_upscales(self) -> int:
         """How often the map of patches is doubled: to about 4 pixels per cell."""
         return max(round(math.log2(self.vit.patch_size[0])) - 2, 1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DetectorConfig(DenseConfig):
+    """A dense detector without anchors on a simple feature pyramid (arXiv:2203.16527, 2108.07755)."""
+
+    answers: ClassVar[Literal["masks", "boxes"]] = "boxes"
+
+    num_classes: int = 20
+    width: int = 192
+    """Channels of the pyramid and of the heads."""
+    levels: tuple[float, ...] = (2.0, 1.0, 0.5, 0.25)
+    """Cells per patch and side in each level of the pyramid: powers of two from 4 to 1/8."""
+    num_convs: int = 2
+    """Convolutions in front of classes and of boxes, shared by all levels."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_positive("width", self.width)
+        require_positive("num_convs", self.num_convs)
+        if not self.levels or any(level not in LEVELS for level in self.levels):
+            raise ConfigError(f"levels must be some of {LEVELS}, got {self.levels}", option="levels")
+        if list(self.levels) != sorted(set(self.levels), reverse=True):
+            raise ConfigError(
+                f"levels must be different, the finest first, got {self.levels}", option="levels"
+            )
 
 
 def require_plain(config: ViTConfig) -> None:

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from vitrine.models.attention import attend
 from vitrine.models.dense.config import EoMTConfig
-from vitrine.models.dense.model import DenseModel, as_map
+from vitrine.models.dense.model import ChannelNorm, DenseModel, as_map
 from vitrine.models.dropout import RandomLayer
 from vitrine.models.encoder import Block
 from vitrine.models.rotary import Rotation
@@ -34,14 +34,6 @@ class QueryAnswers(NamedTuple):
     """Logits (S, B, Q, K + 1); the last is "no object"."""
     points: Tensor
     """Uniform numbers in [0, 1) for the loss (B, P, 2), the same for an image in any micro-batch."""
-
-
-class ChannelNorm(nn.LayerNorm):
-    """Normalise the channels of maps (B, D, rows, columns)."""
-
-    def forward(self, maps: Tensor) -> Tensor:
-        """Map (B, D, rows, columns) to the same shape."""
-        return super().forward(maps.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
 
 
 class ScaleBlock(nn.Module):

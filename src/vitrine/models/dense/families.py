@@ -1,6 +1,7 @@
 """The families of dense models: how each is built, what it costs, and how its ViT is resampled."""
 
 import dataclasses
+import math
 from collections.abc import Callable, Mapping
 
 import torch
@@ -10,14 +11,17 @@ from vitrine.models.config import ViTConfig
 from vitrine.models.cost import Cost, block_cost, vit_cost
 from vitrine.models.dense.config import (
     DenseConfig,
+    DetectorConfig,
     EoMTConfig,
     LinearSegmenterConfig,
     SegmenterConfig,
     as_encoder,
     require_window,
 )
+from vitrine.models.dense.detector import Detector
 from vitrine.models.dense.eomt import EoMT
 from vitrine.models.dense.linear import LinearSegmenter
+from vitrine.models.dense.pyramid import level_grid
 from vitrine.models.dense.segmenter import Segmenter
 from vitrine.models.families import Family
 from vitrine.models.positions import resample_grid
@@ -97,6 +101,27 @@ def eomt_cost(config: EoMTConfig) -> Cost:
     )  # fmt: skip
 
 
+def detector_cost(config: DetectorConfig) -> Cost:
+    """Count the ViT, the levels of the pyramid, and both heads on each of them."""
+    W, K, params, macs, kept = config.width, config.num_classes, len(config.levels), 0, 0
+    outputs = K + 4
+    heads = 2 * config.num_convs * 9 * W * W + outputs * 9 * W
+    params += heads + outputs + 2 * config.num_convs * 2 * W
+    for scale in config.levels:
+        D, (rows, columns) = config.vit.width, config.vit.grid_size
+        for step in range(max(round(math.log2(scale)), 0)):
+            params += 2 * D * step + 4 * D * (D // 2) + D // 2  # the norm before the second doubling
+            macs += rows * columns * 4 * D * (D // 2)
+            D, rows, columns = D // 2, 2 * rows, 2 * columns
+            kept += rows * columns * 3 * D
+        rows, columns = level_grid(config.vit.grid_size, scale)
+        params += D * W + 9 * W * W + 4 * W
+        macs += rows * columns * (D * W + 9 * W * W + heads)
+        # Before and after each norm, and after each activation.
+        kept += rows * columns * (D + 4 * W + 2 * config.num_convs * 3 * W + 3 * outputs)
+    return added(vit_cost(config.vit), params=params, macs=macs, kept=kept)
+
+
 def added(cost: Cost, *, params: int, macs: int, kept: int) -> Cost:
     """Add a decoder's counts to those of a ViT."""
     return dataclasses.replace(
@@ -122,6 +147,14 @@ DENSE_FAMILIES = (
         config=SegmenterConfig,
         build=Segmenter,
         cost=segmenter_cost,
+        resample=resample,
+        resized=resized,
+    ),
+    Family(
+        kind="Detector",
+        config=DetectorConfig,
+        build=Detector,
+        cost=detector_cost,
         resample=resample,
         resized=resized,
     ),

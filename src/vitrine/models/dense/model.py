@@ -60,7 +60,17 @@ class DenseModel(Model):
 
     def reset_classifier(self, num_classes: int, global_pool: str | None = None) -> None:
         """Refuse: classes of pixels are learned from masks."""
-        raise ConfigError("a dense model gets other classes by fine-tuning it on masks of them")
+        raise ConfigError(
+            f"a dense model gets other classes by fine-tuning it on {self.config.answers} of them"
+        )
+
+
+class ChannelNorm(nn.LayerNorm):
+    """Normalise the channels of maps (B, D, rows, columns)."""
+
+    def forward(self, maps: Tensor) -> Tensor:
+        """Map (B, D, rows, columns) to the same shape."""
+        return super().forward(maps.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
 
 
 def as_map(tokens: Tensor, grid: tuple[int, int], *, num_leading: int) -> Tensor:

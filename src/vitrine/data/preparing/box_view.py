@@ -1,0 +1,132 @@
+"""Crops of a picture and of its boxes together, in the workers: to (C + P, H, W) uint8.
+
+The last P planes hold the boxes as bytes, so that they travel with the pixels of their picture, through threads,
+processes and to the device alike; `boxes_in` reads them there. Shapes: B pictures, M objects at most.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from vitrine.data.decoding.annotation import Annotation
+from vitrine.data.decoding.decode import decode
+from vitrine.data.decoding.image_file import Pixels
+from vitrine.data.preparing.mask_view import PADDING, require_same_size
+from vitrine.data.preparing.placement import NUM_UNIFORMS, Placement, draw_placement
+from vitrine.data.preparing.preprocess import planes
+from vitrine.data.preparing.training_view import Numbers
+from vitrine.errors import ConfigError, ImageError, TryOption
+from vitrine.spelling import printable
+
+# Left, top, right, bottom, class, and whether the object counts: 0 for none, 1 for an object, 2 for an ignored one.
+FIELDS = 6
+OBJECT, IGNORED_OBJECT = 1, 2
+FLOAT_BYTES = 4
+# An object of which less than this share is in the crop is ignored: what is left may not show what it is.
+LEAST_VISIBLE = 0.25
+# Boxes of less than a pixel in the crop are too small to be found.
+LEAST_SIDE = 1.0
+
+
+class BoxBatch(NamedTuple):
+    """The objects of a batch, with empty places after the last of each picture."""
+
+    boxes: Tensor
+    """Left, top, right, bottom in pixels of the crop (B, M, 4)."""
+    labels: Tensor
+    """Classes (B, M) int64."""
+    is_object: Tensor
+    """Objects to find (B, M)."""
+    is_ignored: Tensor
+    """Objects that need not be found (B, M)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class BoxView:
+    """A random scale, crop and flip of a picture with its boxes. Padding is grey."""
+
+    size: tuple[int, int]
+    image_channels: int = 3
+    scale: tuple[float, float] = (0.5, 2.0)
+    """Shorter side of the resized picture, in sides of the view."""
+    flip: bool = True
+    most_objects: int = 100
+    num_uniforms: int = NUM_UNIFORMS
+
+    def __post_init__(self) -> None:
+        if not 0 < self.scale[0] <= self.scale[1]:
+            raise ConfigError(f"scale must be two factors above 0, the smaller first, got {self.scale}")
+
+    @property
+    def num_planes(self) -> int:
+        """Planes that hold the boxes."""
+        return math.ceil(self.most_objects * FIELDS * FLOAT_BYTES / (self.size[0] * self.size[1]))
+
+    @property
+    def channels(self) -> int:
+        """Planes of the result: those of the picture, and those of the boxes."""
+        return self.image_channels + self.num_planes
+
+    def render_annotated(
+        self,
+        data: bytes | Pixels,
+        annotation: Annotation,
+        *,
+        name: str,
+        numbers: Numbers | None,
+        out: torch.Tensor,
+    ) -> None:
+        """Decode a picture and write its crop and the boxes in it into `out`, (C + P, H, W) uint8."""
+        assert numbers is not None
+        pixels = decode(data, name=name, channels=self.image_channels)
+        require_same_size(pixels, annotation, name=name)
+        height, width = pixels.shape[:2]
+        placed = draw_placement(numbers, height, width, size=self.size, scale=self.scale, flip=self.flip)
+        rows, columns = placed.size
+        if placed.size != tuple(self.size):
+            out[: self.image_channels].fill_(PADDING)
+        out[: self.image_channels, :rows, :columns] = placed.of_pixels(planes(pixels, self.image_channels))
+        table = rows_of(annotation, placed)
+        if len(table) > self.most_objects:
+            raise ImageError(
+                f"{printable(name)} has {len(table)} objects, more than objective.most_objects={self.most_objects}",
+                advice=[TryOption("set", "to train on all of them", f"objective.most_objects={len(table)}")],
+            )
+        stored = np.zeros((self.num_planes, *self.size), dtype=np.uint8)
+        stored.reshape(-1)[: table.nbytes] = np.frombuffer(table.tobytes(), dtype=np.uint8)
+        out[self.image_channels :] = torch.from_numpy(stored)
+
+
+def rows_of(annotation: Annotation, placed: Placement) -> np.ndarray:
+    """Return the objects of a picture that are in a crop, one row each (m, 6) float32."""
+    moved = placed.of_boxes(annotation.boxes)
+    (_, _, height, width), (rows, columns) = placed.box, placed.size
+    before = areas(annotation.boxes) * (rows / height) * (columns / width)
+    is_inside = ((moved[:, 2:] - moved[:, :2]) >= LEAST_SIDE).all(axis=1)
+    is_ignored = annotation.is_ignored | (areas(moved) < LEAST_VISIBLE * before)
+    kinds = np.where(is_ignored, IGNORED_OBJECT, OBJECT)
+    table = np.concatenate([moved, annotation.labels[:, None], kinds[:, None]], axis=1)
+    return table[is_inside].astype(np.float32)
+
+
+def areas(boxes: np.ndarray) -> np.ndarray:
+    """Return the areas of boxes (M, 4); 0 for empty ones."""
+    sides = np.clip(boxes[:, 2:] - boxes[:, :2], 0, None)
+    result: np.ndarray = sides[:, 0] * sides[:, 1]
+    return result
+
+
+def boxes_in(images: Tensor, *, image_channels: int, most_objects: int) -> BoxBatch:
+    """Read the boxes of a batch of views (B, C + P, H, W) uint8, on its device and without waiting for it."""
+    stored = images[:, image_channels:].flatten(1)[:, : most_objects * FIELDS * FLOAT_BYTES]
+    table = stored.contiguous().view(torch.float32).view(len(images), most_objects, FIELDS)
+    return BoxBatch(
+        boxes=table[..., :4],
+        labels=table[..., 4].long(),
+        is_object=table[..., 5] == OBJECT,
+        is_ignored=table[..., 5] == IGNORED_OBJECT,
+    )

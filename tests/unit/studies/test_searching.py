@@ -1,0 +1,148 @@
+"""The search of learning rates: several data sets in a call, and runs that wait for a rate."""
+
+import dataclasses
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from vitrine.errors import ConfigError
+from vitrine.recipes import Recipe
+from vitrine.studies import planning
+from vitrine.studies.experiments.descendants import FACTORS, METHODS, PLAIN
+from vitrine.studies.planning import Plan, make_plans
+from vitrine.studies.pool import carry_out_all, longest_first
+from vitrine.studies.record import Run, Setup
+from vitrine.studies.registry import find_studies
+from vitrine.studies.results import append_result
+from vitrine.studies.scales import SCALES
+from vitrine.studies.searching import chosen_rates, new_runs, with_rates
+from vitrine.studies.training_runs import trained_or_launched
+from vitrine.training.graphs import RecordingError
+
+
+def sets(folder: Path, *names: str) -> str:
+    """Write data sets of a few images in CIFAR's binary layout."""
+    random = np.random.default_rng(0)
+    for number, name in enumerate(names):
+        (folder / name).mkdir()
+        for split, count in (("train", 200), ("test", 10)):
+            rows = random.integers(0, 256, (count, 3074), dtype=np.uint8)
+            rows[:, 1] = np.arange(count) % (5 + number)
+            rows.tofile(folder / name / f"{split}.bin")
+        words = " ".join(f"class-{place}" for place in range(5 + number))
+        (folder / name / "fine_label_names.txt").write_text(words)
+    return ",".join(str(folder / name) for name in names)
+
+
+def plans_of(folder: Path, *names: str) -> list[Plan]:
+    return make_plans(
+        find_studies("descendants"), SCALES["tiny"], data=sets(folder, *names), target=None, seeds=1,
+        out=folder / "out", compiles=False,
+    )  # fmt: skip
+
+
+def note(plan: Plan, run: Run, held_out: float) -> None:
+    """Write a result of a run."""
+    plan.folder.mkdir(parents=True, exist_ok=True)
+    append_result(
+        plan.folder,
+        {
+            "study": run.study, "run": run.name, "key": plan.keys[run.name], "series": plan.series, "command": "",
+            "group": run.group, "seed": run.seed, "role": run.role, "settings": run.settings, "scale": "tiny",
+            "data": "", "measures": {"held_out": held_out, "accuracy": 0.0}, "params": 0, "macs": 0, "exaflops": 0,
+            "steps": 1, "seconds": 0, "num_images": 1, "num_test": 1, "device": "cpu", "version": "0",
+        },
+    )  # fmt: skip
+
+
+def searched(plan: Plan, method: str) -> list[Run]:
+    return [run for run in plan.runs if run.role == "search" and run.settings["method"] == method]
+
+
+def test_runs_wait_for_the_rate_that_is_best_on_held_out_images_of_the_first_set(tmp_path: Path) -> None:
+    first, second = plans_of(tmp_path, "one", "two")
+    assert {run.role for run in second.runs} == {"preparation"}
+    assert {run.role for run in first.runs} == {"preparation", "search"}
+    own = searched(first, PLAIN)
+    for run, score in zip(own[:-1], (0.1, 0.3, 0.2, 0.1), strict=True):
+        note(first, run, score)
+    assert chosen_rates([first, second]) == {}, "one rate is still missing"
+    assert chosen_rates([first, second], failed={own[-1].name}) == {
+        "descendants": {PLAIN: own[1].settings["rate"]}
+    }
+    note(first, own[-1], 0.9)
+    released = new_runs([first, second], with_rates([first, second]))
+    assert {(run.on, run.group) for run in released} == {
+        ("one", "plain-ViT"), ("one", "plain-ViT-longer"), ("two", "plain-ViT"), ("two", "plain-ViT-longer"),
+    }  # fmt: skip
+    assert {run.recipe.training.lr for run in released} == {own[-1].settings["rate"]}
+    assert len({run.folder for run in released}) == len(released)
+
+
+def test_a_run_has_one_key_whether_its_set_is_alone_in_the_call_or_not(tmp_path: Path) -> None:
+    first, _ = plans_of(tmp_path, "one", "two")
+    (alone,) = make_plans(
+        find_studies("descendants"), SCALES["tiny"], data=str(tmp_path / "one"), target=None, seeds=1,
+        out=tmp_path / "out", compiles=False,
+    )  # fmt: skip
+    assert alone.keys == first.keys
+    assert alone.series == first.series
+    assert alone.num_expected == len(METHODS) * (1 + len(FACTORS)) + 2
+    assert (alone.page, first.page) == (planning.PAGE, "one.html")
+
+
+def test_data_sets_of_one_name_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="differ in the last part"):
+        make_plans(
+            find_studies("head"), SCALES["tiny"], data="a/set,b/set", target=None, seeds=1, out=tmp_path,
+            compiles=False,
+        )  # fmt: skip
+
+
+def test_the_search_comes_first_then_one_set_after_the_other_and_checks_last(tmp_path: Path) -> None:
+    plans = [plan.remake(dict.fromkeys(METHODS, 0.001)) for plan in plans_of(tmp_path, "one", "two")]
+    ordered = longest_first([run for plan in plans for run in plan.runs])
+    roles = [(run.on, run.role) for run in ordered]
+    assert roles.index(("one", "measured")) > max(i for i, one in enumerate(roles) if one[1] == "search")
+    assert roles.index(("two", "measured")) > max(
+        i for i, one in enumerate(roles) if one == ("one", "measured")
+    )
+    assert {role for _, role in roles[-2:]} == {"check"}
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_runs_that_become_possible_are_carried_out_in_the_same_pool(tmp_path: Path, jobs: int) -> None:
+    (plan,) = plans_of(tmp_path, "one")
+    waiting = [searched(plan, PLAIN)[:1], searched(plan, PLAIN)[1:3]]
+    done = [
+        one.run.name
+        for one in carry_out_all(
+            waiting.pop(0), nothing, (), jobs=jobs, names=lambda run: run.name,
+            more=lambda: waiting.pop(0) if waiting else [],
+        )
+    ]  # fmt: skip
+    assert done[0] == searched(plan, PLAIN)[0].name
+    assert sorted(done) == sorted(run.name for run in searched(plan, PLAIN)[:3])
+
+
+def test_a_step_that_cannot_be_recorded_is_launched_and_the_run_says_so() -> None:
+    tried: list[bool] = []
+
+    def train(recipe: Recipe) -> None:
+        tried.append(recipe.training.graphs)
+        if recipe.training.graphs:
+            raise RecordingError("a step cannot be recorded")
+
+    (run, *_) = find_studies("head")[0].runs(
+        Setup(scale=SCALES["small"], seed=0, num_classes=2, num_images=10)
+    )
+    assert trained_or_launched(train, run.recipe) == "a step cannot be recorded"
+    assert tried == [True, False]
+    quiet = dataclasses.replace(run.recipe, training=dataclasses.replace(run.recipe.training, graphs=False))
+    assert trained_or_launched(train, quiet) == ""
+
+
+def nothing(run: Run, context: object) -> dict[str, object]:
+    """Carry out a run without doing anything."""
+    return {}
