@@ -336,11 +336,21 @@ def test_a_fast_run_solves_the_head_on_all_images_without_training(
         "predict", tmp_path / "r", photos, "--device", "cpu", "--workers", "0", "--out", tmp_path / "p.csv"
     )
     assert predicted.returncode == 0, predicted.stderr
+    # The page is written again with the same evidence, and says how to repeat the run.
+    before = (tmp_path / "r" / "report.html").read_text()
+    assert "of the left-out images classified correctly" in before
+    assert f"vitrine finetune {photos.absolute()} --recipe {tmp_path / 'r' / 'config.yaml'} --fast<" in before
+    assert "<h2>Curves</h2>" not in before
+    again = inside("report", tmp_path / "r", "--device", "cpu")
+    assert again.returncode == 0, again.stderr
+    assert (tmp_path / "r" / "report.html").read_text() == before
     scored = inside(
         "evaluate", tmp_path / "r", photos, "--device", "cpu", "--workers", "0", "--out", tmp_path / "scores"
     )
     assert scored.stderr.count("optimistic") == 1
     assert "none was held out. Evaluate on images that it has never seen." in scored.stderr
+    assert "(all, trained on)" in scored.stdout
+    assert "(all, trained on)" in (tmp_path / "scores" / "report.html").read_text()
 
 
 def test_new_classes_are_added_from_their_photos_alone(

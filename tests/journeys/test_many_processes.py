@@ -27,6 +27,8 @@ SETTINGS = [
     "training.average_decay=0.9", "augment.mixup=0.2", "model_options.width=32", "model_options.depth=2",
     "model_options.mlp_width=64", "model_options.dropout=0.1", "model_options.stochastic_depth=0.3",
 ]  # fmt: skip
+# Blocks of a group of their own, and the rates of layer-wise decay.
+MUON = [*SETTINGS, "training.optimizer=muon", "training.layer_decay=0.8", "model_options.depth=3"]
 # Compiled, in micro-batches of three (of eight or four), activations computed again in the backward pass.
 COSTLY = ["training.compile=true", "training.micro_batch=3", "model_options.activation_checkpointing=true"]
 OPTIONS = {
@@ -95,6 +97,7 @@ def made_once(
 
 def make_runs(root: Path) -> None:
     assert do(pretrain(root / "one"), rank=0) == "0"
+    assert do(pretrain(root / "one-muon", set=MUON), rank=0) == "0"
     ends = on_processes(
         2,
         [
@@ -103,7 +106,8 @@ def make_runs(root: Path) -> None:
             pretrain(root / "begun-on-2-sharded", shard=True, stop_after=3),
             pretrain(root / "not-finite", shard=True, lr=1e30),
             pretrain(root / "full-sharded", shard=True, full_disk=True),
-            pretrain(root / "muon", shard=True, set=[*SETTINGS, "training.optimizer=muon"]),
+            pretrain(root / "muon", shard=True, set=MUON),
+            pretrain(root / "lamb", shard=True, set=[*SETTINGS, "training.optimizer=lamb"]),
             pretrain(root / "two"),
         ],
     )
@@ -207,14 +211,23 @@ def test_a_run_resumed_on_more_processes_replaces_its_file_by_a_folder(costly_ru
     assert "last" in names and "last.safetensors" not in names
 
 
+def test_muon_sharded_is_muon_on_one_process(runs: Path) -> None:
+    """To the tolerances of this module: matrices in other batches differ in their last bits."""
+    assert losses(runs / "muon") == pytest.approx(losses(runs / "one-muon"), rel=1e-5)
+    one, two = (load_file(runs / name / "model" / "model.safetensors") for name in ("one-muon", "muon"))
+    assert one.keys() == two.keys()
+    assert all(torch.allclose(one[name], two[name], rtol=0, atol=1e-4) for name in one)
+
+
 def test_an_error_of_the_first_process_ends_all_of_them(runs: Path) -> None:
     ends = json.loads((runs / "ends.json").read_text())
     assert ends[:2] == ["0", "0"]
     assert ends[2].startswith("130 stopped after step 3 of 6")
     assert ends[3].startswith("3 the loss or a gradient of step")
     assert "MB free and" in ends[4]
-    assert ends[5].startswith("2 muon needs whole tensors")
-    assert "already holds config.yaml" in ends[6]
+    assert ends[5] == "0"
+    assert ends[6].startswith("2 lamb needs whole tensors")
+    assert "already holds config.yaml" in ends[7]
 
 
 def test_the_weights_of_a_sharded_run_that_stopped_are_the_last_good_ones(runs: Path) -> None:

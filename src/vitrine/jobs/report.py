@@ -4,7 +4,8 @@ from pathlib import Path
 
 from vitrine.errors import ConfigError, DataError
 from vitrine.reports.run_account import read_account
-from vitrine.runs.run_report import RunReport, write_report
+from vitrine.runs.left_out import read_left_out
+from vitrine.runs.run_report import LEFT_OUT_NOTE, VALIDATION, RunReport, write_report
 from vitrine.runs.trained_data import splits_of_run
 from vitrine.runtime.cache import downloads
 from vitrine.runtime.find_run import find_run
@@ -23,15 +24,25 @@ def report_run(
     read_account(folder.path)  # refuses a folder without the records of a run
     if out is None:
         folder.require_own_files()
-    splits, notes = None, []
+    splits, outputs, notes = None, None, []
     try:
         with downloads(allowed=allow_download):
-            splits = splits_of_run(folder)
+            left_out = read_left_out(folder)
+            splits = splits_of_run(folder) if left_out is None else {VALIDATION: left_out[0]}
+        if left_out is not None:
+            outputs = left_out[1]
+            notes.append(LEFT_OUT_NOTE)
     except DataError as error:
         reason = "The run's data cannot be opened, so the page has no evaluation of its model"
         notes.append(f"{reason}: {error}")
         notice(f"{reason}: {error.problem}", advice=error.advice)
     with joined_processes(device) as processes:
         return write_report(
-            folder, splits=splits, device=processes.device, workers=workers, out=out, notes=notes
+            folder,
+            splits=splits,
+            outputs=outputs,
+            device=processes.device,
+            workers=workers,
+            out=out,
+            notes=notes,
         )

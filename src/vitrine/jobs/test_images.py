@@ -13,7 +13,8 @@ HELD_OUT = "held out"
 def open_test_images(model: str, data: str, split: str | None) -> tuple[str, Source]:
     """Open the images to evaluate `model` on, and name their split.
 
-    Of data without splits that the model was trained on, only the images that its run held out are used.
+    Of data without splits that the model was trained on, only the images that its run held out are used. The name of
+    a split says if the model was trained on it.
     """
     folder = trained_on(model, data) if split is None else None
     if folder is not None and not list_splits(data):
@@ -25,7 +26,8 @@ def open_test_images(model: str, data: str, split: str | None) -> tuple[str, Sou
             f"The score below is optimistic: {folder} was trained on all images of {data}, and none was held out. "
             "Evaluate on images that it has never seen."
         )
-        return open_test_split(data, split)
+        name, source = open_test_split(data, split)
+        return f"{name}, trained on", source
     name, source = open_test_split(data, split)
     known = num_trained_on(model, source)
     if known:
@@ -33,4 +35,5 @@ def open_test_images(model: str, data: str, split: str | None) -> tuple[str, Sou
             f"The score below is optimistic: {known:,} of these {counted(len(source), 'image')} were also used to "
             f"train {model}. Evaluate on the whole data set of the run to use only its held-out images."
         )
+        return f"{name}, {'' if known == len(source) else 'partly '}trained on", source
     return name, source

@@ -71,8 +71,12 @@ class RunAccount:
             "--recipe",
             str(RunFolder(self.folder).recipe_file),
         ]
-        for name in ("hold_out", "exclude"):
-            if run.get(name) is not None:
+        words += ["--fast"] if run.get("is_fast") else []
+        for name in ("hold_out", "exclude", "group"):
+            # A fast run holds out no images unless asked: every image is left out of one fit.
+            if run.get(name) is not None and not (
+                name == "hold_out" and run.get("is_fast") and not run[name]
+            ):
                 words += [f"--{name.replace('_', '-')}", str(run[name])]
         words += ["--shard"] if run.get("shard") else []
         words += ["--sweep"] if self.tried else []

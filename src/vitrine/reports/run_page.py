@@ -140,7 +140,7 @@ def curves_of(records: Sequence[Mapping[str, Any]]) -> list[Chart]:
     for title, unit, factor, names in plans:
         series = {words: _curve(records, name, factor) for name, words in names.items()}
         series = {words: points for words, points in series.items() if points}
-        if series:
+        if any(len(points) > 1 for points in series.values()):  # a single evaluation is no curve
             charts.append(
                 Chart(title=title[:1].upper() + title[1:], y_label=unit, series=series, has_dots=False)
             )

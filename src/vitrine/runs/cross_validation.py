@@ -14,14 +14,15 @@ import time
 from vitrine.evaluation.closed_form import ClosedForm
 from vitrine.evaluation.metrics import wilson_interval
 from vitrine.recipes.recipe import Recipe
-from vitrine.runs.fast_run import LEFT_OUT_NOTE, scored
+from vitrine.runs.fast_run import scored
 from vitrine.runs.fold_choice import Choice, chosen, contenders_of
 from vitrine.runs.fold_training import FOLDS, distances_of, folds_of, trained_folds
+from vitrine.runs.left_out import write_left_out
 from vitrine.runs.records import Execution, RunOutput, StartingModel, TrainingResult
 from vitrine.runs.run_data import RunData, undivided
 from vitrine.runs.run_end import measure_trust, report_run, save_model, save_statistics
 from vitrine.runs.run_outcome import with_report, write_scores
-from vitrine.runs.run_report import RunReport
+from vitrine.runs.run_report import LEFT_OUT_NOTE, RunReport
 from vitrine.runs.run_start import check_data, exclusive, write_records
 from vitrine.runs.run_trust import LeftOut
 from vitrine.runtime.log_file import logged_to
@@ -100,6 +101,7 @@ def cross_validated_run(
         def write() -> None:
             write_records(start, data, recipe, execution=execution, output=output)
             write_choice(choice, start, data, recipe, folder=folder, scores=scores, steps=steps)
+            write_left_out(folder, choice.outputs, data.train)
 
         on_first_process(write, processes)
         save_statistics(

@@ -11,19 +11,18 @@ from vitrine.evaluation.metrics import wilson_interval
 from vitrine.evaluation.outputs import Outputs, run_model
 from vitrine.objectives.classification import LossKind, classification_loss, num_correct
 from vitrine.recipes.recipe import Recipe
+from vitrine.runs.left_out import write_left_out
 from vitrine.runs.records import Execution, RunOutput, StartingModel, TrainingResult
 from vitrine.runs.run_data import RunData
 from vitrine.runs.run_end import measure_trust, save_model, save_statistics
 from vitrine.runs.run_outcome import with_report, write_scores
-from vitrine.runs.run_report import write_report
+from vitrine.runs.run_report import LEFT_OUT_NOTE, write_report
 from vitrine.runs.run_start import exclusive, write_records
 from vitrine.runs.run_trust import LeftOut
 from vitrine.runs.solved_head import with_solved_head
 from vitrine.runtime.log_file import logged_to
 from vitrine.runtime.processes import joined_processes, on_first_process
 from vitrine.spelling import printable
-
-LEFT_OUT_NOTE = "Every image was scored by a classifier that was fitted without it."
 
 
 def fast_run(
@@ -58,12 +57,14 @@ def fast_run(
         scores, calibration = scored(outputs, source), calibration_of(solved, data.train)
 
         def write() -> None:
-            write_records(start, data, recipe, execution=execution, output=output)
+            write_records(start, data, recipe, execution=execution, output=output, is_fast=True)
             write_scores(folder, {0: scores})
             save_model(
                 start.model.cpu(), start, data, recipe, folder=folder, calibration=calibration,
                 accuracy=scores["accuracy"],
             )  # fmt: skip
+            if data.validation is None:
+                write_left_out(folder, outputs, source)
 
         on_first_process(write, processes)
         save_statistics(

@@ -33,6 +33,7 @@ from vitrine.spelling import duration
 
 MOST_WORST, MOST_MISTAKES = 5, 3
 VALIDATION = "val"
+LEFT_OUT_NOTE = "Every image was scored by a classifier that was fitted without it."
 CARD_SIDE = 192
 
 
@@ -77,7 +78,8 @@ def write_report(
     if splits is not None and VALIDATION in splits and account.is_finished and has_classes(account):
         with quiet():
             loaded = load(folder.model)
-        score = scored(loaded, splits[VALIDATION], outputs, device=device, workers=workers)
+        split = "left-out" if LEFT_OUT_NOTE in notes else "validation"
+        score = scored(loaded, splits[VALIDATION], outputs, split=split, device=device, workers=workers)
     interval = interval_of(score)
     file = None
     if this_rank()[0] == 0:
@@ -122,7 +124,13 @@ def has_classes(account: RunAccount) -> bool:
 
 
 def scored(
-    loaded: Loaded, source: Source, outputs: Outputs | None, *, device: torch.device | str, workers: int
+    loaded: Loaded,
+    source: Source,
+    outputs: Outputs | None,
+    *,
+    split: str,
+    device: torch.device | str,
+    workers: int,
 ) -> SplitScore:
     """Score the model on the validation images; compute its outputs unless they are there."""
     if outputs is None:
@@ -130,7 +138,7 @@ def scored(
             loaded.model.to(device), source, preprocess=loaded.preprocess, num_workers=workers, device=device,
             what="Evaluating the model",
         )  # fmt: skip
-    return score_split(outputs, source, split="validation")
+    return score_split(outputs, source, split=split)
 
 
 def attention_of(loaded: Loaded, source: Source, device: torch.device | str) -> Attention | None:

@@ -111,6 +111,7 @@ def write_records(
     output: RunOutput,
     is_sweeping: bool = False,
     is_cross_validating: bool = False,
+    is_fast: bool = False,
 ) -> None:
     """Write what is needed to repeat and to resume the run."""
     folder = output.folder
@@ -132,6 +133,7 @@ def write_records(
             trains_on_all=data.trains_on_all,
             is_sweeping=is_sweeping,
             is_cross_validating=is_cross_validating,
+            is_fast=is_fast,
             tensorboard=output.tensorboard,
             wandb=output.wandb,
             launch=launched().identity,

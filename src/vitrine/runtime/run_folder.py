@@ -15,6 +15,7 @@ model/             the trained model with its record
 pictures/          what the model sees along the way, for objectives that draw it
 sweep/             one run folder per learning rate that was tried
 folds/             one run folder per fold of a cross-validation that is under way
+left_out.safetensors  logits of the images that were left out in turn, for the page
 report.html        the page of the run
 """
 
@@ -45,7 +46,8 @@ RESULTS = (RECIPE, METRICS, CHECKPOINTS, MODEL)
 # Everything that a run writes, and so all that overwriting removes.
 WRITTEN = (
     *RESULTS, RECORD, "command.txt", "environment.json", "classes.json", "split.csv", "data.json", "log.txt",
-    "pictures", "sweep", "folds", "closed_form", "tensorboard", "wandb", "report.html",
+    "pictures", "sweep", "folds", "closed_form", "tensorboard", "wandb", "left_out.safetensors",
+    "report.html",
 )  # fmt: skip
 LAST, BEST, STOPPED = "last.safetensors", "best.safetensors", "stopped.safetensors"
 
@@ -98,6 +100,11 @@ class RunFolder:
     def report_file(self) -> Path:
         """The page of the run."""
         return self.path / "report.html"
+
+    @property
+    def left_out_file(self) -> Path:
+        """Logits of the training images by classifiers that were fitted without them."""
+        return self.path / "left_out.safetensors"
 
     @property
     def model(self) -> Path:

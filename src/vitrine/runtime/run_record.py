@@ -37,6 +37,8 @@ class RunRecord:
     """Whether learning rates are still being tried."""
     is_cross_validating: bool = False
     """Whether parts of the training images are still being left out in turn."""
+    is_fast: bool = False
+    """Whether the head was solved in closed form and nothing was trained."""
     tensorboard: bool = False
     wandb: str | None = None
     launch: str | None = None

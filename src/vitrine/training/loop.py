@@ -71,9 +71,9 @@ class Run:
         self.processes, self.shard = processes, shard
         self.model = model.to(processes.device)
         self.wants_to_stop = False
-        if shard and processes.world_size > 1 and config.optimizer in ("muon", "lamb"):
+        if shard and processes.world_size > 1 and config.optimizer == "lamb":
             raise ConfigError(
-                f"{config.optimizer} needs whole tensors, which sharding divides; use adamw or sgd, or no sharding"
+                "lamb needs whole tensors, which sharding divides; use another optimizer, or no sharding"
             )
         freeze(self.model, config)
         number_random_layers(self.model)
