@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from box_scenes import voc_boxes
 from boxes import untrained_box
 from offline_page import require_onnxruntime_web
 from pictures import class_folders, photo, save
@@ -37,6 +38,7 @@ TOY_RUNS = [
     ("data.py", "--images {pets}/images --count 12 --size 32 --batch 4 --rounds 1 --workers 0,1"),
     ("dedup.py", "{pets}/images {photos} --synthetic 200 20 --sheets {out}"),
     ("descendants.py", "speed {cifar} --scales tiny --steps 3 --at-once 1 --device cpu --methods 2"),
+    ("detection.py", "{boxes} {out}/packed --side 40 --val 1 --megabytes 0.002"),
     ("dinov2_onnx.py", "{dinov2} {photos} --count 1"),
     ("fewshot.py", "--classes 4 --shots 2 --width 8 --test-rows 40"),
     ("fewshot_real.py", "{model} {data} --sizes 32 --shots 1 --seeds 1 --batch-size 8 --workers 0 --out {out}/a"),
@@ -102,6 +104,7 @@ def desk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Path]]:
         "pets": small_pets(root / "pets"), "photos": photos, "model": model, "cifar": small_cifar(root / "cifar"),
         "dinov2": small_dinov2(root / "dinov2.onnx"), "data": Path(data), "demo": demo,
         "folders": split_folders(root / "folders"), "packs": small_packs(root / "packs"),
+        "boxes": voc_boxes(root / "boxes"),
         "features": small_features(root / "features.npz"), "far": small_features(root / "far.npz", shift=9.0),
     }  # fmt: skip
 

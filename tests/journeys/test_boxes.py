@@ -101,14 +101,17 @@ def test_a_broken_picture_gets_a_row_and_no_overlay(run: Path, data: Path, tmp_p
     assert "broken.jpg" in (tmp_path / "out" / "predictions.csv").read_text()
 
 
-def test_a_stopped_run_on_boxes_resumes_to_the_same_bits(data: Path, weights: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("recipe", ["boxes", "yolos"])
+def test_a_stopped_run_on_boxes_resumes_to_the_same_bits(
+    recipe: str, data: Path, weights: Path, tmp_path: Path
+) -> None:
     log = Run.log
 
     def stop(self: Run, *given: object, **options: object) -> str:
         self.wants_to_stop = self.state.step == 3
         return log(self, *given, **options)
 
-    options = (data, "--model", weights, *SMALL, "--steps", "5", "--log-every", "1")
+    options = (data, "--model", weights, "--recipe", recipe, *SMALL, "--steps", "5", "--log-every", "1")
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     assert inside("finetune", *options, "--out", whole).returncode == 0
     with mock.patch.object(Run, "log", stop):

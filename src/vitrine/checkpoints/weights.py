@@ -59,8 +59,9 @@ class MappedWeights:
         out = (torch.empty if is_whole else torch.zeros)(spec.shape, dtype=dtype or spec.dtype)
         for rule, row in self.sources[name]:
             if rule.is_joined:
-                start = sum(self.index[other].shape[0] for other in rule.ours[: rule.ours.index(name)])
-                out.copy_(self.file.read(rule.theirs)[start : start + spec.shape[0]])
+                before = rule.ours[: rule.ours.index(name)]
+                start = sum(self.index[other].shape[rule.axis] for other in before)
+                out.copy_(self.file.read(rule.theirs).narrow(rule.axis, start, spec.shape[rule.axis]))
             else:
                 self.file.read_into(rule.theirs, rule.view.apply(out), row=row)
         if not is_finite(out):
@@ -172,7 +173,7 @@ def require_shape(file: TensorFile, rule: Rule, ours: Mapping[str, Tensor]) -> N
     if rule.is_stacked:
         expected = (len(rule.ours), *expected)
     if rule.is_joined:
-        expected = (sum(ours[name].shape[0] for name in rule.ours), *expected[1:])
+        expected = joined_shape(rule, {name: tuple(ours[name].shape) for name in rule.ours})
     spec = file.index.get(rule.theirs)
     if spec is None:
         raise CheckpointError(
@@ -183,6 +184,13 @@ def require_shape(file: TensorFile, rule: Rule, ours: Mapping[str, Tensor]) -> N
             f"{file.path} does not fit: its tensor {rule.theirs} has shape {shown_shape(spec.shape)}, "
             f"expected {shown_shape(expected)}"
         )
+
+
+def joined_shape(rule: Rule, shapes: Mapping[str, tuple[int, ...]]) -> tuple[int, ...]:
+    """Return the shape of a tensor that joins several of ours."""
+    shape = list(shapes[rule.ours[0]])
+    shape[rule.axis] = sum(one[rule.axis] for one in shapes.values())
+    return tuple(shape)
 
 
 def refuse_extra(file: TensorFile, name: str, known: set[str]) -> str:
@@ -228,7 +236,7 @@ def spec_of(rule: Rule, index: Mapping[str, Spec]) -> Spec:
     ours = index[rule.ours[0]]
     shape = tuple(rule.view.apply(torch.empty(ours.shape, device="meta")).shape)
     if rule.is_joined:
-        shape = (sum(index[name].shape[0] for name in rule.ours), *shape[1:])
+        shape = joined_shape(rule, {name: index[name].shape for name in rule.ours})
     return Spec((len(rule.ours), *shape) if rule.is_stacked else shape, ours.dtype)
 
 
@@ -244,7 +252,7 @@ def as_written(rules: list[Rule], weights: Weights) -> Iterator[tuple[Rule, Tens
             yield rule, stack
             continue
         if rule.is_joined:
-            yield rule, torch.cat([weights.read(name) for name in rule.ours])
+            yield rule, torch.cat([weights.read(name) for name in rule.ours], dim=rule.axis)
             continue
         if last[0] != rule.ours[0]:
             last = ("", last[1].new_empty(0))  # free the old tensor before the new one is read

@@ -4,8 +4,9 @@ A picture is resized to fit the model's input and padded at its right and lower 
 of a model, n boxes of a picture, K classes.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
 import torch
@@ -31,6 +32,9 @@ MOST_CANDIDATES, MOST_BOXES = 400, 100
 MOST_OVERLAP = 0.6
 LEAST_SCORE = 1e-3
 
+Found: TypeAlias = tuple[Tensor, Tensor, Tensor]
+"""Boxes (n, 4), classes (n,) and scores (n,) of one picture, best first."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class BoxPrediction:
@@ -53,18 +57,23 @@ def predict_boxes(
     preprocess: Preprocess,
     device: torch.device,
     num_workers: int,
+    has_duplicates: bool,
     precision: Precision = "fp32",
     indices: Sequence[int] | None = None,
 ) -> Iterator[BoxPrediction]:
-    """Predict the objects in pictures of a source, in order; a few pictures are in memory at once."""
+    """Predict the objects in pictures of a source, in order; a few pictures are in memory at once.
+
+    `has_duplicates` says whether several answers of the model may be about one object.
+    """
     chosen = range(len(source)) if indices is None else indices
     count = AT_ONCE.get(device.type, AT_ONCE["cpu"])
     group: list[ReadPicture] = []
+    best = best_boxes if has_duplicates else single_boxes
 
     def predicted() -> list[BoxPrediction]:
         # Not inference mode: tensors that a module caches in it could not be trained with afterwards.
         with torch.no_grad(), casting(device, precision):
-            return _predicted(module, group, preprocess, device=device)
+            return _predicted(module, group, preprocess, device=device, best=best)
 
     for read in read_ahead(source, chosen, preprocess=preprocess, num_workers=num_workers, resize=fitted):
         group.append(read)
@@ -92,13 +101,18 @@ def fit(size: Sequence[int], most: Sequence[int]) -> float:
 
 
 def _predicted(
-    module: nn.Module, group: list[ReadPicture], preprocess: Preprocess, *, device: torch.device
+    module: nn.Module,
+    group: list[ReadPicture],
+    preprocess: Preprocess,
+    *,
+    device: torch.device,
+    best: Callable[[Tensor], list[Found]],
 ) -> list[BoxPrediction]:
     readable = [(read, read.resized) for read in group if read.resized is not None]
-    found: dict[int, tuple[Tensor, Tensor, Tensor]] = {}
+    found: dict[int, Found] = {}
     if readable:
         images = preprocess.normalise(torch.stack([resized for _, resized in readable]).to(device))
-        for (read, _), one in zip(readable, best_boxes(module(images).float()), strict=True):
+        for (read, _), one in zip(readable, best(module(images).float()), strict=True):
             found[read.index] = one
     nothing = torch.zeros(0, 4), torch.zeros(0, dtype=torch.int64), torch.zeros(0)
     result = []
@@ -121,7 +135,19 @@ def _predicted(
     return result
 
 
-def best_boxes(answers: Tensor) -> list[tuple[Tensor, Tensor, Tensor]]:
+def single_boxes(answers: Tensor) -> list[Found]:
+    """Return boxes, classes and scores of each picture from answers (B, N, 4 + K), one per object."""
+    scores, labels = answers[..., 4:].max(dim=-1)
+    scores, order = scores.sort(dim=1, descending=True, stable=True)
+    labels = labels.gather(1, order)
+    boxes = answers[..., :4].gather(1, order[..., None].expand(-1, -1, 4))
+    return [
+        (one[:MOST_BOXES], own[:MOST_BOXES], score[:MOST_BOXES])
+        for one, own, score in zip(boxes, labels, scores, strict=True)
+    ]
+
+
+def best_boxes(answers: Tensor) -> list[Found]:
     """Return boxes (n, 4), classes and scores (n,) of each picture from answers (B, N, 4 + K), without duplicates."""
     boxes, probabilities = answers[..., :4], answers[..., 4:]
     K = probabilities.shape[-1]

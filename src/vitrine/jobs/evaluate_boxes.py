@@ -16,6 +16,7 @@ from vitrine.evaluation.box_predictions import BoxPrediction, by_class, predict_
 from vitrine.evaluation.detection import BoxScore, score_boxes
 from vitrine.evaluation.outputs import Wish, chosen_precision
 from vitrine.jobs.evaluate_detections import METRICS, DetectionEvaluation, written
+from vitrine.jobs.predict_boxes import has_duplicates
 from vitrine.jobs.test_images import open_test_images
 from vitrine.reports.box_page import BoxCard, missed_and_wrong, render_boxes
 from vitrine.reports.pages import write_page
@@ -53,6 +54,7 @@ def evaluate_box_model(
     predictions = predict_boxes(
         loaded.model.to(place), source, preprocess=loaded.preprocess, device=place,
         num_workers=2 if workers is None else workers, precision=chosen_precision(precision, place),
+        has_duplicates=has_duplicates(loaded),
     )  # fmt: skip
     with removed_if_empty(folder):
         score, worst = _scored(predictions, source, numbers, classes=classes)

@@ -9,12 +9,13 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from vitrine.checkpoints import load
+from vitrine.checkpoints import Loaded, load
 from vitrine.data.decoding.decode import decode
 from vitrine.data.sources.source import Source
 from vitrine.evaluation.box_predictions import BoxPrediction, predict_boxes, with_sides
 from vitrine.evaluation.outputs import Wish, chosen_precision
 from vitrine.jobs.predict_masks import save_picture, unique_stems
+from vitrine.models.dense.config import DenseConfig
 from vitrine.reports.box_drawing import drawn
 from vitrine.runtime.devices import choose_device
 from vitrine.runtime.files import write_atomically
@@ -82,6 +83,7 @@ def predict_objects(
             for found in predict_boxes(
                 loaded.model.to(place), source, preprocess=loaded.preprocess, device=place,
                 num_workers=2 if workers is None else workers, precision=chosen_precision(precision, place),
+                has_duplicates=has_duplicates(loaded),
             ):  # fmt: skip
                 name = printable(source.name(found.index))
                 height, width = found.size
@@ -124,6 +126,13 @@ def predict_objects(
         wrote=tuple(folder / name for name in (DETECTIONS, PICTURES, TABLE, OVERLAYS)),
         is_strict=is_strict,
     )
+
+
+def has_duplicates(loaded: Loaded) -> bool:
+    """Whether several answers of a model may be about one object."""
+    config = loaded.model.config
+    assert isinstance(config, DenseConfig)
+    return config.has_duplicates
 
 
 def coco_rows(found: BoxPrediction) -> list[dict[str, Any]]:

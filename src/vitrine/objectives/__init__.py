@@ -16,6 +16,7 @@ from vitrine.objectives.objective import (
     register_objective,
 )
 from vitrine.objectives.segmentation import SegmentationObjective
+from vitrine.objectives.set_detection import SetDetectionObjective
 
 __all__ = [
     "OBJECTIVES",
@@ -29,6 +30,7 @@ __all__ = [
     "Objective",
     "RunContext",
     "SegmentationObjective",
+    "SetDetectionObjective",
     "Validation",
     "find_objective",
     "register_objective",

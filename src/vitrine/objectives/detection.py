@@ -5,6 +5,7 @@ generalised IoU (arXiv:1902.09630); both count per object of the batch. Shapes: 
 M places for objects, K classes.
 """
 
+import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
@@ -152,7 +153,9 @@ class DetectionObjective(Objective):
         self, context: RunContext, validation: Validation
     ) -> Callable[[nn.Module], dict[str, float]]:
         """Return the function to COCO's numbers over the validation pictures, each at its own size."""
-        return validation.box_scores
+        config = context.model.config
+        assert isinstance(config, DenseConfig)
+        return functools.partial(validation.box_scores, has_duplicates=config.has_duplicates)
 
 
 class TrainedDetector(nn.Module):

@@ -97,8 +97,11 @@ class Validation(Protocol):
     def pixel_scores(self, module: nn.Module) -> dict[str, float]:
         """Return mean IoU and accuracies of a dense model over all pixels of all pictures, at their own sizes."""
 
-    def box_scores(self, module: nn.Module) -> dict[str, float]:
-        """Return COCO's numbers of a detector over all pictures, at their own sizes."""
+    def box_scores(self, module: nn.Module, *, has_duplicates: bool) -> dict[str, float]:
+        """Return COCO's numbers of a detector over all pictures, at their own sizes.
+
+        `has_duplicates` says whether several answers may be about one object.
+        """
 
     def representation(
         self, module: nn.Module, *, advice: str, information: float | None, num_outputs: int | None

@@ -103,14 +103,14 @@ class SplitValidation:
         summed = (mean_over(counts, self.processes) * world_size).round().long().cpu().numpy()
         return replace(score, confusion=summed, num_images=length).headline()
 
-    def box_scores(self, module: nn.Module) -> dict[str, float]:
+    def box_scores(self, module: nn.Module, *, has_duplicates: bool) -> dict[str, float]:
         """Return COCO's numbers over the boxes of all pictures, each at its own size."""
         rank, world_size = self.processes.rank, self.processes.world_size
         length = len(self.source)
         own = []
         for found in predict_boxes(
             module, self.source, preprocess=self.preprocess, device=self.processes.device,
-            num_workers=self.workers,
+            num_workers=self.workers, has_duplicates=has_duplicates,
             indices=range(rank * length // world_size, (rank + 1) * length // world_size),
         ):  # fmt: skip
             if found.error is not None:

@@ -26,6 +26,7 @@ from vitrine.checkpoints.layouts import (
     timm_bit,
     tnt,
     torchvision,
+    yolos,
 )
 from vitrine.checkpoints.layouts.bit_npz import BiTNpzLayout
 from vitrine.checkpoints.layouts.deit3 import DeiT3Layout
@@ -178,6 +179,7 @@ def _vitrine(config: ModelConfig, generation: Generation) -> Layout:
 
 
 register_layout("vitrine", recognise=native.recognise, for_model=_vitrine)
+register_layout("YOLOS", recognise=yolos.recognise)
 register_layout("npz", recognise=official.recognise, for_model=_official)
 register_layout("official", for_model=_official)
 register_layout("BiT npz", recognise=bit_npz.recognise)

@@ -28,7 +28,9 @@ class Rule:
     is_stacked: bool = False
     """Whether the file stacks all of `ours` along a new first axis (scanned layers)."""
     is_joined: bool = False
-    """Whether the file has all of `ours` one after the other along the first axis (a layer that we keep apart)."""
+    """Whether the file has all of `ours` one after the other along an axis (a layer that we keep apart)."""
+    axis: int = 0
+    """The axis along which they are joined."""
 
 
 SAME = View("renamed", lambda tensor: tensor)

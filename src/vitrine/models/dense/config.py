@@ -22,6 +22,8 @@ class DenseConfig:
 
     answers: ClassVar[Literal["masks", "boxes"]] = "masks"
     """What the model answers with: a class per pixel, or boxes of objects."""
+    has_duplicates: ClassVar[bool] = False
+    """Whether several boxes answer for one object, of which the best is to be kept."""
 
     vit: ViTConfig
     num_classes: int = 21
@@ -133,6 +135,7 @@ class DetectorConfig(DenseConfig):
     """A dense detector without anchors on a simple feature pyramid (arXiv:2203.16527, 2108.07755)."""
 
     answers: ClassVar[Literal["masks", "boxes"]] = "boxes"
+    has_duplicates: ClassVar[bool] = True
 
     num_classes: int = 20
     width: int = 192
@@ -151,6 +154,26 @@ class DetectorConfig(DenseConfig):
         if list(self.levels) != sorted(set(self.levels), reverse=True):
             raise ConfigError(
                 f"levels must be different, the finest first, got {self.levels}", option="levels"
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class YolosConfig(DenseConfig):
+    """Detection tokens beside the patches of a ViT, each of which answers with one box (arXiv:2106.00666)."""
+
+    answers: ClassVar[Literal["masks", "boxes"]] = "boxes"
+
+    num_classes: int = 20
+    num_detections: int = 100
+    has_middle_positions: bool = False
+    """Whether positions are added after every block but the last, too."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_positive("num_detections", self.num_detections)
+        if self.vit.positions != "learned_1d" or self.vit.position_placement != "stem":
+            raise ConfigError(
+                "YOLOS needs a ViT with a learned table of positions before its first block; use the recipe boxes"
             )
 
 

@@ -15,6 +15,7 @@ from vitrine.models.dense.config import (
     EoMTConfig,
     LinearSegmenterConfig,
     SegmenterConfig,
+    YolosConfig,
     as_encoder,
     require_window,
 )
@@ -23,6 +24,7 @@ from vitrine.models.dense.eomt import EoMT
 from vitrine.models.dense.linear import LinearSegmenter
 from vitrine.models.dense.pyramid import level_grid
 from vitrine.models.dense.segmenter import Segmenter
+from vitrine.models.dense.yolos import Yolos
 from vitrine.models.families import Family
 from vitrine.models.positions import resample_grid
 
@@ -44,7 +46,17 @@ def resample(config: DenseConfig, image_size: tuple[int, int]) -> Mapping[str, C
         kept, patches = table[:, :slots], table[:, slots:]
         return torch.cat([kept, resample_grid(patches, vit.grid_size, new, rule=rule)], dim=1)
 
-    return {"vit.positions.0.table": resampled}
+    makers: dict[str, Callable[[Tensor], Tensor]] = {"vit.positions.0.table": resampled}
+    if isinstance(config, YolosConfig) and config.has_middle_positions:
+        T = config.num_detections
+
+        def resampled_middle(tables: Tensor) -> Tensor:
+            return torch.stack(
+                [torch.cat([resampled(table[:, :-T]), table[:, -T:]], dim=1) for table in tables]
+            )
+
+        makers["decoder.middle_positions"] = resampled_middle
+    return makers
 
 
 def linear_cost(config: LinearSegmenterConfig) -> Cost:
@@ -78,14 +90,8 @@ def segmenter_cost(config: SegmenterConfig) -> Cost:
 def eomt_cost(config: EoMTConfig) -> Cost:
     """Count the ViT, the queries in its last blocks, and the heads."""
     (rows, columns), D, Q, K = config.vit.grid_size, config.vit.width, config.num_queries, config.num_classes
-    T, N, L = config.vit.num_tokens, rows * columns, config.num_blocks
-    long = dataclasses.replace(
-        as_encoder(config.vit),
-        image_size=(1, T + Q),
-        patch_size=(1, 1),
-        has_class_token=False,
-        num_registers=0,
-    )
+    N, L = rows * columns, config.num_blocks
+    long = longer(config.vit, Q)
     more = [L * (a - b) for a, b in zip(block_cost(long)[1:], block_cost(config.vit)[1:], strict=True)]
     params, macs, kept, cells = Q * D + (K + 1) * (D + 1) + 3 * D * (D + 1), Q * (K + 1 + 3 * D) * D, 0, N
     for _ in range(config.num_upscales):
@@ -120,6 +126,27 @@ def detector_cost(config: DetectorConfig) -> Cost:
         # Before and after each norm, and after each activation.
         kept += rows * columns * (D + 4 * W + 2 * config.num_convs * 3 * W + 3 * outputs)
     return added(vit_cost(config.vit), params=params, macs=macs, kept=kept)
+
+
+def yolos_cost(config: YolosConfig) -> Cost:
+    """Count the ViT with detection tokens in all blocks, and what reads them."""
+    vit, D, T, K = config.vit, config.vit.width, config.num_detections, config.num_classes
+    long = longer(vit, T)
+    more = [vit.depth * (a - b) for a, b in zip(block_cost(long)[1:], block_cost(vit)[1:], strict=True)]
+    reading = 4 * D * D + (K + 1) * D + 4 * D  # two hidden layers and an output for classes, and for boxes
+    params = 2 * T * D + reading + 4 * D + (K + 1) + 4
+    if config.has_middle_positions:
+        rows = vit.num_position_slots + vit.grid_size[0] * vit.grid_size[1] + T
+        params += (vit.depth - 1) * rows * D
+    return added(vit_cost(vit), params=params, macs=more[0] + T * reading, kept=more[1] + T * (5 * D + K + 5))
+
+
+def longer(vit: ViTConfig, count: int) -> ViTConfig:
+    """Return a ViT on a line of as many tokens as another has, and some more."""
+    return dataclasses.replace(
+        as_encoder(vit), image_size=(1, vit.num_tokens + count), patch_size=(1, 1), has_class_token=False,
+        num_registers=0,
+    )  # fmt: skip
 
 
 def added(cost: Cost, *, params: int, macs: int, kept: int) -> Cost:
@@ -157,6 +184,9 @@ DENSE_FAMILIES = (
         cost=detector_cost,
         resample=resample,
         resized=resized,
+    ),
+    Family(
+        kind="YOLOS", config=YolosConfig, build=Yolos, cost=yolos_cost, resample=resample, resized=resized
     ),
     Family(kind="EoMT", config=EoMTConfig, build=EoMT, cost=eomt_cost, resample=resample, resized=resized),
 )

@@ -1,5 +1,6 @@
 """The dense detector: its cells, its cost, its way to disk and to other sizes, and its first answers."""
 
+import dataclasses
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ from vitrine.checkpoints import load, save
 from vitrine.errors import ConfigError
 from vitrine.models import ViTConfig, build
 from vitrine.models.cost import cost_of
-from vitrine.models.dense.config import DetectorConfig, as_encoder
+from vitrine.models.dense.config import DetectorConfig, YolosConfig, as_encoder
 from vitrine.models.dense.detector import Detector, all_cells
 
 VIT = as_encoder(
@@ -54,6 +55,25 @@ def test_a_saved_detector_computes_the_same_and_adapts_to_another_size(tmp_path:
     torch.testing.assert_close(larger(torch.ones(1, 3, 64, 64)), model(torch.ones(1, 3, 64, 64)))
     with pytest.raises(ConfigError, match="fine-tune it on boxes of others"):
         load(tmp_path / "model", num_classes=3)
+
+
+@pytest.mark.parametrize("has_middle_positions", [True, False])
+def test_a_yolos_is_counted_saved_and_resampled(has_middle_positions: bool, tmp_path: Path) -> None:
+    config = YolosConfig(vit=VIT, num_classes=2, num_detections=6, has_middle_positions=has_middle_positions)
+    model = build(config).eval()
+    answers = model(torch.randn(2, 3, 32, 48))
+    assert answers.shape == (2, 6, 6)
+    assert (answers[..., 4:].sum(dim=-1) < 1).all()  # the rest is "no object"
+    assert cost_of(config).params == sum(parameter.numel() for parameter in model.parameters())
+    assert cost_of(config).macs > cost_of(VIT).macs
+    save(model, tmp_path / "model", classes=["cat", "dog"])
+    larger = load(tmp_path / "model", image_size=64).model
+    torch.testing.assert_close(larger(torch.ones(1, 3, 64, 64)), model(torch.ones(1, 3, 64, 64)))
+
+
+def test_a_yolos_on_a_vit_without_a_table_of_positions_is_refused() -> None:
+    with pytest.raises(ConfigError, match="YOLOS needs a ViT with a learned table"):
+        YolosConfig(vit=dataclasses.replace(VIT, positions="none", rotary="dinov3"))
 
 
 @pytest.mark.parametrize("levels", [(), (3.0,), (1.0, 2.0), (1.0, 1.0)])
