@@ -22,7 +22,8 @@ from vitrine.evaluation.features import extract_features
 from vitrine.evaluation.number_line import NumberLine, fit_number_line
 from vitrine.evaluation.number_scores import NumberFigures, Numbers, score_numbers
 from vitrine.evaluation.trust import Trust, write_trust
-from vitrine.recipes.recipe import Recipe, as_values
+from vitrine.recipes.recipe import Recipe
+from vitrine.recipes.recipe_values import as_values
 from vitrine.reports.number_page import render_numbers
 from vitrine.reports.pages import write_page
 from vitrine.runs.records import Execution, RunOutput, StartingModel, TrainingResult

@@ -3,7 +3,7 @@
 from importlib.util import find_spec
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from vitrine.errors import ConfigError, TryOption
 
@@ -39,3 +39,12 @@ def require_precision(precision: str, *, device: torch.device) -> None:
             option="precision",
             advice=[USE_BF16],
         )
+
+
+def is_low_precision(tokens: Tensor) -> bool:
+    """Return whether products of these tokens run in bf16 on a CUDA device."""
+    if not tokens.is_cuda:
+        return False
+    if torch.is_autocast_enabled("cuda"):
+        return torch.get_autocast_dtype("cuda") == torch.bfloat16
+    return tokens.dtype == torch.bfloat16
