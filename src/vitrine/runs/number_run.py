@@ -19,8 +19,7 @@ from vitrine.checkpoints import save
 from vitrine.data.sources.source import Source
 from vitrine.errors import ConfigError, DataError
 from vitrine.evaluation.features import extract_features
-from vitrine.evaluation.number_line import NumberLine, fit_number_line
-from vitrine.evaluation.number_scores import NumberFigures, Numbers, score_numbers
+from vitrine.evaluation.number_line import NumberFigures, NumberLine, Numbers, fit_number_line, score_numbers
 from vitrine.evaluation.trust import Trust, write_trust
 from vitrine.recipes.recipe import Recipe
 from vitrine.recipes.recipe_values import as_values

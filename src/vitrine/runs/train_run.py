@@ -8,7 +8,7 @@ from pathlib import Path
 from torch import nn
 
 from vitrine.errors import TryOption
-from vitrine.models.kernels import require_precision
+from vitrine.models.kernels.precision import require_precision
 from vitrine.models.lora import add_adapters
 from vitrine.recipes.recipe import Recipe
 from vitrine.recipes.recipe_values import as_values

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from vitrine.models.attention import SelfAttention
 from vitrine.models.dropout import Dropout, StochasticDepth
-from vitrine.models.kernels import is_low_precision
+from vitrine.models.kernels.precision import is_low_precision
 from vitrine.models.kernels.word_attention import ATTEND_BACKWARD, attend_words
 from vitrine.models.kernels.word_mlp import transform_words
 from vitrine.models.kernels.words import EPS
