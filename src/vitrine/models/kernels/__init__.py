@@ -3,7 +3,7 @@
 from importlib.util import find_spec
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from vitrine.models.kernels.precision import require_precision
 

@@ -12,8 +12,9 @@ from torch import Tensor, nn
 from vitrine.models.attention import Places, SelfAttention
 from vitrine.models.dropout import Dropout
 from vitrine.models.encoder import Mlp
-from vitrine.models.kernels import fp8, is_low_precision, packed_attention
+from vitrine.models.kernels import fp8, packed_attention
 from vitrine.models.kernels.gelu import bias_gelu
+from vitrine.models.kernels.precision import is_low_precision
 from vitrine.models.kernels.pyramid_layers import FastConvolvedMlp, FastPatchEmbedding, FastReducedAttention
 from vitrine.models.kernels.tnt_layers import FastTransformer, FastWordProjection
 from vitrine.models.pvt_v2 import ConvolvedMlp

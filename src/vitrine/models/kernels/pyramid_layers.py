@@ -9,8 +9,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vitrine.models.encoder import cut_patches
+from vitrine.models.kernels import reduced_attention
 from vitrine.models.kernels.convolved_gelu import convolved_gelu
-from vitrine.models.kernels.precision import is_low_precision, reduced_attention
+from vitrine.models.kernels.precision import is_low_precision
 from vitrine.models.positions import Grid
 from vitrine.models.pvt_v2 import ConvolvedMlp
 from vitrine.models.pyramid import PatchEmbedding, ReducedAttention
