@@ -190,4 +190,3 @@ def _numbers_of(loaded: Loaded, source: Source) -> NDArray[np.uint8]:
     table = np.full(IGNORED + 1, IGNORED, dtype=np.uint8)
     table[: len(source.classes)] = [classes.index(name) for name in source.classes]
     return table
-

@@ -34,7 +34,7 @@ def test_lists_on_both_sides_are_matched_by_name_and_unknown_classes_are_wrong(t
 
 def test_black_and_white_truths_are_compared_with_what_predict_writes(tmp_path: Path) -> None:
     truth = saved(tmp_path / "truth" / "masks", [[0, 255], [255, 255]])
-    found = saved(tmp_path / "found" / "masks", [[0, 0], [1, 1]])
+    saved(tmp_path / "found" / "masks", [[0, 0], [1, 1]])
     (tmp_path / "found" / "classes.txt").write_text("background\nforeground\n")
     assert score_of(tmp_path / "found", truth)[1] == {"background": 0.5, "foreground": pytest.approx(2 / 3)}
 
