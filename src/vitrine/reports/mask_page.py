@@ -8,7 +8,7 @@ import numpy as np
 
 from vitrine.data.decoding.annotation import Map
 from vitrine.data.decoding.image_file import Pixels
-from vitrine.data.decoding.mask_file import overlaid, voc_palette
+from vitrine.data.decoding.mask_file import class_colours, overlaid
 from vitrine.evaluation.segmentation import PixelScore
 from vitrine.reports.pages import data_url, render
 from vitrine.spelling import printable
@@ -33,7 +33,7 @@ def render_masks(
     score: PixelScore, *, model: str, data: str, split: str, cards: Sequence[MaskCard] = ()
 ) -> str:
     """Render the page of an evaluation of masks."""
-    palette = voc_palette()
+    palette = class_colours(score.classes)
     accuracy, labelled = score.class_accuracy, score.num_labelled
     total = max(int(labelled.sum()), 1)
     rows: list[dict[str, Any]] = [
@@ -61,8 +61,8 @@ def render_masks(
             {
                 "name": printable(card.name),
                 "accuracy": card.accuracy,
-                "truth": data_url(overlaid(card.pixels, card.truth), CARD_SIDE),
-                "predicted": data_url(overlaid(card.pixels, card.predicted), CARD_SIDE),
+                "truth": data_url(overlaid(card.pixels, card.truth, score.classes), CARD_SIDE),
+                "predicted": data_url(overlaid(card.pixels, card.predicted, score.classes), CARD_SIDE),
             }
             for card in cards
         ],

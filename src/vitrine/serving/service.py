@@ -21,6 +21,7 @@ from vitrine.serving.admission import UNAVAILABLE, UNREADABLE, Admission, Limits
 from vitrine.serving.batching import Batcher, Task
 from vitrine.serving.explanation import chosen_layers
 from vitrine.serving.live_run import LiveRun
+from vitrine.serving.location import blank_request
 from vitrine.serving.metrics import Metrics
 from vitrine.serving.open_models import ModelSlot, WeightsWatcher
 from vitrine.serving.served_model import ExplainRequest, ServedModel
@@ -112,6 +113,10 @@ class Service:
     ) -> dict[str, Any]:
         """Return the most likely classes of an upload."""
         begin = time.perf_counter()
+        if served.answers != "classes":
+            raise RefusedError(
+                UNREADABLE, f"{served.name} answers with {served.answers}; /locate returns them"
+            )
         if served.predictor.num_classes is None:
             raise RefusedError(
                 UNREADABLE, f"{served.name} has no classification head; /embed returns its features"
@@ -138,6 +143,18 @@ class Service:
             "milliseconds": since(begin),
         }
 
+    async def locate(self, served: ServedModel, data: bytes, *, least: float) -> dict[str, Any]:
+        """Return the mask of an upload, or its boxes with at least this score."""
+        begin = time.perf_counter()
+        if served.answers == "classes":
+            raise RefusedError(
+                UNREADABLE, f"{served.name} answers with classes of whole pictures; /predict returns them"
+            )
+        found = await self.computed(served, data, served.location, prepare=served.located)
+        if found["boxes"] is not None:
+            found["boxes"] = [one for one in found["boxes"] if one["score"] >= least]
+        return {"model": served.name, **found, "milliseconds": since(begin)}
+
     async def embed(self, served: ServedModel, data: bytes) -> dict[str, Any]:
         """Return the features of an upload."""
         begin = time.perf_counter()
@@ -149,6 +166,11 @@ class Service:
     ) -> dict[str, Any]:
         """Return what the model attends to in an upload."""
         begin = time.perf_counter()
+        if served.answers != "classes":
+            raise RefusedError(
+                UNREADABLE,
+                f"{served.name} answers with {served.answers}; `vitrine inspect` shows its attention",
+            )
         if not served.has_attention:
             raise RefusedError(
                 UNREADABLE, f"{served.name} is a ResNet and has no attention; serve a ViT or a hybrid"
@@ -191,14 +213,18 @@ class Service:
         task: Task,
         *,
         item: Callable[[Tensor], Any] = lambda pixels: pixels,
+        prepare: Callable[..., Any] | None = None,
     ) -> Any:
-        """Decode and compute an upload in threads; cancelling this cancels the work that has not begun."""
+        """Decode and compute an upload in threads; cancelling this cancels the work that has not begun.
+
+        `prepare` decodes the upload in place of the model's usual way.
+        """
         result: Future[Any] = Future()
         max_pixels = self.limits.pixels if is_jpeg(data) else self.limits.whole_pixels
 
         def decode() -> None:
-            pixels = served.pixels(data, max_pixels=max_pixels)
-            self.batcher.submit(task, item(pixels), future=result)
+            decoded = (prepare or served.pixels)(data, max_pixels=max_pixels)
+            self.batcher.submit(task, decoded if prepare else item(decoded), future=result)
 
         def decode_if_small() -> None:
             check_picture(data, max_pixels=max_pixels)
@@ -240,10 +266,14 @@ class Service:
     def _warm_up(self, served: ServedModel) -> None:
         preprocess = served.predictor.preprocess
         blank = torch.zeros(preprocess.channels, *preprocess.size, dtype=torch.uint8)
-        tasks = [served.scores] if served.predictor.num_classes else []
-        for task in [*tasks, served.features]:
+        items: dict[Task, Any] = {served.features: blank}
+        if served.answers != "classes":
+            items = {served.location: blank_request(preprocess)}
+        elif served.predictor.num_classes:
+            items = {served.scores: blank, served.features: blank}
+        for task, item in items.items():
             for size in WARM_UP_SIZES:
-                for future in [self.batcher.submit(task, blank) for _ in range(size)]:
+                for future in [self.batcher.submit(task, item) for _ in range(size)]:
                     future.result()
                 self.num_warm_ups += size
 
