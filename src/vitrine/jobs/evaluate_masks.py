@@ -109,8 +109,8 @@ def evaluate_mask_folders(
 ) -> MaskEvaluation:
     """Score mask files against the true ones of the same names; a class list may lie beside either or above them."""
     names = {_stem(name): name for name in list_images(truth)}
-    found = {_stem(name): name for name in list_images(predicted)}
-    missing = sorted(set(names) - set(found))
+    predictions = {_stem(name): name for name in list_images(predicted)}
+    missing = sorted(set(names) - set(predictions))
     if missing:
         raise DataError(
             f"{printable(str(predicted))} lacks the masks of {counted(len(missing), 'picture')}: {some_of(missing)}"
@@ -131,7 +131,7 @@ def evaluate_mask_folders(
             return decode_mask(read_file(str(file)), meanings, name=str(file))
 
         for index, (stem, name) in enumerate(names.items()):
-            yield index, read(truth / name), read(predicted / found[stem])
+            yield index, read(truth / name), read(predicted / predictions[stem])
 
     with removed_if_empty(folder):
         score, _ = _scored(pairs(), classes=classes, count=len(names))
