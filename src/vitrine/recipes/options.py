@@ -10,7 +10,8 @@ from vitrine.errors import ConfigError, MissingConfigError
 from vitrine.models import configure
 from vitrine.models.families import named_variant
 from vitrine.objectives import LabelsObjective, Objective, find_objective
-from vitrine.recipes.recipe import Recipe, from_yaml, with_settings
+from vitrine.recipes.recipe import Recipe
+from vitrine.recipes.recipe_values import from_yaml, with_settings
 from vitrine.recipes.registry import RECIPES, find_recipe
 from vitrine.runtime.progress import notice
 from vitrine.spelling import nearest

@@ -14,7 +14,8 @@ from vitrine.models import create_model
 from vitrine.objectives import DinoObjective, LabelsObjective, MaskedPatchesObjective
 from vitrine.recipes import RECIPES, find_recipe, register_recipe, with_settings
 from vitrine.recipes.options import CHANGEABLE, changed_under_way, chosen_recipe, read_recipe
-from vitrine.recipes.recipe import Recipe, as_values, from_yaml, to_yaml
+from vitrine.recipes.recipe import Recipe
+from vitrine.recipes.recipe_values import as_values, from_yaml, to_yaml
 from vitrine.training.config import TrainingConfig
 
 
