@@ -70,7 +70,7 @@ class Yolos(DenseModel):
         patches, grid = vit.embed_patches(images)
         tokens = vit.assemble(patches, grid)
         # Attention does not know the order of tokens: detection tokens may stand before the others.
-        own = (self.decoder.tokens + self.decoder.positions).to(tokens.dtype).expand(len(tokens), -1, -1)
+        own = (self.decoder.tokens + self.decoder.positions).to(tokens.dtype).expand(tokens.shape[0], -1, -1)
         tokens = torch.cat([own, tokens], dim=1)
         for layer, block in enumerate(vit.blocks):
             tokens = block(tokens)
