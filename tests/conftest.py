@@ -13,6 +13,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from vitrine.evaluation import speed
+from vitrine.exporting import comparison
+from vitrine.runtime import hardware
 from vitrine.runtime.processor import avoid_unusable_tiles
 
 if not torch.cuda.is_available():
@@ -79,6 +82,18 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     if config.getoption("markexpr") == "gpu" and collection_path.suffix == ".py":
         return "mark.gpu" not in collection_path.read_text(encoding="utf-8") or None
     return None
+
+
+@pytest.fixture(autouse=True, scope="session")
+def short_measurements() -> Iterator[None]:
+    """Measure speeds for hundredths of a second: tests are not about their values, and pay for every second."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(comparison, "TURN_SECONDS", 0.01)
+        patch.setattr(hardware, "LEAST_SECONDS", 0.0)
+        patch.setattr(hardware, "COPIED_BYTES", {**hardware.COPIED_BYTES, "cpu": 2**20})
+        for measure in (speed.measure_speeds, speed.time_in_turns):
+            patch.setitem(measure.__kwdefaults__, "turn_seconds", 0.01)
+        yield
 
 
 @pytest.fixture
