@@ -13,7 +13,7 @@ import numpy as np
 
 from vitrine.batch.parts import JOB, PartFolder, PartRecord
 from vitrine.data.sources.arrow import import_pyarrow
-from vitrine.errors import ConfigError, DataError
+from vitrine.errors import ConfigError, DataError, TryVerb
 from vitrine.evaluation.answer_counts import AnswerCounts, AnswerFigures
 from vitrine.evaluation.metrics import Interval
 from vitrine.evaluation.writing import write_confusion
@@ -113,12 +113,13 @@ def _count(part: Path, counts: AnswerCounts, *, answers: list[str], folder: str)
     """Count the rows of one part."""
     file = import_pyarrow("Parquet parts").parquet.ParquetFile(part)
     names = file.schema_arrow.names
-    for column, why in (
-        ("label", "the pictures had none; pack class folders with vitrine shard, which keeps them"),
-        ("predicted", "the model has no classes"),
-    ):
-        if column not in names:
-            raise DataError(f"{printable(folder)} has no column {column}: {why}")
+    if "label" not in names:
+        raise DataError(
+            f"{printable(folder)} has no column label: the pictures had none",
+            advice=[TryVerb("shard", ("PHOTOS", "SHARDS"), "to pack class folders with their labels")],
+        )
+    if "predicted" not in names:
+        raise DataError(f"{printable(folder)} has no column predicted: the model has no classes")
     if "labels" in names:
         raise DataError(
             f"{printable(folder)} has several labels per picture, whose average precision needs every probability; "
