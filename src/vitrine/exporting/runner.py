@@ -141,13 +141,13 @@ def _start_onnxruntime(path: Path, threads: int) -> Started:
         session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
     except Exception as error:  # whatever it raises says that it cannot read the file
         raise CheckpointError(f"onnxruntime cannot open {path}: {_first_line(error)}") from error
-    [given] = session.get_inputs()
+    [graph_input] = session.get_inputs()
     outputs = tuple(output.name for output in session.get_outputs())
 
     def run(pixels: Pixels) -> list[NDArray[np.float32]]:
-        return session.run(None, {given.name: pixels})
+        return session.run(None, {graph_input.name: pixels})
 
-    return run, tuple(given.shape[1:]), outputs, f"onnxruntime {onnxruntime.__version__}"
+    return run, tuple(graph_input.shape[1:]), outputs, f"onnxruntime {onnxruntime.__version__}"
 
 
 def _start_openvino(path: Path, threads: int, *, is_bf16: bool) -> Started:

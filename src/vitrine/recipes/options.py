@@ -27,8 +27,9 @@ CHANGEABLE = (
     *(
         f"training.{name}"
         for name in (
-            "total_steps", "lr", "warmup_steps", "decay", "end_lr", "weight_decay", "clip_norm", "precision",
-            "compile", "graphs", "micro_batch", "log_every", "evaluate_every", "checkpoint_every", "patience",
+            "total_steps", "lr", "warmup_steps", "decay", "cooldown", "end_lr", "weight_decay", "clip_norm",
+            "precision", "compile", "graphs", "micro_batch", "log_every", "evaluate_every", "checkpoint_every",
+            "patience",
         )
     ),
     CHECKPOINTING,

@@ -76,8 +76,8 @@ class Yolos(DenseModel):
             tokens = block(tokens)
             if self.decoder.middle_positions is not None and layer < vit.config.depth - 1:
                 tokens = tokens + self.middle_rows(layer, grid).to(tokens.dtype)
-        found = vit.norm(tokens)[:, :T]
-        return self.decoder.locate(found).float().sigmoid(), self.decoder.classify(found).float()
+        located = vit.norm(tokens)[:, :T]
+        return self.decoder.locate(located).float().sigmoid(), self.decoder.classify(located).float()
 
     def middle_rows(self, layer: int, grid: tuple[int, int]) -> Tensor:
         """Return the positions that are added after a block (1, T + S + N, D)."""
