@@ -169,7 +169,7 @@ class Service:
         if served.answers != "classes":
             raise RefusedError(
                 UNREADABLE,
-                f"{served.name} answers with {served.answers}; `vitrine inspect` shows its attention",
+                f"{served.name} answers with {served.answers}; its attention is not served",
             )
         if not served.has_attention:
             raise RefusedError(
