@@ -94,11 +94,11 @@ class Adapter:
     base: str
     """The weights that it was trained on: a name, a path or a hub id."""
     updates: Mapping[str, Tensor]
-    """What is added to a layer's weight (out, in), by the layer's name."""
+    """The update that is added to a layer's weight (out, in), by the layer's name."""
     whole: Mapping[str, Tensor]
     """Tensors that replace those of the base, by name."""
     record: Record | None
-    """Of the adapted model, where Vitrine wrote the adapter."""
+    """The record of the adapted model, if Vitrine wrote the adapter."""
 
 
 def read_adapter(folder: str | Path) -> Adapter:

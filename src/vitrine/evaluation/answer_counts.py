@@ -18,7 +18,7 @@ from vitrine.evaluation.metrics import ClassFigures, Interval, class_figures, ma
 
 @dataclass(frozen=True, kw_only=True)
 class AnswerFigures:
-    """What answers and labels say without logits: no log loss, no Brier score."""
+    """Scores from answers and labels alone: without logits there is no log loss and no Brier score."""
 
     num_images: int
     top1: Interval

@@ -1,4 +1,4 @@
-"""What happens to one picture between the end of its upload and its result, off the event loop.
+"""The way of one picture from the end of its upload to its result, off the event loop.
 
 Decoding runs in a few threads, the model in others that batch; the event loop only waits. Nothing of an upload is
 kept: bytes and pixels are released with the response.
