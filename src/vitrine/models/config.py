@@ -122,7 +122,7 @@ class ViTConfig:
     position_dropout: float | None = None
     projection_dropout: float | None = None
     attention_dropout: float = 0.0
-    """Dropout of attention weights. Fused kernels draw no numbers per image, so training then writes the weights out."""
+    """Dropout of attention weights. Fused kernels draw no number per image, so training then writes weights out."""
     head_dropout: float = 0.0
     """Dropout of the head's input."""
     stochastic_depth: float = 0.0
