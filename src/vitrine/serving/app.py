@@ -2,6 +2,7 @@
 
 import hashlib
 from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING
 
 from vitrine.errors import MissingExtraError
 from vitrine.page import TYPES, served_files
@@ -19,6 +20,8 @@ try:
     from vitrine.serving.status_routes import add_content_routes, add_health_routes, add_run_route
 except ImportError:
     raise MissingExtraError("fastapi", extra="serve", purpose="serving a model") from None
+if TYPE_CHECKING:
+    from vitrine.serving.opentelemetry import Traces
 
 
 def create_app(
@@ -27,6 +30,7 @@ def create_app(
     api_key: str | None = None,
     hosts: frozenset[str] | None = LOOPBACK,
     root_path: str = "",
+    traces: "Traces | None" = None,
 ) -> FastAPI:
     """Build the application for a service; it answers to the host names in `hosts`, or to any if that is None.
 
@@ -59,6 +63,7 @@ def create_app(
         metrics=service.metrics,
         root_path=root_path,
         is_stopping=lambda: service.admission.is_stopping,
+        traces=traces,
     )
     return app
 
