@@ -12,13 +12,11 @@ from torch import Tensor
 from vitrine.errors import ConfigError, DataError
 from vitrine.evaluation.outputs import evaluating
 from vitrine.inspection.class_gradient import class_attention
-from vitrine.inspection.distance import attention_distance
 from vitrine.inspection.filters import PAPER_COUNT, FilterComponents, filter_components, has_pixel_kernel
-from vitrine.inspection.heads import patch_number, seen_from
-from vitrine.inspection.layer_similarity import layer_similarity
+from vitrine.inspection.heads import attention_distance, patch_number, seen_from
 from vitrine.inspection.pictures import PictureBatches, as_shown, spread
-from vitrine.inspection.position_similarity import position_similarity
 from vitrine.inspection.rollout import from_output, roll_out
+from vitrine.inspection.similarity import layer_similarity, position_similarity
 from vitrine.inspection.streaming import grid_of, joined, num_pieces, on_grid, pieces, require_attention
 from vitrine.inspection.tokens import TokenNorms, token_colours, token_norms
 from vitrine.models import Model, ViT

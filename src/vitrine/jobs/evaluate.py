@@ -17,7 +17,7 @@ from vitrine.evaluation.calibration import calibration_error
 from vitrine.evaluation.classification import MultiLabel, SingleLabel
 from vitrine.evaluation.evaluators import run_evaluators
 from vitrine.evaluation.metrics import Interval
-from vitrine.evaluation.number_scores import NumberFigures, score_numbers
+from vitrine.evaluation.number_line import NumberFigures, score_numbers
 from vitrine.evaluation.outputs import (
     Outputs,
     Precision,

@@ -16,7 +16,6 @@ from vitrine.models.attention import Places
 from vitrine.models.config import ViTConfig, with_options
 from vitrine.models.dropout import Dropout
 from vitrine.models.encoder import Block, ParallelBlock, attention_pooling, cut_patches, encoder_layer
-from vitrine.models.hmlp_stem import PatchNorm
 from vitrine.models.initialisation import initialise_vit
 from vitrine.models.model import Model, wanted_layers
 from vitrine.models.norms import make_norm
@@ -24,7 +23,7 @@ from vitrine.models.positions import Grid, position_tables
 from vitrine.models.rotary import RotaryPositions
 from vitrine.models.sizes import require_tiling
 from vitrine.models.stem_configs import HMlpStemConfig
-from vitrine.models.stems import build_stem
+from vitrine.models.stems import PatchNorm, build_stem
 from vitrine.models.timm_keywords import POOLINGS
 from vitrine.models.timm_surface import Level
 from vitrine.models.touched import has_global_hooks, is_as_built, is_plain

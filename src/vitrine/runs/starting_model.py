@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from vitrine.checkpoints import load
-from vitrine.checkpoints.loading import open_weights
+from vitrine.checkpoints.opening import open_weights
 from vitrine.checkpoints.record import config_from_json
 from vitrine.data.preparing.preprocess import Preprocess
 from vitrine.errors import CheckpointError, ConfigError, TryOption

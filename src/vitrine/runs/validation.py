@@ -236,9 +236,9 @@ def num_evaluated(data: RunData, recipe: Recipe) -> int:
     if data.validation is None:
         return 0
     count = len(data.validation)
-    if recipe.needs_labels:
-        return count
-    return count + sum(min(len(source), MOST_PROBED) for source in (data.validation, data.train))
+    if not recipe.needs_labels:
+        count += sum(min(len(source), MOST_PROBED) for source in (data.validation, data.train))
+    return 2 * count if recipe.training.evaluates_twice else count
 
 
 def with_evaluations(recipe: Recipe, data: RunData) -> Recipe:
