@@ -103,8 +103,9 @@ def test_a_collector_receives_the_traces_of_the_command(folder):
 
 
 def test_without_the_extra_or_with_a_wrong_address_one_sentence_says_what_to_do(folder, monkeypatch):
-    monkeypatch.delitem(sys.modules, "vitrine.serving.opentelemetry", raising=False)
-    monkeypatch.setitem(sys.modules, "opentelemetry.sdk.trace", None)
+    monkeypatch.setitem(sys.modules, "opentelemetry.sdk.resources", None)
     words = ("serve", folder, "--port", "0", "--traces", "http://127.0.0.1:4318")
-    assert_refused(inside(*words), "sending traces needs the package", "pip install 'vitrine[otel]'")
+    assert_refused(
+        inside(*words), "sending traces needs the package opentelemetry", "pip install 'vitrine[otel]'"
+    )
     assert_refused(inside(*words[:-1], "collector:4318"), "--traces: must be the address of a collector")

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import torch
 
@@ -24,11 +24,9 @@ from vitrine.serving.batching import keep_freed_memory
 from vitrine.serving.connections import ListeningSocket
 from vitrine.serving.guard import LOOPBACK, requests_log
 from vitrine.serving.open_models import OpenedModels, open_models
+from vitrine.serving.opentelemetry import Traces, open_traces
 from vitrine.serving.server import LOOPBACK_HOSTS, bind, make_server
 from vitrine.serving.service import Service
-
-if TYPE_CHECKING:
-    from vitrine.serving.opentelemetry import Traces
 
 # More inference threads than this gain nothing: each batch then has too few cores.
 MOST_WORKERS = 4
@@ -120,7 +118,7 @@ def _serve(
     hosts: frozenset[str] | None,
     socket: ListeningSocket,
     root_path: str,
-    traces: "Traces | None",
+    traces: Traces | None,
 ) -> int:
     """Serve until stopped; return the number of pictures computed."""
     quiet_pillow()  # the client is told about a damaged upload
@@ -208,7 +206,7 @@ def logging_requests(path: Path | None) -> Iterator[None]:
 
 
 @contextmanager
-def tracing_requests(address: str | None) -> Iterator["Traces | None"]:
+def tracing_requests(address: str | None) -> Iterator[Traces | None]:
     """Send traces to a collector for the block, where there is one."""
     if address is None:
         yield None
@@ -218,8 +216,6 @@ def tracing_requests(address: str | None) -> Iterator["Traces | None"]:
             f"must be the address of a collector such as http://127.0.0.1:4318, got {address!r}",
             option="traces",
         )
-    from vitrine.serving.opentelemetry import open_traces  # noqa: PLC0415 (an extra)
-
     traces = open_traces(address)
     try:
         yield traces

@@ -2,11 +2,11 @@
 
 import hashlib
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING
 
 from vitrine.errors import MissingExtraError
 from vitrine.page import TYPES, served_files
 from vitrine.serving.guard import LOOPBACK, Guard
+from vitrine.serving.opentelemetry import Traces
 from vitrine.serving.service import Service
 from vitrine.version import __version__
 
@@ -20,8 +20,6 @@ try:
     from vitrine.serving.status_routes import add_content_routes, add_health_routes, add_run_route
 except ImportError:
     raise MissingExtraError("fastapi", extra="serve", purpose="serving a model") from None
-if TYPE_CHECKING:
-    from vitrine.serving.opentelemetry import Traces
 
 
 def create_app(
@@ -30,7 +28,7 @@ def create_app(
     api_key: str | None = None,
     hosts: frozenset[str] | None = LOOPBACK,
     root_path: str = "",
-    traces: "Traces | None" = None,
+    traces: Traces | None = None,
 ) -> FastAPI:
     """Build the application for a service; it answers to the host names in `hosts`, or to any if that is None.
 

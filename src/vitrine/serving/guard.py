@@ -8,14 +8,12 @@ import time
 import uuid
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from vitrine.serving.admission import TOO_LARGE, RefusedError
 from vitrine.serving.batching import current_trace
 from vitrine.serving.metrics import Metrics
-
-if TYPE_CHECKING:
-    from vitrine.serving.opentelemetry import RequestTrace, Traces
+from vitrine.serving.opentelemetry import RequestTrace, Traces
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -60,7 +58,7 @@ class Guard:
         metrics: Metrics,
         root_path: str = "",
         is_stopping: Callable[[], bool] = lambda: False,
-        traces: "Traces | None" = None,
+        traces: Traces | None = None,
     ) -> None:
         self.app, self.is_stopping, self.traces = app, is_stopping, traces
         self.header_bytes, self.hosts, self.root_path = header_bytes, hosts, root_path
@@ -116,7 +114,7 @@ class Guard:
                 trace_id=None if trace is None else trace.id,
             )
 
-    def _trace(self, scope: Scope, label: str, identifier: str) -> "RequestTrace | None":
+    def _trace(self, scope: Scope, label: str, identifier: str) -> RequestTrace | None:
         """Begin to trace a request; neither probes nor the page's files are traced."""
         if self.traces is None or scope["path"] in OPEN_PATHS or scope["path"] in self.static_paths:
             return None

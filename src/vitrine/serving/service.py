@@ -152,7 +152,7 @@ class Service:
             raise RefusedError(UNREADABLE, f"{name} was not opened from a file, so it cannot be read again")
         with self._reloading:
             try:
-                served = slot.open()
+                served = slot.open(is_fresh=True)
             except VitrineError as error:
                 raise RefusedError(UNREADABLE, f"the earlier weights are still served: {error}") from None
             if served is None:
