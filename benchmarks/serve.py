@@ -18,7 +18,7 @@ printed next to images/s, because other load changes it less. A round counts as 
 
 `mutate`: damaged images of every format; any 5xx status or an exit of the server is a failure.
 
-`adapters`: memory of a server with a model of that variant and `count` adapters of it, and with as many merged models.
+`adapters`: memory of a server with a model of that variant and `count` adapters, and with as many merged models.
 """
 
 import argparse
@@ -44,12 +44,13 @@ from parts.serve_traffic import (
     is_ready,
     port_of,
     predict_request,
+    read_photos,
     running,
     send_mutated,
+    smaller,
 )
 from PIL import Image
 
-KEPT_PHOTOS = 256
 QUIET = 0.05
 BLOCK = 10
 
@@ -237,22 +238,6 @@ def memory_growth(memory: list[float]) -> tuple[float, str]:
     fifth = max(1, len(memory) // 5)
     early, late = statistics.mean(memory[fifth : 2 * fifth] or memory), statistics.mean(memory[-fifth:])
     return late / early - 1, f"{early / 2**20:.0f} MiB early, {late / 2**20:.0f} MiB late"
-
-
-def read_photos(folder: str) -> list[bytes]:
-    paths = sorted(Path(folder).rglob("*.jpg"))
-    step = max(1, len(paths) // KEPT_PHOTOS)
-    return [path.read_bytes() for path in paths[::step][:KEPT_PHOTOS]]
-
-
-def smaller(photo: bytes, side: int) -> bytes:
-    """Resize a photo's shorter side and encode it as JPEG again."""
-    with Image.open(io.BytesIO(photo)) as image:
-        factor = side / min(image.size)
-        size = (max(side, round(image.width * factor)), max(side, round(image.height * factor)))
-        buffer = io.BytesIO()
-        image.convert("RGB").resize(size, Image.Resampling.BICUBIC).save(buffer, "JPEG", quality=90)
-        return buffer.getvalue()
 
 
 def serve_command(options: argparse.Namespace) -> list[str]:
