@@ -172,7 +172,7 @@ def read_photos(folder: str) -> list[bytes]:
     return [path.read_bytes() for path in paths[::step][:KEPT_PHOTOS]]
 
 
-def smaller(photo: bytes, side: int) -> bytes:
+def shrunk(photo: bytes, side: int) -> bytes:
     """Resize a photo's shorter side and encode it as JPEG again."""
     with Image.open(io.BytesIO(photo)) as image:
         factor = side / min(image.size)
