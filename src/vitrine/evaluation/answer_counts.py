@@ -51,7 +51,9 @@ class AnswerCounts:
 
     def numbers(self, names: Sequence[str]) -> NDArray[np.int64]:
         """Number classes by name; new ones get the next numbers."""
-        places = np.array([self._places.setdefault(name, len(self._places)) for name in names], dtype=np.int64)
+        places = np.array(
+            [self._places.setdefault(name, len(self._places)) for name in names], dtype=np.int64
+        )
         more = len(self._places) - len(self._confusion)
         if more:
             self._confusion = np.pad(self._confusion, ((0, more), (0, more)))
