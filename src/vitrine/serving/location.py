@@ -43,11 +43,13 @@ def locate(predictor: Predictor, pictures: Sequence[ReadPicture]) -> list[dict[s
     assert isinstance(config, DenseConfig)
     with torch.no_grad(), casting(predictor.device, predictor.precision):
         if config.answers == "boxes":
-            found = boxes_of_read(
+            predictions = boxes_of_read(
                 predictor.model, pictures, predictor.preprocess, device=predictor.device,
                 has_duplicates=config.has_duplicates,
             )  # fmt: skip
-            return [described_boxes(one.boxes, one.labels, one.scores, predictor, one.size) for one in found]
+            return [
+                described_boxes(one.boxes, one.labels, one.scores, predictor, one.size) for one in predictions
+            ]
         sizes = [mask_size(one.size) for one in pictures]
         images = [predictor.preprocess.normalise(resized_of(one).to(predictor.device)) for one in pictures]
         maps = class_maps(

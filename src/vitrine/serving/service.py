@@ -134,10 +134,10 @@ class Service:
             raise RefusedError(
                 UNREADABLE, f"{served.name} answers with classes of whole pictures; /predict returns them"
             )
-        found = await self.pipeline.computed(served, data, served.location, prepare=served.located)
-        if found["boxes"] is not None:
-            found["boxes"] = [one for one in found["boxes"] if one["score"] >= least]
-        return {"model": served.name, **found, "milliseconds": since(begin)}
+        located = await self.pipeline.computed(served, data, served.location, prepare=served.located)
+        if located["boxes"] is not None:
+            located["boxes"] = [one for one in located["boxes"] if one["score"] >= least]
+        return {"model": served.name, **located, "milliseconds": since(begin)}
 
     async def embed(self, served: ServedModel, data: bytes) -> dict[str, Any]:
         """Return the features of an upload."""
