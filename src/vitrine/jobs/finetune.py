@@ -128,7 +128,7 @@ def on_numbers(
     data: RunData, recipe: Recipe, *, model: str, execution: Execution, output: RunOutput
 ) -> TrainingResult:
     """Fit numbers; images that are left out one at a time are the evidence, so none is held out unless asked for."""
-    if data.hold_out is None and undivided(data.splits) is not None:
+    if data.division.hold_out is None and undivided(data.splits) is not None:
         data = with_held_out(data)
     start = pretrained_model(model, recipe, num_classes=1)
     return number_run(
@@ -147,7 +147,7 @@ def trained(
     processes: Processes,
 ) -> TrainingResult:
     """Train at one learning rate, at the best of a sweep, or, with few images and classes, in folds."""
-    may_fold = not sweep and data.hold_out is None and has_free_length(recipe)
+    may_fold = not sweep and data.division.hold_out is None and has_free_length(recipe)
     if sweep:
         require_sweep(recipe, data)
     else:  # a sweep compares the ends of its runs, as the run on all images has no evaluation
@@ -195,8 +195,8 @@ def prepared(
         keep_known_classes(start.model, model, data.train.classes)
     elif processes.is_first:
         present(start.closed_form)
-    if recipe.size is None and data.median_size is not None:
-        suggest_smaller_size(data.median_size, start.model.config)
+    if recipe.size is None and data.files.median_size is not None:
+        suggest_smaller_size(data.files.median_size, start.model.config)
     freeze_weights(start.model, recipe.training)
     return start, solved
 

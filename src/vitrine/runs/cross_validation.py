@@ -171,7 +171,7 @@ def described(
         seconds=seconds,
         calibration=choice.calibration.to_json(),
         evaluation=scores,
-        skipped=data.skipped,
+        skipped=data.files.skipped,
         data=printable(data.address),
     )
     return with_report(result, report)
