@@ -19,7 +19,8 @@ from vitrine.runs.label_recipe import for_labels_of
 from vitrine.runs.number_run import number_run
 from vitrine.runs.records import Execution, RunOutput, StartingModel, TrainingResult
 from vitrine.runs.run_at_address import published
-from vitrine.runs.run_data import DataOptions, RunData, open_data, undivided, with_held_out
+from vitrine.runs.run_data import DataOptions, RunData, open_data, with_held_out
+from vitrine.runs.run_split import undivided
 from vitrine.runs.run_start import create_run_folder, removed_on_failure, restarted_run
 from vitrine.runs.solved_head import can_solve_head, with_solved_head
 from vitrine.runs.starting_model import (

@@ -25,9 +25,9 @@ from vitrine.runs.mixing import SHARES, between, with_weights
 from vitrine.runs.records import Execution, RunOutput, StartingModel
 from vitrine.runs.run_data import RunData
 from vitrine.runs.run_end import without_prefix
+from vitrine.runs.run_split import split_groups
 from vitrine.runs.run_trust import first_labels
 from vitrine.runs.solved_head import features_of, name_of, put_head, solve
-from vitrine.runs.split_groups import split_groups
 from vitrine.runs.train_run import train_run
 from vitrine.runtime.processes import Processes, on_first_process
 from vitrine.runtime.progress import notice, quiet

@@ -1,22 +1,18 @@
 """The data of a run: opened by all processes, unreadable files skipped, the split kept in the run folder."""
 
-import csv
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-
-import numpy as np
 
 from vitrine.data.auditing.issues import Issue
 from vitrine.data.auditing.scan import ScanReport, conversion_text, scan, skip_unreadable
 from vitrine.data.auditing.unused_files import report_unused
-from vitrine.data.sources.exclusions import leave_out, read_exclusions
+from vitrine.data.sources.exclusions import read_exclusions
 from vitrine.data.sources.labels import require_classes
 from vitrine.data.sources.opening import check_classes, open_splits
-from vitrine.data.sources.source import ConcatSource, Source, Subset
-from vitrine.data.sources.splitting import write_split
+from vitrine.data.sources.source import ConcatSource, Source
 from vitrine.errors import DataError, TryOption, TryVerb
-from vitrine.runs.split_groups import split_groups
+from vitrine.runs.run_split import split_groups, undivided, update_split, without
 from vitrine.runtime.processes import Processes, on_first_process
 from vitrine.runtime.progress import notice, quiet
 from vitrine.runtime.run_folder import RunFolder
@@ -230,16 +226,6 @@ def changed_data(what: str) -> DataError:
     )
 
 
-def update_split(address: str, split_file: Path, *, needs_labels: bool = True) -> None:
-    """Write the split again for changed data: held-out images stay held out, new images are trained on."""
-
-    with split_file.open(newline="", encoding="utf-8", errors="surrogateescape") as file:
-        side = {row["path"]: row["split"] for row in csv.DictReader(file)}
-    source = open_splits(address, val_fraction=0, allow_empty_class=True, is_labelled=needs_labels)["train"]
-    held_out = np.array([side.get(source.name(row)) == "val" for row in range(len(source))])
-    write_split(source, split_file, {"train": np.flatnonzero(~held_out), "val": np.flatnonzero(held_out)})
-
-
 def require_same_classes(data: RunData, folder: RunFolder) -> None:
     """Refuse data whose classes are no longer those of the run's head."""
     before, now = folder.read_classes(), list(data.train.classes)
@@ -256,23 +242,3 @@ def with_held_out(data: RunData) -> RunData:
     whole = undivided(data.splits) or ConcatSource([data.splits["train"], data.splits["val"]])
     test = {name: source for name, source in data.splits.items() if name == "test"}
     return replace(data, splits={"train": whole, **test}, trains_on_all=True)
-
-
-def undivided(splits: Mapping[str, Source]) -> Subset | None:
-    """Return the training images before some of them were held out; None if the validation set is one of its own."""
-    train, val = splits["train"], splits.get("val")
-    if not isinstance(train, Subset) or not isinstance(val, Subset) or train.source is not val.source:
-        return None
-    return Subset(train.source, np.sort(np.concatenate([train.indices, val.indices])))
-
-
-def without(splits: Mapping[str, Source], names: Iterable[str]) -> dict[str, Source]:
-    """Exclude listed images from the training images and those held out of them: a sweep trains on both."""
-    whole = undivided(splits)
-    if whole is None:
-        return {"train": leave_out(splits["train"], names)}
-    kept = leave_out(whole, names)
-    assert isinstance(kept, Subset)
-    parts = [part for part in (splits["train"], splits["val"]) if isinstance(part, Subset)]
-    train, val = (Subset(part, np.flatnonzero(np.isin(part.indices, kept.indices))) for part in parts)
-    return {"train": train, "val": val}
