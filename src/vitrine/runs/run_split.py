@@ -14,7 +14,6 @@ from vitrine.data.sources.opening import open_splits
 from vitrine.data.sources.source import Source, Subset
 from vitrine.data.sources.splitting import write_split
 from vitrine.errors import TryOption
-from vitrine.runs.run_split import split_groups
 from vitrine.runtime.progress import notice
 
 # Images up to which near-duplicates are searched for before a split: about ten seconds on two cores.
