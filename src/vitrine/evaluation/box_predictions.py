@@ -4,7 +4,7 @@ A picture is resized to fit the model's input and padded at its right and lower 
 of a model, n boxes of a picture, K classes.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -32,7 +32,7 @@ MOST_CANDIDATES, MOST_BOXES = 400, 100
 MOST_OVERLAP = 0.6
 LEAST_SCORE = 1e-3
 
-Found: TypeAlias = tuple[Tensor, Tensor, Tensor]
+Located: TypeAlias = tuple[Tensor, Tensor, Tensor]
 """Boxes (n, 4), classes (n,) and scores (n,) of one picture, best first."""
 
 
@@ -68,12 +68,11 @@ def predict_boxes(
     chosen = range(len(source)) if indices is None else indices
     count = AT_ONCE.get(device.type, AT_ONCE["cpu"])
     group: list[ReadPicture] = []
-    best = best_boxes if has_duplicates else single_boxes
 
     def predicted() -> list[BoxPrediction]:
         # Not inference mode: tensors that a module caches in it could not be trained with afterwards.
         with torch.no_grad(), casting(device, precision):
-            return _predicted(module, group, preprocess, device=device, best=best)
+            return boxes_of_read(module, group, preprocess, device=device, has_duplicates=has_duplicates)
 
     for read in read_ahead(source, chosen, preprocess=preprocess, num_workers=num_workers, resize=fitted):
         group.append(read)
@@ -100,24 +99,26 @@ def fit(size: Sequence[int], most: Sequence[int]) -> float:
     return min(limit / side for side, limit in zip(size, most, strict=True))
 
 
-def _predicted(
+def boxes_of_read(
     module: nn.Module,
-    group: list[ReadPicture],
+    group: Sequence[ReadPicture],
     preprocess: Preprocess,
     *,
     device: torch.device,
-    best: Callable[[Tensor], list[Found]],
+    has_duplicates: bool,
 ) -> list[BoxPrediction]:
+    """Predict the objects in pictures that were read and padded, all at once."""
+    best = best_boxes if has_duplicates else single_boxes
     readable = [(read, read.resized) for read in group if read.resized is not None]
-    found: dict[int, Found] = {}
+    prediction: dict[int, Located] = {}
     if readable:
         images = preprocess.normalise(torch.stack([resized for _, resized in readable]).to(device))
         for (read, _), one in zip(readable, best(module(images).float()), strict=True):
-            found[read.index] = one
+            prediction[read.index] = one
     nothing = torch.zeros(0, 4), torch.zeros(0, dtype=torch.int64), torch.zeros(0)
     result = []
     for read in group:
-        boxes, labels, scores = found.get(read.index, nothing)
+        boxes, labels, scores = prediction.get(read.index, nothing)
         height, width = read.size
         factor = fit(read.size, preprocess.size) if height else 1.0
         limits = torch.tensor([width, height, width, height])
@@ -135,7 +136,7 @@ def _predicted(
     return result
 
 
-def single_boxes(answers: Tensor) -> list[Found]:
+def single_boxes(answers: Tensor) -> list[Located]:
     """Return boxes, classes and scores of each picture from answers (B, N, 4 + K), one per object."""
     scores, labels = answers[..., 4:].max(dim=-1)
     scores, order = scores.sort(dim=1, descending=True, stable=True)
@@ -147,7 +148,7 @@ def single_boxes(answers: Tensor) -> list[Found]:
     ]
 
 
-def best_boxes(answers: Tensor) -> list[Found]:
+def best_boxes(answers: Tensor) -> list[Located]:
     """Return boxes (n, 4), classes and scores (n,) of each picture from answers (B, N, 4 + K), without duplicates."""
     boxes, probabilities = answers[..., :4], answers[..., 4:]
     K = probabilities.shape[-1]
@@ -162,22 +163,24 @@ def best_boxes(answers: Tensor) -> list[Found]:
     ]
 
 
-def by_class(annotation: Annotation, found: BoxPrediction) -> dict[int, tuple[Truths, Detections]]:
+def by_class(annotation: Annotation, prediction: BoxPrediction) -> dict[int, tuple[Truths, Detections]]:
     """Sort the true and the found objects of a picture by class, as the score reads them."""
     areas = annotation.areas
     if areas is None:
         sides = annotation.boxes[:, 2:] - annotation.boxes[:, :2]
         areas = sides[:, 0] * sides[:, 1]
     pairs: dict[int, tuple[Truths, Detections]] = {}
-    for number in sorted({*annotation.labels.tolist(), *found.labels.tolist()}):
-        true, own = annotation.labels == number, found.labels == number
+    for number in sorted({*annotation.labels.tolist(), *prediction.labels.tolist()}):
+        true, own = annotation.labels == number, prediction.labels == number
         pairs[number] = (
             Truths(
                 boxes=with_sides(annotation.boxes[true]),
                 areas=areas[true].astype(np.float64),
                 is_crowd=annotation.is_ignored[true],
             ),
-            Detections(boxes=with_sides(found.boxes[own]), scores=found.scores[own].astype(np.float64)),
+            Detections(
+                boxes=with_sides(prediction.boxes[own]), scores=prediction.scores[own].astype(np.float64)
+            ),
         )
     return pairs
 

@@ -52,9 +52,9 @@ def answer_of(runner: OnnxRunner) -> Answer:
     """Let a runner take and return tensors: images (B, C, height, width) to logits (B, K) and embedding."""
 
     def answer(images: Tensor) -> dict[str, Tensor]:
-        answers = runner(np.asarray(images))
-        named = {"embedding": torch.from_numpy(answers.embedding)}
-        return named if answers.logits is None else {"logits": torch.from_numpy(answers.logits), **named}
+        return {
+            name: torch.from_numpy(values) for name, values in runner.outputs_of(np.asarray(images)).items()
+        }
 
     return answer
 

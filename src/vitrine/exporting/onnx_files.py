@@ -19,6 +19,7 @@ from vitrine.checkpoints.record import Record
 from vitrine.checkpoints.writing import write_json
 from vitrine.data.preparing.hf_preprocess import to_hf
 from vitrine.errors import ConfigError, TryOption
+from vitrine.exporting.dense_model import DenseInferenceModel, exported_form
 from vitrine.exporting.exported import Export, Exported, Subject, answer_of
 from vitrine.exporting.inference_model import InferenceModel
 from vitrine.exporting.onnx_graph import check_file, import_onnx, require_one_file, write_onnx
@@ -43,7 +44,7 @@ def plan_onnx(
     precisions += ["fp16"] if fp16 else []
     precisions += ["int8"] if int8 else []
     precisions += ["int8-static"] if calibration is not None else []
-    model = InferenceModel(loaded.model)
+    model = exported_form(loaded.model)
     require_one_file(model)
     return lambda folder: export_onnx(
         model,
@@ -56,7 +57,7 @@ def plan_onnx(
 
 
 def export_onnx(
-    model: InferenceModel,
+    model: InferenceModel | DenseInferenceModel,
     loaded: Loaded,
     folder: Path,
     *,

@@ -15,6 +15,7 @@ from vitrine.checkpoints.loading import Loaded, load
 from vitrine.checkpoints.record import Record
 from vitrine.checkpoints.saving import Prepared, prepare, write
 from vitrine.checkpoints.weights import ModelWeights
+from vitrine.exporting.dense_model import DenseInferenceModel, exported_form
 from vitrine.exporting.exported import Export, Exported, Kind, Subject
 from vitrine.exporting.inference_model import InferenceModel
 from vitrine.exporting.onnx_graph import metadata_of, quietly
@@ -37,7 +38,7 @@ def plan_export(loaded: Loaded, *, to: Kind, approximate: bool = False) -> Expor
 
 def export_program(loaded: Loaded, folder: Path) -> Exported:
     """Write model.pt2."""
-    model = InferenceModel(loaded.model)
+    model = exported_form(loaded.model)
     path = folder / PROGRAM
     for _ in track([path], "Writing the program"):
         write_program(model, path, record=loaded.record)
@@ -76,7 +77,7 @@ def library_subject(prepared: Prepared, folder: Path, *, explained: str) -> Subj
     return Subject(name=name, answer=lambda images: {output: run(images)}, explained=explained)
 
 
-def write_program(model: InferenceModel, path: Path, *, record: Record) -> None:
+def write_program(model: InferenceModel | DenseInferenceModel, path: Path, *, record: Record) -> None:
     """Trace a model for any number of images and save it, names and preprocessing inside."""
     config = record.config
     example = torch.zeros(2, config.channels, *config.image_size)

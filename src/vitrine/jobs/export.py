@@ -14,13 +14,15 @@ from vitrine.checkpoints.writing import write_json, write_text
 from vitrine.data.sources.source import Source
 from vitrine.exporting.card import write_card
 from vitrine.exporting.comparison import Timing, prove, time_in_batches
+from vitrine.exporting.dense_model import require_dense_target
 from vitrine.exporting.exported import Exported, Kind, size_of
 from vitrine.exporting.proof import Accuracy, Agreement, measure_accuracy
 from vitrine.exporting.web import PageFacts
 from vitrine.exporting.worth import Refusal, refusal_lines, refuse_copies, without_refused
 from vitrine.jobs.export_inputs import NUM_CALIBRATION, given_pixels, labelled_source, proof_pixels
-from vitrine.jobs.export_targets import ExportWish, plan_wish, require_exportable
+from vitrine.jobs.export_targets import ExportWish, plan_wish
 from vitrine.models import ViTConfig
+from vitrine.models.dense.config import DenseConfig
 from vitrine.runtime.files import write_atomically
 from vitrine.runtime.find_run import resolve_latest
 from vitrine.runtime.output_folder import new_output_folder
@@ -35,7 +37,7 @@ FILES = ("export.json", "config.json", "onnx", "model.onnx", "model.pt2", "model
 
 @dataclass(frozen=True, kw_only=True)
 class ExportPlan:
-    """What is about to be exported, and proven on which images."""
+    """The plan of an export, and the images that it is proven on."""
 
     model: str
     to: Kind
@@ -47,7 +49,7 @@ class ExportPlan:
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class ExportResult(Result):
-    """What was written, how well it agrees, how large and fast it is."""
+    """The files of an export, how well they agree with the model, their size and speed."""
 
     model: str
     to: Kind
@@ -90,7 +92,7 @@ def export_model(
     """Write the model, compare it with the original and time both."""
     model = resolve_latest(model)
     loaded = _loaded(load(model, image_size=image_size))
-    require_exportable(loaded, model)
+    require_dense_target(loaded.model, to=wish.to, data=data)
     write = plan_wish(
         loaded,
         wish,
@@ -180,7 +182,7 @@ def page_facts(loaded: Loaded, model: str) -> PageFacts:
 def _advice(wish: ExportWish, *, has_data: bool, loaded: Loaded) -> list[str]:
     notes = []
     is_int8 = wish.int8 or bool(wish.calibrate)
-    if (wish.fp16 or is_int8) and not has_data:
+    if (wish.fp16 or is_int8) and not has_data and not isinstance(loaded.model.config, DenseConfig):
         notes.append("the accuracy of fp16 and int8 was not measured; it needs labelled data")
     config = loaded.model.config
     if is_int8 and isinstance(config, ViTConfig) and config.stem is not None:

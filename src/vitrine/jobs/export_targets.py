@@ -13,7 +13,6 @@ from vitrine.exporting.onnx_files import plan_onnx
 from vitrine.exporting.targets import plan_export
 from vitrine.exporting.triton import plan_triton
 from vitrine.exporting.web import PageFacts, plan_web
-from vitrine.models.dense.model import DenseModel
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,14 +28,6 @@ class ExportWish:
     """Whether to keep an eight-bit copy that is slower or loses more than a point."""
     is_approximate: bool = False
     onnxruntime_web: Path | None = None
-
-
-def require_exportable(loaded: Loaded, model: str) -> None:
-    """Refuse a model that answers for every pixel."""
-    if isinstance(loaded.model, DenseModel):
-        raise ConfigError(
-            f"{model} answers for every pixel; only classifiers and their features can be exported"
-        )
 
 
 def plan_wish(
@@ -69,7 +60,7 @@ def require_known_options(wish: ExportWish) -> None:
         raise ConfigError(f"must be one of {', '.join(KINDS)}, got {wish.to!r}", option="to")
     if wish.onnxruntime_web is not None and wish.to != "web":
         raise ConfigError(
-            f"runs a web page, not {wish.to}",
+            f"is used by web pages, not by {wish.to}",
             option="onnxruntime_web",
             advice=[TryOption("to", "to write a web page", "web")],
         )
@@ -81,7 +72,7 @@ def require_known_options(wish: ExportWish) -> None:
     for option, (is_asked, targets) in copies.items():
         if is_asked and wish.to not in targets:
             raise ConfigError(
-                f"{wish.to} has no copies of lower precision",
+                f"{wish.to} does not support copies in lower precision",
                 option=option,
                 advice=[TryOption("to", "to write an ONNX graph", "onnx")],
             )

@@ -87,7 +87,7 @@ def test_values_are_read_as_the_kind_of_their_field(setting: str, value: object)
         ("training.total_steps=1.5", "training.total_steps must be int, got 1.5"),
         (
             "training.optimizer=sdg",
-            "optimizer must be one of adamw, sgd, muon, lamb, got 'sdg'; nearest: sgd",
+            "optimizer must be one of adamw, sgd, muon, lamb, schedule-free, got 'sdg'; nearest: sgd",
         ),
         ("training=5", "training is a table of names and values, got 5"),
         ("training.lr=0", "lr must be above 0 and finite, got 0.0"),
