@@ -20,9 +20,11 @@ import torch
 import vitrine
 from vitrine.errors import MissingExtraError
 from vitrine.exporting import open_runner
+from vitrine.exporting.edge import FILES as EDGE_FILES
+from vitrine.exporting.edge import open_executorch, open_litert
 from vitrine.exporting.runner import FILES
 
-TARGETS = ("onnx",)
+TARGETS = ("onnx", "executorch", "litert", "coreml", "triton")
 BASE = "onnxruntime", "fp32"
 Run = Callable[[torch.Tensor], object]
 
@@ -83,6 +85,10 @@ def report(result: "vitrine.Result") -> None:
 def runs_of(folder: Path, target: str) -> dict[tuple[str, str], Run]:
     """Open every file of an export on one thread, in every runtime that is installed."""
     found: dict[tuple[str, str], Run] = {}
+    openers = {"executorch": open_executorch, "litert": open_litert}
+    if target in openers:
+        run = openers[target](folder / EDGE_FILES[target])
+        found[target, "fp32"] = lambda images: [run(image[None]) for image in images]
     for engine in ("onnxruntime", "openvino"):
         for precision in ("fp32", "int8", "int8-static"):
             if not (folder / FILES[precision]).exists():

@@ -32,7 +32,18 @@ from vitrine.serving.open_models import name_of
 from vitrine.serving.predictor import Predictor
 from vitrine.serving.served_model import ServedModel
 
-FILES = ("export.json", "config.json", "onnx", "model.onnx", "model.pt2", "model.npz", "model.safetensors")
+FILES = (
+    "export.json",
+    "config.json",
+    "onnx",
+    "model.onnx",
+    "model.pt2",
+    "model.npz",
+    "model.safetensors",
+    "model.pte",
+    "model.tflite",
+    "model.mlpackage",
+)
 
 
 @dataclass(frozen=True, kw_only=True)
