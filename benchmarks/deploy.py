@@ -82,7 +82,7 @@ def report(result: "vitrine.Result") -> None:
 
 def runs_of(folder: Path, target: str) -> dict[tuple[str, str], Run]:
     """Open every file of an export on one thread, in every runtime that is installed."""
-    found: dict[tuple[str, str], Run] = {}
+    runs: dict[tuple[str, str], Run] = {}
     for engine in ("onnxruntime", "openvino"):
         for precision in ("fp32", "int8", "int8-static"):
             if not (folder / FILES[precision]).exists():
@@ -92,8 +92,8 @@ def runs_of(folder: Path, target: str) -> dict[tuple[str, str], Run]:
             except MissingExtraError as error:
                 print(f"{engine}: left out, {error}")
                 break
-            found[engine, precision] = lambda images, runner=runner: runner(images.numpy())
-    return found
+            runs[engine, precision] = lambda images, runner=runner: runner(images.numpy())
+    return runs
 
 
 def compare(options: argparse.Namespace, runs: dict[tuple[str, str], Run]) -> None:

@@ -32,6 +32,7 @@ from vitrine.serving.open_models import name_of
 from vitrine.serving.predictor import Predictor
 from vitrine.serving.served_model import ServedModel
 
+__all__ = ["ExportPlan", "ExportResult", "ExportWish", "export_model"]
 FILES = ("export.json", "config.json", "onnx", "model.onnx", "model.pt2", "model.npz", "model.safetensors")
 
 
