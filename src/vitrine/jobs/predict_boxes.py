@@ -1,6 +1,5 @@
 """The work behind `vitrine predict` for a detector: COCO results, a table, and overlays."""
 
-import csv
 import json
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +17,7 @@ from vitrine.jobs.predict_masks import save_picture, unique_stems
 from vitrine.models.dense.config import DenseConfig
 from vitrine.reports.box_drawing import drawn
 from vitrine.runtime.devices import choose_device
-from vitrine.runtime.files import write_atomically
+from vitrine.runtime.files import write_atomically, write_table
 from vitrine.runtime.output_folder import new_output_folder, removed_if_empty
 from vitrine.runtime.progress import announced
 from vitrine.runtime.result import Result
@@ -75,10 +74,9 @@ def predict_objects(
     with removed_if_empty(folder):
         (folder / OVERLAYS).mkdir(exist_ok=True)
         with (
-            write_atomically(folder / TABLE, mode="w") as file,
+            write_table(folder / TABLE) as table,
             announced("Predicting", total=len(source)) as advance,
         ):
-            table = csv.writer(file, lineterminator="\n")
             table.writerow(["path", "class", "score", "left", "top", "right", "bottom", "error"])
             for found in predict_boxes(
                 loaded.model.to(place), source, preprocess=loaded.preprocess, device=place,
