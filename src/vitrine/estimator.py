@@ -218,7 +218,7 @@ def labels_of(y: Iterable[Any], *, count: int) -> NDArray[Any]:
         raise DataError("y is required: VitClassifier requires y to be passed, but the target y is None")
     values: Any = y if hasattr(y, "__array__") else list(y)
     labels = np.asarray(values)
-    # Of a list before numpy, which writes a NaN among words as the word "nan".
+    # Checked in the list: numpy would write a NaN among words as the word "nan".
     if any(map(_is_missing, values if isinstance(values, list) else labels.ravel().tolist())):
         raise DataError("Input y contains NaN or missing values; remove these pictures")
     if labels.ndim == 2 and labels.shape[1] == 1:

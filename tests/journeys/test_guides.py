@@ -36,8 +36,8 @@ SLOW = {"exporting.md", "README.zh-CN.md"}
 # Their Python trains, on real weights or for many steps: 4 to 16 s of a core each. The tests of the verbs that they
 # show run in `make test`, and so do their commands.
 SLOW_PYTHON = SLOW | {
-    "few-labels.md", "from-a-teacher.md", "higher-resolution.md", "look-inside.md", "trust.md", "without-labels.md",
-    "your-photos.md",
+    "few-labels.md", "from-a-teacher.md", "higher-resolution.md", "look-inside.md", "trust.md", "where-is-it.md",
+    "without-labels.md", "your-photos.md",
 }  # fmt: skip
 
 
@@ -60,6 +60,7 @@ NOT_RUN = {
     r"--size 384": "minutes on a large picture",
     r"vitrine bench": "minutes of measuring",
     r"s3://": "a store; test_addresses.py and test_runs_at_addresses.py have one",
+    r"photos/images": "photos with boxes; test_dense_export.py exports a detector",
     r"prices": "a table of numbers; test_numbers.py has one",
     r"--keep-classes": "photos of other classes; test_finetune.py adds them",
     r"--coverage|--group|vitrine suggest": "more images than the desk has; test_trust, test_grouping, test_suggest",

@@ -11,13 +11,14 @@ import torch
 from vitrine.checkpoints import Loaded, load
 from vitrine.checkpoints.locating import names_weights
 from vitrine.data.decoding.annotation import DataTask
+from vitrine.data.sources.mask_folders import mask_folder
 from vitrine.data.sources.opening import task_of
 from vitrine.data.sources.source import Source, Subset
 from vitrine.evaluation.calibration import calibration_error
 from vitrine.evaluation.classification import MultiLabel, SingleLabel
 from vitrine.evaluation.evaluators import run_evaluators
 from vitrine.evaluation.metrics import Interval
-from vitrine.evaluation.number_scores import NumberFigures, score_numbers
+from vitrine.evaluation.number_line import NumberFigures, score_numbers
 from vitrine.evaluation.outputs import (
     Outputs,
     Precision,
@@ -34,6 +35,7 @@ from vitrine.evaluation.writing import write_confusion, write_metrics, write_num
 from vitrine.jobs.evaluate_boxes import evaluate_box_model
 from vitrine.jobs.evaluate_detections import DetectionEvaluation, evaluate_detections
 from vitrine.jobs.evaluate_masks import MaskEvaluation, evaluate_mask_folders, evaluate_mask_model
+from vitrine.jobs.evaluate_parts import PartsEvaluation, evaluate_parts, is_folder_of_parts
 from vitrine.jobs.model_argument import model_and_data, predicted_task
 from vitrine.jobs.test_images import open_test_images
 from vitrine.reports.evaluation_page import render_evaluation
@@ -52,7 +54,7 @@ FILES = (PREDICTIONS, METRICS, CONFUSION, PAGE)
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluatePlan:
-    """What is about to be evaluated."""
+    """The plan of an evaluation."""
 
     model: str
     data: str
@@ -88,12 +90,12 @@ class EvaluateResult(Result):
     macro_f1: float | None
     mean_average_precision: Interval | None
     class_measure: ClassMeasure
-    """What `worst` is ranked by: F1, or average precision with several labels per image."""
+    """The measure that ranks `worst`: F1, or average precision with several labels per image."""
     worst: tuple[tuple[str, float], ...]
     """Classes with the lowest `class_measure`, lowest first."""
     wrote: tuple[Path, ...]
     number: NumberFigures | None = None
-    """Of a model of numbers, instead of the figures of classes."""
+    """Figures of a model of numbers, instead of those of classes."""
     extra: Mapping[str, float] = field(default_factory=dict)
     """Numbers of the registered evaluators (`vitrine.evaluation.evaluators`)."""
     is_strict: bool = False
@@ -120,10 +122,10 @@ def evaluate_model(
     seed: int,
     is_strict: bool,
     is_overwriting: bool,
-) -> EvaluateResult | MaskEvaluation | DetectionEvaluation:
+) -> EvaluateResult | MaskEvaluation | DetectionEvaluation | PartsEvaluation:
     """Run the model on the test set, score it, and write predictions, metrics and the page.
 
-    Of files that another tool predicted, only the score is computed.
+    For predictions of another tool, only the score is computed.
     """
     if is_file_of_boxes(model) and is_file_of_boxes(data):
         return evaluate_detections(Path(str(model)), Path(str(data)), out=out, is_overwriting=is_overwriting)
@@ -131,6 +133,8 @@ def evaluate_model(
         return evaluate_mask_folders(
             Path(str(model)), Path(str(data)), out=out, is_overwriting=is_overwriting
         )
+    if data is None and model is not None and is_folder_of_parts(model):
+        return evaluate_parts(model, out=out, is_overwriting=is_overwriting)
     model, data = model_and_data("evaluate", model, data)
     task = predicted_task(model)
     if task != "classes":
@@ -209,10 +213,10 @@ def is_file_of_boxes(word: str | None) -> bool:
 
 
 def is_folder_of_masks(word: str | None) -> bool:
-    """Whether a word names a folder of PNG files without weights."""
-    return (
-        word is not None and Path(word).is_dir() and not names_weights(word) and any(Path(word).glob("*.png"))
-    )
+    """Whether a word names a folder of PNG files without weights, or one whose `masks/` is such a folder."""
+    if word is None or not Path(word).is_dir() or names_weights(word):
+        return False
+    return any(mask_folder(Path(word)).glob("*.png"))
 
 
 def numbers_of(

@@ -41,7 +41,7 @@ from vitrine.training.optimizer import freeze as freeze_weights
 
 # Adapters begin at zero and take higher rates than weights; not yet compared with others on real photos.
 LORA_RATE = 1e-3
-# What users call what data is labelled with, and the recipe of each.
+# The users' names for kinds of labels, and the recipe of each.
 TASKS: dict[str, DataTask] = {"classification": "classes", "segmentation": "masks", "detection": "boxes"}
 DEFAULT_RECIPES: dict[DataTask, str] = {"classes": "photos", "masks": "masks", "boxes": "boxes"}
 

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from vitrine.checkpoints.loading import open_weights
 from vitrine.checkpoints.locating import BOX, names_weights
+from vitrine.checkpoints.opening import open_weights
 from vitrine.data.decoding.annotation import DataTask
 from vitrine.data.sources.folder_walk import list_images
 from vitrine.data.sources.in_memory import PictureList
@@ -25,7 +25,7 @@ from vitrine.spelling import printable
 
 @dataclass(frozen=True, kw_only=True)
 class PicturesPlan:
-    """What a verb is about to do with pictures."""
+    """The plan of a verb that reads pictures."""
 
     model: str
     size: tuple[int, int]

@@ -10,7 +10,8 @@ from vitrine.errors import ConfigError, MissingConfigError
 from vitrine.models import configure
 from vitrine.models.families import named_variant
 from vitrine.objectives import LabelsObjective, Objective, find_objective
-from vitrine.recipes.recipe import Recipe, from_yaml, with_settings
+from vitrine.recipes.recipe import Recipe
+from vitrine.recipes.recipe_values import from_yaml, with_settings
 from vitrine.recipes.registry import RECIPES, find_recipe
 from vitrine.runtime.progress import notice
 from vitrine.spelling import nearest
@@ -26,8 +27,9 @@ CHANGEABLE = (
     *(
         f"training.{name}"
         for name in (
-            "total_steps", "lr", "warmup_steps", "decay", "end_lr", "weight_decay", "clip_norm", "precision",
-            "compile", "graphs", "micro_batch", "log_every", "evaluate_every", "checkpoint_every", "patience",
+            "total_steps", "lr", "warmup_steps", "decay", "cooldown", "end_lr", "weight_decay", "clip_norm",
+            "precision", "compile", "graphs", "micro_batch", "log_every", "evaluate_every", "checkpoint_every",
+            "patience",
         )
     ),
     CHECKPOINTING,
@@ -35,13 +37,13 @@ CHANGEABLE = (
 
 
 class RecipeOptions(TypedDict, total=False):
-    """What the training verbs may change about a recipe; None leaves it as it is."""
+    """The settings of a recipe that training verbs may change; None leaves one as it is."""
 
     base: str
     """The verb's default recipe, which a file with some settings changes."""
     objective: str | None
     target: str | None
-    """What masked patches predict."""
+    """The target of masked patches."""
     teacher: str | None
     """Weights that distillation learns from."""
     model: str | None

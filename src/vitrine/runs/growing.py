@@ -15,12 +15,13 @@ from vitrine.data.sources.source import Source
 from vitrine.errors import ConfigError, DataError, TryVerb
 from vitrine.evaluation.calibration import CalibrationFit, calibrated_rows
 from vitrine.evaluation.class_statistics import FILE, ClassStatistics
-from vitrine.evaluation.closed_form import folds_of
+from vitrine.evaluation.closed_form_candidates import folds_of
 from vitrine.evaluation.features import extract_features
 from vitrine.evaluation.metrics import wilson_interval
 from vitrine.evaluation.outputs import Outputs
 from vitrine.models import Model, build
-from vitrine.recipes.recipe import Recipe, as_values
+from vitrine.recipes.recipe import Recipe
+from vitrine.recipes.recipe_values import as_values
 from vitrine.runs.records import Execution, RunOutput, StartingModel, TrainingResult
 from vitrine.runs.run_data import RunData
 from vitrine.runs.run_start import exclusive, write_records

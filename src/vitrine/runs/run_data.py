@@ -198,7 +198,7 @@ class _Opening:
 def split_groups(source: Source, by: str | None, *, workers: int) -> Indices:
     """Return the groups that a split keeps together: near-duplicates, and those that were asked for.
 
-    Where none were asked for and groups look likely, report it: similar images on both sides make the score too good.
+    If none were asked for and groups look likely, report it: similar images on both sides make the score too good.
     """
     groups = [np.arange(len(source), dtype=np.int64)]
     if by is not None:

@@ -1,4 +1,4 @@
-"""What a finished run tells: its result, what it chose from, its scores in metrics.jsonl."""
+"""The outcome of a finished run: its result, what it chose from, its scores in metrics.jsonl."""
 
 import dataclasses
 import functools

@@ -12,7 +12,8 @@ from torch import Tensor
 
 from vitrine.data.sources.source import Source
 from vitrine.errors import DataError
-from vitrine.evaluation.closed_form import TRAINED, ClosedForm, fit_heads, is_right
+from vitrine.evaluation.closed_form import ClosedForm, fit_heads
+from vitrine.evaluation.closed_form_candidates import TRAINED, is_right
 from vitrine.evaluation.features import extract_features
 from vitrine.evaluation.metrics import wilson_interval
 from vitrine.models import Model
@@ -22,6 +23,8 @@ from vitrine.runtime.processes import Processes, on_first_process
 # Images x features x classes from which on a head is solved on a GPU.
 LARGE = 5e7
 CLOSED_FORM, HEAD_ONLY = "closed form", "head only"
+# Scale of the solved head's logits when training starts from it; the place of a model is chosen whatever its scale.
+HEAD_SCALE = 1.0
 
 
 def with_solved_head(
@@ -124,6 +127,6 @@ def put_head(model: Model, solved: ClosedForm) -> None:
     """Give a model the head of the closed form; a head without bias takes the weights alone."""
     assert model.head is not None
     weight, bias = solved.head()
-    model.head.weight.copy_(weight)
+    model.head.weight.copy_(HEAD_SCALE * weight)
     if model.head.bias is not None:
-        model.head.bias.copy_(bias)
+        model.head.bias.copy_(HEAD_SCALE * bias)

@@ -1,4 +1,4 @@
-"""What a model attends to in one picture, and the figures of its positions and filters, as plain values.
+"""The attention of a model in one picture, and the figures of its positions and filters, as plain values.
 
 Shapes: L layers, H heads, T tokens, of them N = GH x GW patches.
 """
@@ -13,17 +13,17 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from vitrine.errors import ConfigError
-from vitrine.inspection.distance import head_distances, pixel_distances
 from vitrine.inspection.filters import filter_components
-from vitrine.inspection.position_similarity import position_similarity
+from vitrine.inspection.heads import head_distances, pixel_distances
 from vitrine.inspection.rollout import from_output, roll_out
+from vitrine.inspection.similarity import position_similarity
 from vitrine.inspection.streaming import grid_of, on_grid, require_attention
 from vitrine.models import Model, ViT
 from vitrine.models.config import checked_layer
 from vitrine.serving.admission import UNREADABLE, RefusedError
 from vitrine.serving.predictor import Predictor
 
-# Of all matrices in one response, before base64 turns three bytes into four.
+# Bytes of all matrices in one response, before base64 turns three bytes into four.
 MATRIX_BYTES = 2**25
 
 

@@ -32,7 +32,7 @@ from vitrine.version import __version__
 NOT_FOUND = 404
 VERSION = "1"
 FORM_BYTES = 2**16
-"""Of the JSON around the images or pixels."""
+"""Bytes of the JSON around the images or pixels."""
 
 
 def add_inference_routes(app: FastAPI, service: Service) -> None:
@@ -85,7 +85,7 @@ def add_inference_routes(app: FastAPI, service: Service) -> None:
     async def load(name: str) -> Response:
         """Read a model's weights again; requests in flight end with the earlier ones."""
         find(service, name, VERSION)
-        await service.in_thread(service.reload, name)
+        await service.pipeline.in_thread(service.reload, name)
         return CompactJSON({})
 
 
@@ -162,25 +162,25 @@ async def rows_of(service: Service, served: ServedModel, asked: InferenceRequest
     """Return scores or features (B, ...)."""
     if asked.images is not None:
         task = served.features if wanted == "features" else served.scores
-        work = [service.computed(served, image, task) for image in asked.images]
+        work = [service.pipeline.computed(served, image, task) for image in asked.images]
     else:
         assert asked.pixels is not None
         task = served.tensor_features if wanted == "features" else served.tensor_scores
-        work = [service.computed_tensor(torch.from_numpy(row), task) for row in asked.pixels]
+        work = [service.pipeline.computed_tensor(torch.from_numpy(row), task) for row in asked.pixels]
     return torch.stack(await asyncio.gather(*work))
 
 
 def outputs_of(served: ServedModel, rows: dict[str, Tensor]) -> dict[str, NDArray[Any] | list[str]]:
     """Return all outputs that the rows allow, by name."""
-    found: dict[str, NDArray[Any] | list[str]] = {}
+    outputs: dict[str, NDArray[Any] | list[str]] = {}
     if "features" in rows:
-        found["embedding"] = rows["features"].numpy()
+        outputs["embedding"] = rows["features"].numpy()
     if "scores" in rows:
         predictor, scores = served.predictor, rows["scores"]
         logits = scores[:, : predictor.num_classes]
-        found |= {"logits": logits.numpy(), "probabilities": predictor.probabilities(logits).numpy()}
-        found["label"] = [predictor.classes[number] for number in logits.argmax(dim=1).tolist()]
+        outputs |= {"logits": logits.numpy(), "probabilities": predictor.probabilities(logits).numpy()}
+        outputs["label"] = [predictor.classes[number] for number in logits.argmax(dim=1).tolist()]
         shares, _ = predictor.familiarity(scores)
         if shares[0] is not None:
-            found["familiarity"] = np.asarray(shares, dtype=np.float32)
-    return found
+            outputs["familiarity"] = np.asarray(shares, dtype=np.float32)
+    return outputs

@@ -51,7 +51,7 @@ class DeiT3Layout(TimmLayout):
 
     @property
     def name(self) -> str:
-        """What people call it."""
+        """The name in reports."""
         return "DeiT III"
 
     def wants_slots(self, config: ModelConfig) -> bool | None:
@@ -100,9 +100,9 @@ class DeiT3Layout(TimmLayout):
         if config.num_branches == 1:
             return named_rules(config, BRANCHES[0], theirs=block, ours=block)
         return [
-            found
+            declared
             for j, names in enumerate(BRANCHES)
-            for found in named_rules(config, names, theirs=block, ours=f"{block}.branches.{j}")
+            for declared in named_rules(config, names, theirs=block, ours=f"{block}.branches.{j}")
         ]
 
     def refusal(self, config: ModelConfig) -> str | None:

@@ -75,8 +75,8 @@ def table_beside(folder: Path) -> Path | None:
     are_splits = all(name.lower() in SPLIT_NAMES and not subfolders(folder / name) for name in names)
     if len(names) > 1 and not are_splits:
         return None
-    fitting = tables_in(folder)
-    return fitting[0] if len(fitting) == 1 else None
+    tables = tables_in(folder)
+    return tables[0] if len(tables) == 1 else None
 
 
 def tables_in(folder: Path) -> list[Path]:
@@ -245,7 +245,7 @@ def as_number(text: str) -> float | None:
 def _labels(row: dict[str, Any], column: str, *, separator: str, where: str) -> tuple[str, ...]:
     value = row[column]
     if column in SEVERAL_COLUMNS:
-        # Where `;` separates columns, a cell of several labels has another separator, or quotes.
+        # If `;` separates columns, a cell of several labels has another separator, or quotes.
         pattern = ";" if separator == "," else r"[;,|]"
         words = value if isinstance(value, list) else re.split(pattern, str(value or ""))
         return tuple(str(word).strip() for word in words if str(word).strip())

@@ -1,4 +1,4 @@
-"""What all dense models share: the ViT, its tokens on their grid, and its features under their names.
+"""The base of all dense models: the ViT, its tokens on their grid, and its features under their names.
 
 Shapes: B images of C channels, T tokens, GH x GW patches, D width, K classes.
 """
@@ -76,7 +76,7 @@ class ChannelNorm(nn.LayerNorm):
 def as_map(tokens: Tensor, grid: tuple[int, int], *, num_leading: int) -> Tensor:
     """Return the patches of tokens (B, T, D) on their grid: (B, D, GH, GW)."""
     patches = tokens[:, num_leading:]
-    return patches.transpose(1, 2).reshape(len(tokens), -1, *grid)
+    return patches.transpose(1, 2).reshape(tokens.shape[0], -1, *grid)
 
 
 def enlarged(scores: Tensor, size: tuple[int, int]) -> Tensor:
