@@ -25,7 +25,7 @@ from vitrine.evaluation.trust import Trust
 from vitrine.picture_estimator import PictureEstimator, picture_tags, scikit_learn
 from vitrine.recipes.options import chosen_recipe
 from vitrine.runs.records import Execution, RunOutput
-from vitrine.runs.run_data import RunData
+from vitrine.runs.run_data import Division, RunData
 from vitrine.runs.solved_head import with_solved_head
 from vitrine.runs.starting_model import pretrained_model
 from vitrine.runs.train_run import train_run
@@ -204,7 +204,7 @@ class VitClassifier(PictureEstimator):
             run = RunFolder(new_output_folder(folder, verb="fit", files=RESULTS))
             train_run(
                 start,
-                RunData(address=source.address, splits={"train": source}, hold_out=0.0),
+                RunData(address=source.address, splits={"train": source}, division=Division(hold_out=0.0)),
                 dataclasses.replace(chosen, model=str(self.model)),
                 execution=Execution(device=self.device, workers=self.workers),
                 output=RunOutput(folder=run, verb="fit", reports=False),

@@ -112,7 +112,7 @@ def described(
         evaluation=scores,
         closed_form=start.closed_form,
         calibration=calibration.to_json(),
-        skipped=data.skipped,
+        skipped=data.files.skipped,
         data=printable(data.address),
     )
 
