@@ -14,7 +14,7 @@ Shapes: N pictures, D features, Q queries, k neighbours.
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -63,6 +63,8 @@ class IndexRecord:
     width: int
     segments: tuple[Segment, ...] = ()
     version: int = 1
+    shape: Mapping[str, Any] | None = None
+    """How the model saw the pictures (`InputShape`), where that is not its own way; searches do the same."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -36,6 +36,7 @@ from vitrine.jobs.evaluate_detections import DetectionEvaluation, evaluate_detec
 from vitrine.jobs.evaluate_masks import MaskEvaluation, evaluate_mask_folders, evaluate_mask_model
 from vitrine.jobs.model_argument import model_and_data, predicted_task
 from vitrine.jobs.test_images import open_test_images
+from vitrine.models.sizes import ImageSize
 from vitrine.reports.evaluation_page import render_evaluation
 from vitrine.reports.number_page import render_numbers
 from vitrine.reports.pages import write_page
@@ -112,7 +113,7 @@ def evaluate_model(
     real: Path | None,
     out: Path | None,
     by_order: bool,
-    image_size: int | None,
+    image_size: ImageSize,
     batch_size: int | None,
     workers: int | None,
     device: str,

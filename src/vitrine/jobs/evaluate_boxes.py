@@ -18,6 +18,7 @@ from vitrine.evaluation.outputs import Wish, chosen_precision
 from vitrine.jobs.evaluate_detections import METRICS, DetectionEvaluation, written
 from vitrine.jobs.predict_boxes import has_duplicates
 from vitrine.jobs.test_images import open_test_images
+from vitrine.models.sizes import ImageSize
 from vitrine.reports.box_page import BoxCard, missed_and_wrong, render_boxes
 from vitrine.reports.pages import write_page
 from vitrine.runtime.devices import choose_device
@@ -35,7 +36,7 @@ def evaluate_box_model(
     *,
     split: str | None,
     out: Path | None,
-    image_size: int | None,
+    image_size: ImageSize,
     workers: int | None,
     device: str,
     precision: Wish,

@@ -20,6 +20,7 @@ from vitrine.evaluation.outputs import Wish, chosen_precision
 from vitrine.evaluation.pixel_predictions import predict_pixels
 from vitrine.evaluation.segmentation import PixelScore, confusion_of, total_of
 from vitrine.jobs.test_images import open_test_images
+from vitrine.models.sizes import ImageSize
 from vitrine.reports.mask_page import MaskCard, render_masks
 from vitrine.reports.pages import write_page
 from vitrine.runtime.devices import choose_device
@@ -61,7 +62,7 @@ def evaluate_mask_model(
     *,
     split: str | None,
     out: Path | None,
-    image_size: int | None,
+    image_size: ImageSize,
     workers: int | None,
     device: str,
     precision: Wish,

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from vitrine.checkpoints import Loaded, load
+from vitrine.checkpoints.loading import as_squares
 from vitrine.data.sources.picture_paths import open_pictures
 from vitrine.data.sources.source import Source, Subset
 from vitrine.errors import ConfigError, MissingExtraError, TryVerb
@@ -93,7 +94,7 @@ def inspect_model(
     """Analyse a model, on images where there are some, and write figures, arrays and the page."""
     model, images = model_and_pictures([model, *images])
     source, folders = _open(images, count=count)
-    loaded = load(model, image_size=image_size)
+    loaded = as_squares(load(model, image_size=image_size), purpose="inspect")
     if isinstance(loaded.model, DenseModel):
         raise ConfigError(
             f"{model} answers for every pixel, which this page does not show; inspect the model that it was "

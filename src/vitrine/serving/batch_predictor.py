@@ -16,6 +16,7 @@ from vitrine.data.preparing.preprocess import Preprocess
 from vitrine.data.sources.in_memory import PictureList
 from vitrine.errors import DataError
 from vitrine.evaluation.outputs import Wish, chosen_precision
+from vitrine.models.sizes import ImageSize
 from vitrine.runtime.devices import choose_device
 from vitrine.serving.predictor import Predictor, Wanted
 
@@ -65,7 +66,7 @@ class BatchPredictor:
         *,
         device: str = "auto",
         precision: Wish = "auto",
-        image_size: int | None = None,
+        image_size: ImageSize = None,
         has_embedding: bool = True,
         has_classes: bool = True,
     ) -> None:
