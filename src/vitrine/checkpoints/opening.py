@@ -209,7 +209,7 @@ def adapt(
     """Adapt weights, preprocessing and classes to the request; each change adds a sentence."""
     if features_only and num_classes is not None:
         raise ConfigError(
-            f"features_only takes the head away, num_classes={num_classes} asks for one; give one"
+            f"features_only removes the head, num_classes={num_classes} adds one; pass only one of them"
         )
     weights, record, notes = opened.weights, opened.record, list(opened.notes)
 

@@ -47,7 +47,7 @@ def plan_triton(loaded: Loaded) -> Export:
     import_onnx()
     if loaded.preprocess.channels not in (1, 3):
         raise ConfigError(
-            f"triton shows photos to models of 1 or 3 channels, this model has {loaded.preprocess.channels}",
+            f"triton supports models with 1 or 3 channels, this model has {loaded.preprocess.channels}",
             option="to",
             advice=[TryOption("to", "to write a graph alone", "onnx")],
         )
@@ -147,5 +147,5 @@ def open_outside_triton(folder: Path) -> Any:
 def ask(opened: Any, requests: Sequence[Sequence[bytes]]) -> list[StandInResponse]:
     """Send requests of files of images to an opened model."""
     tensors = [StandInTensor("image", np.array(list(one), dtype=object)[:, None]) for one in requests]
-    found: list[StandInResponse] = opened.execute([{"image": tensor} for tensor in tensors])
-    return found
+    responses: list[StandInResponse] = opened.execute([{"image": tensor} for tensor in tensors])
+    return responses

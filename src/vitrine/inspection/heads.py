@@ -15,8 +15,8 @@ from vitrine.evaluation.outputs import evaluating
 from vitrine.inspection.rollout import from_output
 from vitrine.inspection.streaming import (
     Images,
+    concatenated,
     grid_of,
-    joined,
     num_pieces,
     on_grid,
     pieces,
@@ -48,7 +48,7 @@ def attention_from(
             chosen = None if patch is None else vit.num_leading_tokens + patch_number(patch, grid)
             maps = [seen_from(vit, weights, chosen) for _, weights in vit.attention(piece, layers=wanted)]
             parts.append(on_grid(torch.stack(maps, dim=1), grid))
-    return joined(parts)
+    return concatenated(parts)
 
 
 def patch_number(patch: tuple[int, int], grid: tuple[int, int]) -> int:
@@ -86,7 +86,7 @@ def attention_distance(model: Model, images: Images) -> NDArray[Any]:
                 total[layer] += head_distances(weights, between, first=first).sum(dim=0)
             count += len(piece)
     if not count:
-        raise DataError("no images were given to look at; give at least one")
+        raise DataError("no images given; pass at least one")
     return (total / count).numpy()
 
 

@@ -11,6 +11,7 @@ import torch
 from vitrine.checkpoints import Loaded, load
 from vitrine.checkpoints.locating import names_weights
 from vitrine.data.decoding.annotation import DataTask
+from vitrine.data.sources.mask_folders import mask_folder
 from vitrine.data.sources.opening import task_of
 from vitrine.data.sources.source import Source, Subset
 from vitrine.evaluation.calibration import calibration_error
@@ -34,6 +35,7 @@ from vitrine.evaluation.writing import write_confusion, write_metrics, write_num
 from vitrine.jobs.evaluate_boxes import evaluate_box_model
 from vitrine.jobs.evaluate_detections import DetectionEvaluation, evaluate_detections
 from vitrine.jobs.evaluate_masks import MaskEvaluation, evaluate_mask_folders, evaluate_mask_model
+from vitrine.jobs.evaluate_parts import PartsEvaluation, evaluate_parts, is_folder_of_parts
 from vitrine.jobs.model_argument import model_and_data, predicted_task
 from vitrine.jobs.test_images import open_test_images
 from vitrine.models.sizes import ImageSize
@@ -121,7 +123,7 @@ def evaluate_model(
     seed: int,
     is_strict: bool,
     is_overwriting: bool,
-) -> EvaluateResult | MaskEvaluation | DetectionEvaluation:
+) -> EvaluateResult | MaskEvaluation | DetectionEvaluation | PartsEvaluation:
     """Run the model on the test set, score it, and write predictions, metrics and the page.
 
     Of files that another tool predicted, only the score is computed.
@@ -132,6 +134,8 @@ def evaluate_model(
         return evaluate_mask_folders(
             Path(str(model)), Path(str(data)), out=out, is_overwriting=is_overwriting
         )
+    if data is None and model is not None and is_folder_of_parts(model):
+        return evaluate_parts(model, out=out, is_overwriting=is_overwriting)
     model, data = model_and_data("evaluate", model, data)
     task = predicted_task(model)
     if task != "classes":
@@ -210,10 +214,10 @@ def is_file_of_boxes(word: str | None) -> bool:
 
 
 def is_folder_of_masks(word: str | None) -> bool:
-    """Whether a word names a folder of PNG files without weights."""
-    return (
-        word is not None and Path(word).is_dir() and not names_weights(word) and any(Path(word).glob("*.png"))
-    )
+    """Whether a word names a folder of PNG files without weights, or one whose `masks/` is such a folder."""
+    if word is None or not Path(word).is_dir() or names_weights(word):
+        return False
+    return any(mask_folder(Path(word)).glob("*.png"))
 
 
 def numbers_of(

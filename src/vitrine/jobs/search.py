@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from vitrine.batch.vector_index import VectorIndex, unit
+from vitrine.batch.index_segment import unit
+from vitrine.batch.vector_index import VectorIndex
 from vitrine.checkpoints import load
 from vitrine.checkpoints.text import load_texts
 from vitrine.data.sources.in_memory import PictureList

@@ -168,7 +168,7 @@ class ViT(Model):
             tokens = self.positions[self.config.peg_layers.index(layer - 1)](tokens, grid)
         elif self.config.position_placement != "stem":
             tokens = self.add_positions(tokens, grid, layer=layer)
-        return tokens, None if self.rotary is None else self.rotary(grid, num_images=len(tokens))
+        return tokens, None if self.rotary is None else self.rotary(grid, num_images=tokens.shape[0])
 
     def add_positions(self, tokens: Tensor, grid: Grid, *, layer: int) -> Tensor:
         """Add the absolute positions of `layer`; registers and tokens without a slot get none."""
@@ -300,7 +300,7 @@ class ViT(Model):
         patches, grid = self.embed_patches(images)
         tokens = self.encode(self.assemble(patches, grid), grid)[:, self.num_leading_tokens :]
         tokens = self.norm(tokens) if self.config.norm_after_pooling else tokens
-        return tokens.transpose(1, 2).reshape(len(tokens), -1, *grid)
+        return tokens.transpose(1, 2).reshape(tokens.shape[0], -1, *grid)
 
     def attention(
         self, images: Tensor, *, layers: Iterable[int] | None = None

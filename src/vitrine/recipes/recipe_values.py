@@ -77,13 +77,13 @@ def merged(base: Recipe, values: Mapping[str, Any], *, name: str | None) -> dict
         )
         result[key] = {**before, **value} if is_table and not is_other else value
     training = values.get("training")
-    given = set(training) if isinstance(training, dict) else set()
-    result["asked_for"] = [*base.asked_for, *(key for key in ("warmup_steps", "log_every") if key in given)]
-    if "batch_size" in given:
+    named = set(training) if isinstance(training, dict) else set()
+    result["asked_for"] = [*base.asked_for, *(key for key in ("warmup_steps", "log_every") if key in named)]
+    if "batch_size" in named:
         result["least_steps"] = result["fewest_steps"] = 0
     if "epochs" in values:
         result["fewest_steps"] = 0
-    if "total_steps" in given and "epochs" not in values:
+    if "total_steps" in named and "epochs" not in values:
         result["epochs"] = None
     return result
 

@@ -111,10 +111,10 @@ def suggest_smaller_size(pictures: tuple[int, int], config: ModelConfig) -> None
     if not 0 < ENLARGED * side <= min(config.image_size):
         return
     step = max(config.token_stride) if isinstance(config, ViTConfig) else RESNET_STRIDE
-    smaller = math.ceil(SMALL_FACTOR * side / step) * step
+    smaller_size = math.ceil(SMALL_FACTOR * side / step) * step
     notice(
         f"Pictures have {shown(pictures)} px and are enlarged to {shown(config.image_size)} px",
-        advice=[TryOption("size", "to train several times as fast, somewhat less accurately", smaller)],
+        advice=[TryOption("size", "to train several times as fast, somewhat less accurately", smaller_size)],
     )
 
 

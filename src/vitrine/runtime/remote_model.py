@@ -16,8 +16,9 @@ from vitrine.errors import CheckpointError, ConfigError, MissingCheckpointError
 from vitrine.runtime.block_cache import limit_bytes
 from vitrine.runtime.cache import cache_folder
 from vitrine.runtime.locks import wait_for_lock
-from vitrine.runtime.places import is_remote, open_folder, place_exists, remote_stamp, walk_remote
+from vitrine.runtime.places import is_remote, open_folder, place_exists
 from vitrine.runtime.remote_run import as_checkpoint_errors, download_files
+from vitrine.runtime.remote_store import remote_stamp, walk_remote
 from vitrine.runtime.run_address import WORKING, key_of
 from vitrine.runtime.run_folder import MODEL, RECORD, RunFolder
 from vitrine.runtime.run_manifest import MANIFEST, Manifest, read_manifest
@@ -53,11 +54,11 @@ def fetch_model(address: str) -> Path:
         if place_exists(address):
             _, stamp = remote_stamp(address)
             return _downloaded(folder, {name: name}, stamp=stamp) / name
-        found = dict(_files_of_model(address)) if names_model(address) else {}
-        if not found:
+        files = dict(_files_of_model(address)) if names_model(address) else {}
+        if not files:
             raise MissingCheckpointError(f"there is no run and no folder of weights at {printable(address)}")
-        stamp = repr([(name, remote_stamp(f"{address}/{name}")) for name in found])
-        return _downloaded(address, found, stamp=stamp)
+        stamp = repr([(name, remote_stamp(f"{address}/{name}")) for name in files])
+        return _downloaded(address, files, stamp=stamp)
 
 
 def _files_of_model(address: str) -> list[tuple[str, str]]:

@@ -60,8 +60,8 @@ class Guard:
         self.app, self.is_stopping = app, is_stopping
         self.header_bytes, self.hosts, self.root_path = header_bytes, hosts, root_path
         # Several, separated by commas, while one takes the place of another.
-        given = None if api_key is None else [key.strip().encode() for key in api_key.split(",")]
-        self.api_keys = None if given is None else [key for key in given if key]
+        keys = None if api_key is None else [key.strip().encode() for key in api_key.split(",")]
+        self.api_keys = None if keys is None else [key for key in keys if key]
         self.known_paths, self.static_paths = known_paths, static_paths
         self.metrics = metrics
 

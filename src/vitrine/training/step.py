@@ -62,12 +62,12 @@ def forward_backward(
 
 def out_of_memory(micro_batch: int) -> NoMemoryError:
     """Return the error for a step that does not fit and that a smaller micro-batch cannot help."""
-    smaller = f"training.micro_batch={micro_batch // 2}" if micro_batch > 1 else None
+    halved = f"training.micro_batch={micro_batch // 2}" if micro_batch > 1 else None
     return NoMemoryError(
         f"out of memory with {counted(micro_batch, 'image')} at a time on each device; use a smaller model or image "
         "size, or divide the weights of several devices by sharding",
         advice=[
-            *([TryOption("set", "to take fewer images at a time", smaller)] if smaller else []),
+            *([TryOption("set", "to take fewer images at a time", halved)] if halved else []),
             TryOption("set", "to keep less in memory", "model_options.activation_checkpointing=true"),
         ],
     )

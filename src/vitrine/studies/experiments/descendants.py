@@ -132,11 +132,11 @@ def findings(results: Results) -> list[Finding]:
     for name in METHODS:
         if name == PLAIN:
             continue
-        found = ahead(
+        comparison = ahead(
             f"{name} is better than the plain ViT", results.values(method=name), base, spread=spread
         )
         at_edge = any(is_edge(run) for arm in (name, PLAIN) for run in results.where(method=arm))
-        gains += [left_open(finding, EDGE) for finding in found] if at_edge else found
+        gains += [left_open(finding, EDGE) for finding in comparison] if at_edge else comparison
     return gains
 
 
