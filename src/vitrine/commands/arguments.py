@@ -46,9 +46,7 @@ def as_image_size(size: int | None, *, patch: int | None = None, max_patches: in
     """Return how a model is to see pictures: a size alone, or with patches of another size or their number."""
     if patch is None and max_patches is None:
         return size
-    from vitrine.models.sizes import InputShape
-
-    return InputShape(size=size, patch=patch, max_patches=max_patches)
+    return {"size": size, "patch": patch, "max_patches": max_patches}
 
 
 def as_paths(paths: str | Path | Iterable[str | Path] | None) -> tuple[Path, ...]:

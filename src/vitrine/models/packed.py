@@ -7,7 +7,7 @@ those that the model computes for it alone.
 Shapes: B pictures of N_i patches, at most M; C channels, P x P pixels per patch; T tokens in all, D width, K classes.
 """
 
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import torch
 import torch.nn.functional as F
@@ -20,8 +20,29 @@ from vitrine.models.positions import Grid
 from vitrine.models.rotary import Rotation
 from vitrine.models.segments import Segments
 
-if TYPE_CHECKING:
-    from vitrine.models.vit import ViT
+
+class Packable(Protocol):
+    """What is read of a ViT."""
+
+    config: ViTConfig
+    patch_projection: nn.Conv2d
+    rotary: nn.Module | None
+    dropout: nn.Module
+    embedding_norm: nn.Module
+    blocks: nn.ModuleList
+    norm: nn.Module
+
+    def place(self, patches: Tensor, grid: Grid) -> Tensor:
+        """Add tokens before the patches, and positions."""
+
+    def classify(self, tokens: Tensor) -> Tensor:
+        """Map encoded tokens to logits."""
+
+    def pool(self, tokens: Tensor) -> Tensor:
+        """Reduce encoded tokens to one vector per picture."""
+
+    def represent(self, pooled: Tensor) -> Tensor:
+        """Apply the layer between pooling and head."""
 
 
 def require_packable(config: object) -> None:
@@ -49,7 +70,7 @@ def require_packable(config: object) -> None:
 
 
 @torch.compiler.disable  # type: ignore[untyped-decorator]
-def classify_packed(vit: "ViT", pictures: Tensor) -> Tensor:
+def classify_packed(vit: Packable, pictures: Tensor) -> Tensor:
     """Map pictures (B, 1 + M, C x P x P) to logits (B, K), or to representations without a head."""
     tokens, segments = encode_packed(vit, pictures)
     if vit.config.pooling == "class_token":  # all that is read of a picture are its first tokens
@@ -58,7 +79,7 @@ def classify_packed(vit: "ViT", pictures: Tensor) -> Tensor:
 
 
 @torch.compiler.disable  # type: ignore[untyped-decorator]
-def embed_packed(vit: "ViT", pictures: Tensor) -> Tensor:
+def embed_packed(vit: Packable, pictures: Tensor) -> Tensor:
     """Map pictures (B, 1 + M, C x P x P) to the head's input (B, R)."""
     tokens, segments = encode_packed(vit, pictures)
     if vit.config.pooling == "class_token":
@@ -66,7 +87,7 @@ def embed_packed(vit: "ViT", pictures: Tensor) -> Tensor:
     return torch.cat([vit.represent(vit.pool(own)) for own in torch.split(tokens, segments.lengths, dim=1)])
 
 
-def encode_packed(vit: "ViT", pictures: Tensor) -> tuple[Tensor, Segments]:
+def encode_packed(vit: Packable, pictures: Tensor) -> tuple[Tensor, Segments]:
     """Return the encoded tokens of all pictures, one after the other (1, T, D), and where each picture is."""
     grids = grids_of(vit, pictures)
     parts = embedded(vit, pictures, grids)
@@ -80,7 +101,7 @@ def encode_packed(vit: "ViT", pictures: Tensor) -> tuple[Tensor, Segments]:
     return tokens if vit.config.norm_after_pooling else vit.norm(tokens), segments
 
 
-def grids_of(vit: "ViT", pictures: Tensor) -> list[Grid]:
+def grids_of(vit: Packable, pictures: Tensor) -> list[Grid]:
     """Read the grid of each picture from its first row."""
     require_packable(vit.config)
     size = vit.config.channels * vit.config.patch_size[0] * vit.config.patch_size[1]
@@ -88,10 +109,11 @@ def grids_of(vit: "ViT", pictures: Tensor) -> list[Grid]:
         raise ConfigError(
             f"pictures as patches must be (batch, 1 + patches, {size}) for this model, got {tuple(pictures.shape)}"
         )
-    return [(rows, columns) for rows, columns in pictures[:, 0, :2].long().tolist()]
+    # A picture that could not be read is all zeros, and counts as one patch.
+    return [(rows, columns) for rows, columns in pictures[:, 0, :2].long().clamp(min=1).tolist()]
 
 
-def embedded(vit: "ViT", pictures: Tensor, grids: list[Grid]) -> list[Tensor]:
+def embedded(vit: Packable, pictures: Tensor, grids: list[Grid]) -> list[Tensor]:
     """Project all patches in one product, and give each picture its tokens and positions: B of (T_i, D)."""
     counts = [rows * columns for rows, columns in grids]
     pieces = torch.cat([own[1 : 1 + count] for own, count in zip(pictures, counts, strict=True)])
@@ -105,7 +127,7 @@ def embedded(vit: "ViT", pictures: Tensor, grids: list[Grid]) -> list[Tensor]:
     return [parts[number] for number in range(len(grids))]
 
 
-def rotation_of(vit: "ViT", grids: list[Grid]) -> Rotation | None:
+def rotation_of(vit: Packable, grids: list[Grid]) -> Rotation | None:
     """Return the rotation of every token of the sequence, where the model rotates."""
     rotary: nn.Module | None = vit.rotary
     if rotary is None:

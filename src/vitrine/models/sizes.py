@@ -29,13 +29,15 @@ class InputShape:
             )
 
 
-ImageSize = int | tuple[int, int] | InputShape | None
-"""A size in pixels, one number for squares; a whole `InputShape`; or the model's own."""
+ImageSize = int | tuple[int, int] | InputShape | Mapping[str, Any] | None
+"""A size in pixels, one number for squares; a whole `InputShape`, or its fields; or the model's own."""
 
 
 def as_shape(wanted: ImageSize) -> InputShape:
     """Return what was asked for as a whole shape."""
-    return wanted if isinstance(wanted, InputShape) else InputShape(size=wanted)
+    if isinstance(wanted, InputShape):
+        return wanted
+    return InputShape(**wanted) if isinstance(wanted, Mapping) else InputShape(size=wanted)
 
 
 def shape_json(wanted: ImageSize) -> dict[str, Any] | None:

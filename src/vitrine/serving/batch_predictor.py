@@ -40,9 +40,7 @@ class DecodePictures:
         pictures = list(batch[column])
         names = [str(name) for name in batch["path"]] if "path" in batch else None
         source = PictureList(pictures, names=names)
-        pixels = torch.empty(
-            len(pictures), self.preprocess.channels, *self.preprocess.size, dtype=torch.uint8
-        )
+        pixels = torch.empty(len(pictures), *self.preprocess.shape, dtype=torch.uint8)
         task = Task(start=0, indices=np.arange(len(pictures)), numbers=None)
         with one_thread():
             notes = fill(pixels, task, source=source, view=self.preprocess)

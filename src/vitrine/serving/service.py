@@ -239,7 +239,7 @@ class Service:
 
     def _warm_up(self, served: ServedModel) -> None:
         preprocess = served.predictor.preprocess
-        blank = torch.zeros(preprocess.channels, *preprocess.size, dtype=torch.uint8)
+        blank = torch.zeros(*preprocess.shape, dtype=torch.uint8)
         tasks = [served.scores] if served.predictor.num_classes else []
         for task in [*tasks, served.features]:
             for size in WARM_UP_SIZES:

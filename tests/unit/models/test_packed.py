@@ -89,6 +89,15 @@ def test_attention_picture_by_picture_equals_the_masked_matrix() -> None:
     assert segments.starts.tolist() == [0, 3, 4, 11]
 
 
+@torch.no_grad()
+def test_a_picture_that_could_not_be_read_does_not_disturb_the_others() -> None:
+    vit, pictures = small_vit(pooling="average"), as_patches(photos())
+    expected = vit(pictures)
+    pictures[1] = 0
+    torch.testing.assert_close(vit(pictures)[[0, 2, 3, 4]], expected[[0, 2, 3, 4]], rtol=1e-5, atol=1e-5)
+    assert vit(pictures).isfinite().all()
+
+
 @pytest.mark.gpu
 @torch.no_grad()
 def test_flex_attention_on_a_gpu_equals_the_way_without_it() -> None:

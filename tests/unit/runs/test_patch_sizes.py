@@ -47,7 +47,7 @@ def test_training_uses_the_drawn_size_and_evaluation_the_models_own() -> None:
     images = torch.randn(1, 3, 32, 32)
     assert model.train().embed_patches(images)[1] == (8, 8)
     assert model.eval().embed_patches(images)[1] == (4, 4)
-    model.train()(images).sum().backward()
+    model.train().embed(images).square().sum().backward()
     gradient = model.patch_projection.weight.grad
     assert gradient is not None and gradient.shape == (16, 3, 8, 8) and gradient.abs().sum() > 0
 
