@@ -43,7 +43,7 @@ class Opened:
     file: TensorFile | None = None
     checksums: Mapping[str, Any] = field(default_factory=dict)
     folder: Path | None = None
-    """Where the small files that go with the weights are."""
+    """Folder of the small files that go with the weights."""
 
 
 def open_weights(
@@ -118,7 +118,7 @@ def open_adapted(
     record = dataclasses.replace(adapter.record or base.record, config=weights.config)
     if adapter.record is None and weights.config.num_classes != base.weights.config.num_classes:
         record = dataclasses.replace(record, classes=None)
-    note = f"adapter of {counted(len(adapter.updates), 'layer')} merged into {adapter.base}"
+    note = f"adapter of {counted(len(adapter.factors), 'layer')} merged into {adapter.base}"
     return Opened(weights=weights, record=record, notes=(*base.notes, note), folder=adapter.folder)
 
 

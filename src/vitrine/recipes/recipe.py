@@ -76,7 +76,7 @@ class Recipe:
     max_patches: int | None = None
     """Keep the aspect ratio of images, with at most this many patches each; None resizes to one size."""
     objective: Objective = field(default_factory=LabelsObjective)
-    """What is learned, with its own settings; in files a table with `kind`."""
+    """The objective with its own settings; in files a table with `kind`."""
     views: Views = field(default_factory=Views)
     augment: Augment = field(default_factory=Augment)
     training: TrainingConfig = field(default_factory=TrainingConfig)
