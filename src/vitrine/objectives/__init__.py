@@ -1,6 +1,7 @@
 """From a model's output and a batch to a loss: every objective of the package, registered by its name."""
 
 from vitrine.objectives.classification import LabelsObjective
+from vitrine.objectives.contrastive import MocoObjective, SimclrObjective
 from vitrine.objectives.detection import DetectionObjective
 from vitrine.objectives.dino import DinoObjective
 from vitrine.objectives.distillation_objective import DistillationObjective
@@ -27,10 +28,12 @@ __all__ = [
     "LabelsObjective",
     "MaskClassificationObjective",
     "MaskedPatchesObjective",
+    "MocoObjective",
     "Objective",
     "RunContext",
     "SegmentationObjective",
     "SetDetectionObjective",
+    "SimclrObjective",
     "Validation",
     "find_objective",
     "register_objective",
