@@ -409,12 +409,12 @@ def along_the_line(
     if len(lasts) == 1 and states[0] is not None:  # without averaging
         with safe_open(states[0], framework="pt") as opened:
             tried["raw"] = {name: opened.get_tensor(f"model.{name}") for name in first}
-    labels, found = torch.from_numpy(test.labels).long(), {}
+    labels, accuracies = torch.from_numpy(test.labels).long(), {}
     for name, weights in tried.items():
         model.load_state_dict(weights)
-        found[name] = share_right(measured(test)[0], labels)
+        accuracies[name] = share_right(measured(test)[0], labels)
     model.load_state_dict(kept)
-    return found
+    return accuracies
 
 
 # --- many runs ------------------------------------------------------------------------------------------------------

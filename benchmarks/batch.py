@@ -228,8 +228,8 @@ def memory(options: argparse.Namespace, work: Path) -> None:
 
 
 def hashes(folder: Path) -> dict[str, str]:
-    found = (file for file in sorted(folder.rglob("*")) if file.is_file())
-    return {str(file.relative_to(folder)): hashlib.sha256(file.read_bytes()).hexdigest() for file in found}
+    files = (file for file in sorted(folder.rglob("*")) if file.is_file())
+    return {str(file.relative_to(folder)): hashlib.sha256(file.read_bytes()).hexdigest() for file in files}
 
 
 def kills(options: argparse.Namespace, work: Path) -> None:

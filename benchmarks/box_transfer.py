@@ -42,17 +42,17 @@ def main() -> None:
     options = parser.parse_args()
 
     print(f"{torch.get_num_threads()} threads, torch {torch.__version__}")
-    found: dict[str, Any] = {}
+    results: dict[str, Any] = {}
     with tempfile.TemporaryDirectory() as temporary:
         work = Path(temporary)
         train = linked(work / "train", options.pets, "trainval.txt", each=options.shots, seed=options.seed)
         test = linked(work / "test", options.pets, "test.txt", most=options.test, seed=options.seed)
         for arm in options.arms.split(","):
-            found[arm] = ARMS[arm](train, test, work / arm, options)
-            print(arm, json.dumps(found[arm]), flush=True)
+            results[arm] = ARMS[arm](train, test, work / arm, options)
+            print(arm, json.dumps(results[arm]), flush=True)
             if options.out is not None:
                 options.out.write_text(
-                    json.dumps({"options": vars(options), "arms": found}, indent=2, default=str)
+                    json.dumps({"options": vars(options), "arms": results}, indent=2, default=str)
                 )
 
 
@@ -97,16 +97,16 @@ def trained(verb: Any, train: Path, test: Path, run: Path, options: argparse.Nam
 def on_features(train: Path, test: Path, run: Path, options: argparse.Namespace) -> dict[str, Any]:
     began = time.monotonic()
     X, y = paths_of(train)
-    found = vitrine.VitClassifier(image_size=options.size).fit(X, y)
+    classifier = vitrine.VitClassifier(image_size=options.size).fit(X, y)
     seconds = time.monotonic() - began
     X, y = paths_of(test)
-    accuracy = found.score(X, y)
+    accuracy = classifier.score(X, y)
     return {
         "top1": round(100 * accuracy, 2),
         "interval": [round(100 * end, 2) for end in wilson_interval(accuracy, len(X))],
         "test_images": len(X),
-        "l2": found.closed_form_.l2,
-        "left_out": round(100 * found.closed_form_.left_out_accuracy, 2),
+        "l2": classifier.closed_form_.l2,
+        "left_out": round(100 * classifier.closed_form_.left_out_accuracy, 2),
         "seconds": round(seconds, 1),
     }
 
@@ -117,9 +117,9 @@ def paths_of(folder: Path) -> tuple[list[Path], list[str]]:
 
 
 ARMS: dict[str, Any] = {
-    "box": lambda *given: trained(vitrine.finetune, *given),
-    "scratch-same": lambda *given: trained(vitrine.finetune, *given, model=FRESH),
-    "scratch": lambda *given: trained(vitrine.pretrain, *given, model=FRESH, recipe="from-scratch"),
+    "box": lambda *sets: trained(vitrine.finetune, *sets),
+    "scratch-same": lambda *sets: trained(vitrine.finetune, *sets, model=FRESH),
+    "scratch": lambda *sets: trained(vitrine.pretrain, *sets, model=FRESH, recipe="from-scratch"),
     "features": on_features,
 }
 

@@ -52,7 +52,7 @@ def measure_loading(folder: Path, model: str, *, repeat: int) -> None:
     for _ in range(repeat):  # alternately, so that a busy machine disturbs both alike
         for name, done in runs.items():
             done.append(child(name=name, path=str(source)))
-    best = {name: min(run["seconds"] for run in found) for name, found in runs.items()}
+    best = {name: min(run["seconds"] for run in timed) for name, timed in runs.items()}
     memory = min(run["memory"] for run in runs["vitrine"])
     ratio = best["vitrine"] / best["reference"]
     print(f"{model}: {size / MIB:.0f} MiB, largest tensor {largest / MIB:.0f} MiB, best of {repeat}")
@@ -117,8 +117,8 @@ def run_reference(path: str) -> dict[str, float]:
     import safetensors.torch
 
     began = start()
-    found = safetensors.torch.load_file(Path(path) / "model.safetensors")
-    found = {name: tensor.clone() for name, tensor in found.items()}
+    tensors = safetensors.torch.load_file(Path(path) / "model.safetensors")
+    tensors = {name: tensor.clone() for name, tensor in tensors.items()}
     return since(began)
 
 

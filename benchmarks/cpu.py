@@ -62,10 +62,10 @@ def race(runs: dict[str, Run], rounds: int) -> dict[str, list[tuple[float, float
 def told(times: dict[str, list[tuple[float, float]]], *, peer: str) -> dict[str, dict[str, float]]:
     """Print for each: best and median times in ms, and the median ratio to a peer (below 1: faster)."""
     rows = {}
-    for name, found in times.items():
+    for name, own_times in times.items():
         row = {}
         for column, kind in enumerate(("clock", "processor")):
-            own, theirs = [t[column] for t in found], [t[column] for t in times[peer]]
+            own, theirs = [t[column] for t in own_times], [t[column] for t in times[peer]]
             row[f"{kind}_best_ms"] = round(1e3 * min(own), 2)
             row[f"{kind}_median_ms"] = round(1e3 * statistics.median(own), 2)
             row[f"{kind}_ratio"] = round(
@@ -133,13 +133,13 @@ def open_file(file: Path, threads: int) -> dict[str, Callable[[Any], object]]:
     settings.add_session_config_entry("session.intra_op.allow_spinning", "0")
     session = onnxruntime.InferenceSession(file, settings, providers=["CPUExecutionProvider"])
     name = session.get_inputs()[0].name
-    found: dict[str, Callable[[Any], object]] = {
+    runners: dict[str, Callable[[Any], object]] = {
         "onnxruntime": lambda pixels: session.run(None, {name: pixels})
     }
     try:
         import openvino
     except ImportError:
-        return found
+        return runners
     for precision in ("f32", "bf16"):
         compiled = openvino.Core().compile_model(
             file,
@@ -150,8 +150,8 @@ def open_file(file: Path, threads: int) -> dict[str, Callable[[Any], object]]:
                 "INFERENCE_PRECISION_HINT": precision,
             },
         )
-        found[f"openvino {precision}"] = compiled
-    return found
+        runners[f"openvino {precision}"] = compiled
+    return runners
 
 
 def train(options: argparse.Namespace) -> dict[str, Any]:
@@ -201,7 +201,7 @@ def start(options: argparse.Namespace) -> dict[str, Any]:
             after = resource.getrusage(resource.RUSAGE_CHILDREN)
             used = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
             spent.append((time.perf_counter() - clock, used))
-        return min(found[0] for found in spent), min(found[1] for found in spent)
+        return min(clock for clock, _ in spent), min(used for _, used in spent)
 
     commands = {
         "python": ["-c", "pass"],
@@ -213,7 +213,7 @@ def start(options: argparse.Namespace) -> dict[str, Any]:
         commands["vitrine predict"] = ["-m", "vitrine", "predict", *options.predict]
     return {
         name: dict(
-            zip(("clock_s", "processor_s"), (round(found, 3) for found in seconds(words)), strict=True)
+            zip(("clock_s", "processor_s"), (round(value, 3) for value in seconds(words)), strict=True)
         )
         for name, words in commands.items()
     }

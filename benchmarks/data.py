@@ -165,9 +165,9 @@ def on_cpu(root: Path, options: argparse.Namespace) -> dict[str, Any]:
                 rates[name].append(rate(system()))
                 costs[name].append((cpu_seconds() - before) / options.count)
         figures[f"{workers} workers"] = {"images/s": rates, "CPU seconds per image": costs}
-        for name, found in rates.items():
+        for name, own_rates in rates.items():
             # Compared by round: other load slows all of them alike.
-            ratio = statistics.median(a / b for a, b in zip(rates["vitrine"], found, strict=True))
+            ratio = statistics.median(a / b for a, b in zip(rates["vitrine"], own_rates, strict=True))
             saved = statistics.median(
                 b / max(a, TICK) for a, b in zip(costs["vitrine"], costs[name], strict=True)
             )
@@ -175,8 +175,8 @@ def on_cpu(root: Path, options: argparse.Namespace) -> dict[str, Any]:
                 f"; ours: {ratio:.2f} times the rate, {saved:.2f} times less CPU" if name != "vitrine" else ""
             )
             cost = f"{1000 * statistics.median(costs[name]):.2f} ms of CPU per image"
-            spread = f"{min(found):.0f} to {max(found):.0f}"
-            middle = statistics.median(found)
+            spread = f"{min(own_rates):.0f} to {max(own_rates):.0f}"
+            middle = statistics.median(own_rates)
             print(
                 f"{workers} workers  {name:19s} {middle:4.0f} images/s ({spread}), {cost}{times}", flush=True
             )

@@ -68,17 +68,17 @@ def measure_synthetic(num_base: int, num_queries: int) -> None:
     queries = base[rng.choice(num_base, num_queries, replace=False)]
     before = peak()
     began = time.perf_counter()
-    found = near_pairs(queries, base)
+    pairs = near_pairs(queries, base)
     print(
         f"synthetic thumbnails, {num_queries:,} x {num_base:,}: {time.perf_counter() - began:.1f} s, "
-        f"{len(found):,} pairs, peak memory {peak():.2f} GiB ({before:.2f} before the search)"
+        f"{len(pairs):,} pairs, peak memory {peak():.2f} GiB ({before:.2f} before the search)"
     )
     features = rng.normal(size=(num_base, 384)).astype(np.float32)
     began = time.perf_counter()
-    found = feature_pairs(features[:num_queries] + 0.1, features)
+    pairs = feature_pairs(features[:num_queries] + 0.1, features)
     print(
         f"synthetic features (384), {num_queries:,} x {num_base:,}: {time.perf_counter() - began:.1f} s, "
-        f"{len(found):,} pairs, peak memory {peak():.2f} GiB"
+        f"{len(pairs):,} pairs, peak memory {peak():.2f} GiB"
     )
 
 
@@ -99,14 +99,14 @@ def measure_planted(options: argparse.Namespace) -> None:
             )
         base = np.concatenate([thumbnails["train"], thumbnails["copies"]])
         began = time.perf_counter()
-        found = near_pairs(thumbnails["test"], base)
+        pairs = near_pairs(thumbnails["test"], base)
         seconds = time.perf_counter() - began
-        own = found.others == len(train) + found.queries
-        in_train = found.others < len(train)
+        own = pairs.others == len(train) + pairs.queries
+        in_train = pairs.others < len(train)
         print(f"search, {len(test):,} x {len(base):,}: {seconds:.1f} s, peak memory {peak():.2f} GiB")
         print(f"recall: {own.sum():,} of {len(test):,} planted copies, {100 * own.sum() / len(test):.2f} %")
         print(
-            f"other pairs: {in_train.sum():,} with real training images ({len(np.unique(found.queries[in_train])):,} "
+            f"other pairs: {in_train.sum():,} with real training images ({len(np.unique(pairs.queries[in_train])):,} "
             f"test images), {(~own & ~in_train).sum():,} with copies of other test images"
         )
         control = near_pairs(np.ascontiguousarray(thumbnails["test"][:, :, ::-1]), thumbnails["train"])
@@ -118,7 +118,7 @@ def measure_planted(options: argparse.Namespace) -> None:
             options.sheets.mkdir(parents=True, exist_ok=True)
             draw(control, test, [train], options.sheets / "mirror.png", is_mirrored=True)
             others = Pairs(
-                queries=found.queries[~own], others=found.others[~own], similarity=found.similarity[~own]
+                queries=pairs.queries[~own], others=pairs.others[~own], similarity=pairs.similarity[~own]
             )
             draw(others, test, [train, copies], options.sheets / "others.png")
 

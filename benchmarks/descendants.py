@@ -98,8 +98,8 @@ def print_speeds(options: Namespace, folder: Path) -> None:
         try:
             with mps(has_mps), processes(max(counts, default=1), options) as pool:
                 for count in counts:
-                    found = together(pool, count, scales[0], options, folder)
-                    write({**found, "mps": has_mps, "gain": gain_of(found["ms"], first)})
+                    measured = together(pool, count, scales[0], options, folder)
+                    write({**measured, "mps": has_mps, "gain": gain_of(measured["ms"], first)})
         except Exception as error:  # MPS may be forbidden in a container: that is an answer, too
             write({"scale": scales[0], "mps": has_mps, "failed": last_line(error)})
     shares = [line["gain"] for line in lines if "gain" in line]
@@ -134,21 +134,21 @@ def together(pool: Pool, count: int, scale: str, options: Namespace, folder: Pat
         )
         for place, run in enumerate(runs)
     ]
-    found = pool.map_async(timed, trials, chunksize=1).get(timeout=120)
-    good = [one for one in found if "ms" in one]
+    measured = pool.map_async(timed, trials, chunksize=1).get(timeout=120)
+    good = [one for one in measured if "ms" in one]
     return {
         "scale": scale, "at_once": count,
         "images_per_second": round(sum(one["images_per_second"] for one in good)),
         "gib": round(sum(one["gib"] or 0 for one in good), 1),
         "ms": [(one["method"], one["ms"]) for one in good],
-        "failed": [one["failed"] for one in found if "failed" in one],
+        "failed": [one["failed"] for one in measured if "failed" in one],
     }  # fmt: skip
 
 
-def gain_of(found: Sequence[tuple[str, float]], alone: Sequence[dict[str, Any]]) -> float:
+def gain_of(shared: Sequence[tuple[str, float]], alone: Sequence[dict[str, Any]]) -> float:
     """Return the speed of all processes in units of one that has the device for itself."""
     ms = {line["method"]: line["ms"] for line in alone if line.get("recorded") and "ms" in line}
-    return round(sum(ms.get(method, own) / own for method, own in found), 2)
+    return round(sum(ms.get(method, own) / own for method, own in shared), 2)
 
 
 def summary(

@@ -49,9 +49,9 @@ def main() -> None:
         image = preprocess(path.read_bytes(), name=str(path))[None]
         (expected,) = session.run([CLASS_TOKENS], {"input": image.numpy()})
         with torch.inference_mode():
-            found = loaded.model.features(image)["encoded"]
+            encoded = loaded.model.features(image)["encoded"]
             truth = exact.features(image.double())["encoded"]
-        theirs, ours = torch.from_numpy(expected), found
+        theirs, ours = torch.from_numpy(expected), encoded
         difference = (theirs - ours).abs().max().item()
         largest, relative = max(largest, difference), max(relative, difference / theirs.abs().max().item())
         their_rounding = max(their_rounding, (theirs - truth).abs().max().item())

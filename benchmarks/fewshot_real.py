@@ -50,12 +50,12 @@ def main() -> None:
         "precision": options.precision,
         "cache_dir": options.cache_dir,
     }
-    found: dict[str, dict[str, object]] = {}
+    results: dict[str, dict[str, object]] = {}
     for data in options.data:
         for size in map(int, options.sizes.split(",")):
-            found[f"{data} at {size} px"] = measured(options.weights, data, size=size, **common)
+            results[f"{data} at {size} px"] = measured(options.weights, data, size=size, **common)
             if options.out is not None:  # after each, so that an interrupted run keeps its results
-                options.out.write_text(json.dumps(found, indent=2))
+                options.out.write_text(json.dumps(results, indent=2))
 
 
 def measured(weights: str, data: str, **options: Any) -> dict[str, object]:

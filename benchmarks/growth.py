@@ -211,8 +211,8 @@ def seconds_of(growth: Growth, *, rounds: int) -> list[float]:
 def clocked(work: Work, *, repeats: int = 1) -> float:
     began, told = time.process_time(), 0.0
     for _ in range(repeats):
-        found = work()
-        told += found if isinstance(found, Spent) else 0.0
+        result = work()
+        told += result if isinstance(result, Spent) else 0.0
     return (told or time.process_time() - began) / repeats
 
 
@@ -223,11 +223,11 @@ def exponent(sizes: tuple[int, ...], seconds: list[float]) -> float:
 
 
 def row(growth: Growth, seconds: list[float]) -> str:
-    found = exponent(growth.sizes, seconds)
-    mark = "" if found <= growth.bound + SLACK else " **above**"
+    slope = exponent(growth.sizes, seconds)
+    mark = "" if slope <= growth.bound + SLACK else " **above**"
     sizes = ", ".join(f"{size:,}" for size in growth.sizes)
     times = ", ".join(f"{value:.3g}" for value in seconds)
-    return f"| {growth.name} | {sizes} | {times} | {found:.2f}{mark} | {growth.bound:g} |"
+    return f"| {growth.name} | {sizes} | {times} | {slope:.2f}{mark} | {growth.bound:g} |"
 
 
 if __name__ == "__main__":

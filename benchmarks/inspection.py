@@ -70,7 +70,7 @@ def measure_attention(model: str, pets: Path, *, count: int, size: int) -> None:
     trimaps = sorted((pets / "annotations" / "trimaps").glob("[!.]*.png"))
     chosen = [trimaps[index] for index in spread(len(trimaps), count)]
     nearest = dataclasses.replace(loaded.preprocess, interpolation="nearest")
-    found: dict[str, list[tuple[float, float]]] = {}
+    figures: dict[str, list[tuple[float, float]]] = {}
     images = []
     for trimap in chosen:
         photo = pets / "images" / f"{trimap.stem}.jpg"
@@ -80,16 +80,16 @@ def measure_attention(model: str, pets: Path, *, count: int, size: int) -> None:
         border = on_grid(marks == BORDER, loaded.model.config.token_stride)
         maps = maps_of(loaded.model, image)
         for name, weights in maps.items():
-            found.setdefault(name, []).append(shares(weights, animal, np.ones_like(animal)))
+            figures.setdefault(name, []).append(shares(weights, animal, np.ones_like(animal)))
         flow = maps[PLAIN]
-        found.setdefault(f"{PLAIN}, border is animal", []).append(
+        figures.setdefault(f"{PLAIN}, border is animal", []).append(
             shares(flow, animal + border, np.ones_like(animal))
         )
-        found.setdefault(f"{PLAIN}, border left out", []).append(shares(flow, animal, 1 - border))
+        figures.setdefault(f"{PLAIN}, border left out", []).append(shares(flow, animal, 1 - border))
         if len(images) < DISTANCE_IMAGES:
             images.append(image)
     print(f"{len(chosen)} photos at {size} px, spread evenly over {len(trimaps)}")
-    for name, values in found.items():
+    for name, values in figures.items():
         mass, area = np.array(values).T
         print(
             f"{name}: above the area in {np.mean(mass > area):.1%}; share {mass.mean():.3f}, area {area.mean():.3f}"
@@ -145,9 +145,10 @@ def measure_memory(only: str | None) -> None:
                 [sys.executable, __file__, "one", str(weights), images, str(size)],
                 check=True, capture_output=True, text=True, env=os.environ,
             )  # fmt: skip
-            found = json.loads(done.stdout)
-            verdict = "within" if found["peak_bytes"] <= LIMIT_BYTES else "ABOVE"
-            print(f"{name} at {size} px, {found['num_images']} image(s): peak {found['peak_bytes'] / 1e9:.2f} GB, "
+            figures = json.loads(done.stdout)
+            verdict = "within" if figures["peak_bytes"] <= LIMIT_BYTES else "ABOVE"
+            count, peak = figures["num_images"], figures["peak_bytes"] / 1e9
+            print(f"{name} at {size} px, {count} image(s): peak {peak:.2f} GB, "
                   f"{verdict} {LIMIT_BYTES / 1e9:.0f} GB; {time.perf_counter() - began:.0f} s")  # fmt: skip
 
 

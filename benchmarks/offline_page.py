@@ -62,11 +62,11 @@ def compare(browser: Any, address: str, options: argparse.Namespace) -> None:
     page.goto(address)
     rows = []
     for name, data in list(odd_photos().items())[: options.count]:
-        found, pixels = compute(page, data), predictor.pixels(data)
+        answer, pixels = compute(page, data), predictor.pixels(data)
         logits = predictor.batch(pixels[None])[0].numpy()
-        apart = np.abs(pixels.permute(1, 2, 0).flatten().numpy().astype(int) - np.array(found["pixels"]))
-        far = np.abs(logits - np.array(found["logits"])).max()
-        same = int(logits.argmax() == np.argmax(found["logits"]))
+        apart = np.abs(pixels.permute(1, 2, 0).flatten().numpy().astype(int) - np.array(answer["pixels"]))
+        far = np.abs(logits - np.array(answer["logits"])).max()
+        same = int(logits.argmax() == np.argmax(answer["logits"]))
         rows.append((apart.max(), apart.mean(), far, same))
         print(f"{name}: pixels {apart.max()} at most, {apart.mean():.3f} on average; logits {far:.4f}")
     most, mean, far, same = (np.array(column) for column in zip(*rows, strict=True))
@@ -157,11 +157,11 @@ def processor_seconds() -> float:
             continue
         pid = int(status.parent.name)
         parents[pid], spent[pid] = int(fields[1]), (int(fields[11]) + int(fields[12])) / TICKS
-    found, new = set(), {os.getpid()}
+    processes, new = set(), {os.getpid()}
     while new:
-        new = {pid for pid, parent in parents.items() if parent in new} - found
-        found |= new
-    return sum(spent[pid] for pid in found)
+        new = {pid for pid, parent in parents.items() if parent in new} - processes
+        processes |= new
+    return sum(spent[pid] for pid in processes)
 
 
 if __name__ == "__main__":

@@ -38,7 +38,7 @@ def main() -> None:
         for page_file, first, last, name in VIEWS:
             page = browser.new_page(viewport={"width": WIDTH, "height": 900}, color_scheme="light")
             page.goto((options.demo / page_file).absolute().as_uri())
-            top, bottom = (page.locator(found).first.bounding_box() for found in (first, last))
+            top, bottom = (page.locator(selector).first.bounding_box() for selector in (first, last))
             assert top and bottom
             start = max(top["y"] - 24, 0)
             view = {"x": 0, "y": start, "width": WIDTH, "height": bottom["y"] + bottom["height"] + 24 - start}

@@ -52,8 +52,8 @@ def nearest(count: int, width: int, queries: np.ndarray, neighbours: int) -> np.
     return numbers
 
 
-def recall(found: np.ndarray, expected: np.ndarray) -> float:
-    return float(np.mean([len(set(a) & set(b)) / len(b) for a, b in zip(found, expected, strict=True)]))
+def recall(answered: np.ndarray, expected: np.ndarray) -> float:
+    return float(np.mean([len(set(a) & set(b)) / len(b) for a, b in zip(answered, expected, strict=True)]))
 
 
 def spent() -> float:
@@ -88,9 +88,11 @@ def index(options: argparse.Namespace, work: Path) -> None:
         opened.probes = probes
         opened.search(queries[:2], 10)
         before = spent()
-        found = np.concatenate([opened.search(queries[row : row + 1], 10)[1] for row in range(len(queries))])
+        answered = np.concatenate(
+            [opened.search(queries[row : row + 1], 10)[1] for row in range(len(queries))]
+        )
         print(
-            f"{probes:6}  {recall(found, expected):9.4f}  {1000 * (spent() - before) / len(queries):10.2f}",
+            f"{probes:6}  {recall(answered, expected):9.4f}  {1000 * (spent() - before) / len(queries):10.2f}",
             flush=True,
         )
     print(f"peak memory {peak():.2f} GiB, mapped files included")
@@ -103,8 +105,8 @@ def compare(options: argparse.Namespace, work: Path) -> None:
     measured = {"usearch": usearch, "faiss": faiss}
     print("library                      build s  bytes per vector  ms per query  recall@10")
     for name in options.libraries.split(","):
-        for kind, build, size, query, found in measured[name](rows, queries, work):
-            share = recall(found, expected)
+        for kind, build, size, query, answered in measured[name](rows, queries, work):
+            share = recall(answered, expected)
             print(f"{name + ' ' + kind:28} {build:7.1f} {size / len(rows):17.0f} {query:13.2f} {share:10.4f}")
 
 
@@ -121,13 +123,13 @@ def usearch(
     opened = Index.restore(str(file), view=True)
     for effort in (64, 128):
         opened.expansion_search, before = effort, spent()
-        found = opened.search(queries, 10, threads=1).keys
+        answered = opened.search(queries, 10, threads=1).keys
         yield (
             f"HNSW, ef {effort}",
             build,
             file.stat().st_size,
             1000 * (spent() - before) / len(queries),
-            found,
+            answered,
         )
 
 
@@ -147,8 +149,8 @@ def faiss(
         library.write_index(inverted, str(file))
         opened = library.read_index(str(file), library.IO_FLAG_MMAP | library.IO_FLAG_READ_ONLY)
         opened.nprobe, before = 16, spent()
-        found = opened.search(queries, 10)[1]
-        yield f"IVF, {kind}", build, file.stat().st_size, 1000 * (spent() - before) / len(queries), found
+        answered = opened.search(queries, 10)[1]
+        yield f"IVF, {kind}", build, file.stat().st_size, 1000 * (spent() - before) / len(queries), answered
 
 
 def main() -> None:

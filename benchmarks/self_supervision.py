@@ -126,7 +126,7 @@ def read_options() -> argparse.Namespace:
 
 def run_all(jobs: list[dict[str, Any]], options: argparse.Namespace) -> None:
     """Run jobs that have no result yet, several at a time, each in its own process."""
-    left = [job for job in jobs if result(job, options) is None]
+    left = [job for job in jobs if result_of(job, options) is None]
     if options.jobs == 0:
         for job in left:
             keep(json.dumps(carry_out(job, options)), options)
@@ -160,8 +160,8 @@ def results(options: argparse.Namespace) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
 
-def result(job: dict[str, Any], options: argparse.Namespace) -> dict[str, Any] | None:
-    return next((found for found in results(options) if job.items() <= found.items()), None)
+def result_of(job: dict[str, Any], options: argparse.Namespace) -> dict[str, Any] | None:
+    return next((line for line in results(options) if job.items() <= line.items()), None)
 
 
 def carry_out(job: dict[str, Any], options: argparse.Namespace) -> dict[str, Any]:
@@ -219,7 +219,7 @@ def epochs_of(job: dict[str, Any], options: argparse.Namespace) -> float:
     if not minutes:
         return options.pretrain_epochs if stage == "pretrain" else options.tune_epochs
     method = job["method"] if stage == "pretrain" else "scratch"
-    trial = result({"stage": "trial", "method": method}, options)
+    trial = result_of({"stage": "trial", "method": method}, options)
     if trial is None:
         raise SystemExit(f"there is no trial of {method} in {options.out}/results.jsonl; add it to --methods")
     return max(round(60 * minutes * trial["images_per_second"] / NUM_TRAINING), 1)
@@ -248,12 +248,12 @@ def pretrain(name: str, out: Path, seed: int, options: argparse.Namespace, **len
         if method["objective"] == "dino":
             settings |= {"objective.num_prototypes": 32, "objective.hidden_width": 32}
     settings["training.compile"] = settings["training.graphs"] = options.device.startswith("cuda")
-    given = [f"{key}={json.dumps(value)}" for key, value in settings.items()] + options.pretrain_set
+    overrides = [f"{key}={json.dumps(value)}" for key, value in settings.items()] + options.pretrain_set
     if goes_on(out):
         return
     vitrine.pretrain(
         options.data, recipe="demo", objective=method["objective"], target=method.get("target"), out=out,
-        overwrite=out.exists(), seed=seed, hold_out=HELD_OUT, device=options.device, workers=2, set=given,
+        overwrite=out.exists(), seed=seed, hold_out=HELD_OUT, device=options.device, workers=2, set=overrides,
         log_every=log_every(length), checkpoint_every=2000, evaluate_every=evaluate_every(length), **length,
     )  # fmt: skip
 
@@ -261,13 +261,13 @@ def pretrain(name: str, out: Path, seed: int, options: argparse.Namespace, **len
 def tune(model: Path, out: Path, seed: int, options: argparse.Namespace, **length: Any) -> None:
     small = ["training.batch_size=16", "training.compile=false"] if options.tiny else []
     # AdamW for all rows: Muon's large steps, made for random matrices, would erase the pre-training.
-    given = [f"training.{key}={json.dumps(value)}" for key, value in TUNING.items()]
-    given += [*small, *options.tune_set]
+    overrides = [f"training.{key}={json.dumps(value)}" for key, value in TUNING.items()]
+    overrides += [*small, *options.tune_set]
     if goes_on(out):
         return
     vitrine.finetune(
         options.data, model=str(model), recipe="cifar10", out=out, overwrite=out.exists(), seed=seed, hold_out=0,
-        device=options.device, workers=2, set=given, log_every=log_every(length), **length,
+        device=options.device, workers=2, set=overrides, log_every=log_every(length), **length,
     )  # fmt: skip
 
 
@@ -291,14 +291,14 @@ def evaluate_every(length: dict[str, Any]) -> int | None:
 
 def table(options: argparse.Namespace, methods: list[str]) -> str:
     """Return the results so far as a table in Markdown."""
-    found = results(options)
+    kept = results(options)
     lines = [
         "| pre-training | seeds | accuracy after fine-tuning | nearest neighbours before | steps | GPU minutes |",
         "|---|---|---|---|---|---|",
     ]
     for name in methods:
-        before = [r for r in found if r["method"] == name and r["stage"] == "pretrain"]
-        after = [r for r in found if r["method"] == name and r["stage"] == "tune"]
+        before = [r for r in kept if r["method"] == name and r["stage"] == "pretrain"]
+        after = [r for r in kept if r["method"] == name and r["stage"] == "tune"]
         if not after and not before:
             continue
         minutes = sum(r["gpu_minutes"] for r in before) / max(len(before), 1)

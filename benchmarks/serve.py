@@ -127,12 +127,12 @@ async def one_client(port: int, photo: bytes, *, count: int) -> dict[str, list[f
 def load(options: argparse.Namespace) -> None:
     photos = read_photos(options.photos)
     if options.side:
-        photos = [smaller(photo, options.side) for photo in photos]
+        photos = [shrunk(photo, options.side) for photo in photos]
     print(f"{len(photos)} photos of {sum(map(len, photos)) / len(photos) / 1000:.0f} kB in the mean")
     if options.rounds:
         take_turns(photos, options)
     with running(serve_command(options)) as (port, pid):
-        found = asyncio.run(
+        outcome = asyncio.run(
             clients(
                 port,
                 photos,
@@ -142,14 +142,14 @@ def load(options: argparse.Namespace) -> None:
                 keeps=not options.new_connections,
             )
         )
-    growth, where = memory_growth(found.memory)
+    growth, where = memory_growth(outcome.memory)
     print(
-        f"{options.seconds:.0f} s at {options.clients} clients: {len(found.latencies):,} answers, statuses "
-        f"{found.statuses}, {found.rate:.1f} images/s; latency p50 {found.quantile(0.5) * 1000:.0f}, "
-        f"p99 {found.quantile(0.99) * 1000:.0f}, largest {max(found.latencies) * 1000:.0f} ms; memory {where}, "
+        f"{options.seconds:.0f} s at {options.clients} clients: {len(outcome.latencies):,} answers, statuses "
+        f"{outcome.statuses}, {outcome.rate:.1f} images/s; latency p50 {outcome.quantile(0.5) * 1000:.0f}, "
+        f"p99 {outcome.quantile(0.99) * 1000:.0f}, largest {max(outcome.latencies) * 1000:.0f} ms; memory {where}, "
         f"growth {100 * growth:+.1f} %"
     )
-    bad = {status for status in found.statuses if status != 200}
+    bad = {status for status in outcome.statuses if status != 200}
     sys.exit(1 if bad or growth > options.growth else 0)
 
 
@@ -237,7 +237,7 @@ def read_photos(folder: str) -> list[bytes]:
     return [path.read_bytes() for path in paths[::step][:KEPT_PHOTOS]]
 
 
-def smaller(photo: bytes, side: int) -> bytes:
+def shrunk(photo: bytes, side: int) -> bytes:
     """Resize a photo's shorter side and encode it as JPEG again."""
     with Image.open(io.BytesIO(photo)) as image:
         factor = side / min(image.size)

@@ -13,6 +13,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from vitrine.evaluation import speed
+from vitrine.exporting import comparison
+from vitrine.runtime import hardware
 from vitrine.runtime.processor import avoid_unusable_tiles
 
 if not torch.cuda.is_available():
@@ -25,11 +28,12 @@ torch.set_num_threads(1)
 # Tests of layers compute in bf16 without choosing a device first.
 avoid_unusable_tiles()
 
-# A run started with nohup, or in the background of a script, inherits ignored signals, and training rightly leaves
-# those ignored. Tests of signals need the usual ones, in the processes that they start too.
-for number in (signal.SIGINT, signal.SIGHUP, signal.SIGQUIT):
-    if signal.getsignal(number) == signal.SIG_IGN:
-        signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
+# Where libraries look for their caches, and the folder that each gets in the cache of a test run. XDG_CACHE_HOME
+# moves those of matplotlib and onnxruntime.
+CACHES = {
+    "VITRINE_CACHE": "vitrine", "HF_HOME": "huggingface", "XDG_CACHE_HOME": "others",
+    "TORCHINDUCTOR_CACHE_DIR": "inductor", "TRITON_CACHE_DIR": "triton",
+}  # fmt: skip
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -43,14 +47,16 @@ def pytest_configure(config: pytest.Config) -> None:
         return
     folder = tempfile.TemporaryDirectory(prefix="vitrine-test-cache-")
     config.add_cleanup(folder.cleanup)
-    os.environ["VITRINE_CACHE"] = str(Path(folder.name) / "vitrine")
-    os.environ["HF_HOME"] = str(Path(folder.name) / "huggingface")
+    os.environ.update({name: str(Path(folder.name) / own) for name, own in CACHES.items()})
 
 
 def _heed_signals() -> None:
-    """Restore signals that the starting shell ignores (`make test &`, nohup): tests send them to their processes."""
+    """Restore signals that the starting shell ignores (`make test &`, nohup).
+
+    Training rightly leaves ignored signals alone, and tests send signals to the processes that they start.
+    """
     for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP):
-        if signal.getsignal(number) is signal.SIG_IGN:
+        if signal.getsignal(number) == signal.SIG_IGN:
             signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
 
 
@@ -76,6 +82,18 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     if config.getoption("markexpr") == "gpu" and collection_path.suffix == ".py":
         return "mark.gpu" not in collection_path.read_text(encoding="utf-8") or None
     return None
+
+
+@pytest.fixture(autouse=True, scope="session")
+def short_measurements() -> Iterator[None]:
+    """Measure speeds for hundredths of a second: tests are not about their values, and pay for every second."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(comparison, "TURN_SECONDS", 0.01)
+        patch.setattr(hardware, "LEAST_SECONDS", 0.0)
+        patch.setattr(hardware, "COPIED_BYTES", {**hardware.COPIED_BYTES, "cpu": 2**20})
+        for measure in (speed.measure_speeds, speed.time_in_turns):
+            patch.setitem(measure.__kwdefaults__, "turn_seconds", 0.01)
+        yield
 
 
 @pytest.fixture

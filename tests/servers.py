@@ -102,7 +102,7 @@ def serving(
     service.warm_up()
     try:
         app = create_app(service, api_key=api_key, hosts=hosts, root_path=root_path)
-        with serving_app(app, limits=limits, on_stop=service.admission.close) as (port, server):
+        with serving_app(app, limits=limits, on_stop=service.admission.begin_stop) as (port, server):
             yield Running(f"http://127.0.0.1:{port}", port, service, server)
     finally:
         service.stop()

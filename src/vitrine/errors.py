@@ -34,8 +34,8 @@ class PythonSpelling:
 
     def verb(self, name: str, arguments: Sequence[str], options: Mapping[str, Any]) -> str:
         """Write a call of the function with the verb's name."""
-        given = [*map(repr, arguments), *(f"{option}={value!r}" for option, value in options.items())]
-        return f"vitrine.{FUNCTIONS.get(name, name)}({', '.join(given)})"
+        words = [*map(repr, arguments), *(f"{option}={value!r}" for option, value in options.items())]
+        return f"vitrine.{FUNCTIONS.get(name, name)}({', '.join(words)})"
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from journeys.commandline import assert_refused, inside, losses
 from pictures import class_folders, photo, save
 
 import vitrine
-from vitrine.recipes.recipe import from_yaml
+from vitrine.recipes.recipe_values import from_yaml
 from vitrine.training.loop import Run
 from vitrine.training.saving import numbers_of, weights_of
 

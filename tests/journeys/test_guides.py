@@ -36,8 +36,8 @@ SLOW = {"exporting.md", "README.zh-CN.md"}
 # Their Python trains, on real weights or for many steps: 4 to 16 s of a core each. The tests of the verbs that they
 # show run in `make test`, and so do their commands.
 SLOW_PYTHON = SLOW | {
-    "few-labels.md", "from-a-teacher.md", "higher-resolution.md", "look-inside.md", "trust.md", "without-labels.md",
-    "your-photos.md",
+    "few-labels.md", "from-a-teacher.md", "higher-resolution.md", "look-inside.md", "trust.md", "where-is-it.md",
+    "without-labels.md", "your-photos.md",
 }  # fmt: skip
 
 

@@ -8,7 +8,7 @@ import json
 import numpy as np
 import pytest
 import torch
-from boxes import untrained_box
+from boxes import SMALL, untrained_box
 from pictures import class_folders, photo, save
 from PIL import Image
 from pyarrow import parquet
@@ -212,7 +212,7 @@ def test_features_as_npy_with_paths_beside_it_and_as_parquet(command_line, inbox
     assert code == 0
     assert "Wrote f.csv" in out
     features = np.load(here / "f.npy")
-    assert features.shape == (3, 192)
+    assert features.shape == (3, SMALL["width"])
     rows = rows_of(here / "f.csv")
     assert [row["row"] for row in rows] == ["0", "1", "2", ""]
     assert rows[3]["error"]
@@ -228,7 +228,7 @@ def test_features_go_to_a_new_folder_where_no_file_is_named(command_line, inbox,
     code, _, _ = command_line("embed")("embed", "inbox")
     assert code == 0
     [file] = here.glob("runs/*-embed/features.npy")
-    assert np.load(file).shape == (3, 192)
+    assert np.load(file).shape == (3, SMALL["width"])
     with pytest.raises(DataError, match="no picture can be read"):
         vitrine.embed("inbox/bad.jpg")
 

@@ -154,7 +154,7 @@ def test_several_labels_an_image_and_no_labels_at_all_have_pages_too(tmp_path: P
     assert "Mean average precision " in done.stdout and "Accuracy" not in done.stdout
     assert "Worst classes by average precision: " in done.stdout and "F1" not in done.stdout
     page = (tmp_path / "many" / "report.html").read_text()
-    assert "mean average precision on validation" in page
+    assert "mean average precision on the validation images" in page
     assert "Worst classes by average precision" in headings(page)
     again = inside("report", tmp_path / "many")
     assert ", mean average precision " in again.stdout and "F1" not in again.stdout

@@ -15,7 +15,7 @@ from pictures import class_folders, photo, save
 from safetensors.torch import load_file
 from variations import costly
 
-from vitrine.recipes.recipe import from_yaml
+from vitrine.recipes.recipe_values import from_yaml
 from vitrine.training import saving
 from vitrine.training.loop import Run
 from vitrine.training.stopping import SIGNALS

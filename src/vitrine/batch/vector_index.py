@@ -238,9 +238,9 @@ class VectorIndex:
             if 2 * last.count < before.count or before.count + last.count > most:
                 return
             number = last.number + 1
-            joined = Segment(number=number, first=before.first, count=before.count + last.count)
-            self._write_segment(joined, [self._named(before), self._named(last)])
-            self._save((*others, joined))
+            merged = Segment(number=number, first=before.first, count=before.count + last.count)
+            self._write_segment(merged, [self._named(before), self._named(last)])
+            self._save((*others, merged))
             for old in (before, last):
                 self._opened.pop(old.number, None)
                 self._names(old).unlink()

@@ -62,7 +62,7 @@ def write_adapter(model: Model, folder: Path, *, base: str, record: Record) -> N
         specs={name: Spec(tuple(one.shape), one.dtype) for name, one in tensors.items()},
         metadata={KEY: json.dumps(record.to_json()), "format": "pt"},
     )
-    smaller = {name: layer for name, layer in layers.items() if layer.lora_a.shape[0] != rank}
+    lower_ranks = {name: layer for name, layer in layers.items() if layer.lora_a.shape[0] != rank}
     settings = {
         "peft_type": "LORA",
         "base_model_name_or_path": base,
@@ -73,8 +73,10 @@ def write_adapter(model: Model, folder: Path, *, base: str, record: Record) -> N
         "target_modules": sorted({name.rpartition(".")[2] for name in layers}),
         # The layers of attention pooling have the same names as those of blocks.
         "exclude_modules": r"attention_pooling\..*" if hasattr(model, "attention_pooling") else None,
-        "rank_pattern": {name: layer.lora_a.shape[0] for name, layer in smaller.items()},
-        "alpha_pattern": {name: layer.lora_scale * layer.lora_a.shape[0] for name, layer in smaller.items()},
+        "rank_pattern": {name: layer.lora_a.shape[0] for name, layer in lower_ranks.items()},
+        "alpha_pattern": {
+            name: layer.lora_scale * layer.lora_a.shape[0] for name, layer in lower_ranks.items()
+        },
         "modules_to_save": heads or None,
         "task_type": None,
         "inference_mode": True,

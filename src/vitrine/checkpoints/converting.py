@@ -11,8 +11,9 @@ from torch import Tensor
 
 from vitrine.checkpoints.layouts import Generation, Target
 from vitrine.checkpoints.libraries import LIBRARIES, NoAnswerError, outputs_of
-from vitrine.checkpoints.loading import Opened, adapt, load, open_weights
+from vitrine.checkpoints.loading import load
 from vitrine.checkpoints.locating import in_folder
+from vitrine.checkpoints.opening import Opened, adapt, open_weights
 from vitrine.checkpoints.reading import open_tensors
 from vitrine.checkpoints.reading.safetensors_file import require_sha256
 from vitrine.checkpoints.report import Parity, TensorLine, describe_tensors, largest_difference

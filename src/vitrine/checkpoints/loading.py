@@ -1,35 +1,21 @@
 """`vitrine.load`: from any source of weights to a model, its preprocessing and its classes."""
 
-import dataclasses
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from vitrine.checkpoints.adapters import adapted, is_adapter_folder, read_adapter
-from vitrine.checkpoints.adapting import Changed, at_image_size, with_channels, with_num_classes
-from vitrine.checkpoints.layouts import Configured, Hints, Layout, detect
-from vitrine.checkpoints.layouts.prefixed import PrefixedFile
-from vitrine.checkpoints.licences import licence_note
-from vitrine.checkpoints.locating import find
-from vitrine.checkpoints.reading import open_tensors
+from vitrine.checkpoints.opening import Opened, adapt, open_weights
 from vitrine.checkpoints.reading.safetensors_file import SafetensorsFile, Verifier
-from vitrine.checkpoints.reconciling import is_saved_elsewhere, reconcile
 from vitrine.checkpoints.record import Record
-from vitrine.checkpoints.sidecars import Sidecars, read_sidecars
-from vitrine.checkpoints.tensors import TensorFile
-from vitrine.checkpoints.weights import ModelWeights, Weights, fill_model, map_weights
+from vitrine.checkpoints.weights import fill_model
 from vitrine.data.preparing.preprocess import Preprocess
-from vitrine.errors import CheckpointError, ConfigError, MissingCheckpointError
-from vitrine.models import Model, ModelConfig, create_model
-from vitrine.models.config import with_options
-from vitrine.models.families import untold_options
+from vitrine.models import Model
 from vitrine.models.sizes import as_size
 from vitrine.runtime.progress import notice
 from vitrine.runtime.result import abbreviated, html_table, is_empty
-from vitrine.spelling import counted
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -68,19 +54,6 @@ class Loaded:
             "notes": self.notes,
         }
         return [(name, abbreviated(value)) for name, value in facts.items() if not is_empty(value)]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Opened:
-    """Weights that have been located and recognised, but not read."""
-
-    weights: Weights
-    record: Record
-    notes: tuple[str, ...]
-    file: TensorFile | None = None
-    checksums: Mapping[str, Any] = field(default_factory=dict)
-    folder: Path | None = None
-    """Where the small files that go with the weights are."""
 
 
 def load(
@@ -136,204 +109,6 @@ def filled(opened: Opened, *, dtype: torch.dtype) -> Model:
     model = fill_model(opened.weights, dtype=dtype)
     verifier.finish()
     return model
-
-
-def open_weights(
-    source: str | Path,
-    *,
-    image_size: tuple[int, int] | None = None,
-    num_heads: int | None = None,
-    options: Mapping[str, Any] | None = None,
-    revision: str | None = None,
-) -> Opened:
-    """Locate weights and recognise layout, config, preprocessing and classes. No tensor is read yet."""
-    stated = {
-        name: tuple(value) if isinstance(value, list) else value for name, value in (options or {}).items()
-    }
-    heads = stated.get("num_heads", num_heads)
-    if is_adapter_folder(source):
-        return open_adapted(source, image_size=image_size, options=stated, revision=revision)
-    place = find(source, revision=revision)
-    if isinstance(place, str):
-        return fresh(place, image_size=image_size, options=stated)
-    file = open_tensors(place.weights)
-    beside = read_sidecars(place.folder, file.metadata)
-    file, layout = detect(file, config=beside.record.config if beside.record else None)
-    hints = Hints(
-        path=place.weights,
-        image_size=beside.image_size,
-        asked_size=image_size,
-        num_heads=heads if isinstance(heads, int) else None,
-        options=stated,
-        settings=beside.settings,
-        metadata=file.metadata,
-    )
-    if beside.record is None:
-        configured = understand(layout, file.index, hints)
-        record, assumed = foreign_record(layout, configured, beside)
-        notes = (*configured.notes, *assumed)
-    else:
-        is_foreign = is_saved_elsewhere(file, beside.settings, beside.record)
-        shown = understand(layout, file.index, hints_of(beside.record, hints)).config if is_foreign else None
-        record, notes = reconcile(beside.record, shown, layout=layout, beside=beside)
-        record = dataclasses.replace(record, config=with_stated(record.config, stated, path=hints.path))
-    if isinstance(file, PrefixedFile):
-        skipped = f"; {counted(file.num_skipped, 'other tensor')} skipped" if file.num_skipped else ""
-        notes = (*notes, f"the model is what the file calls {file.prefix.rstrip('.')}{skipped}")
-    weights = map_weights(file, layout, record.config)
-    sums = record.checksums.get(place.weights.name, {})
-    return Opened(weights=weights, record=record, notes=notes, file=file, checksums=sums, folder=place.folder)
-
-
-def open_adapted(
-    source: str | Path,
-    *,
-    image_size: tuple[int, int] | None,
-    options: Mapping[str, Any],
-    revision: str | None,
-) -> Opened:
-    """Open the weights that an adapter was trained on, with the adapter merged into them."""
-    adapter = read_adapter(source)
-    try:
-        base = open_weights(adapter.base, image_size=image_size, options=options, revision=revision)
-    except MissingCheckpointError as error:
-        raise CheckpointError(
-            f"{source} is an adapter for {adapter.base}, which cannot be opened ({error}); put the model there, or "
-            "correct base_model_name_or_path in adapter_config.json"
-        ) from None
-    size = image_size
-    if adapter.record is not None and size is None:
-        size = adapter.record.config.image_size
-    if size is not None and size != base.weights.config.image_size:
-        base = adapt(base, num_classes=None, image_size=size, channels=None, features_only=False)
-    weights = adapted(base.weights, adapter)
-    record = dataclasses.replace(adapter.record or base.record, config=weights.config)
-    if adapter.record is None and weights.config.num_classes != base.weights.config.num_classes:
-        record = dataclasses.replace(record, classes=None)
-    note = f"adapter of {counted(len(adapter.updates), 'layer')} merged into {adapter.base}"
-    return Opened(weights=weights, record=record, notes=(*base.notes, note), folder=adapter.folder)
-
-
-def hints_of(record: Record, hints: Hints) -> Hints:
-    """Complete the files' own settings with those of the record."""
-    stated = hints.settings.get("num_attention_heads")
-    recorded = untold_options(record.config)
-    if stated:
-        recorded["num_heads"] = stated
-    return dataclasses.replace(
-        hints,
-        num_heads=hints.num_heads or recorded.get("num_heads"),
-        options={**recorded, **hints.options},
-        image_size=hints.image_size or record.config.image_size,
-    )
-
-
-def understand(layout: Layout, index: object, hints: Hints) -> Configured:
-    """Read a config; name the file if no model can be built from it."""
-    try:
-        configured = layout.configure(index, hints)  # type: ignore[arg-type]
-    except ConfigError as error:
-        raise CheckpointError(f"cannot build a model from {hints.path}: {error}") from None
-    except IndexError:
-        raise CheckpointError(
-            f"cannot build a model from {hints.path}: a tensor has fewer axes than in {layout.name}"
-        ) from None
-    config = with_stated(configured.config, hints.options, path=hints.path)
-    return dataclasses.replace(configured, config=config)
-
-
-def with_stated(config: ModelConfig, options: Mapping[str, Any], *, path: Path) -> ModelConfig:
-    """Change a config as the user says; name the file if no model can be built then."""
-    try:
-        return with_options(config, dict(options))
-    except ConfigError as error:
-        raise CheckpointError(f"cannot build a model from {path}: {error}") from None
-
-
-def fresh(name: str, *, image_size: tuple[int, int] | None, options: Mapping[str, Any]) -> Opened:
-    """Create a variant with random weights, with a note."""
-    model = create_model(name, image_size=image_size, **options)
-    config = model.config
-    preprocess = Preprocess(
-        size=config.image_size, mean=(0.5,) * config.channels, std=(0.5,) * config.channels
-    )
-    note = f"{name} has fresh weights: it is not trained"
-    record = Record(config=config, preprocess=preprocess, layout="fresh")
-    return Opened(weights=ModelWeights(model), record=record, notes=(note,))
-
-
-def foreign_record(
-    layout: Layout, configured: Configured, beside: Sidecars
-) -> tuple[Record, tuple[str, ...]]:
-    """Build the record of a foreign file: its own preprocessing and classes, or the layout's defaults."""
-    config, notes = configured.config, []
-    preprocess = beside.preprocess
-    if preprocess is None:
-        preprocess = layout.preprocess(config)
-        notes.append(f"no preprocessing beside the weights; using the usual one of {layout.name}")
-    if preprocess.channels != config.channels:
-        preprocess = fit_channels(preprocess, config.channels)
-    classes = beside.classes
-    if classes is not None and len(classes) != config.num_classes:
-        if config.num_classes is not None:
-            notes.append(f"{len(classes)} class names beside a head for {config.num_classes} were skipped")
-        classes = None
-    licence = licence_note(beside.licence, layout=layout.name)
-    if licence:
-        notes.append(licence)
-    record = Record(
-        config=config, preprocess=preprocess, classes=classes, licence=beside.licence, layout=layout.name
-    )
-    return record, tuple(notes)
-
-
-def adapt(
-    opened: Opened,
-    *,
-    num_classes: int | None,
-    image_size: tuple[int, int] | None,
-    channels: int | None,
-    features_only: bool,
-    new_head: bool = False,
-) -> Opened:
-    """Adapt weights, preprocessing and classes to the request; each change adds a sentence."""
-    if features_only and num_classes is not None:
-        raise ConfigError(
-            f"features_only takes the head away, num_classes={num_classes} asks for one; give one"
-        )
-    weights, record, notes = opened.weights, opened.record, list(opened.notes)
-
-    def change(changed: Changed) -> Weights:
-        if changed[1]:
-            notes.append(changed[1])
-        return changed[0]
-
-    if channels is not None and channels != weights.config.channels:
-        weights = change(with_channels(weights, channels))
-        record = dataclasses.replace(record, preprocess=fit_channels(record.preprocess, channels))
-    if image_size is not None:
-        if image_size != weights.config.image_size:
-            weights = change(at_image_size(weights, image_size))
-        record = dataclasses.replace(record, preprocess=record.preprocess.with_size(image_size))
-    if features_only and weights.config.num_classes is not None:
-        weights = change(with_num_classes(weights, None))
-        record = dataclasses.replace(record, classes=None)
-    if num_classes is not None and (new_head or num_classes != weights.config.num_classes):
-        weights = change(with_num_classes(weights, num_classes))
-        record = dataclasses.replace(record, classes=None)
-    record = dataclasses.replace(record, config=weights.config)
-    return dataclasses.replace(opened, weights=weights, record=record, notes=tuple(notes))
-
-
-def fit_channels(preprocess: Preprocess, channels: int) -> Preprocess:
-    """Repeat mean and deviation for other channels; a single channel gets their averages."""
-
-    def fitted(values: tuple[float, ...]) -> tuple[float, ...]:
-        if channels == 1:
-            return (sum(values) / len(values),)
-        return tuple(values[i % len(values)] for i in range(channels))
-
-    return dataclasses.replace(preprocess, mean=fitted(preprocess.mean), std=fitted(preprocess.std))
 
 
 def zero_head_note(model: Model, *, num_classes: int | None) -> tuple[str, ...]:

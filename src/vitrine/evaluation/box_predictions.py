@@ -32,7 +32,7 @@ MOST_CANDIDATES, MOST_BOXES = 400, 100
 MOST_OVERLAP = 0.6
 LEAST_SCORE = 1e-3
 
-Found: TypeAlias = tuple[Tensor, Tensor, Tensor]
+Located: TypeAlias = tuple[Tensor, Tensor, Tensor]
 """Boxes (n, 4), classes (n,) and scores (n,) of one picture, best first."""
 
 
@@ -106,18 +106,18 @@ def _predicted(
     preprocess: Preprocess,
     *,
     device: torch.device,
-    best: Callable[[Tensor], list[Found]],
+    best: Callable[[Tensor], list[Located]],
 ) -> list[BoxPrediction]:
     readable = [(read, read.resized) for read in group if read.resized is not None]
-    found: dict[int, Found] = {}
+    prediction: dict[int, Located] = {}
     if readable:
         images = preprocess.normalise(torch.stack([resized for _, resized in readable]).to(device))
         for (read, _), one in zip(readable, best(module(images).float()), strict=True):
-            found[read.index] = one
+            prediction[read.index] = one
     nothing = torch.zeros(0, 4), torch.zeros(0, dtype=torch.int64), torch.zeros(0)
     result = []
     for read in group:
-        boxes, labels, scores = found.get(read.index, nothing)
+        boxes, labels, scores = prediction.get(read.index, nothing)
         height, width = read.size
         factor = fit(read.size, preprocess.size) if height else 1.0
         limits = torch.tensor([width, height, width, height])
@@ -135,7 +135,7 @@ def _predicted(
     return result
 
 
-def single_boxes(answers: Tensor) -> list[Found]:
+def single_boxes(answers: Tensor) -> list[Located]:
     """Return boxes, classes and scores of each picture from answers (B, N, 4 + K), one per object."""
     scores, labels = answers[..., 4:].max(dim=-1)
     scores, order = scores.sort(dim=1, descending=True, stable=True)
@@ -147,7 +147,7 @@ def single_boxes(answers: Tensor) -> list[Found]:
     ]
 
 
-def best_boxes(answers: Tensor) -> list[Found]:
+def best_boxes(answers: Tensor) -> list[Located]:
     """Return boxes (n, 4), classes and scores (n,) of each picture from answers (B, N, 4 + K), without duplicates."""
     boxes, probabilities = answers[..., :4], answers[..., 4:]
     K = probabilities.shape[-1]
@@ -162,22 +162,24 @@ def best_boxes(answers: Tensor) -> list[Found]:
     ]
 
 
-def by_class(annotation: Annotation, found: BoxPrediction) -> dict[int, tuple[Truths, Detections]]:
+def by_class(annotation: Annotation, prediction: BoxPrediction) -> dict[int, tuple[Truths, Detections]]:
     """Sort the true and the found objects of a picture by class, as the score reads them."""
     areas = annotation.areas
     if areas is None:
         sides = annotation.boxes[:, 2:] - annotation.boxes[:, :2]
         areas = sides[:, 0] * sides[:, 1]
     pairs: dict[int, tuple[Truths, Detections]] = {}
-    for number in sorted({*annotation.labels.tolist(), *found.labels.tolist()}):
-        true, own = annotation.labels == number, found.labels == number
+    for number in sorted({*annotation.labels.tolist(), *prediction.labels.tolist()}):
+        true, own = annotation.labels == number, prediction.labels == number
         pairs[number] = (
             Truths(
                 boxes=with_sides(annotation.boxes[true]),
                 areas=areas[true].astype(np.float64),
                 is_crowd=annotation.is_ignored[true],
             ),
-            Detections(boxes=with_sides(found.boxes[own]), scores=found.scores[own].astype(np.float64)),
+            Detections(
+                boxes=with_sides(prediction.boxes[own]), scores=prediction.scores[own].astype(np.float64)
+            ),
         )
     return pairs
 

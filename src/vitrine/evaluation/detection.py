@@ -65,7 +65,7 @@ class _Matches:
     """The matches of one picture and class: scores (D,), found and ignored (A, T, D), truths that count (A,)."""
 
     scores: Numbers
-    is_found: Flags
+    is_matched: Flags
     is_ignored: Flags
     num_truths: NDArray[np.int64]
 
@@ -94,7 +94,7 @@ def score_boxes(
         per_class={name: value for name, value in averages.items() if value >= 0},
         num_images=len(pairs),
         num_truths=sum(len(truths.boxes) for one in pairs for truths, _ in one.values()),
-        num_detections=sum(len(found.boxes) for one in pairs for _, found in one.values()),
+        num_detections=sum(len(detections.boxes) for one in pairs for _, detections in one.values()),
     )
 
 
@@ -108,7 +108,7 @@ def matches_of(truths: Truths, detections: Detections) -> _Matches:
     A, T, (D, G) = len(AREAS), len(THRESHOLDS), overlaps.shape
     least = np.minimum(THRESHOLDS, HIGHEST)[:, None]  # (T, 1)
     is_taken = np.zeros((A, T, G), dtype=bool)
-    is_found, is_ignored = np.zeros((A, T, D), dtype=bool), np.zeros((A, T, D), dtype=bool)
+    is_matched, is_ignored = np.zeros((A, T, D), dtype=bool), np.zeros((A, T, D), dtype=bool)
     for place in range(D if G else 0):
         enough = (overlaps[place] >= least) & (~is_taken | truths.is_crowd)  # (A, T, G)
         # A truth that counts is preferred to one that does not, however much either overlaps.
@@ -116,17 +116,17 @@ def matches_of(truths: Truths, detections: Detections) -> _Matches:
         has_regular = regular.any(axis=2)
         wanted = np.where(has_regular[..., None], regular, enough)
         best = last_highest(np.where(wanted, overlaps[place], -1.0))  # (A, T)
-        found = wanted.any(axis=2)
-        is_found[:, :, place] = found
-        is_ignored[:, :, place] = found & ~has_regular
-        a, t = np.nonzero(found)
+        is_hit = wanted.any(axis=2)
+        is_matched[:, :, place] = is_hit
+        is_ignored[:, :, place] = is_hit & ~has_regular
+        a, t = np.nonzero(is_hit)
         is_taken[a, t, best[a, t]] = True
     areas = boxes[:, 2] * boxes[:, 3]
     is_outside = (areas < low) | (areas > high)  # (A, D)
     return _Matches(
         scores,
-        is_found,
-        is_ignored | (~is_found & is_outside[:, None]),
+        is_matched,
+        is_ignored | (~is_matched & is_outside[:, None]),
         (~is_other).sum(axis=1).astype(np.int64),
     )
 
@@ -157,12 +157,12 @@ def curve_of(
     """Return the precision at each point of recall (T, R), and the highest recall (T,), of a class."""
     scores = np.concatenate([one.scores[:most] for one in matches])
     order = np.argsort(-scores, kind="stable")
-    found, ignored = (
+    is_hit, ignored = (
         np.concatenate([flags[area][:, :most] for flags in all_flags], axis=1)[:, order]
-        for all_flags in ([one.is_found for one in matches], [one.is_ignored for one in matches])
+        for all_flags in ([one.is_matched for one in matches], [one.is_ignored for one in matches])
     )
-    right = np.cumsum(found & ~ignored, axis=1).astype(float)
-    wrong = np.cumsum(~found & ~ignored, axis=1).astype(float)
+    right = np.cumsum(is_hit & ~ignored, axis=1).astype(float)
+    wrong = np.cumsum(~is_hit & ~ignored, axis=1).astype(float)
     precision, recall = np.zeros((len(THRESHOLDS), len(RECALLS))), np.zeros(len(THRESHOLDS))
     if not len(scores):
         return precision, recall

@@ -1,16 +1,18 @@
-"""Predict a number from frozen features: ridge regression with leave-one-out errors and intervals.
+"""Predict a number from frozen features: ridge regression with leave-one-out errors and intervals; score predictions.
 
 Every strength is scored on examples that its fit has not seen (features are normalised by all of them); the best one
 predicts. The interval of a new picture is as wide as the errors of left-out examples: of N, the
 ceil((N + 1) x coverage)-th smallest, as in the jackknife (arXiv:1905.02928, section 1).
 
-Shapes: N examples, R features, M rows to predict.
+Shapes: N examples or images, R features, M rows to predict.
 """
 
 import math
 from dataclasses import dataclass
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from vitrine.errors import ConfigError, DataError
@@ -19,6 +21,7 @@ from vitrine.evaluation.ridge import Normalisation
 # Candidates for l2, weak to strong, for normalised features.
 L2_CHOICES = tuple(float(2**power) for power in range(-4, 19, 2))
 LEAST_EXAMPLES = 3
+Numbers = NDArray[np.float64]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,4 +97,38 @@ def fit_number_line(features: Tensor, values: Tensor, *, l2: float | None = None
         left_out_errors=errors[best],
         mean_absolute_error=float(errors[best].abs().mean()),
         r2=1 - float(errors[best].square().sum()) / variance if variance else 0.0,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class NumberFigures:
+    """How well numbers are predicted: errors, explained variance, and how often ranges contain the true number."""
+
+    name: str
+    num_images: int
+    mean_absolute_error: float
+    median_error: float
+    """The mean absolute error of always answering the median, to compare with."""
+    r2: float
+    """Share of the variance that is explained; 0 is as good as always answering the mean."""
+    half_width: float | None = None
+    """Half the width of the range of each prediction; None where the model does not know its errors."""
+    covered: float | None = None
+    """Share of the images whose true number is in the range."""
+
+
+def score_numbers(
+    predicted: Numbers, true: Numbers, *, name: str, half_width: float | None = None
+) -> NumberFigures:
+    """Compare predictions (N,) with true numbers (N,)."""
+    errors = np.abs(true - predicted)
+    spread = float(np.square(true - true.mean()).sum())
+    return NumberFigures(
+        name=name,
+        num_images=len(true),
+        mean_absolute_error=float(errors.mean()),
+        median_error=float(np.abs(true - np.median(true)).mean()),
+        r2=1 - float(np.square(errors).sum()) / spread if spread else 0.0,
+        half_width=half_width,
+        covered=None if half_width is None else float((errors <= half_width).mean()),
     )

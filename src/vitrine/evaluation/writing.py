@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from vitrine.data.sources.source import Source
 from vitrine.evaluation.classification import MultiLabel, SingleLabel
-from vitrine.evaluation.number_scores import NumberFigures
+from vitrine.evaluation.number_line import NumberFigures
 from vitrine.runtime.files import write_atomically
 from vitrine.spelling import printable
 

@@ -19,6 +19,13 @@ LIBRARIES: dict[str, str] = {
     "hf": "transformers",
     "timm": "timm",
 }
+# Of each output: a value of it, what is compared beside it, and what is the same for how many.
+WORDS = {
+    "logits": ("logit", "embedding within %.1e of its largest", "top-1"),
+    "embedding": ("embedding", "", ""),
+    "scores": ("score", "", "the class of a pixel"),
+    "scores of boxes": ("score", "boxes within %.1e of their largest side", "the class of a box"),
+}
 
 
 def write_card(
@@ -66,13 +73,13 @@ def proof_lines(proof: Sequence[Agreement]) -> list[str]:
         if check.largest is None:
             lines.append(f"{check.against}: not compared, {check.reason}")
             continue
-        what = "logit" if check.top1 is not None else "embedding"
+        what, second, same = WORDS[check.output]
         line = f"{check.against}, {check.precision}, {check.num_images} images: largest {what} difference "
         line += f"{check.largest:.2e} (largest {what} {check.scale:.3g})"
         if check.top1 is not None and check.embedding is not None:
-            line += f", embedding within {check.embedding:.1e} of its largest"
+            line += ", " + second % check.embedding
         if check.top1 is not None:
-            line += f", top-1 the same for {100 * check.top1:.1f} %"
+            line += f", {same} the same for {100 * check.top1:.1f} %"
         line += f", batches of {', '.join(map(str, check.batches)) or 'no size'}"
         if check.agrees is not None:
             line += ": agrees" if check.agrees else f": {differs(check)}"

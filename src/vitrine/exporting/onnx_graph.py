@@ -17,6 +17,7 @@ import torch
 from vitrine.checkpoints.reading.onnx_file import OURS
 from vitrine.checkpoints.record import Record
 from vitrine.errors import CheckpointError, ConfigError, MissingExtraError, TryOption
+from vitrine.exporting.dense_model import DenseInferenceModel
 from vitrine.exporting.inference_model import InferenceModel
 from vitrine.exporting.runner import HUGGING_FACE_EMBEDDING
 from vitrine.runtime.files import json_text, write_atomically
@@ -31,7 +32,9 @@ OPSET = 20
 MOST_BYTES = 2**31 - 2**24
 
 
-def write_onnx(model: InferenceModel, path: Path, *, record: Record, for_hugging_face: bool = False) -> None:
+def write_onnx(
+    model: InferenceModel | DenseInferenceModel, path: Path, *, record: Record, for_hugging_face: bool = False
+) -> None:
     """Write the graph of a model, with our names of input and outputs or those that transformers.js knows."""
     onnx = import_onnx()
     require_one_file(model)
@@ -130,7 +133,7 @@ def clean(proto: Any) -> None:
         part.doc_string = ""
 
 
-def require_one_file(model: InferenceModel) -> None:
+def require_one_file(model: InferenceModel | DenseInferenceModel) -> None:
     """Refuse what one ONNX file cannot hold."""
     num_bytes = sum(
         tensor.numel() * tensor.element_size() for tensor in (*model.parameters(), *model.buffers())

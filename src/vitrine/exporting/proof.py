@@ -16,7 +16,9 @@ from vitrine.data.preparing.preprocess import Preprocess
 from vitrine.data.sources.source import Source
 from vitrine.evaluation.metrics import Interval, interval_of_share, top_k_correct
 from vitrine.evaluation.outputs import run_model
+from vitrine.exporting.dense_model import DenseInferenceModel
 from vitrine.models import Model
+from vitrine.models.dense.model import DenseModel
 
 Answer = Callable[[Tensor], Mapping[str, Tensor]]
 """Maps normalised images (B, C, height, width) to `logits` (B, K), where there is a head, and `embedding`."""
@@ -42,15 +44,17 @@ class Agreement:
     scale: float | None
     """The largest logit, beside which a difference is large or small."""
     embedding: float | None
-    """The largest difference of the embedding, over the largest embedding; None where it is not among the answers."""
+    """The largest difference of the embedding, or of boxes, over the largest value; None where neither is there."""
     top1: float | None
-    """The share of the images whose highest logit is the same."""
+    """The share of the images whose highest logit is the same; of pixels or boxes, whose highest score is."""
     batches: tuple[int, ...]
     """Batch sizes that gave the same answers."""
     reason: str = ""
     """Why nothing could be compared."""
     explained: str = ""
     """Why a difference was to be expected."""
+    output: str = "logits"
+    """The answer that is compared first: `logits`, `scores` (of pixels), `scores of boxes`, or `embedding`."""
 
     @property
     def agrees(self) -> bool | None:
@@ -79,6 +83,10 @@ class Accuracy:
 def reference(model: Model) -> Answer:
     """Return what the model itself answers, with gradients off."""
 
+    if isinstance(model, DenseModel):
+        dense = DenseInferenceModel(model)
+        return lambda images: dict(zip(dense.output_names, dense(images), strict=True))
+
     def answer(images: Tensor) -> dict[str, Tensor]:
         with torch.inference_mode():
             features = model.features(images)
@@ -105,10 +113,11 @@ def compare(
 ) -> Agreement:
     """Compare answers with the model's own on all images, and again on the first 1, 2 and 5 of them."""
     actual = answers_of(answer, images)
-    main = "logits" if "logits" in expected else "embedding"
+    main = next(name for name in ("logits", "scores", "embedding") if name in expected)
     top1 = None
-    if main == "logits":
-        top1 = (actual[main].argmax(dim=1) == expected[main].argmax(dim=1)).double().mean().item()
+    if main != "embedding":
+        axis = -1 if "boxes" in expected else 1
+        top1 = (actual[main].argmax(dim=axis) == expected[main].argmax(dim=axis)).double().mean().item()
     proven = []
     worst = {name: largest_difference(actual[name], expected[name]) for name in actual}
     scales = {name: expected[name].abs().max().item() for name in actual}
@@ -119,17 +128,19 @@ def compare(
         limit = {name: max(TOLERANCE * scales[name] + SMALLEST, 2 * worst[name]) for name in actual}
         if all(apart[name] <= limit[name] for name in actual):
             proven.append(size)
-    embedding = worst.get("embedding")
+    second = "boxes" if "boxes" in worst else "embedding"
+    embedding = worst.get(second)
     return Agreement(
         against=against,
         precision=precision,
         num_images=len(images),
         largest=worst[main],
         scale=scales[main],
-        embedding=None if embedding is None else embedding / max(scales["embedding"], 1e-12),
+        embedding=None if embedding is None else embedding / max(scales[second], 1e-12),
         top1=top1,
         batches=tuple(proven),
         explained=explained,
+        output="scores of boxes" if "boxes" in expected else main,
     )
 
 

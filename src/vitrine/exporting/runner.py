@@ -86,14 +86,19 @@ class OnnxRunner:
 
     def __call__(self, pixels: Pixels) -> Answers:
         """Compute logits (B, K) and embedding (B, R) of normalised pixels (B, C, height, width)."""
+        named = self.outputs_of(pixels)
+        if "embedding" not in named:
+            raise ConfigError(f"{self.path} answers with {' and '.join(named)}, not with classes of pictures")
+        return Answers(logits=named.get("logits"), embedding=named["embedding"])
+
+    def outputs_of(self, pixels: Pixels) -> dict[str, NDArray[np.float32]]:
+        """Compute all outputs by name: also `scores` of masks, or `boxes` and `scores`."""
         if pixels.ndim != 4 or pixels.shape[1:] != self.input_shape:
             wanted = ", ".join(map(str, self.input_shape))
             raise ConfigError(f"pixels must be (batch, {wanted}), got {pixels.shape}")
-        named = dict(
-            zip(self.outputs, self._run(np.ascontiguousarray(pixels, dtype=np.float32)), strict=True)
-        )
-        embedding = named["embedding"] if "embedding" in named else named[HUGGING_FACE_EMBEDDING]
-        return Answers(logits=named.get("logits"), embedding=embedding)
+        values = self._run(np.ascontiguousarray(pixels, dtype=np.float32))
+        ours = {HUGGING_FACE_EMBEDDING: "embedding"}
+        return {ours.get(name, name): value for name, value in zip(self.outputs, values, strict=True)}
 
 
 def open_runner(
@@ -136,13 +141,13 @@ def _start_onnxruntime(path: Path, threads: int) -> Started:
         session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
     except Exception as error:  # whatever it raises says that it cannot read the file
         raise CheckpointError(f"onnxruntime cannot open {path}: {_first_line(error)}") from error
-    [given] = session.get_inputs()
+    [graph_input] = session.get_inputs()
     outputs = tuple(output.name for output in session.get_outputs())
 
     def run(pixels: Pixels) -> list[NDArray[np.float32]]:
-        return session.run(None, {given.name: pixels})
+        return session.run(None, {graph_input.name: pixels})
 
-    return run, tuple(given.shape[1:]), outputs, f"onnxruntime {onnxruntime.__version__}"
+    return run, tuple(graph_input.shape[1:]), outputs, f"onnxruntime {onnxruntime.__version__}"
 
 
 def _start_openvino(path: Path, threads: int, *, is_bf16: bool) -> Started:

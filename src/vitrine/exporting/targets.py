@@ -26,6 +26,7 @@ from vitrine.checkpoints.weights import ModelWeights
 from vitrine.checkpoints.writing import write_json
 from vitrine.data.preparing.hf_preprocess import to_hf
 from vitrine.errors import ConfigError, TryOption
+from vitrine.exporting.dense_model import DenseInferenceModel, exported_form
 from vitrine.exporting.inference_model import InferenceModel
 from vitrine.exporting.onnx_graph import (
     check_file,
@@ -100,7 +101,7 @@ def plan_export(
         precisions: list[Precision] = ["fp32"]
         precisions += ["fp16"] if fp16 else []
         precisions += ["int8"] if int8 else []
-        model = InferenceModel(loaded.model)
+        model = exported_form(loaded.model)
         require_one_file(model)
         return lambda folder: export_onnx(
             model, loaded, folder, precisions=precisions, for_hugging_face=to == "transformers.js"
@@ -112,7 +113,7 @@ def plan_export(
 
 
 def export_onnx(
-    model: InferenceModel,
+    model: InferenceModel | DenseInferenceModel,
     loaded: Loaded,
     folder: Path,
     *,
@@ -147,16 +148,16 @@ def answer_of(runner: OnnxRunner) -> Answer:
     """Let a runner take and return tensors."""
 
     def answer(images: Tensor) -> dict[str, Tensor]:
-        answers = runner(np.asarray(images))
-        named = {"embedding": torch.from_numpy(answers.embedding)}
-        return named if answers.logits is None else {"logits": torch.from_numpy(answers.logits), **named}
+        return {
+            name: torch.from_numpy(values) for name, values in runner.outputs_of(np.asarray(images)).items()
+        }
 
     return answer
 
 
 def export_program(loaded: Loaded, folder: Path) -> Exported:
     """Write model.pt2."""
-    model = InferenceModel(loaded.model)
+    model = exported_form(loaded.model)
     path = folder / PROGRAM
     for _ in track([path], "Writing the program"):
         write_program(model, path, record=loaded.record)
@@ -195,7 +196,7 @@ def library_subject(prepared: Prepared, folder: Path, *, explained: str) -> Subj
     return Subject(name=name, answer=lambda images: {output: run(images)}, explained=explained)
 
 
-def write_program(model: InferenceModel, path: Path, *, record: Record) -> None:
+def write_program(model: InferenceModel | DenseInferenceModel, path: Path, *, record: Record) -> None:
     """Trace a model for any number of images and save it, names and preprocessing inside."""
     config = record.config
     example = torch.zeros(2, config.channels, *config.image_size)

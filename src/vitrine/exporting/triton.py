@@ -147,5 +147,5 @@ def open_outside_triton(folder: Path) -> Any:
 def ask(opened: Any, requests: Sequence[Sequence[bytes]]) -> list[StandInResponse]:
     """Send requests of files of images to an opened model."""
     tensors = [StandInTensor("image", np.array(list(one), dtype=object)[:, None]) for one in requests]
-    found: list[StandInResponse] = opened.execute([{"image": tensor} for tensor in tensors])
-    return found
+    responses: list[StandInResponse] = opened.execute([{"image": tensor} for tensor in tensors])
+    return responses

@@ -5,8 +5,10 @@ Each runs as it stands in the folder of the export, beside a photo.jpg, and only
 
 from vitrine.checkpoints.record import Record
 from vitrine.data.preparing.preprocess import Preprocess
+from vitrine.exporting.dense_usage import dense_usage
 from vitrine.exporting.targets import Kind
 from vitrine.models.config import ViTConfig
+from vitrine.models.dense.config import DenseConfig
 
 NUM_SHOWN = 5
 MODES = {1: "L", 3: "RGB"}
@@ -73,14 +75,14 @@ WRITTEN_OUT: dict[Kind, str] = {"web": ON_A_STATIC_HOST, "triton": IN_TRITON}
 
 def usage_of(record: Record, *, to: Kind, folder: str = "export") -> str:
     """Write how to run an export of `record`, as Markdown."""
+    if isinstance(record.config, DenseConfig):
+        return dense_usage(record, to=to)
     if to == "npz":
         return _fenced('import vitrine\n\nloaded = vitrine.load("model.npz")')
     if to == "hf":
         return _fenced(_of_transformers(record))
-    if to in WRITTEN_OUT:
-        return WRITTEN_OUT[to]
-    if to == "transformers.js":
-        return _with_transformers_js(record, folder=folder)
+    if to in WRITTEN_OUT or to == "transformers.js":
+        return WRITTEN_OUT.get(to) or _with_transformers_js(record, folder=folder)
     run = _of_torchvision(record) if to == "torchvision" else RUN[to]
     outputs = "logits, embedding" if record.config.num_classes else "embedding"
     parts = [

@@ -12,14 +12,12 @@ from torch import Tensor
 from vitrine.errors import ConfigError, DataError
 from vitrine.evaluation.outputs import evaluating
 from vitrine.inspection.class_gradient import class_attention
-from vitrine.inspection.distance import attention_distance
 from vitrine.inspection.filters import PAPER_COUNT, FilterComponents, filter_components, has_pixel_kernel
-from vitrine.inspection.heads import patch_number, seen_from
-from vitrine.inspection.layer_similarity import layer_similarity
+from vitrine.inspection.heads import attention_distance, patch_number, seen_from
 from vitrine.inspection.pictures import PictureBatches, as_shown, spread
-from vitrine.inspection.position_similarity import position_similarity
 from vitrine.inspection.rollout import from_output, roll_out
-from vitrine.inspection.streaming import grid_of, joined, num_pieces, on_grid, pieces, require_attention
+from vitrine.inspection.similarity import layer_similarity, position_similarity
+from vitrine.inspection.streaming import concatenated, grid_of, num_pieces, on_grid, pieces, require_attention
 from vitrine.inspection.tokens import TokenNorms, token_colours, token_norms
 from vitrine.models import Model, ViT
 from vitrine.models.config import checked_layer
@@ -75,7 +73,7 @@ def find_class(wanted: str, model: Model, *, classes: Sequence[str]) -> int:
     raise ConfigError(f"the model has no class {wanted!r} among its {num_classes}{near}")
 
 
-Found = TypeVar("Found")
+Measured = TypeVar("Measured")
 
 
 @dataclass(kw_only=True)
@@ -186,7 +184,11 @@ def _look_at_attention(analysis: Analysis, model: Model, images: Tensor, selecti
 
             flows.append(on_grid(from_output(vit, roll_out(averages())), grid))
             heads.append(torch.stack(maps, dim=1))
-    analysis.rollout, analysis.heads, analysis.patch_heads = joined(flows), joined(heads), joined(seen)
+    analysis.rollout, analysis.heads, analysis.patch_heads = (
+        concatenated(flows),
+        concatenated(heads),
+        concatenated(seen),
+    )
 
 
 def _predictions(model: Model, images: Tensor) -> list[int]:
@@ -196,7 +198,7 @@ def _predictions(model: Model, images: Tensor) -> list[int]:
         return [int(k) for piece in pieces(model, images) for k in model(piece).argmax(dim=1)]
 
 
-def _tried(analysis: Analysis, what: str, look: Callable[[], Found]) -> Found | None:
+def _tried(analysis: Analysis, what: str, look: Callable[[], Measured]) -> Measured | None:
     try:
         return look()
     except (ConfigError, DataError) as error:

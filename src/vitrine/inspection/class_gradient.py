@@ -15,8 +15,8 @@ from vitrine.errors import ConfigError
 from vitrine.evaluation.outputs import evaluating
 from vitrine.inspection.streaming import (
     Images,
+    concatenated,
     grid_of,
-    joined,
     num_pieces,
     on_grid,
     pieces,
@@ -46,7 +46,7 @@ def class_attention(model: Model, images: Images, *, target: int | None = None) 
         for piece in track(pieces(vit, images), "Attention for a class", total=num_pieces(vit, images)):
             relevance = class_relevance(vit, piece, target=target)[:, vit.num_leading_tokens :]
             parts.append(on_grid(relevance, grid_of(vit, piece)))
-    return joined(parts)
+    return concatenated(parts)
 
 
 def class_relevance(model: ViT, images: Tensor, *, target: int | None) -> Tensor:

@@ -1,6 +1,6 @@
-"""Single heads, layer by layer: the attention of the output, or of any chosen patch.
+"""Single heads, layer by layer: the attention of the output or of any chosen patch, and its mean distance.
 
-Shapes: B images, L layers, H heads, GH x GW patches.
+Shapes: B images, L layers, H heads, T tokens, of them N = GH x GW patches.
 """
 
 from collections.abc import Iterable
@@ -10,13 +10,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from vitrine.errors import ConfigError
+from vitrine.errors import ConfigError, DataError
 from vitrine.evaluation.outputs import evaluating
 from vitrine.inspection.rollout import from_output
 from vitrine.inspection.streaming import (
     Images,
+    concatenated,
     grid_of,
-    joined,
     num_pieces,
     on_grid,
     pieces,
@@ -48,7 +48,7 @@ def attention_from(
             chosen = None if patch is None else vit.num_leading_tokens + patch_number(patch, grid)
             maps = [seen_from(vit, weights, chosen) for _, weights in vit.attention(piece, layers=wanted)]
             parts.append(on_grid(torch.stack(maps, dim=1), grid))
-    return joined(parts)
+    return concatenated(parts)
 
 
 def patch_number(patch: tuple[int, int], grid: tuple[int, int]) -> int:
@@ -67,3 +67,45 @@ def seen_from(model: ViT, weights: Tensor, token: int | None) -> Tensor:
         return from_output(model, weights)
     # A copy: a slice would keep the whole layer's matrix in memory.
     return weights[:, :, token, model.num_leading_tokens :].clone()
+
+
+def attention_distance(model: Model, images: Images) -> NDArray[Any]:
+    """Return the mean distance in pixels between query and key, weighted by attention: (L, H) in float64.
+
+    Class token, distillation token and registers are dropped on both sides and the rows of the patches are
+    renormalised; then the mean over queries and images (Figure 7, right, and Figure 11).
+    """
+    vit = require_attention(model)
+    first, count = vit.num_leading_tokens, 0
+    total = torch.zeros(vit.config.depth, vit.config.num_branches * vit.config.num_heads, dtype=torch.float64)
+    with evaluating(vit):
+        tracked = track(pieces(vit, images), "Attention distance", total=num_pieces(vit, images))
+        for piece in tracked:
+            between = pixel_distances(grid_of(vit, piece), stride=vit.config.token_stride).to(piece)
+            for layer, weights in vit.attention(piece):
+                total[layer] += head_distances(weights, between, first=first).sum(dim=0)
+            count += len(piece)
+    if not count:
+        raise DataError("no images were given to look at; give at least one")
+    return (total / count).numpy()
+
+
+def head_distances(weights: Tensor, between: Tensor, *, first: int) -> Tensor:
+    """Return the mean distance of each head for attention (B, H, T, T) whose patches start at `first`: (B, H)."""
+    distances = []
+    for head in range(weights.shape[1]):  # one head's products in memory at a time
+        patches = weights[:, head, first:, first:]  # (B, N, N)
+        far = (patches * between).sum(dim=-1) / patches.sum(dim=-1)
+        distances.append(far.mean(dim=-1).double().cpu())
+    return torch.stack(distances, dim=1)
+
+
+def pixel_distances(grid: tuple[int, int], *, stride: tuple[int, int]) -> Tensor:
+    """Return the distance in pixels between the centres of any two patches, (N, N) in float64."""
+    rows, columns = torch.meshgrid(
+        torch.arange(grid[0], dtype=torch.float64) * stride[0],
+        torch.arange(grid[1], dtype=torch.float64) * stride[1],
+        indexing="ij",
+    )
+    centres = torch.stack([rows.flatten(), columns.flatten()], dim=1)
+    return (centres[:, None] - centres[None]).square().sum(dim=-1).sqrt()

@@ -15,8 +15,8 @@ from vitrine.errors import ConfigError, DataError
 from vitrine.evaluation.outputs import evaluating
 from vitrine.inspection.streaming import (
     Images,
+    concatenated,
     grid_of,
-    joined,
     num_pieces,
     on_grid,
     pieces,
@@ -42,7 +42,7 @@ def rollout(model: Model, images: Images, *, discard: float = 0.0) -> NDArray[An
             averages = (without_smallest(w.mean(dim=1), discard) for _, w in vit.attention(piece))
             flow = from_output(vit, roll_out(averages))  # (B, N)
             parts.append(on_grid(flow, grid_of(vit, piece)))
-    return joined(parts)
+    return concatenated(parts)
 
 
 def roll_out(averages: Iterable[Tensor]) -> Tensor:

@@ -71,7 +71,7 @@ def on_grid(flat: Tensor, grid: tuple[int, int]) -> Tensor:
     return flat.reshape(*flat.shape[:-1], *grid)
 
 
-def joined(parts: list[Tensor]) -> NDArray[Any]:
+def concatenated(parts: list[Tensor]) -> NDArray[Any]:
     """Concatenate the results of all chunks into one array on the CPU; refuse an empty list."""
     if not parts:
         raise DataError("no images were given to look at; give at least one")

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from vitrine.errors import ConfigError
 from vitrine.evaluation.outputs import evaluating
-from vitrine.inspection.streaming import Images, grid_of, joined, on_grid, pieces
+from vitrine.inspection.streaming import Images, concatenated, grid_of, on_grid, pieces
 from vitrine.models import BiT, Model, ViT
 from vitrine.models.config import checked_layer
 
@@ -75,13 +75,13 @@ def token_norms(model: Model, images: Images, *, layer: int | None = None) -> To
             num_registers = model.config.num_registers if isinstance(model, ViT) else 0
             class_token.append(lengths[:, :first])
             registers.append(lengths[:, lengths.shape[1] - N - num_registers : lengths.shape[1] - N])
-    norms = joined(patches)
+    norms = concatenated(patches)
     median = np.median(norms, axis=(1, 2))
     spread = ROBUST_DEVIATION * np.median(np.abs(norms - median[:, None, None]), axis=(1, 2))
     return TokenNorms(
         patches=norms,
-        class_token=joined(class_token),
-        registers=joined(registers),
+        class_token=concatenated(class_token),
+        registers=concatenated(registers),
         limits=median + OUTLIER_DEVIATIONS * spread,
     )
 
@@ -93,7 +93,7 @@ def feature_maps(model: Model, images: Images, *, layer: int | None, is_normalis
         for piece in pieces(model, images):
             tokens, grid = outputs_of(model, piece, layer=layer, is_normalised=is_normalised)
             parts.append(tokens[:, -grid[0] * grid[1] :].reshape(len(piece), *grid, -1))
-    return joined(parts)
+    return concatenated(parts)
 
 
 def outputs_of(

@@ -11,13 +11,14 @@ import torch
 from vitrine.checkpoints import Loaded, load
 from vitrine.checkpoints.locating import names_weights
 from vitrine.data.decoding.annotation import DataTask
+from vitrine.data.sources.mask_folders import mask_folder
 from vitrine.data.sources.opening import task_of
 from vitrine.data.sources.source import Source, Subset
 from vitrine.evaluation.calibration import calibration_error
 from vitrine.evaluation.classification import MultiLabel, SingleLabel
 from vitrine.evaluation.evaluators import run_evaluators
 from vitrine.evaluation.metrics import Interval
-from vitrine.evaluation.number_scores import NumberFigures, score_numbers
+from vitrine.evaluation.number_line import NumberFigures, score_numbers
 from vitrine.evaluation.outputs import (
     Outputs,
     Precision,
@@ -209,10 +210,10 @@ def is_file_of_boxes(word: str | None) -> bool:
 
 
 def is_folder_of_masks(word: str | None) -> bool:
-    """Whether a word names a folder of PNG files without weights."""
-    return (
-        word is not None and Path(word).is_dir() and not names_weights(word) and any(Path(word).glob("*.png"))
-    )
+    """Whether a word names a folder of PNG files without weights, or one whose `masks/` is such a folder."""
+    if word is None or not Path(word).is_dir() or names_weights(word):
+        return False
+    return any(mask_folder(Path(word)).glob("*.png"))
 
 
 def numbers_of(

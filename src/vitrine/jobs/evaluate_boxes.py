@@ -62,9 +62,10 @@ def evaluate_box_model(
     result = written(score, folder, detections=model, annotations=what)
     cards = [
         BoxCard(
-            name=source.name(found.index), pixels=decode(source.read(found.index).data), truth=truth, found=found
+            name=source.name(prediction.index), pixels=decode(source.read(prediction.index).data), truth=truth,
+            prediction=prediction,
         )
-        for _, truth, found in worst
+        for _, truth, prediction in worst
     ]  # fmt: skip
     page = write_page(
         folder / PAGE, render_boxes(score, classes=classes, model=model, data=what, cards=cards)
@@ -82,13 +83,15 @@ def _scored(
     """Return the score, and the pictures with the most objects that are missed or found wrongly."""
     pairs, worst = [], list[tuple[int, Annotation, BoxPrediction]]()
     with announced("Evaluating", total=len(source)) as advance:
-        for found in predictions:
-            if found.error is not None:
-                raise DataError(f"cannot evaluate {printable(source.name(found.index))}: {found.error}")
-            truth = source.annotation(found.index)
+        for prediction in predictions:
+            if prediction.error is not None:
+                raise DataError(
+                    f"cannot evaluate {printable(source.name(prediction.index))}: {prediction.error}"
+                )
+            truth = source.annotation(prediction.index)
             truth = replace(truth, labels=numbers[truth.labels])
-            pairs.append(by_class(truth, found))
-            worst.append((missed_and_wrong(truth, found), truth, found))
+            pairs.append(by_class(truth, prediction))
+            worst.append((missed_and_wrong(truth, prediction), truth, prediction))
             worst = sorted(worst, key=lambda one: (-one[0], one[2].index))[:MOST_CARDS]
             advance(1, "")
     return score_boxes(pairs, classes=classes), [one for one in worst if one[0]]

@@ -48,8 +48,8 @@ def evaluate_detections(
     classes = [str(one["name"]) for one in categories]
     pictures = sorted({one["id"] for one in truth["images"]})
     truths: dict[Any, dict[int, list[Mapping[str, Any]]]] = {one: defaultdict(list) for one in pictures}
-    found: dict[Any, dict[int, list[Mapping[str, Any]]]] = {one: defaultdict(list) for one in pictures}
-    for where, entries, place in ((annotations, truth["annotations"], truths), (detections, rows, found)):
+    detected: dict[Any, dict[int, list[Mapping[str, Any]]]] = {one: defaultdict(list) for one in pictures}
+    for where, entries, place in ((annotations, truth["annotations"], truths), (detections, rows, detected)):
         for entry in entries:
             if entry["image_id"] not in place or entry["category_id"] not in number:
                 raise DataError(
@@ -59,8 +59,8 @@ def evaluate_detections(
             place[entry["image_id"]][number[entry["category_id"]]].append(entry)
     pairs = [
         {
-            k: (truths_of(truths[picture][k]), detections_of(found[picture][k]))
-            for k in sorted({*truths[picture], *found[picture]})
+            k: (truths_of(truths[picture][k]), detections_of(detected[picture][k]))
+            for k in sorted({*truths[picture], *detected[picture]})
         }
         for picture in pictures
     ]

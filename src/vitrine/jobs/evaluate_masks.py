@@ -10,10 +10,8 @@ from numpy.typing import NDArray
 
 from vitrine.checkpoints import Loaded, load
 from vitrine.data.decoding.annotation import IGNORED, Map
-from vitrine.data.decoding.decode import decode, read_file
-from vitrine.data.decoding.mask_file import decode_mask
-from vitrine.data.sources.folder_walk import list_images
-from vitrine.data.sources.mask_list import CLASS_LISTS, classes_of
+from vitrine.data.decoding.decode import decode
+from vitrine.data.sources.mask_folders import open_folders
 from vitrine.data.sources.source import Source
 from vitrine.errors import ConfigError, DataError
 from vitrine.evaluation.outputs import Wish, chosen_precision
@@ -27,12 +25,14 @@ from vitrine.runtime.files import write_atomically
 from vitrine.runtime.output_folder import new_output_folder, removed_if_empty
 from vitrine.runtime.progress import announced
 from vitrine.runtime.result import Result
-from vitrine.spelling import counted, printable, some_of
+from vitrine.spelling import printable, some_of
 
 METRICS, PAGE = "metrics.json", "report.html"
 MOST_WORST, MOST_CARDS = 5, 12
 # The page keeps the worst pictures seen so far; fewer labelled pixels than this say little.
 LEAST_PIXELS = 100
+# Grey of the picture that masks are drawn on where there is none.
+BLANK = 200
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -107,17 +107,8 @@ def evaluate_mask_model(
 def evaluate_mask_folders(
     predicted: Path, truth: Path, *, out: Path | None, is_overwriting: bool
 ) -> MaskEvaluation:
-    """Score mask files against the true ones of the same names; a class list may lie beside either or above them."""
-    names = {_stem(name): name for name in list_images(truth)}
-    found = {_stem(name): name for name in list_images(predicted)}
-    missing = sorted(set(names) - set(found))
-    if missing:
-        raise DataError(
-            f"{printable(str(predicted))} lacks the masks of {counted(len(missing), 'picture')}: {some_of(missing)}"
-        )
-    base = truth if any((truth / name).is_file() for name in CLASS_LISTS) else truth.parent
-    inside = [str((truth / name).relative_to(base)) for name in names.values()]
-    classes, meanings = classes_of(base, inside)
+    """Score mask files against the true ones of the same names; a class list may lie in either folder or above it."""
+    masks = open_folders(predicted, truth)
     folder = new_output_folder(
         out,
         verb="evaluate",
@@ -125,17 +116,20 @@ def evaluate_mask_folders(
         never_in=[truth, predicted],
         is_overwriting=is_overwriting,
     )
-
-    def pairs() -> Iterator[tuple[int, Map, Map]]:
-        def read(file: Path) -> Map:
-            return decode_mask(read_file(str(file)), meanings, name=str(file))
-
-        for index, (stem, name) in enumerate(names.items()):
-            yield index, read(truth / name), read(predicted / found[stem])
-
     with removed_if_empty(folder):
-        score, _ = _scored(pairs(), classes=classes, count=len(names))
-    return _written(score, folder, [], model=str(predicted), data=printable(str(truth)), split="masks")
+        score, worst = _scored(
+            ((index, *masks.pair(index)) for index in range(len(masks))),
+            classes=masks.classes,
+            count=len(masks),
+        )
+    cards = [
+        MaskCard(
+            name=masks.files[index][0].name, truth=true, predicted=found, accuracy=accuracy,
+            pixels=np.full((*true.shape, 3), BLANK, dtype=np.uint8),
+        )
+        for accuracy, index, true, found in worst
+    ]  # fmt: skip
+    return _written(score, folder, cards, model=str(predicted), data=printable(str(truth)), split="masks")
 
 
 def _scored(
@@ -196,7 +190,3 @@ def _numbers_of(loaded: Loaded, source: Source) -> NDArray[np.uint8]:
     table = np.full(IGNORED + 1, IGNORED, dtype=np.uint8)
     table[: len(source.classes)] = [classes.index(name) for name in source.classes]
     return table
-
-
-def _stem(name: str) -> str:
-    return name.rpartition(".")[0].removesuffix("_mask")

@@ -18,6 +18,7 @@ from vitrine.errors import ConfigError, DataError, TryOption
 from vitrine.evaluation.test_sets import in_model_classes
 from vitrine.exporting.card import write_card
 from vitrine.exporting.comparison import Timing, prove, time_in_batches
+from vitrine.exporting.dense_model import require_dense_target
 from vitrine.exporting.proof import Accuracy, Agreement, measure_accuracy
 from vitrine.exporting.targets import Exported, Kind, plan_export
 from vitrine.exporting.triton import plan_triton
@@ -25,7 +26,7 @@ from vitrine.exporting.web import PageFacts, plan_web
 from vitrine.inspection.pictures import PictureBatches, spread
 from vitrine.jobs.test_images import open_test_images
 from vitrine.models import ViTConfig
-from vitrine.models.dense.model import DenseModel
+from vitrine.models.dense.config import DenseConfig
 from vitrine.runtime.files import write_atomically
 from vitrine.runtime.find_run import resolve_latest
 from vitrine.runtime.output_folder import new_output_folder
@@ -98,10 +99,7 @@ def export_model(
     """Write the model, compare it with the original and time both."""
     model = resolve_latest(model)
     loaded = _loaded(load(model, image_size=image_size))
-    if isinstance(loaded.model, DenseModel):
-        raise ConfigError(
-            f"{model} answers for every pixel; only classifiers and their features can be exported"
-        )
+    require_dense_target(loaded.model, to=to, data=data)
     if onnxruntime_web is not None and to != "web":
         raise ConfigError(
             f"runs a web page, not {to}",
@@ -207,7 +205,7 @@ def _data(loaded: Loaded, model: str, data: str, split: str | None, *, by_order:
 
 def _advice(*, fp16: bool, int8: bool, data: str | None, loaded: Loaded) -> list[str]:
     notes = []
-    if (fp16 or int8) and data is None:
+    if (fp16 or int8) and data is None and not isinstance(loaded.model.config, DenseConfig):
         notes.append("the accuracy of fp16 and int8 was not measured; it needs labelled data")
     config = loaded.model.config
     if int8 and isinstance(config, ViTConfig) and config.stem is not None:

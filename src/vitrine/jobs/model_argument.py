@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from vitrine.checkpoints.loading import open_weights
 from vitrine.checkpoints.locating import BOX, names_weights
+from vitrine.checkpoints.opening import open_weights
 from vitrine.data.decoding.annotation import DataTask
 from vitrine.data.sources.folder_walk import list_images
 from vitrine.data.sources.in_memory import PictureList

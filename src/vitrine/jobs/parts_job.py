@@ -87,9 +87,9 @@ def is_parts_folder(out: Place | None) -> bool:
 def require_one_process(share: Share, out: Place | None, *, kinds: Sequence[str]) -> None:
     """Refuse a single file, or none, where several processes share the work."""
     if share.count > 1:
-        given = "none" if out is None else str(out)
+        shown_out = "none" if out is None else str(out)
         raise ConfigError(
-            f"{share.count} processes write a folder of parts; name a folder instead of {printable(given)} "
+            f"{share.count} processes write a folder of parts; name a folder instead of {printable(shown_out)} "
             f"({', '.join(kinds)} are written by one process)",
             option="out",
         )

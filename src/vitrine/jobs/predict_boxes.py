@@ -80,33 +80,38 @@ def predict_objects(
         ):
             table = csv.writer(file, lineterminator="\n")
             table.writerow(["path", "class", "score", "left", "top", "right", "bottom", "error"])
-            for found in predict_boxes(
+            for prediction in predict_boxes(
                 loaded.model.to(place), source, preprocess=loaded.preprocess, device=place,
                 num_workers=2 if workers is None else workers, precision=chosen_precision(precision, place),
                 has_duplicates=has_duplicates(loaded),
             ):  # fmt: skip
-                name = printable(source.name(found.index))
-                height, width = found.size
-                pictures.append({"id": found.index + 1, "file_name": name, "height": height, "width": width})
-                results += coco_rows(found)
-                if found.error is not None:
+                name = printable(source.name(prediction.index))
+                height, width = prediction.size
+                pictures.append(
+                    {"id": prediction.index + 1, "file_name": name, "height": height, "width": width}
+                )
+                results += coco_rows(prediction)
+                if prediction.error is not None:
                     num_errors += 1
-                    table.writerow([name, *[""] * 6, found.error])
+                    table.writerow([name, *[""] * 6, prediction.error])
                     advance(1, "")
                     continue
-                is_sure = found.scores >= SURE_SCORE
-                counts += np.bincount(found.labels[is_sure], minlength=len(classes))
+                is_sure = prediction.scores >= SURE_SCORE
+                counts += np.bincount(prediction.labels[is_sure], minlength=len(classes))
                 for box, label, score in zip(
-                    found.boxes[is_sure].tolist(), found.labels[is_sure], found.scores[is_sure], strict=True
+                    prediction.boxes[is_sure].tolist(),
+                    prediction.labels[is_sure],
+                    prediction.scores[is_sure],
+                    strict=True,
                 ):
                     sides = (f"{side:.1f}" for side in box)
                     table.writerow([name, printable(classes[label]), f"{score:.4f}", *sides, ""])
-                pixels = decode(source.read(found.index).data, name=name)
+                pixels = decode(source.read(prediction.index).data, name=name)
                 overlay = drawn(
-                    pixels, found.boxes[is_sure], found.labels[is_sure], classes=classes,
-                    scores=found.scores[is_sure],
+                    pixels, prediction.boxes[is_sure], prediction.labels[is_sure], classes=classes,
+                    scores=prediction.scores[is_sure],
                 )  # fmt: skip
-                save_picture(folder / OVERLAYS / f"{stems[found.index]}.jpg", Image.fromarray(overlay))
+                save_picture(folder / OVERLAYS / f"{stems[prediction.index]}.jpg", Image.fromarray(overlay))
                 advance(1, "")
         categories = [{"id": number + 1, "name": name} for number, name in enumerate(classes)]
         for name, values in (
@@ -135,12 +140,14 @@ def has_duplicates(loaded: Loaded) -> bool:
     return config.has_duplicates
 
 
-def coco_rows(found: BoxPrediction) -> list[dict[str, Any]]:
+def coco_rows(prediction: BoxPrediction) -> list[dict[str, Any]]:
     """Return the boxes of a picture as COCO results; pictures and classes are numbered from 1."""
     return [
         {
-            "image_id": found.index + 1, "category_id": int(label) + 1,
+            "image_id": prediction.index + 1, "category_id": int(label) + 1,
             "bbox": [round(side, 2) for side in box], "score": round(float(score), 5),
         }
-        for box, label, score in zip(with_sides(found.boxes).tolist(), found.labels, found.scores, strict=True)
+        for box, label, score in zip(
+            with_sides(prediction.boxes).tolist(), prediction.labels, prediction.scores, strict=True
+        )
     ]  # fmt: skip

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from vitrine.recipes import RECIPES, find_recipe
 from vitrine.recipes.fine_tuning import FINE_TUNING
-from vitrine.recipes.recipe import to_yaml
+from vitrine.recipes.recipe_values import to_yaml
 from vitrine.runtime.result import Result
 
 # The recipes of finetune and pretrain if none is named.

@@ -8,7 +8,7 @@ from pathlib import Path
 from vitrine.errors import ConfigError, MissingCheckpointError, TryOption
 from vitrine.recipes import Recipe
 from vitrine.recipes.options import changed_under_way
-from vitrine.recipes.recipe import from_yaml, to_yaml
+from vitrine.recipes.recipe_values import from_yaml, to_yaml
 from vitrine.runs.cross_validation import cross_validated_run
 from vitrine.runs.records import Execution, RunOutput, TrainingResult
 from vitrine.runs.run_at_address import published, resume_at_address

@@ -132,7 +132,7 @@ def _serve(
     try:
         service.warm_up()
         app = create_app(service, api_key=key, hosts=hosts, root_path=root_path)
-        server = make_server(app, limits=limits, on_stop=service.admission.close)
+        server = make_server(app, limits=limits, on_stop=service.admission.begin_stop)
         present(plan)
         server.run(sockets=[socket])
         return service.num_pictures

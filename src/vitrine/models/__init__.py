@@ -7,7 +7,7 @@ from vitrine.models.bit import BiT
 from vitrine.models.bit_config import BiTConfig
 from vitrine.models.cnn_stem import register_cnn
 from vitrine.models.config import ModelConfig, ViTConfig
-from vitrine.models.cost import bit_cost, vit_cost
+from vitrine.models.cost import bit_cost
 from vitrine.models.dense.families import DENSE_FAMILIES
 from vitrine.models.encoder import Block
 from vitrine.models.families import Family, family_of, register_family
@@ -20,6 +20,7 @@ from vitrine.models.tnt import TNT
 from vitrine.models.tnt_config import TNTConfig, tnt_cost
 from vitrine.models.variants import configure
 from vitrine.models.vit import ViT
+from vitrine.models.vit_cost import vit_cost
 
 __all__ = [
     "PCPVT",

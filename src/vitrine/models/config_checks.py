@@ -57,10 +57,10 @@ def _shown_kind(kind: Any) -> str:
 def require_choices(config: Any) -> None:
     """Refuse a word that is not one of its field's choices, with the nearest one."""
     for name, kind in _field_types(config).items():
-        given, choices = getattr(config, name), get_args(kind)
-        if get_origin(kind) is Literal and given not in choices:
+        value, choices = getattr(config, name), get_args(kind)
+        if get_origin(kind) is Literal and value not in choices:
             raise ConfigError(
-                f"{name} must be one of {', '.join(choices)}, got {given!r}; nearest: {nearest(given, choices)[0]}"
+                f"{name} must be one of {', '.join(choices)}, got {value!r}; nearest: {nearest(value, choices)[0]}"
             )
 
 

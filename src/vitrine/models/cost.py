@@ -1,6 +1,6 @@
-"""What a model costs: parameters, multiply-adds, memory. Arithmetic; only a registered network is run to be counted.
+"""The cost of a model: parameters, multiply-adds, memory; counted here for convolutions (hybrids' stems, BiT).
 
-Letters as in the paper: N patches, T tokens, D width, M MLP width, H heads.
+Arithmetic; only a registered network is run to be counted. A ViT is counted in vit_cost.py.
 """
 
 from collections.abc import Iterator
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from vitrine.models.bit_config import BiTConfig
 from vitrine.models.cnn_stem import counted_cnn
-from vitrine.models.config import ModelConfig, ViTConfig
+from vitrine.models.config import ModelConfig
 from vitrine.models.families import family_of
 from vitrine.models.stem_configs import (
     CnnStemConfig,
@@ -22,12 +22,6 @@ from vitrine.models.stem_configs import (
 TRAINING_FLOPS_PER_MAC = 6
 # Kept for the backward pass: the convolution's output (the norm reads it) and the ReLU's output.
 KEPT_MAPS = 2
-PEG_CELLS = 9  # of the kernel of a position encoding generator
-# Numbers of the MLP's width that the backward pass reads: both sides of the activation; a ReLU's output alone tells.
-KEPT_BY_ACTIVATION = {"gelu": 2, "relu": 1, "silu": 2, "quick_gelu": 3}
-KEPT_BY_SWIGLU = 4  # gates before and after SiLU, values, their product
-# Weights before and after dropout, and what was kept of them.
-KEPT_BY_ATTENTION_DROPOUT = 3
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,116 +52,6 @@ def cost_of(config: ModelConfig) -> Cost:
 def training_exaflops(macs: int, *, images: float, epochs: float) -> float:
     """Return the exaFLOPs (1e18 operations) of a training run, as Table 6 counts them."""
     return TRAINING_FLOPS_PER_MAC * macs * images * epochs / 1e18
-
-
-def vit_cost(config: ViTConfig) -> Cost:
-    """Count a ViT or hybrid: the formula of each part of eqs. 1 to 4, added up."""
-    D, M, L, K = config.width, config.mlp_width, config.depth, config.num_classes or 0
-    T = config.num_tokens
-    N = config.grid_size[0] * config.grid_size[1]
-    params, macs, kept, kept_maps = 0, 0, 0, 0
-
-    in_channels = config.channels
-    if config.stem:
-        stem = stem_cost(config.stem, channels=config.channels, image_size=config.image_size)
-        params, macs, kept_maps = stem.params, stem.macs, stem.map_activations
-        in_channels = config.stem.out_channels
-    patch = config.patch_size[0] * config.patch_size[1] * in_channels
-    params += (
-        patch * D
-        + D * config.patch_bias
-        + (config.num_prefix_tokens + config.num_registers) * D
-        + position_params(config)
-    )
-    macs += N * patch * D
-    kept += N * patch + T * D
-
-    block_params, block_macs, block_kept = block_cost(config)
-    params += L * block_params
-    macs += L * block_macs
-    if config.positions == "peg":
-        macs += len(config.peg_layers) * N * PEG_CELLS * D
-        kept += len(config.peg_layers) * T * D
-    params += norm_params(config, D)  # the final norm
-    if config.embedding_norm:
-        params += norm_params(config, D)
-        kept += T * D
-    if isinstance(config.stem, HMlpStemConfig):
-        params += 2 * D
-        kept += N * D
-    if config.pooling == "attention":
-        params += D + 4 * (D * D + D) + norm_params(config, D) + 2 * D * M + M + D
-        macs += 2 * D * D + 2 * T * D * D + 2 * T * D + 2 * D * M
-    R = config.representation_width
-    if R:
-        params += D * R + (R if config.representation_layer == "tanh" else 0)
-        macs += D * R
-    params += K * ((R or D) + 1)
-    macs += K * (R or D)
-    if config.has_distillation_token:
-        params += K * (D + 1)
-        macs += K * D
-    return Cost(
-        params=params,
-        macs=macs,
-        tokens=T,
-        activations=kept + L * block_kept,
-        checkpointed_activations=kept + L * T * D + block_kept,
-        map_activations=kept_maps,
-        checkpointed_map_activations=kept_maps,
-    )
-
-
-def block_cost(config: ViTConfig) -> tuple[int, int, int]:
-    """Count one encoder layer (eqs. 2 and 3): parameters, multiply-adds, numbers kept for backward."""
-    D, M, T, H = config.width, config.mlp_width, config.num_tokens, config.num_heads
-    E = 2 * M if config.mlp == "swiglu" else M  # outputs of the MLP's first layer
-    params = 4 * D * D + D * (E + M) + 5 * D + E + 2 * norm_params(config, D)
-    macs = T * (4 * D * D + D * (E + M)) + 2 * T * T * D
-    # Inputs of both norms and their outputs, q k v, the mixed values, what the activation keeps; softmax sums.
-    kept_by_mlp = KEPT_BY_SWIGLU if config.mlp == "swiglu" else KEPT_BY_ACTIVATION[config.activation]
-    kept = T * (8 * D + kept_by_mlp * M + H)
-    if config.mlp_norm:
-        params += norm_params(config, M)
-        kept += T * M
-    if config.rotary != "none":
-        kept += 2 * T * D
-    if not config.qkv_bias:
-        params -= 3 * D
-    if config.layer_scale is not None:
-        params += 2 * D
-        kept += 2 * T * D
-    if config.qk_norm:
-        params += 2 * norm_params(config, D // H)
-        kept += 2 * T * D
-    if config.positions == "relative":
-        macs += T * (2 * T - 1) * D
-        kept += T * (3 * T - 1) * H
-    if config.projection_drop_rate:
-        kept += T * (2 * D + M)
-    if config.attention_dropout:
-        kept += KEPT_BY_ATTENTION_DROPOUT * T * T * H
-    return config.num_branches * params, config.num_branches * macs, config.num_branches * kept
-
-
-def norm_params(config: ViTConfig, width: int) -> int:
-    """Count a norm's gains and, in a LayerNorm, biases."""
-    return 2 * width if config.norm == "layer_norm" else width
-
-
-def position_params(config: ViTConfig) -> int:
-    """Count the position tables of every layer."""
-    D, (rows, columns) = config.width, config.grid_size
-    table = {
-        "none": 0,
-        "sincos_2d": 0,
-        "peg": len(config.peg_layers) * (PEG_CELLS + 1) * D,
-        "sincos_1d": (config.num_position_slots + rows * columns) * D,
-        "learned_1d": (config.num_position_slots + rows * columns) * D,
-        "learned_2d": config.num_position_slots * D + (rows + columns) * (D // 2),
-        "relative": (2 * config.num_tokens - 1) * D,
-    }[config.positions]
-    return table * (config.depth if config.position_placement == "every_layer" else 1)
 
 
 @dataclass(frozen=True)

@@ -146,3 +146,25 @@ def initialise_like_deit(model: nn.Module, *, tables: Iterable[Tensor]) -> None:
             initialise_layer(module)  # norms and gains
     for table in tables:
         nn.init.normal_(table, std=DEIT_STD)
+
+
+def initialise_linears(model: nn.Module) -> None:
+    """Fill linear layers with a normal of deviation .02 and biases of zero; norms with ones and zeros (pyramids)."""
+    for module in model.modules():
+        if isinstance(module, nn.Linear):
+            nn.init.trunc_normal_(module.weight, std=DEIT_STD)
+            if module.bias is not None:
+                nn.init.zeros_(module.bias)
+        elif isinstance(module, nn.LayerNorm):
+            nn.init.ones_(module.weight)
+            nn.init.zeros_(module.bias)
+
+
+def initialise_convolutions(model: nn.Module) -> None:
+    """Fill convolutions with a normal of variance 2 / fan-out and biases of zero (PVT v2, PCPVT)."""
+    for module in model.modules():
+        if isinstance(module, nn.Conv2d):
+            fan_out = module.kernel_size[0] * module.kernel_size[1] * module.out_channels // module.groups
+            nn.init.normal_(module.weight, std=(2.0 / fan_out) ** 0.5)
+            if module.bias is not None:
+                nn.init.zeros_(module.bias)

@@ -11,15 +11,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from vitrine.models.initialisation import initialise_convolutions, initialise_linears
 from vitrine.models.positions import ConditionalEncoding, Grid
-from vitrine.models.pyramid import (
-    PatchEmbedding,
-    Pyramid,
-    PyramidBlock,
-    drop_rates,
-    initialise_convolutions,
-    initialise_linears,
-)
+from vitrine.models.pyramid import PatchEmbedding, Pyramid, PyramidBlock, drop_rates
 from vitrine.models.pyramid_config import FIRST_STRIDE, NEXT_STRIDE, PyramidConfig
 from vitrine.models.sizes import require_tiling
 

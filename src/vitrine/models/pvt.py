@@ -13,15 +13,9 @@ from torch import Tensor, nn
 from vitrine.errors import ConfigError
 from vitrine.models.choices import Resampling
 from vitrine.models.dropout import Dropout
+from vitrine.models.initialisation import DEIT_STD, initialise_linears
 from vitrine.models.positions import Grid, Learned1D, resample_grid
-from vitrine.models.pyramid import (
-    LINEAR_STD,
-    PatchEmbedding,
-    Pyramid,
-    PyramidBlock,
-    drop_rates,
-    initialise_linears,
-)
+from vitrine.models.pyramid import PatchEmbedding, Pyramid, PyramidBlock, drop_rates
 from vitrine.models.pyramid_config import FIRST_STRIDE, NEXT_STRIDE, PyramidConfig
 from vitrine.models.sizes import require_tiling
 
@@ -78,7 +72,7 @@ class PVT(Pyramid):
         initialise_linears(self)  # convolutions begin as torch's do
         for name, parameter in self.named_parameters():
             if name == "class_token" or name.endswith("positions.table"):
-                nn.init.trunc_normal_(parameter, std=LINEAR_STD)
+                nn.init.trunc_normal_(parameter, std=DEIT_STD)
         if self.head is not None:
             nn.init.constant_(self.head.bias, self.config.head_bias)
 

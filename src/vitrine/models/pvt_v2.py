@@ -13,17 +13,9 @@ from torch import Tensor, nn
 from vitrine.errors import ConfigError
 from vitrine.models.config_checks import require_positive
 from vitrine.models.dropout import Dropout
+from vitrine.models.initialisation import initialise_convolutions, initialise_linears
 from vitrine.models.positions import Grid
-from vitrine.models.pyramid import (
-    PatchEmbedding,
-    Pyramid,
-    PyramidBlock,
-    drop_rates,
-    initialise_convolutions,
-    initialise_linears,
-    to_map,
-    to_tokens,
-)
+from vitrine.models.pyramid import PatchEmbedding, Pyramid, PyramidBlock, drop_rates, to_map, to_tokens
 from vitrine.models.pyramid_config import FIRST_STRIDE, NEXT_STRIDE, PyramidConfig
 from vitrine.models.sizes import shown
 

@@ -20,7 +20,6 @@ from vitrine.models.pyramid_config import PyramidConfig
 
 # The official code leaves torch's default in the norms of embeddings and reduced keys, and sets 1e-6 in all others.
 EMBEDDING_NORM_EPS = 1e-5
-LINEAR_STD = 0.02
 
 
 class PatchEmbedding(nn.Module):
@@ -278,25 +277,3 @@ def to_map(tokens: Tensor, grid: Grid) -> Tensor:
 def to_tokens(maps: Tensor) -> Tensor:
     """Read a map (B, D, GH, GW) in raster order: (B, N, D)."""
     return maps.flatten(2).transpose(1, 2)
-
-
-def initialise_linears(model: nn.Module) -> None:
-    """Fill linear layers with a normal of deviation .02 and biases of zero; norms with ones and zeros."""
-    for module in model.modules():
-        if isinstance(module, nn.Linear):
-            nn.init.trunc_normal_(module.weight, std=LINEAR_STD)
-            if module.bias is not None:
-                nn.init.zeros_(module.bias)
-        elif isinstance(module, nn.LayerNorm):
-            nn.init.ones_(module.weight)
-            nn.init.zeros_(module.bias)
-
-
-def initialise_convolutions(model: nn.Module) -> None:
-    """Fill convolutions with a normal of variance 2 / fan-out and biases of zero (PVT v2, PCPVT)."""
-    for module in model.modules():
-        if isinstance(module, nn.Conv2d):
-            fan_out = module.kernel_size[0] * module.kernel_size[1] * module.out_channels // module.groups
-            nn.init.normal_(module.weight, std=(2.0 / fan_out) ** 0.5)
-            if module.bias is not None:
-                nn.init.zeros_(module.bias)

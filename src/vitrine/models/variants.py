@@ -129,10 +129,10 @@ def resolve(name: str) -> tuple[ModelConfig, int | None]:
     )
 
 
-Found = tuple[ModelConfig, int | None]
+Variant = tuple[ModelConfig, int | None]
 
 
-def read_vit(name: str) -> Found | None:
+def read_vit(name: str) -> Variant | None:
     """Read ViT-B/16, ViT-B/16x8 (height x width) or plain ViT (a B/16 whose numbers can all be overridden)."""
     if name.lower() == "vit":
         return ViTConfig(), None
@@ -144,7 +144,7 @@ def read_vit(name: str) -> Found | None:
     return vit(size, patch_size=(int(match[2]), int(match[3] or match[2]))), None
 
 
-def read_hybrid(name: str) -> Found | None:
+def read_hybrid(name: str) -> Variant | None:
     """Read R50+ViT-B/16 (any ResNet, stride 16 or 32) and the authors' R+ViT-Ti/16."""
     match = re.fullmatch(r"(R\d*)\+ViT-(Ti|S|B|L|H)/(16|32)", name, re.IGNORECASE)
     if match is None:
@@ -157,7 +157,7 @@ def read_hybrid(name: str) -> Found | None:
     return hybrid(size, stem, stride), None
 
 
-def read_bit(name: str) -> Found | None:
+def read_bit(name: str) -> Variant | None:
     """Read BiT-R50x1, BiT-M-R50x1, R50x1 and timm's resnetv2_50x1_bit."""
     match = re.fullmatch(r"(?:BiT-(?:[SML]-)?)?(R\d+)x(\d)", name, re.IGNORECASE)
     if match is None:
@@ -168,7 +168,7 @@ def read_bit(name: str) -> Found | None:
     return (BiTConfig(units=units, width_factor=int(match[2])), None) if units else None
 
 
-def read_timm_vit(name: str) -> Found | None:
+def read_timm_vit(name: str) -> Variant | None:
     """Read names like vit_base_patch16_224 and vit_small_patch16_18x2_224, with any tag after a dot."""
     match = re.fullmatch(
         r"(vit|deit)_(tiny|small|base|large|huge)_(distilled_)?patch(\d+)(_gap)?(?:_(\d+)x(\d))?(?:_(\d+))?(?:\..*)?",
@@ -188,7 +188,7 @@ def read_timm_vit(name: str) -> Found | None:
     return config, int(match[8]) if match[8] else None
 
 
-def read_timm_hybrid(name: str) -> Found | None:
+def read_timm_hybrid(name: str) -> Variant | None:
     """Read names like vit_base_r50_s16_224."""
     match = re.fullmatch(r"vit_(tiny|small|base|large|huge)_r(\d+)_s(16|32)(?:_(\d+))?(?:\..*)?", name)
     if match is None or f"R{match[2]}" not in RESNET_UNITS:
@@ -198,7 +198,7 @@ def read_timm_hybrid(name: str) -> Found | None:
     ] else None
 
 
-def read_torchvision(name: str) -> Found | None:
+def read_torchvision(name: str) -> Variant | None:
     """Read names like vit_b_16."""
     match = re.fullmatch(r"vit_([bslh]|ti)_(\d+)", name)
     if match is None:

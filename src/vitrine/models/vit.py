@@ -16,7 +16,6 @@ from vitrine.models.attention import Places
 from vitrine.models.config import ViTConfig, with_options
 from vitrine.models.dropout import Dropout
 from vitrine.models.encoder import Block, ParallelBlock, attention_pooling, cut_patches, encoder_layer
-from vitrine.models.hmlp_stem import PatchNorm
 from vitrine.models.initialisation import initialise_vit
 from vitrine.models.model import Model, wanted_layers
 from vitrine.models.norms import make_norm
@@ -24,7 +23,7 @@ from vitrine.models.positions import Grid, position_tables
 from vitrine.models.rotary import RotaryPositions
 from vitrine.models.sizes import require_tiling
 from vitrine.models.stem_configs import HMlpStemConfig
-from vitrine.models.stems import build_stem
+from vitrine.models.stems import PatchNorm, build_stem
 from vitrine.models.timm_keywords import POOLINGS
 from vitrine.models.timm_surface import Level
 from vitrine.models.touched import has_global_hooks, is_as_built, is_plain
@@ -160,7 +159,7 @@ class ViT(Model):
             tokens = self.positions[self.config.peg_layers.index(layer - 1)](tokens, grid)
         elif self.config.position_placement != "stem":
             tokens = self.add_positions(tokens, grid, layer=layer)
-        return tokens, None if self.rotary is None else self.rotary(grid, num_images=len(tokens))
+        return tokens, None if self.rotary is None else self.rotary(grid, num_images=tokens.shape[0])
 
     def add_positions(self, tokens: Tensor, grid: Grid, *, layer: int) -> Tensor:
         """Add the absolute positions of `layer`; registers and tokens without a slot get none."""
@@ -292,7 +291,7 @@ class ViT(Model):
         patches, grid = self.embed_patches(images)
         tokens = self.encode(self.assemble(patches, grid), grid)[:, self.num_leading_tokens :]
         tokens = self.norm(tokens) if self.config.norm_after_pooling else tokens
-        return tokens.transpose(1, 2).reshape(len(tokens), -1, *grid)
+        return tokens.transpose(1, 2).reshape(tokens.shape[0], -1, *grid)
 
     def attention(
         self, images: Tensor, *, layers: Iterable[int] | None = None

@@ -96,15 +96,15 @@ class SetDetectionObjective(DetectionObjective):
     ) -> Losses:
         """Return the loss (B,) of boxes (B, T, 4), as centre and size, and logits (B, T, K + 1)."""
         true = in_shares(objects.boxes, images)  # (B, M, 4)
-        found = in_pixels(boxes, images)
-        image, place, token = self.matched(boxes, found, logits, objects, true)
+        in_image = in_pixels(boxes, images)
+        image, place, token = self.matched(boxes, in_image, logits, objects, true)
         wanted = torch.full(logits.shape[:2], logits.shape[-1] - 1, device=logits.device)
         wanted[image, token] = objects.labels[image, place]
         entropies = F.cross_entropy(logits.transpose(1, 2), wanted, reduction="none")
         is_empty = wanted == logits.shape[-1] - 1
         of_class = torch.where(is_empty, self.no_object_weight * entropies, entropies).sum(dim=1) * per_token
         distances = (boxes[image, token] - true[image, place]).abs().sum(dim=-1)
-        misfits = 1 - giou(found[image, token], objects.boxes[image, place])
+        misfits = 1 - giou(in_image[image, token], objects.boxes[image, place])
         zeros = torch.zeros_like(of_class)
         of_distance = zeros.index_add(0, image, distances) * per_object
         of_box = zeros.index_add(0, image, misfits) * per_object
@@ -114,13 +114,13 @@ class SetDetectionObjective(DetectionObjective):
 
     @torch.no_grad()
     def matched(
-        self, boxes: Tensor, found: Tensor, logits: Tensor, objects: BoxBatch, true: Tensor
+        self, boxes: Tensor, in_image: Tensor, logits: Tensor, objects: BoxBatch, true: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Return image, place and token of every object that is matched."""
         chosen = objects.labels[:, None].expand(-1, logits.shape[1], -1)
         costs = (
             self.distance_weight * (boxes[:, :, None] - true[:, None]).abs().sum(dim=-1)
-            - self.box_weight * giou(found[:, :, None], objects.boxes[:, None])
+            - self.box_weight * giou(in_image[:, :, None], objects.boxes[:, None])
             - self.class_weight * logits.softmax(dim=-1).gather(2, chosen)
         )  # (B, T, M)
         # One copy to the host for all images.

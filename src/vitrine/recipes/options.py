@@ -10,7 +10,8 @@ from vitrine.errors import ConfigError, MissingConfigError
 from vitrine.models import configure
 from vitrine.models.families import named_variant
 from vitrine.objectives import LabelsObjective, Objective, find_objective
-from vitrine.recipes.recipe import Recipe, from_yaml, with_settings
+from vitrine.recipes.recipe import Recipe
+from vitrine.recipes.recipe_values import from_yaml, with_settings
 from vitrine.recipes.registry import RECIPES, find_recipe
 from vitrine.runtime.progress import notice
 from vitrine.spelling import nearest
@@ -26,8 +27,9 @@ CHANGEABLE = (
     *(
         f"training.{name}"
         for name in (
-            "total_steps", "lr", "warmup_steps", "decay", "end_lr", "weight_decay", "clip_norm", "precision",
-            "compile", "graphs", "micro_batch", "log_every", "evaluate_every", "checkpoint_every", "patience",
+            "total_steps", "lr", "warmup_steps", "decay", "cooldown", "end_lr", "weight_decay", "clip_norm",
+            "precision", "compile", "graphs", "micro_batch", "log_every", "evaluate_every", "checkpoint_every",
+            "patience",
         )
     ),
     CHECKPOINTING,

@@ -32,13 +32,13 @@ class BoxCard:
     name: str
     pixels: Pixels
     truth: Annotation
-    found: BoxPrediction
+    prediction: BoxPrediction
 
 
-def missed_and_wrong(truth: Annotation, found: BoxPrediction) -> int:
+def missed_and_wrong(truth: Annotation, prediction: BoxPrediction) -> int:
     """Count the objects that no sure box of their class covers, and the sure boxes that cover no object of theirs."""
     count = 0
-    for truths, detections in by_class(truth, found).values():
+    for truths, detections in by_class(truth, prediction).values():
         is_sure = detections.scores >= SURE_SCORE
         right = ious(detections.boxes[is_sure], truths) >= LEAST_OVERLAP  # (D, G)
         missed = ~right.any(axis=0) & ~truths.is_crowd
@@ -63,15 +63,15 @@ def render_boxes(
 
 
 def _card(card: BoxCard, classes: Sequence[str]) -> dict[str, Any]:
-    is_sure = card.found.scores >= SURE_SCORE
+    is_sure = card.prediction.scores >= SURE_SCORE
     return {
         "name": printable(card.name),
-        "mistakes": missed_and_wrong(card.truth, card.found),
+        "mistakes": missed_and_wrong(card.truth, card.prediction),
         "truth": data_url(drawn(card.pixels, card.truth.boxes, card.truth.labels, classes=classes), CARD_SIDE),
         "predicted": data_url(
             drawn(
-                card.pixels, card.found.boxes[is_sure], card.found.labels[is_sure], classes=classes,
-                scores=np.asarray(card.found.scores[is_sure]),
+                card.pixels, card.prediction.boxes[is_sure], card.prediction.labels[is_sure], classes=classes,
+                scores=np.asarray(card.prediction.scores[is_sure]),
             ),
             CARD_SIDE,
         ),

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vitrine.data.sources.source import Source
-from vitrine.evaluation.number_scores import NumberFigures
+from vitrine.evaluation.number_line import NumberFigures
 from vitrine.reports.charts import round_ticks
 from vitrine.reports.pages import render, thumbnail
 from vitrine.spelling import printable

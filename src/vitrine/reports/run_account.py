@@ -24,7 +24,7 @@ class RunAccount:
     records: tuple[Mapping[str, Any], ...]
     environment: Mapping[str, Any]
     data: Mapping[str, Any]
-    typed: str
+    command_line: str
     """The command line as typed."""
     tried: Mapping[float, float | None]
     """Of a sweep: learning rate to accuracy on the held-out images."""
@@ -98,7 +98,7 @@ def read_account(folder: Path) -> RunAccount:
         records=tuple(run.read_metrics()),
         environment=run.read_environment(),
         data=run.read_data(),
-        typed=run.read_command(),
+        command_line=run.read_command(),
         tried={rate: _last_accuracy(attempt) for rate, attempt in run.attempts().items()},
     )
 

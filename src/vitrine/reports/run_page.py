@@ -32,10 +32,12 @@ MOST_POINTS = 400
 UNEVEN = 4
 # With fewer images than this the 95 % interval of an accuracy is wider than about 10 points.
 FEW_IMAGES = 200
+# Averaged weights decide; the same evaluation without the average is a curve beside them.
+RAW = "validation, raw weights"
 # Title, unit, what a value is multiplied by, and the records' names with the words for them.
 CURVES = (
-    ("Loss", "", 1, {"loss": "training", "val_loss": "validation"}),
-    ("Accuracy", "%", 100, {"accuracy": "training", "val_accuracy": "validation"}),
+    ("Loss", "", 1, {"loss": "training", "val_loss": "validation", "raw_val_loss": RAW}),
+    ("Accuracy", "%", 100, {"accuracy": "training", "val_accuracy": "validation", "raw_val_accuracy": RAW}),
     ("Learning rate", "", 1, {"lr": "learning rate"}),
     ("Speed", "images/s", 1, {"images_per_second": "training"}),
 )
@@ -62,6 +64,7 @@ def render_run(
         "name": printable(account.folder.name),
         "address": printable(str(account.run.get("data", ""))),
         "charts": lay_out_all(curves_of(account.records)),
+        "events": [printable(str(record["event"])) for record in account.records if "event" in record],
         "score": score,
         "interval": interval,
         "facts": facts,
@@ -134,7 +137,10 @@ def curves_of(records: Sequence[Mapping[str, Any]]) -> list[Chart]:
     others = sorted({name for record in records for name in record if name.startswith("val_")} - _USUAL)
     plans = [
         *CURVES,
-        *((name.removeprefix("val_").replace("_", " "), "", 1, {name: "validation"}) for name in others),
+        *(
+            (name.removeprefix("val_").replace("_", " "), "", 1, {name: "validation", f"raw_{name}": RAW})
+            for name in others
+        ),
     ]
     charts = []
     for title, unit, factor, names in plans:

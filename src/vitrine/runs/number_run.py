@@ -19,10 +19,10 @@ from vitrine.checkpoints import save
 from vitrine.data.sources.source import Source
 from vitrine.errors import ConfigError, DataError
 from vitrine.evaluation.features import extract_features
-from vitrine.evaluation.number_line import NumberLine, fit_number_line
-from vitrine.evaluation.number_scores import NumberFigures, Numbers, score_numbers
+from vitrine.evaluation.number_line import NumberFigures, NumberLine, Numbers, fit_number_line, score_numbers
 from vitrine.evaluation.trust import Trust, write_trust
-from vitrine.recipes.recipe import Recipe, as_values
+from vitrine.recipes.recipe import Recipe
+from vitrine.recipes.recipe_values import as_values
 from vitrine.reports.number_page import render_numbers
 from vitrine.reports.pages import write_page
 from vitrine.runs.records import Execution, RunOutput, StartingModel, TrainingResult

@@ -76,5 +76,5 @@ def attention_lit(vit: ViT, images: Tensor, pixels: Tensor) -> Tensor:
     low, high = maps.min(axis=(1, 2), keepdims=True), maps.max(axis=(1, 2), keepdims=True)
     maps = (maps - low) / np.maximum(high - low, np.finfo(np.float32).tiny)
     light = torch.from_numpy(upsample(maps, (pixels.shape[2], pixels.shape[3])))[:, None].to(pixels.device)
-    lit = pixels.float() * (LEAST_LIGHT + (1 - LEAST_LIGHT) * light.float())
-    return lit.round().clamp(0, 255).to(torch.uint8)
+    lightened = pixels.float() * (LEAST_LIGHT + (1 - LEAST_LIGHT) * light.float())
+    return lightened.round().clamp(0, 255).to(torch.uint8)

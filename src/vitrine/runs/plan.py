@@ -214,7 +214,7 @@ def require_disk_space(
     """Refuse a run whose files would not fit on the disk, before hours are spent on it."""
     weights = sum(parameter.numel() for parameter in module.parameters())
     trained = num_trained(module)
-    averages = weights if training.average_decay is not None else 0
+    averages = weights if training.averages else 0
     checkpoint = FP32_BYTES * (weights + averages + num_states(training) * trained)
     # The last one, the one before it, the best if there are evaluations, and the one that is being written.
     count = 4 if has_best else 3

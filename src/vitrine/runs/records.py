@@ -9,7 +9,7 @@ from typing import Any, Self
 from vitrine.data.decoding.annotation import DataTask
 from vitrine.data.preparing.preprocess import Preprocess
 from vitrine.evaluation.metrics import Interval, wilson_interval
-from vitrine.evaluation.number_scores import NumberFigures
+from vitrine.evaluation.number_line import NumberFigures
 from vitrine.evaluation.scoring import ClassMeasure, Mistake
 from vitrine.models import Model
 from vitrine.objectives.teacher import Teacher

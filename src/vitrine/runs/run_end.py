@@ -25,7 +25,8 @@ from vitrine.evaluation.outputs import Outputs, run_model
 from vitrine.evaluation.temperature import divide_head
 from vitrine.models import Model, ModelConfig, build
 from vitrine.models.lora import adapters_of, add_adapters, merge_adapters
-from vitrine.recipes.recipe import Recipe, as_values
+from vitrine.recipes.recipe import Recipe
+from vitrine.recipes.recipe_values import as_values
 from vitrine.runs.mixing import Place, best_place, saved_weights
 from vitrine.runs.records import Execution, StartingModel
 from vitrine.runs.run_data import RunData

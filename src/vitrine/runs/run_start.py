@@ -12,7 +12,8 @@ from typing import Any
 import torch
 
 from vitrine.checkpoints.record import config_to_json
-from vitrine.recipes.recipe import Recipe, to_yaml
+from vitrine.recipes.recipe import Recipe
+from vitrine.recipes.recipe_values import to_yaml
 from vitrine.runs.records import Execution, RunOutput, StartingModel
 from vitrine.runs.run_at_address import begin_at_address
 from vitrine.runs.run_data import RunData, changed_data

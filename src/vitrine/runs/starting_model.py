@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from vitrine.checkpoints import load
-from vitrine.checkpoints.loading import open_weights
+from vitrine.checkpoints.opening import open_weights
 from vitrine.checkpoints.record import config_from_json
 from vitrine.data.preparing.preprocess import Preprocess
 from vitrine.errors import CheckpointError, ConfigError, TryOption
@@ -108,10 +108,10 @@ def suggest_smaller_size(pictures: tuple[int, int], config: ModelConfig) -> None
     if not 0 < ENLARGED * side <= min(config.image_size):
         return
     step = max(config.token_stride) if isinstance(config, ViTConfig) else RESNET_STRIDE
-    smaller = math.ceil(SMALL_FACTOR * side / step) * step
+    smaller_size = math.ceil(SMALL_FACTOR * side / step) * step
     notice(
         f"Pictures have {shown(pictures)} px and are enlarged to {shown(config.image_size)} px",
-        advice=[TryOption("size", "to train several times as fast, somewhat less accurately", smaller)],
+        advice=[TryOption("size", "to train several times as fast, somewhat less accurately", smaller_size)],
     )
 
 

@@ -8,9 +8,10 @@ from pathlib import Path
 from torch import nn
 
 from vitrine.errors import TryOption
-from vitrine.models.kernels import require_precision
+from vitrine.models.kernels.precision import require_precision
 from vitrine.models.lora import add_adapters
-from vitrine.recipes.recipe import Recipe, as_values
+from vitrine.recipes.recipe import Recipe
+from vitrine.recipes.recipe_values import as_values
 from vitrine.runs.expected_time import expected_seconds
 from vitrine.runs.plan import choose_micro_batch, num_trained, plan_of, require_disk_space
 from vitrine.runs.records import Execution, RunOutput, StartingModel, TrainingResult

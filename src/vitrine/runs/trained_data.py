@@ -8,7 +8,7 @@ from pathlib import Path
 from vitrine.data.sources.opening import open_splits
 from vitrine.data.sources.source import Source
 from vitrine.errors import VitrineError
-from vitrine.recipes.recipe import from_yaml
+from vitrine.recipes.recipe_values import from_yaml
 from vitrine.runtime.find_run import run_of_model
 from vitrine.runtime.progress import quiet
 from vitrine.runtime.run_folder import RunFolder

@@ -108,14 +108,14 @@ class SplitValidation:
         rank, world_size = self.processes.rank, self.processes.world_size
         length = len(self.source)
         own = []
-        for found in predict_boxes(
+        for prediction in predict_boxes(
             module, self.source, preprocess=self.preprocess, device=self.processes.device,
             num_workers=self.workers, has_duplicates=has_duplicates,
             indices=range(rank * length // world_size, (rank + 1) * length // world_size),
         ):  # fmt: skip
-            if found.error is not None:
-                raise DataError(f"cannot read a validation image: {found.error}")
-            own.append(by_class(self.source.annotation(found.index), found))
+            if prediction.error is not None:
+                raise DataError(f"cannot read a validation image: {prediction.error}")
+            own.append(by_class(self.source.annotation(prediction.index), prediction))
         pairs = [one for part in gathered(own, self.processes) for one in part]
         return dict(score_boxes(pairs, classes=self.source.classes).numbers)
 
@@ -236,9 +236,9 @@ def num_evaluated(data: RunData, recipe: Recipe) -> int:
     if data.validation is None:
         return 0
     count = len(data.validation)
-    if recipe.needs_labels:
-        return count
-    return count + sum(min(len(source), MOST_PROBED) for source in (data.validation, data.train))
+    if not recipe.needs_labels:
+        count += sum(min(len(source), MOST_PROBED) for source in (data.validation, data.train))
+    return 2 * count if recipe.training.evaluates_twice else count
 
 
 def with_evaluations(recipe: Recipe, data: RunData) -> Recipe:

@@ -53,11 +53,11 @@ def fetch_model(address: str) -> Path:
         if place_exists(address):
             _, stamp = remote_stamp(address)
             return _downloaded(folder, {name: name}, stamp=stamp) / name
-        found = dict(_files_of_model(address)) if names_model(address) else {}
-        if not found:
+        files = dict(_files_of_model(address)) if names_model(address) else {}
+        if not files:
             raise MissingCheckpointError(f"there is no run and no folder of weights at {printable(address)}")
-        stamp = repr([(name, remote_stamp(f"{address}/{name}")) for name in found])
-        return _downloaded(address, found, stamp=stamp)
+        stamp = repr([(name, remote_stamp(f"{address}/{name}")) for name in files])
+        return _downloaded(address, files, stamp=stamp)
 
 
 def _files_of_model(address: str) -> list[tuple[str, str]]:

@@ -181,7 +181,7 @@ def _download_into(folder: Path, store: Folder, manifest: Manifest) -> None:
 
 def _stats(folder: Path, *, with_all: bool = False) -> dict[str, tuple[int, int]]:
     """Return bytes and time of every file of a run; locks, what is half written and older checkpoints are none."""
-    found = {}
+    stats = {}
     for parent, folders, names in os.walk(folder):
         if not with_all:
             folders[:] = [name for name in folders if _is_of_run(name)]
@@ -190,8 +190,8 @@ def _stats(folder: Path, *, with_all: bool = False) -> dict[str, tuple[int, int]
             if (with_all or _is_of_run(name)) and not file.is_symlink():
                 with suppress(FileNotFoundError):  # somebody has just put another in its place
                     stat = file.stat()
-                    found[file.relative_to(folder).as_posix()] = (stat.st_size, stat.st_mtime_ns)
-    return dict(sorted(found.items()))
+                    stats[file.relative_to(folder).as_posix()] = (stat.st_size, stat.st_mtime_ns)
+    return dict(sorted(stats.items()))
 
 
 def _is_of_run(name: str) -> bool:
@@ -206,8 +206,8 @@ def _remove(store: Folder, names: set[str]) -> None:
 
 def _remove_versions(store: Folder, manifest: Manifest) -> None:
     """Remove what killed publications have left."""
-    found = {f"{VERSIONS}/{name}" for name, _ in walk_remote(f"{store.address}/{VERSIONS}")}
-    _remove(store, found - manifest.used)
+    versions = {f"{VERSIONS}/{name}" for name, _ in walk_remote(f"{store.address}/{VERSIONS}")}
+    _remove(store, versions - manifest.used)
 
 
 def _forget(folder: Path) -> None:

@@ -94,14 +94,19 @@ class Admission:
         self.requests = 0
         self.held_bytes = 0
         self.is_stopping = False
+        self.is_refusing = False
+
+    def begin_stop(self) -> None:
+        """Report that the server stops; requests that still arrive are answered."""
+        self.is_stopping = True
 
     def close(self) -> None:
         """Refuse all further requests."""
-        self.is_stopping = True
+        self.is_stopping = self.is_refusing = True
 
     def require_room(self) -> None:
-        """Refuse a request while the server stops or its queue is full."""
-        if self.is_stopping:
+        """Refuse a request once the server has stopped or while its queue is full."""
+        if self.is_refusing:
             raise RefusedError(UNAVAILABLE, "the server is stopping", retry_after=5)
         if self.requests >= self.limits.waiting:
             raise RefusedError(

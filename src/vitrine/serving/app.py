@@ -58,6 +58,7 @@ def create_app(
         hosts=hosts,
         metrics=service.metrics,
         root_path=root_path,
+        is_stopping=lambda: service.admission.is_stopping,
     )
     return app
 

@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from vitrine.errors import ConfigError
-from vitrine.inspection.distance import head_distances, pixel_distances
 from vitrine.inspection.filters import filter_components
-from vitrine.inspection.position_similarity import position_similarity
+from vitrine.inspection.heads import head_distances, pixel_distances
 from vitrine.inspection.rollout import from_output, roll_out
+from vitrine.inspection.similarity import position_similarity
 from vitrine.inspection.streaming import grid_of, on_grid, require_attention
 from vitrine.models import Model, ViT
 from vitrine.models.config import checked_layer

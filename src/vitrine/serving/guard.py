@@ -25,6 +25,7 @@ OPEN_PATHS = frozenset({"/health", "/ready", "/v2/health/live", "/v2/health/read
 INFER = "/v2/models/{name}/infer"
 INFER_PATH = re.compile(r"/v2/models/[^/]+(/versions/[^/]+)?/infer")
 REQUEST_ID = "X-Request-ID"
+CLOSE = (b"connection", b"close")
 # What a client may call its request, so that it cannot forge a line of the log.
 SAFE_ID = re.compile(r"[A-Za-z0-9._:/+=-]{1,128}")
 requests_log = logging.getLogger("vitrine.requests")
@@ -54,12 +55,13 @@ class Guard:
         hosts: frozenset[str] | None,
         metrics: Metrics,
         root_path: str = "",
+        is_stopping: Callable[[], bool] = lambda: False,
     ) -> None:
-        self.app = app
+        self.app, self.is_stopping = app, is_stopping
         self.header_bytes, self.hosts, self.root_path = header_bytes, hosts, root_path
         # Several, separated by commas, while one takes the place of another.
-        given = None if api_key is None else [key.strip().encode() for key in api_key.split(",")]
-        self.api_keys = None if given is None else [key for key in given if key]
+        keys = None if api_key is None else [key.strip().encode() for key in api_key.split(",")]
+        self.api_keys = None if keys is None else [key for key in keys if key]
         self.known_paths, self.static_paths = known_paths, static_paths
         self.metrics = metrics
 
@@ -82,6 +84,8 @@ class Guard:
                 status = message["status"]
                 added = {**SECURITY_HEADERS, REQUEST_ID: identifier}
                 extra = [(name.lower().encode(), value.encode()) for name, value in added.items()]
+                if self.is_stopping() and CLOSE not in message.get("headers", []):
+                    extra.append(CLOSE)
                 message["headers"] = [*message.get("headers", []), *extra]
             await send(message)
 

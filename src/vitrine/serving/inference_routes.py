@@ -172,15 +172,15 @@ async def rows_of(service: Service, served: ServedModel, asked: InferenceRequest
 
 def outputs_of(served: ServedModel, rows: dict[str, Tensor]) -> dict[str, NDArray[Any] | list[str]]:
     """Return all outputs that the rows allow, by name."""
-    found: dict[str, NDArray[Any] | list[str]] = {}
+    outputs: dict[str, NDArray[Any] | list[str]] = {}
     if "features" in rows:
-        found["embedding"] = rows["features"].numpy()
+        outputs["embedding"] = rows["features"].numpy()
     if "scores" in rows:
         predictor, scores = served.predictor, rows["scores"]
         logits = scores[:, : predictor.num_classes]
-        found |= {"logits": logits.numpy(), "probabilities": predictor.probabilities(logits).numpy()}
-        found["label"] = [predictor.classes[number] for number in logits.argmax(dim=1).tolist()]
+        outputs |= {"logits": logits.numpy(), "probabilities": predictor.probabilities(logits).numpy()}
+        outputs["label"] = [predictor.classes[number] for number in logits.argmax(dim=1).tolist()]
         shares, _ = predictor.familiarity(scores)
         if shares[0] is not None:
-            found["familiarity"] = np.asarray(shares, dtype=np.float32)
-    return found
+            outputs["familiarity"] = np.asarray(shares, dtype=np.float32)
+    return outputs

@@ -147,17 +147,17 @@ def _images(given: dict[str, Any], data: bytes | None) -> tuple[bytes, ...]:
 
 
 def _elements(data: bytes) -> tuple[bytes, ...]:
-    found, at = [], 0
+    elements, at = [], 0
     while at < len(data):
         end = at + LENGTH_BYTES
         size = int.from_bytes(data[at:end], "little")
         if end + size > len(data):
             raise bad(f"an element of {IMAGE} has {size} bytes, more than follow")
-        found.append(data[end : end + size])
+        elements.append(data[end : end + size])
         at = end + size
-    if not found:
+    if not elements:
         raise bad(f"{IMAGE} is empty")
-    return tuple(found)
+    return tuple(elements)
 
 
 def _count(shape: object) -> int | None:

@@ -3,6 +3,7 @@
 import asyncio
 import signal
 import socket
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
@@ -14,13 +15,21 @@ from vitrine.serving.admission import Limits
 try:
     import uvicorn
 
-    from vitrine.serving.connections import CLOSED_WHEN_EXHAUSTED, Connections, ListeningSocket, Protocol
+    from vitrine.serving.connections import (
+        ACCEPTED_PER_TURN,
+        CLOSED_WHEN_EXHAUSTED,
+        Connections,
+        ListeningSocket,
+        Protocol,
+    )
 except ImportError:
     raise MissingExtraError("uvicorn", extra="serve", purpose="serving a model") from None
 
 LOOPBACK_HOSTS = ("127.0.0.1", "localhost", "::1")
 FREE_PORTS_TRIED = 20
 BACKLOG = 2048  # uvicorn's own
+# After the stop, for requests that are on their way over open connections.
+LAST_REQUESTS_SECONDS = 0.5
 
 
 def bind(host: str, port: int) -> ListeningSocket:
@@ -67,7 +76,7 @@ class Server(uvicorn.Server):
         self.on_stop = on_stop
 
     def handle_exit(self, sig: int, frame: Any) -> None:
-        """Begin to stop: refuse new requests, answer the accepted ones."""
+        """Begin to stop: accept no new connections, answer requests on the open ones."""
         self.on_stop()
         super().handle_exit(sig, frame)
 
@@ -95,11 +104,31 @@ class Server(uvicorn.Server):
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Answer the accepted requests; after a few seconds wait for no client any more."""
+        await self._last_requests(sockets or [])
         closing = asyncio.create_task(self._close_waiting())
         await super().shutdown(sockets)
         closing.cancel()
         with suppress(asyncio.CancelledError):
             await closing
+
+    async def _last_requests(self, sockets: list[socket.socket]) -> None:
+        """Stop listening and answer what clients send before they learn of the stop.
+
+        A connection that is closed just as its client sends a request loses it. Responses say `Connection: close`
+        from now on, so busy connections end with their next response.
+        """
+        for _ in range(BACKLOG // ACCEPTED_PER_TURN):
+            accepted = self.server_state.total_requests, len(self.connections)
+            await asyncio.sleep(0)
+            if accepted == (self.server_state.total_requests, len(self.connections)):
+                break  # no client is waiting to be accepted
+        for server in self.servers:
+            server.close()
+        for opened in sockets:
+            opened.close()
+        end = time.monotonic() + LAST_REQUESTS_SECONDS
+        while len(self.connections) and time.monotonic() < end:
+            await asyncio.sleep(0.02)
 
     async def _close_waiting(self) -> None:
         await asyncio.sleep(self.connections.limits.stop_seconds)

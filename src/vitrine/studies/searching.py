@@ -13,11 +13,11 @@ def chosen_rates(plans: Sequence[Plan], *, failed: Collection[str] = ()) -> dict
         searched = [run for run in plan.runs if run.role == "search"]
         if not searched:
             continue
-        found = {result.run: result.measures.get("held_out") for result in plan.finished()}
+        held_out = {result.run: result.measures.get("held_out") for result in plan.finished()}
         for method in dict.fromkeys(run.settings["method"] for run in searched):
             own = [run for run in searched if run.settings["method"] == method]
-            if all(run.name in found or run.name in failed for run in own):
-                scores = {run.settings["rate"]: found.get(run.name) for run in own}
+            if all(run.name in held_out or run.name in failed for run in own):
+                scores = {run.settings["rate"]: held_out.get(run.name) for run in own}
                 known = {rate: score for rate, score in scores.items() if score is not None}
                 if known:
                     rates.setdefault(plan.study.name, {})[method] = max(known, key=known.__getitem__)

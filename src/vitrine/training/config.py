@@ -7,8 +7,8 @@ from typing import Any, Literal, get_args
 from vitrine.errors import ConfigError
 from vitrine.spelling import nearest
 
-OptimizerName = Literal["adamw", "sgd", "muon", "lamb"]
-Decay = Literal["cosine", "linear", "steps", "constant"]
+OptimizerName = Literal["adamw", "sgd", "muon", "lamb", "schedule-free"]
+Decay = Literal["cosine", "linear", "steps", "constant", "wsd"]
 Precision = Literal["auto", "bf16", "fp32", "fp8"]
 Trains = Literal["all", "head", "biases"]
 # By default, steps between two checkpoints of a long run, and the number of checkpoints of a short one.
@@ -23,7 +23,8 @@ class TrainingConfig:
 
     `adamw` is the paper's Adam for ViTs and ResNets alike (Table 3, appendix D.1); `sgd` its fine-tuning
     (Table 4); `muon` orthogonalises the updates of the blocks' matrices and leaves the rest to AdamW; `lamb` scales
-    each tensor's update to the tensor's size (DeiT III).
+    each tensor's update to the tensor's size (DeiT III); `schedule-free` averages weights instead of decaying the
+    learning rate, so that a run may end at any step.
     """
 
     total_steps: int = 10_000
@@ -33,6 +34,10 @@ class TrainingConfig:
     lr: float = 1e-3
     warmup_steps: int = 0
     decay: Decay = "cosine"
+    """`wsd` (warm-up, stable, decay) keeps the rate until the last `cooldown` of the run, so that a run can be made
+    longer from any checkpoint before that."""
+    cooldown: float = 0.2
+    """For `wsd`: fraction of all steps in which the rate falls to `end_lr`."""
     end_lr: float = 0.0
     boundaries: tuple[float, ...] = ()
     weight_decay: float = 0.0
@@ -56,6 +61,9 @@ class TrainingConfig:
     """For `muon`: learning rate of matrices relative to that of the rest."""
     average_decay: float | None = None
     """Decay of Polyak averaging; the paper's is .9999."""
+    evaluates_raw: bool | None = None
+    """Whether weights that are averaged are evaluated without the average too. None does so in runs that are long
+    enough to be compiled."""
     precision: Precision = "auto"
     """`auto` is bf16 on CUDA and on CPUs with bf16 instructions, fp32 elsewhere; `fp8` computes large products in
     fp8, the rest in bf16."""
@@ -80,6 +88,19 @@ class TrainingConfig:
         if self.compile is not None:
             return self.compile
         return device == "cuda" and self.total_steps >= STEPS_WORTH_COMPILING
+
+    @property
+    def averages(self) -> bool:
+        """Whether evaluations and the saved model use averages of the weights."""
+        return self.average_decay is not None or self.optimizer == "schedule-free"
+
+    @property
+    def evaluates_twice(self) -> bool:
+        """Whether every evaluation is of the averages and of the raw weights."""
+        is_wanted = self.evaluates_raw
+        return self.averages and (
+            self.total_steps >= STEPS_WORTH_COMPILING if is_wanted is None else is_wanted
+        )
 
     @property
     def checkpoint_steps(self) -> int:
@@ -123,9 +144,23 @@ class TrainingConfig:
                 self.average_decay is None or 0 < self.average_decay < 1,
                 "between 0 and 1, or null",
             ),
+            ("cooldown", 0 < self.cooldown <= 1, "above 0 and at most 1"),
         ):
             if not holds:
                 raise ConfigError(f"{name} must be {rule}, got {getattr(self, name)}")
+        if self.optimizer == "schedule-free":
+            self._require_no_schedule()
+
+    def _require_no_schedule(self) -> None:
+        for name, holds, rule in (
+            ("decay", self.decay == "constant", "constant"),
+            ("average_decay", self.average_decay is None, "null"),
+            ("betas", self.betas[0] > 0, "above 0 in its first number"),
+        ):
+            if not holds:
+                raise ConfigError(
+                    f"{name} must be {rule} with the optimizer schedule-free, got {getattr(self, name)}"
+                )
 
 
 def require_choice(name: str, value: Any, choices: tuple[str, ...]) -> None:

@@ -19,14 +19,17 @@ from vitrine.runtime.processes import Processes, anyone, on_first_process
 from vitrine.runtime.progress import announced, notice
 from vitrine.runtime.run_folder import BEST, LAST
 from vitrine.spelling import counted
+from vitrine.training.averages import Averages, WeightAverages
 from vitrine.training.checkpoints import Checkpoints
 from vitrine.training.config import TrainingConfig
 from vitrine.training.distribution import distributed
+from vitrine.training.evaluating import Evaluations
 from vitrine.training.graphs import ReplayedStep, Taken, can_record, on_own_stream, put_rates_in_tensors
-from vitrine.training.metrics_log import RunningSums, Sink, evaluation_in_words, live_line
+from vitrine.training.metrics_log import RunningSums, Sink, live_line
 from vitrine.training.optimizer import freeze, learning_rate, make_optimizer, set_rates
 from vitrine.training.saving import load_state, newest_state, numbers_of, remove_leftovers
-from vitrine.training.state import Averages, TrainingState
+from vitrine.training.schedule_free import ScheduleFree, ScheduleFreeAverages
+from vitrine.training.state import TrainingState
 from vitrine.training.step import Parts, StepState, fit_micro_batch, forward_backward, seed_step, update
 from vitrine.training.stopping import NoMemoryError, saving_on_signals
 from vitrine.training.task import Outcome, Task
@@ -71,9 +74,10 @@ class Run:
         self.processes, self.shard = processes, shard
         self.model = model.to(processes.device)
         self.wants_to_stop = False
-        if shard and processes.world_size > 1 and config.optimizer == "lamb":
+        if shard and processes.world_size > 1 and config.optimizer in ("lamb", "schedule-free"):
             raise ConfigError(
-                "lamb needs whole tensors, which sharding divides; use another optimizer, or no sharding"
+                f"{config.optimizer} needs whole tensors, which sharding divides; use another optimizer, or no "
+                "sharding"
             )
         freeze(self.model, config)
         number_random_layers(self.model)
@@ -85,12 +89,16 @@ class Run:
         self.uses_graphs = config.graphs and can_record(processes.device, world_size=processes.world_size)
         if self.uses_graphs:
             put_rates_in_tensors(optimizer, device=processes.device)
-        averages = Averages(self.model, decay=config.average_decay) if config.average_decay else None
+        averages: WeightAverages | None = None
+        if isinstance(optimizer, ScheduleFree):
+            averages = ScheduleFreeAverages(self.model, optimizer)
+        elif config.average_decay:
+            averages = Averages(self.model, decay=config.average_decay)
         self.state = TrainingState(model=self.model, optimizer=optimizer, averages=averages)
         self.checkpoints = Checkpoints(
             state=self.state, task=task, config=config, folder=folder, processes=processes, shard=shard
         )
-        self.last_evaluation: dict[str, float] = {}
+        self.evaluations = Evaluations(self.checkpoints, self.write)
 
     def go(self) -> Outcome:
         """Take every step that is left; where data or memory fails, save and stop."""
@@ -200,7 +208,7 @@ class Run:
         c = self.config
         rate = learning_rate(
             self.state.step, peak=c.lr, warmup_steps=c.warmup_steps, total_steps=c.total_steps, decay=c.decay,
-            end=c.end_lr, boundaries=c.boundaries,
+            end=c.end_lr, boundaries=c.boundaries, cooldown=c.cooldown,
         )  # fmt: skip
         set_rates(self.state.optimizer, rate)
         return rate
@@ -217,7 +225,8 @@ class Run:
         self.write(record)
         sums.clear()
         self.state.sums = {}
-        return live_line(record)
+        self.evaluations.report(self.state.watched.after_log(record))
+        return live_line(record, spike_step=self.state.watched.spike_step)
 
     def write(self, record: dict[str, Any]) -> None:
         """Pass a record to every sink, on the first process only."""
@@ -228,39 +237,9 @@ class Run:
     def evaluate_apart(self, sums: RunningSums) -> float:
         """Evaluate; return the seconds, which do not count as training."""
         began = time.monotonic()
-        self.evaluate()
+        self.evaluations.evaluate()
         sums.exclude_seconds(time.monotonic() - began)
         return time.monotonic() - began
-
-    def evaluate(self) -> None:
-        """Evaluate the model, its averages if there are any, and keep it if it is the best so far."""
-        if self.task.evaluate is None:
-            return
-        self.model.eval()
-        averaged = self.state.averages.applied_to(self.model) if self.state.averages else nullcontext()
-        with averaged, torch.no_grad():
-            scores = self.task.evaluate(self.model)
-            if self.task.draw is not None:
-                self.task.draw(self.model, self.state.step)
-        self.model.train()
-        self.last_evaluation = scores
-        self.state.evaluated_step = self.state.step
-        self.write({"step": self.state.step, **{f"val_{name}": value for name, value in scores.items()}})
-        notice(f"Step {self.state.step:,}: validation {evaluation_in_words(scores)}")
-        if self.task.metric is None:
-            return
-        state, value = self.state, scores.get(self.task.metric)
-        loss = None if self.task.criterion is None else scores.get(self.task.criterion)
-        is_better, is_as_good = state.compared(value, loss)
-        state.evaluations_since_best = 0 if is_better else state.evaluations_since_best + 1
-        # The later of two equals: it was trained for longer, to a lower learning rate.
-        if is_better or is_as_good:
-            before = state.best, state.best_step, state.best_loss
-            state.best, state.best_step, state.best_loss = value, state.step, loss
-            if not self.checkpoints.save(BEST):  # the reported best is what is kept
-                state.best, state.best_step, state.best_loss = before
-            elif self.task.on_best is not None:
-                self.task.on_best()
 
     def checkpoint_if_due(self, sums: RunningSums) -> None:
         """Save at every multiple of the checkpoint interval, and when a signal asks to stop."""
@@ -283,7 +262,7 @@ class Run:
             self.checkpoints.stop_not_finite(sums)
         steps = self.state.step
         if self.state.evaluated_step != steps:
-            self.evaluate()
+            self.evaluations.evaluate()
         self.state.sums = sums.as_numbers()
         self.checkpoints.save(LAST, must=True)
         self.checkpoints.clean_up()
@@ -294,7 +273,7 @@ class Run:
             steps=steps,
             best=numbers["best"],
             best_step=numbers["best_step"],
-            last_evaluation=self.last_evaluation,
+            last_evaluation=self.evaluations.last,
             images_per_second=sums.overall_rate,
             seconds=time.monotonic() - self.began,
         )

@@ -207,9 +207,11 @@ class WeightsAndBiases:
         self._run.finish()
 
 
-def live_line(record: Mapping[str, float]) -> str:
-    """Write the last record for the live line."""
+def live_line(record: Mapping[str, float], *, spike_step: int | None = None) -> str:
+    """Write the last record for the live line, with the step of a spike that is not over."""
     shown = [f"loss {record['loss']:.4f}"]
+    if spike_step is not None:
+        shown = [f"{shown[0]} (spike since step {spike_step:,})"]
     if "accuracy" in record:
         shown.append(f"accuracy {100 * record['accuracy']:.1f} %")
     shown.append(f"lr {record['lr']:.2e}")

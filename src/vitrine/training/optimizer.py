@@ -13,6 +13,7 @@ from vitrine.models.lora import is_adapter
 from vitrine.training.config import Decay, TrainingConfig
 from vitrine.training.lamb import Lamb
 from vitrine.training.muon import Muon
+from vitrine.training.schedule_free import ScheduleFree
 
 LAST = ("norm.", "head.", "decoder.", "distillation_head.", "representation.", "attention_pooling.")
 # Of a dense model: where its encoder is.
@@ -36,6 +37,8 @@ def make_optimizer(model: nn.Module, config: TrainingConfig) -> torch.optim.Opti
         return torch.optim.AdamW(groups, lr=1.0, betas=config.betas, fused=True)
     if config.optimizer == "lamb":
         return Lamb(groups, betas=config.betas)
+    if config.optimizer == "schedule-free":
+        return ScheduleFree(groups, betas=config.betas)
     return Muon(groups, betas=config.betas, momentum=0.95)
 
 
@@ -195,11 +198,13 @@ def learning_rate(
     decay: Decay = "cosine",
     end: float = 0.0,
     boundaries: tuple[float, ...] = (),
+    cooldown: float = 0.2,
 ) -> float:
     """Return the rate of `step` (from 0): LR = base x decay(progress) x min(1, step / warm-up).
 
     `progress` runs from 0 at the end of the warm-up to 1 at `total_steps`. `steps` divides by ten at each of
-    `boundaries`, shares of the whole run (BiT-HyperRule).
+    `boundaries`, shares of the whole run (BiT-HyperRule). `wsd` stays at the peak until the last `cooldown` of the
+    run, then falls as 1 - sqrt of the cool-down's progress (arXiv:2405.18392, eq. 1).
     """
     warmup = min(warmup_steps, total_steps)
     progress = min(max((step - warmup) / max(total_steps - warmup, 1), 0.0), 1.0)
@@ -209,6 +214,9 @@ def learning_rate(
         rate = end + (peak - end) * (1 - progress)
     elif decay == "steps":
         rate = peak * 0.1 ** sum(step >= share * total_steps for share in boundaries)
+    elif decay == "wsd":
+        length = max(cooldown * total_steps, 1)
+        rate = peak - (peak - end) * math.sqrt(min(max((step - total_steps + length) / length, 0.0), 1.0))
     else:
         rate = peak
     return rate * min(1.0, step / warmup) if warmup else rate

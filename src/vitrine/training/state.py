@@ -1,56 +1,17 @@
 """The whole state of a run: weights, optimizer, averages, step, best result, sums not yet logged.
 
-Random numbers need no state: every step derives its seed from the run's seed and the step. The averages are Polyak's:
-an exponential average of all weights (section 4.1).
+Random numbers need no state: every step derives its seed from the run's seed and the step.
 """
 
-import copy
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor
 
 from vitrine.errors import CheckpointError
-
-
-class Averages:
-    """An exponential average of every weight; its decay is lower at first, so that the first weights fade."""
-
-    def __init__(self, model: nn.Module, *, decay: float) -> None:
-        self.decay = decay
-        # The model's own tensors, which steps change in place: listing them at every step takes milliseconds.
-        self._followed = dict(model.state_dict())
-        self.weights = {name: value.detach().clone() for name, value in self._followed.items()}
-        numbers = {name: value for name, value in self._followed.items() if value.is_floating_point()}
-        # Sharded weights and whole buffers cannot be in one call.
-        self._groups = [
-            [name for name, value in numbers.items() if isinstance(value, DTensor) == is_shared]
-            for is_shared in (True, False)
-        ]
-
-    @torch.no_grad()
-    def update(self, *, step: int) -> None:
-        """Move towards the model's weights after `step` (from 0)."""
-        decay = min(self.decay, (1 + step) / (10 + step))
-        for names in self._groups:
-            mine, theirs = ([source[name] for name in names] for source in (self.weights, self._followed))
-            if names:
-                torch._foreach_lerp_(mine, theirs, 1 - decay)
-
-    @contextmanager
-    def applied_to(self, model: nn.Module) -> Iterator[nn.Module]:
-        """Give the averaged weights to the model for the length of the block."""
-        current = copy.deepcopy(model.state_dict())
-        model.load_state_dict(self.weights)
-        try:
-            yield model
-        finally:
-            model.load_state_dict(current)
-
+from vitrine.training.averages import WeightAverages
+from vitrine.training.monitor import Monitor
 
 # The values of a state that are not tensors. Versions before 0.1 did not save all of them.
 NUMBERS: dict[str, Any] = {
@@ -62,6 +23,7 @@ NUMBERS: dict[str, Any] = {
     "evaluated_step": int | None,
     "micro_batch": int | None,
     "sums": dict,
+    "monitor": dict,
 }
 
 
@@ -71,7 +33,7 @@ class TrainingState:
 
     model: nn.Module
     optimizer: torch.optim.Optimizer
-    averages: Averages | None
+    averages: WeightAverages | None
     step: int = 0
     """Steps done."""
     best: float | None = None
@@ -85,13 +47,15 @@ class TrainingState:
     """Set where it is smaller than a process's share of the batch: sums are added up in the same order again."""
     sums: dict[str, float] = field(default_factory=dict)
     """Sums since the last logged step, so that a resumed run logs the same means."""
+    watched: Monitor = field(default_factory=Monitor)
+    """Losses of before, so that a resumed run reports the same spikes and gaps."""
 
     def numbers(self) -> dict[str, Any]:
         """Return the values that are not tensors."""
-        numbers = {name: getattr(self, name) for name in NUMBERS}
+        numbers = {name: getattr(self, name) for name in NUMBERS if name != "monitor"}
         if numbers["best_loss"] is None:  # versions before 0.2 do not know it
             del numbers["best_loss"]
-        return numbers
+        return {**numbers, "monitor": self.watched.numbers()}
 
     def compared(self, value: float | None, loss: float | None) -> tuple[bool, bool]:
         """Return whether an evaluation is better than the best so far, and whether it is as good.
@@ -162,9 +126,11 @@ def put_back(state: TrainingState, tensors: dict[str, Tensor], numbers: dict[str
         averages = section(tensors, "averages.")
         if _shapes(averages) != _shapes(state.averages.weights):
             raise CheckpointError("its averages are not those of this model")
-        state.averages.weights = averages
+        state.averages.restore(averages)
+    state.watched = Monitor.of(numbers.get("monitor", {}))
     for name, value in numbers.items():
-        setattr(state, name, value)
+        if name != "monitor":
+            setattr(state, name, value)
 
 
 def _shapes(tensors: dict[str, Tensor]) -> dict[str, torch.Size]:

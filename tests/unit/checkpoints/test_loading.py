@@ -184,7 +184,7 @@ def test_a_pooler_counts_only_where_no_classifier_ignores_it(tmp_path: Path) -> 
 
 def test_weights_are_read_one_tensor_at_a_time(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # Memory: the model itself and never a second tensor beside the one that is being filled.
-    from vitrine.checkpoints.loading import open_weights
+    from vitrine.checkpoints.opening import open_weights
     from vitrine.checkpoints.reading.safetensors_file import SafetensorsFile
 
     def no_copy(self: SafetensorsFile, name: str, *, row: int | None = None) -> torch.Tensor:

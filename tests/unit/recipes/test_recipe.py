@@ -14,7 +14,8 @@ from vitrine.models import create_model
 from vitrine.objectives import DinoObjective, LabelsObjective, MaskedPatchesObjective
 from vitrine.recipes import RECIPES, find_recipe, register_recipe, with_settings
 from vitrine.recipes.options import CHANGEABLE, changed_under_way, chosen_recipe, read_recipe
-from vitrine.recipes.recipe import Recipe, as_values, from_yaml, to_yaml
+from vitrine.recipes.recipe import Recipe
+from vitrine.recipes.recipe_values import as_values, from_yaml, to_yaml
 from vitrine.training.config import TrainingConfig
 
 
@@ -86,7 +87,7 @@ def test_values_are_read_as_the_kind_of_their_field(setting: str, value: object)
         ("training.total_steps=1.5", "training.total_steps must be int, got 1.5"),
         (
             "training.optimizer=sdg",
-            "optimizer must be one of adamw, sgd, muon, lamb, got 'sdg'; nearest: sgd",
+            "optimizer must be one of adamw, sgd, muon, lamb, schedule-free, got 'sdg'; nearest: sgd",
         ),
         ("training=5", "training is a table of names and values, got 5"),
         ("training.lr=0", "lr must be above 0 and finite, got 0.0"),

@@ -56,12 +56,17 @@ def test_the_first_point_the_largest_and_the_last_lie_where_they_should():
 
 def test_training_and_validation_share_a_chart_and_other_figures_get_their_own():
     records = [
-        {"step": 1, "loss": 2.0, "accuracy": 0.1, "lr": 1e-3},
-        {"step": 2, "val_loss": 1.0, "val_accuracy": 0.5, "val_nearest_neighbour": 0.25},
+        record
+        for step in (1, 3)
+        for record in (
+            {"step": step, "loss": 2.0, "accuracy": 0.1, "lr": 1e-3},
+            {"step": step + 1, "val_loss": 1.0, "val_accuracy": 0.5, "val_nearest_neighbour": 0.25},
+            {"step": step + 1, "raw_val_loss": 1.5},
+        )
     ]
     charts = {chart.title: chart for chart in curves_of(records)}
-    assert list(charts["Loss"].series) == ["training", "validation"]
-    assert charts["Accuracy"].series["validation"] == [Point(x=2, y=50)]
+    assert list(charts["Loss"].series) == ["training", "validation", "validation, raw weights"]
+    assert charts["Accuracy"].series["validation"] == [Point(x=2, y=50), Point(x=4, y=50)]
     assert set(charts) == {"Loss", "Accuracy", "Learning rate", "Nearest neighbour"}
 
 

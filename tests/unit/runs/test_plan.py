@@ -7,7 +7,7 @@ import pytest
 import torch
 from unit.runs.simple import ALONE, SimpleRun, simple_run
 
-from vitrine.cli.views.finetune import plan_lines
+from vitrine.cli.views.training_plan import plan_lines
 from vitrine.errors import CheckpointError, TryOption
 from vitrine.models import ModelConfig, create_model
 from vitrine.recipes import Recipe, find_recipe

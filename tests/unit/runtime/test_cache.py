@@ -1,3 +1,4 @@
+import os
 import subprocess
 import sys
 import tempfile
@@ -26,6 +27,11 @@ def test_tests_and_the_processes_they_start_use_a_cache_of_their_own_and_not_the
     assert started.stdout.strip() == str(cache_folder())
     assert cache_folder().is_relative_to(tempfile.gettempdir())
     assert not cache_folder().is_relative_to(Path.home() / ".cache")
+
+
+def test_every_library_caches_in_the_folder_of_the_test_run():
+    for name in ("HF_HOME", "XDG_CACHE_HOME", "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR"):
+        assert Path(os.environ[name]).parent == cache_folder().parent, name
 
 
 @pytest.mark.parametrize(

@@ -6,16 +6,8 @@ import pytest
 from unit.studies.made import made_results
 
 from vitrine.models.cost import cost_of
-from vitrine.studies.experiments.descendants import (
-    FACTORS,
-    METHODS,
-    PLAIN,
-    STUDY,
-    TAUGHT,
-    findings,
-    remarks,
-    search,
-)
+from vitrine.studies.descendant_models import METHODS, PLAIN, TAUGHT
+from vitrine.studies.experiments.descendants import FACTORS, STUDY, findings, remarks, search
 from vitrine.studies.record import Run, Setup
 from vitrine.studies.results import Results
 from vitrine.studies.scales import SCALES

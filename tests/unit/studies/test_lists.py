@@ -7,7 +7,7 @@ import pytest
 
 from vitrine.errors import ConfigError
 from vitrine.models.cost import cost_of
-from vitrine.recipes.recipe import to_yaml
+from vitrine.recipes.recipe_values import to_yaml
 from vitrine.studies.estimate import Estimate, estimate, estimate_run
 from vitrine.studies.record import Run, Setup, in_order, keys_of
 from vitrine.studies.registry import STUDIES, find_studies

@@ -9,7 +9,8 @@ import pytest
 from vitrine.errors import ConfigError
 from vitrine.recipes import Recipe
 from vitrine.studies import planning
-from vitrine.studies.experiments.descendants import FACTORS, METHODS, PLAIN
+from vitrine.studies.descendant_models import METHODS, PLAIN
+from vitrine.studies.experiments.descendants import FACTORS
 from vitrine.studies.planning import Plan, make_plans
 from vitrine.studies.pool import carry_out_all, longest_first
 from vitrine.studies.record import Run, Setup

@@ -127,6 +127,8 @@ def test_out_of_memory_halves_the_micro_batch_and_goes_on_with_the_same_result(t
         {"optimizer": "adamw", "average_decay": 0.9},
         {"optimizer": "sgd", "lr": 0.05},
         {"optimizer": "muon"},
+        {"optimizer": "schedule-free", "decay": "constant"},
+        {"decay": "wsd", "cooldown": 0.5},
         {"log_every": 7},
     ],
     ids=lambda changes: "-".join(map(str, changes.values())),
@@ -157,7 +159,7 @@ def test_a_resumed_run_equals_an_uninterrupted_one_bit_for_bit(
     assert_equal(weights(whole), weights(again))
     both = [r["loss"] for r in kept + rest.records if "loss" in r]
     assert both == expected.losses
-    if config.average_decay:
+    if config.averages:
         assert_equal(weights_of(folder / LAST), weights_of(fresh_folder(tmp_path / "whole") / LAST))
 
 
@@ -372,7 +374,7 @@ def test_every_evaluation_is_said_with_its_step(tmp_path: Path) -> None:
 
 
 def test_averages_follow_the_weights_by_the_formula(tmp_path: Path) -> None:
-    from vitrine.training.state import Averages
+    from vitrine.training.averages import Averages
 
     model = create_model("ViT-Ti/16", image_size=32, depth=1, num_classes=2)
     averages = Averages(model, decay=0.9)

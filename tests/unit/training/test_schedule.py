@@ -42,3 +42,23 @@ def test_bit_hyperrule_divides_by_ten_at_its_boundaries() -> None:
 def test_a_run_without_warm_up_begins_at_its_peak() -> None:
     assert learning_rate(0, peak=1.0, warmup_steps=0, total_steps=10) == 1.0
     assert learning_rate(0, peak=1.0, warmup_steps=0, total_steps=10, decay="constant") == 1.0
+
+
+def test_wsd_stays_at_its_peak_and_then_falls_as_one_minus_a_square_root() -> None:
+    base, end, warmup, total = 8e-4, 1e-5, 100, 1000
+    for step in range(total + 1):
+        fallen = math.sqrt((step - 750) / 250) if step > 750 else 0.0
+        expected = (base - (base - end) * fallen) * min(1, step / warmup)
+        found = learning_rate(
+            step, peak=base, warmup_steps=warmup, total_steps=total, decay="wsd", end=end, cooldown=0.25
+        )
+        assert found == pytest.approx(expected, rel=1e-12)
+    assert found == pytest.approx(end)
+
+
+def test_a_longer_wsd_run_has_the_same_rates_until_the_shorter_one_cools_down() -> None:
+    short, long = (
+        [learning_rate(step, peak=1.0, warmup_steps=10, total_steps=total, decay="wsd") for step in range(80)]
+        for total in (100, 1000)
+    )
+    assert short == long

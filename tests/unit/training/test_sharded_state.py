@@ -21,11 +21,12 @@ from unit.training.simple import CONFIG, assert_equal, small_model, weights
 
 from vitrine.errors import CheckpointError
 from vitrine.runtime.processes import Processes
+from vitrine.training.averages import Averages
 from vitrine.training.optimizer import make_optimizer
 from vitrine.training.saving import load_state, weights_of
 from vitrine.training.sharded_contents import CONTENTS, TensorPlanner, TensorReader, read_contents
 from vitrine.training.sharded_state import NUMBERS
-from vitrine.training.state import Averages, TrainingState, fill_optimizer
+from vitrine.training.state import TrainingState, fill_optimizer
 
 ATTACKED = "model.head.bias"
 PART = "__0_0.distcp"

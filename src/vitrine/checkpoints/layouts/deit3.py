@@ -100,9 +100,9 @@ class DeiT3Layout(TimmLayout):
         if config.num_branches == 1:
             return named_rules(config, BRANCHES[0], theirs=block, ours=block)
         return [
-            found
+            declared
             for j, names in enumerate(BRANCHES)
-            for found in named_rules(config, names, theirs=block, ours=f"{block}.branches.{j}")
+            for declared in named_rules(config, names, theirs=block, ours=f"{block}.branches.{j}")
         ]
 
     def refusal(self, config: ModelConfig) -> str | None:

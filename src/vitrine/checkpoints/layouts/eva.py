@@ -151,11 +151,11 @@ def eva(*, is_apart: bool, gates_apart: bool, norm_after: bool) -> EvaLayout:
     return EvaLayout(names=names, label="timm Eva")
 
 
-def as_grid(given: Any) -> tuple[int, int] | None:
+def as_grid(size: Any) -> tuple[int, int] | None:
     """Read a grid that timm states as one number or two."""
-    if given is None:
+    if size is None:
         return None
-    return (given, given) if isinstance(given, int) else (given[0], given[1])
+    return (size, size) if isinstance(size, int) else (size[0], size[1])
 
 
 def timm_arguments(config: ViTConfig) -> tuple[str, dict[str, Any]]:

@@ -1,6 +1,5 @@
 """timm's ViTs and hybrids, and DeiT's and DINOv2's files, which use the same names."""
 
-import math
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -18,18 +17,18 @@ from vitrine.checkpoints.layouts.named import with_bias
 from vitrine.checkpoints.layouts.rules import Rule, layer, rule
 from vitrine.checkpoints.layouts.timm_parts import (
     BLOCK,
+    activation_of,
     block_rules,
+    is_square,
     named_rules,
     norm_rules,
+    position_slots,
     read_stem,
     stem_rules,
 )
 from vitrine.checkpoints.tensors import Index
 from vitrine.data.preparing.preprocess import Preprocess
-from vitrine.errors import CheckpointError
 from vitrine.models import ModelConfig, ViTConfig
-from vitrine.models.timm_keywords import ACTIVATIONS
-from vitrine.spelling import counted
 
 DEFAULT_CROP = 0.9  # timm's for ViTs below 384 pixels
 FULL_CROP_FROM = 384
@@ -264,39 +263,3 @@ def recognise(index: Index) -> TimmLayout | None:
     if scaled and "cls_token" in index and len(table) == 3 and is_square(table[1] - 1):
         return TimmLayout(family="dinov2")
     return TimmLayout()
-
-
-def position_slots(index: Index, *, prefix: int, kernel: tuple[int, ...], stride: int, hints: Hints) -> int:
-    """Return whether class and distillation token have positions: only one choice leaves a complete grid."""
-    if "pos_embed" not in index or not prefix:
-        return 0
-    rows = shape_of(index, "pos_embed", hints=hints, axes=3)[1]
-    for size in (hints.image_size, None, hints.asked_size):
-        if size is None:
-            if is_square(rows - prefix) or is_square(rows):
-                return prefix if is_square(rows - prefix) else 0
-            continue
-        patches = math.prod(s // (k * stride) for s, k in zip(size, kernel[2:], strict=True))
-        if rows in (patches, patches + prefix):
-            return rows - patches
-    raise CheckpointError(
-        f"{hints.path} holds pos_embed with {rows} rows, which is not a square grid with or without "
-        f"{counted(prefix, 'slot')} before it; give the image size that it was made for"
-    )
-
-
-def activation_of(hints: Hints) -> dict[str, str]:
-    """Return the activation: the exact GELU, unless config.json, the architecture or the graph says otherwise."""
-    arguments = hints.settings.get("model_args") or {}
-    said = str(arguments.get("act_layer") or "gelu").replace("_", "")
-    architecture = str(hints.settings.get("architecture") or "")
-    if said not in ACTIVATIONS:
-        raise CheckpointError(f"{hints.path} wants the activation {said!r}; known: {', '.join(ACTIVATIONS)}")
-    if "siglip" in architecture or hints.metadata.get("gelu") == "tanh":
-        return ACTIVATIONS["gelutanh"]
-    return ACTIVATIONS[said]
-
-
-def is_square(number: int) -> bool:
-    """Return whether a number of patches makes a square grid."""
-    return number > 0 and math.isqrt(number) ** 2 == number

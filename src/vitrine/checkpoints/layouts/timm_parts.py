@@ -1,12 +1,20 @@
-"""The parts of timm's ViTs, which other layouts share: blocks, parallel branches, a hybrid's ResNet."""
+"""The parts of timm's ViTs, which other layouts share: blocks, parallel branches, a hybrid's ResNet, positions."""
 
+import math
 from collections.abc import Mapping
 
-from vitrine.checkpoints.layouts.layout import Hints, count, shape_of
+from vitrine.checkpoints.layouts.layout import (
+    Hints,
+    count,
+    shape_of,
+)
 from vitrine.checkpoints.layouts.rules import Rule, layer, rule
 from vitrine.checkpoints.tensors import Index
+from vitrine.errors import CheckpointError
 from vitrine.models import ViTConfig
 from vitrine.models.stem_configs import ResNetStemConfig
+from vitrine.models.timm_keywords import ACTIVATIONS
+from vitrine.spelling import counted
 
 STEM = "patch_embed.backbone."
 # timm's group norm and weight standardisation (which adds to the variance).
@@ -92,3 +100,39 @@ def read_stem(index: Index, hints: Hints) -> tuple[ResNetStemConfig | None, int 
     stages = count(index, rf"{STEM}stages\.(\d+)\.")
     units = tuple(count(index, rf"{STEM}stages\.{i}\.blocks\.(\d+)\.") for i in range(stages))
     return ResNetStemConfig(units=units, width=width, **STEM_NUMERICS), channels
+
+
+def position_slots(index: Index, *, prefix: int, kernel: tuple[int, ...], stride: int, hints: Hints) -> int:
+    """Return whether class and distillation token have positions: only one choice leaves a complete grid."""
+    if "pos_embed" not in index or not prefix:
+        return 0
+    rows = shape_of(index, "pos_embed", hints=hints, axes=3)[1]
+    for size in (hints.image_size, None, hints.asked_size):
+        if size is None:
+            if is_square(rows - prefix) or is_square(rows):
+                return prefix if is_square(rows - prefix) else 0
+            continue
+        patches = math.prod(s // (k * stride) for s, k in zip(size, kernel[2:], strict=True))
+        if rows in (patches, patches + prefix):
+            return rows - patches
+    raise CheckpointError(
+        f"{hints.path} holds pos_embed with {rows} rows, which is not a square grid with or without "
+        f"{counted(prefix, 'slot')} before it; give the image size that it was made for"
+    )
+
+
+def activation_of(hints: Hints) -> dict[str, str]:
+    """Return the activation: the exact GELU, unless config.json, the architecture or the graph says otherwise."""
+    arguments = hints.settings.get("model_args") or {}
+    said = str(arguments.get("act_layer") or "gelu").replace("_", "")
+    architecture = str(hints.settings.get("architecture") or "")
+    if said not in ACTIVATIONS:
+        raise CheckpointError(f"{hints.path} wants the activation {said!r}; known: {', '.join(ACTIVATIONS)}")
+    if "siglip" in architecture or hints.metadata.get("gelu") == "tanh":
+        return ACTIVATIONS["gelutanh"]
+    return ACTIVATIONS[said]
+
+
+def is_square(number: int) -> bool:
+    """Return whether a number of patches makes a square grid."""
+    return number > 0 and math.isqrt(number) ** 2 == number

@@ -42,7 +42,7 @@ PRESENTED: dict[str, str] = {
     "vitrine.jobs.serve.ServePlan": "serve:plan_lines",
     "vitrine.jobs.demo.DemoStep": "demo:step_lines",
     "vitrine.runs.records.ClosedFormScore": "finetune:closed_form_lines",
-    "vitrine.runs.plan.RunPlan": "finetune:plan_lines",
+    "vitrine.runs.plan.RunPlan": "training_plan:plan_lines",
     "vitrine.studies.execution.StudyPlan": "study:plan_lines",
 }
 

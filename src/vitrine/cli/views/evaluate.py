@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from vitrine.cli.command_line import glued
 from vitrine.cli.lines import Line, NextStep, Wrote
 from vitrine.evaluation.metrics import compared
-from vitrine.evaluation.number_scores import NumberFigures
+from vitrine.evaluation.number_line import NumberFigures
 from vitrine.jobs.evaluate import EvaluatePlan, EvaluateResult
 from vitrine.jobs.evaluate_detections import DetectionEvaluation
 from vitrine.jobs.evaluate_masks import MaskEvaluation

@@ -7,9 +7,8 @@ from vitrine.cli.lines import Line, Next, Table, Wrote
 from vitrine.cli.views.evaluate import number_lines as number_figures
 from vitrine.evaluation.familiarity import LEAST_HELD_OUT, false_alarms
 from vitrine.evaluation.metrics import Interval
-from vitrine.evaluation.number_scores import NumberFigures
+from vitrine.evaluation.number_line import NumberFigures
 from vitrine.evaluation.scoring import ClassMeasure, Mistake
-from vitrine.runs.plan import RunPlan
 from vitrine.runs.records import ClosedFormScore, TrainingResult
 from vitrine.spelling import counted, duration, some_of
 
@@ -226,78 +225,3 @@ def lines_without_labels(result: TrainingResult) -> Iterator[Line]:
     yield Wrote(result.model, "weights, preprocessing, no head yet")
     yield Next("finetune", ("DATA",), {"model": result.folder})
     yield Next("fewshot", (result.folder, "DATA"))
-
-
-def plan_lines(plan: RunPlan) -> Iterator[Line]:
-    """Show what a run will do, on what, and what it needs."""
-    training = plan.training
-    yield (
-        f"Plan: {plan.model}, {plan.num_parameters:,} parameters, {aim_of(plan)}, "
-        f"{'x'.join(map(str, plan.image_size))} px"
-    )
-    images = ", ".join(f"{count:,} {name}" for name, count in plan.num_images.items())
-    is_spread = plan.is_evaluated and training.evaluate_every
-    evaluated = f", evaluated every {training.evaluate_every:,} steps" if is_spread else ""
-    yield (
-        f"  {images} images; {counted(training.total_steps, 'step')} of {training.batch_size} ({plan.epochs:.3g} "
-        f"epochs){evaluated}; {training.optimizer} at {training.lr:g}, warm-up {training.warmup_steps:,}, "
-        f"{training.decay} decay"
-    )
-    processes = f"{plan.num_processes} processes with " if plan.num_processes > 1 else ""
-    device = f"{processes}{'the CPU' if plan.device == 'cpu' else plan.device} in {plan.precision}"
-    left = training.total_steps - plan.done_steps
-    remaining = f"; {counted(left, 'step')} left" if plan.done_steps else ""
-    yield f"  on {device}, {memory_of(plan)}; {time_of(plan)}{remaining}; to {plan.folder}"
-
-
-def time_of(plan: RunPlan) -> str:
-    """Write how long the run will take, with all networks of a cross-validated one."""
-    if plan.num_networks == 1:
-        return f"about {duration(plan.seconds)}"
-    return (
-        f"about {duration(plan.num_networks * plan.seconds)} for {plan.num_networks} networks like this one, "
-        f"{duration(plan.seconds)} if the first brings nothing"
-    )
-
-
-def aim_of(plan: RunPlan) -> str:
-    """Write what is learned."""
-    aim = f"objective {plan.objective}"
-    if plan.num_classes:
-        aim = f"{'a new head for ' if plan.has_new_head else ''}{plan.num_classes} classes"
-        if plan.trains_head_only:
-            aim += " (only the head is trained)"
-        elif plan.training.lora_rank is not None:
-            aim += f" (adapters of rank {plan.training.lora_rank}: {share_trained(plan)})"
-        elif plan.training.trains == "biases":
-            aim += f" (biases and head: {share_trained(plan)})"
-        elif plan.frozen_blocks < 0:
-            aim += f" (all but the last {counted(-plan.frozen_blocks, 'block')} frozen)"
-        elif plan.frozen_blocks:
-            aim += f" (patch embedding and {counted(plan.frozen_blocks, 'block')} frozen)"
-    if plan.teacher is not None and plan.teacher_size is not None:
-        aim += f", from the teacher {plan.teacher} at {'x'.join(map(str, plan.teacher_size))} px"
-    return aim
-
-
-def share_trained(plan: RunPlan) -> str:
-    """Write how many parameters are trained."""
-    return f"{plan.num_trained:,} of {plan.num_parameters:,} parameters are trained"
-
-
-def memory_of(plan: RunPlan) -> str:
-    """Write the predicted memory of a step."""
-    each = " on each" if plan.num_processes > 1 else ""
-    times = f", {plan.passes_per_step} times per step" if plan.passes_per_step > 1 else ""
-    words = f"about {gib(plan.step_bytes)} for {counted(plan.micro_batch, 'image')} at a time{each}{times}"
-    if plan.device_bytes is not None and plan.step_bytes > plan.device_bytes:
-        words += (
-            f" (the device has {gib(plan.device_bytes)}: fewer images at a time are tried until they fit)"
-        )
-    return words
-
-
-def gib(num_bytes: float) -> str:
-    """Write a number of bytes."""
-    size = num_bytes / 2**30
-    return f"{size:.1f} GiB" if size >= 0.1 else f"{max(num_bytes / 2**20, 1):.0f} MiB"

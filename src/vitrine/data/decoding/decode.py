@@ -113,12 +113,12 @@ def decode_upper_rows(
     factor = scale_factor(layout.height, layout.width, min_size=min_size)
     upper = upper_rows(data, layout, rows=rows)
     data, height = (upper[0], upper[1]) if upper else (data, layout.height)
-    smaller = (height // factor, layout.width // factor) if factor > 1 else None
+    reduced_size = (height // factor, layout.width // factor) if factor > 1 else None
     if simplejpeg is not None:
         pixels = _decode_jpeg(
             data,
             name=name,
-            min_size=smaller,
+            min_size=reduced_size,
             max_pixels=max_pixels,
             is_strict=upper is None,
             scratch=_scratch(3 * height * layout.width),
@@ -126,7 +126,7 @@ def decode_upper_rows(
         if pixels is not None:
             return pixels
     with open_image(data, name=name, max_pixels=max_pixels) as image:
-        return load_frame(image, name=name, min_size=smaller)
+        return load_frame(image, name=name, min_size=reduced_size)
 
 
 def read_file(path: str) -> bytes:

@@ -112,12 +112,14 @@ def _nothing_in(folder: Path) -> str:
     if not loose:
         return no_images(folder)
     tables = [table.name for table in tables_in(folder)]
-    sheets = [entry.name for entry in scan(str(folder)) if Path(entry.name).suffix.lower() in SPREADSHEETS]
+    spreadsheets = [
+        entry.name for entry in scan(str(folder)) if Path(entry.name).suffix.lower() in SPREADSHEETS
+    ]
     advice = "put the images of each class into a folder with its name"
     if tables:
         advice = f"pass one of the tables with labels in it: {some_of(tables)}"
-    elif sheets:
-        advice = f"save {some_of(sheets)} as CSV, with the columns path and label"
+    elif spreadsheets:
+        advice = f"save {some_of(spreadsheets)} as CSV, with the columns path and label"
     else:
         advice += ", or pass a .csv with the columns path and label"
     return f"{printable(str(folder))} contains {counted(loose, 'image')} but no class folders; {advice}"

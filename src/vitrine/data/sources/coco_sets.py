@@ -32,10 +32,10 @@ def finds(path: Path) -> bool:
 
 def files_in(root: Path) -> list[Path]:
     """Return the files of annotations in a folder: those of the first pattern that has any."""
-    found = next((found for pattern in PATTERNS if (found := sorted(root.glob(pattern)))), [])
-    if found:
-        return found
-    unsure = next((found for pattern in UNSURE_PATTERNS if (found := sorted(root.glob(pattern)))), [])
+    files = next((files for pattern in PATTERNS if (files := sorted(root.glob(pattern)))), [])
+    if files:
+        return files
+    unsure = next((files for pattern in UNSURE_PATTERNS if (files := sorted(root.glob(pattern)))), [])
     return [file for file in unsure if (data := file.read_bytes()) and all(key in data for key in KEYS)]
 
 

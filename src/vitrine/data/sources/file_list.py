@@ -20,10 +20,10 @@ class Strings(Sequence[str]):
     """
 
     def __init__(self, items: Iterable[str] = ()) -> None:
-        joined = bytearray()
-        self._ends = np.fromiter(_grow(items, joined), dtype=np.int64)
+        buffer = bytearray()
+        self._ends = np.fromiter(_grow(items, buffer), dtype=np.int64)
         # An array, not bytes: worker processes then see it in shared memory instead of a copy each.
-        self._joined = np.frombuffer(joined, dtype=np.uint8)
+        self._joined = np.frombuffer(buffer, dtype=np.uint8)
 
     def __len__(self) -> int:
         return len(self._ends)
@@ -135,7 +135,7 @@ def no_such(path: Path, *, kind: str) -> str:
     return f"{text}; did you mean {printable(str(parent / close))}?" if close else text
 
 
-def _grow(items: Iterable[str], joined: bytearray) -> Iterator[int]:
+def _grow(items: Iterable[str], buffer: bytearray) -> Iterator[int]:
     for item in items:
-        joined += item.encode("utf-8", "surrogateescape")
-        yield len(joined)
+        buffer += item.encode("utf-8", "surrogateescape")
+        yield len(buffer)

@@ -75,8 +75,8 @@ def table_beside(folder: Path) -> Path | None:
     are_splits = all(name.lower() in SPLIT_NAMES and not subfolders(folder / name) for name in names)
     if len(names) > 1 and not are_splits:
         return None
-    fitting = tables_in(folder)
-    return fitting[0] if len(fitting) == 1 else None
+    tables = tables_in(folder)
+    return tables[0] if len(tables) == 1 else None
 
 
 def tables_in(folder: Path) -> list[Path]:

@@ -88,13 +88,13 @@ def walk_tar(file: IO[bytes], *, name: str, size: int) -> list[Member]:
 
 def write_index(file: IO[bytes], index: TarIndex) -> None:
     """Write an index as plain arrays."""
-    joined = "\0".join(index.names).encode("utf-8", "surrogateescape")
+    names_text = "\0".join(index.names).encode("utf-8", "surrogateescape")
     np.savez(
         file,
         offsets=index.offsets,
         sizes=index.sizes,
         labels=index.labels,
-        names=np.frombuffer(joined, dtype=np.uint8),
+        names=np.frombuffer(names_text, dtype=np.uint8),
     )
 
 
@@ -102,12 +102,12 @@ def read_index(data: bytes, *, name: str) -> TarIndex:
     """Read an index that `write_index` wrote."""
     try:
         with np.load(io.BytesIO(data), allow_pickle=False) as arrays:
-            joined = arrays["names"].tobytes().decode("utf-8", "surrogateescape")
+            names_text = arrays["names"].tobytes().decode("utf-8", "surrogateescape")
             index = TarIndex(
                 offsets=arrays["offsets"],
                 sizes=arrays["sizes"],
                 labels=arrays["labels"],
-                names=Strings(joined.split("\0") if joined else ()),
+                names=Strings(names_text.split("\0") if names_text else ()),
             )
     except Exception as error:  # a damaged archive may raise any exception
         raise DataError(f"{printable(name)} is not an index of shards: {error}") from error

@@ -100,7 +100,9 @@ class EoMT(DenseModel):
         """Return the rotation of queries and tokens (B, Q + T, D), where the ViT has one; queries are not turned."""
         rotary = self.vit.rotary
         return (
-            None if rotary is None else rotary(grid, num_images=len(tokens)).after(len(self.decoder.queries))
+            None
+            if rotary is None
+            else rotary(grid, num_images=tokens.shape[0]).after(len(self.decoder.queries))
         )
 
     def first_blocks(self, images: Tensor) -> tuple[Tensor, tuple[int, int]]:
@@ -110,7 +112,7 @@ class EoMT(DenseModel):
         tokens = vit.assemble(patches, grid)
         for layer in range(self.masked_layers.start):
             tokens = vit.run_block(tokens, grid, layer=layer)
-        queries = self.decoder.queries.to(tokens.dtype).expand(len(tokens), -1, -1)
+        queries = self.decoder.queries.to(tokens.dtype).expand(tokens.shape[0], -1, -1)
         return torch.cat([queries, tokens], dim=1), grid
 
     def read(self, tokens: Tensor, grid: tuple[int, int]) -> tuple[Tensor, Tensor]:

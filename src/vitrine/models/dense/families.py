@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from vitrine.models.config import ViTConfig
-from vitrine.models.cost import Cost, block_cost, vit_cost
+from vitrine.models.cost import Cost
 from vitrine.models.dense.config import (
     DenseConfig,
     DetectorConfig,
@@ -27,6 +27,7 @@ from vitrine.models.dense.segmenter import Segmenter
 from vitrine.models.dense.yolos import Yolos
 from vitrine.models.families import Family
 from vitrine.models.positions import resample_grid
+from vitrine.models.vit_cost import block_cost, vit_cost
 
 
 def resized(config: DenseConfig, image_size: tuple[int, int]) -> DenseConfig:

@@ -76,7 +76,7 @@ class ChannelNorm(nn.LayerNorm):
 def as_map(tokens: Tensor, grid: tuple[int, int], *, num_leading: int) -> Tensor:
     """Return the patches of tokens (B, T, D) on their grid: (B, D, GH, GW)."""
     patches = tokens[:, num_leading:]
-    return patches.transpose(1, 2).reshape(len(tokens), -1, *grid)
+    return patches.transpose(1, 2).reshape(tokens.shape[0], -1, *grid)
 
 
 def enlarged(scores: Tensor, size: tuple[int, int]) -> Tensor:

@@ -51,7 +51,7 @@ class MaskTransformer(nn.Module):
         """Map encoded patches (B, D, GH, GW) to scores (B, K, GH, GW)."""
         grid, K = maps.shape[2:], self.class_embedding.shape[1]
         tokens = self.project(maps.flatten(2).transpose(1, 2))  # (B, N, E)
-        classes = self.class_embedding.to(tokens.dtype).expand(len(tokens), -1, -1)
+        classes = self.class_embedding.to(tokens.dtype).expand(tokens.shape[0], -1, -1)
         tokens = torch.cat([tokens, classes], dim=1)
         for layer in self.layers:
             tokens = layer(tokens)
@@ -59,7 +59,7 @@ class MaskTransformer(nn.Module):
         patches = F.normalize(tokens[:, :-K] @ self.patch_projection.to(tokens.dtype), dim=-1)
         wanted = F.normalize(tokens[:, -K:] @ self.class_projection.to(tokens.dtype), dim=-1)
         scores = self.mask_norm(patches @ wanted.transpose(1, 2))  # (B, N, K)
-        return scores.transpose(1, 2).reshape(len(maps), K, *grid)
+        return scores.transpose(1, 2).reshape(maps.shape[0], K, *grid)
 
 
 class Segmenter(DenseModel):

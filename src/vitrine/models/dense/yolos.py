@@ -70,14 +70,14 @@ class Yolos(DenseModel):
         patches, grid = vit.embed_patches(images)
         tokens = vit.assemble(patches, grid)
         # Attention does not know the order of tokens: detection tokens may stand before the others.
-        own = (self.decoder.tokens + self.decoder.positions).to(tokens.dtype).expand(len(tokens), -1, -1)
+        own = (self.decoder.tokens + self.decoder.positions).to(tokens.dtype).expand(tokens.shape[0], -1, -1)
         tokens = torch.cat([own, tokens], dim=1)
         for layer, block in enumerate(vit.blocks):
             tokens = block(tokens)
             if self.decoder.middle_positions is not None and layer < vit.config.depth - 1:
                 tokens = tokens + self.middle_rows(layer, grid).to(tokens.dtype)
-        found = vit.norm(tokens)[:, :T]
-        return self.decoder.locate(found).float().sigmoid(), self.decoder.classify(found).float()
+        located = vit.norm(tokens)[:, :T]
+        return self.decoder.locate(located).float().sigmoid(), self.decoder.classify(located).float()
 
     def middle_rows(self, layer: int, grid: tuple[int, int]) -> Tensor:
         """Return the positions that are added after a block (1, T + S + N, D)."""

@@ -5,11 +5,7 @@ from importlib.util import find_spec
 import torch
 from torch import nn
 
-from vitrine.errors import ConfigError, TryOption
-
-# Ada and Hopper: the first devices that support fp8.
-FIRST_WITH_FP8 = (8, 9)
-USE_BF16 = TryOption("precision", "instead", "bf16")
+from vitrine.models.kernels.precision import require_precision
 
 
 def use_kernels(model: nn.Module, *, device: torch.device, precision: str) -> None:
@@ -21,21 +17,3 @@ def use_kernels(model: nn.Module, *, device: torch.device, precision: str) -> No
     from vitrine.models.kernels.layers import speed_up  # noqa: PLC0415 (imports triton, an extra)
 
     speed_up(model, in_fp8=precision == "fp8")
-
-
-def require_precision(precision: str, *, device: torch.device) -> None:
-    """Refuse fp8 on a device that does not support it."""
-    if precision != "fp8":
-        return
-    needed = "fp8 needs a CUDA device of the Ada or Hopper generation or later, and Triton"
-    if device.type != "cuda":
-        raise ConfigError(f"{needed}; this run is on {device.type}", option="precision", advice=[USE_BF16])
-    if torch.cuda.get_device_capability(device) < FIRST_WITH_FP8:
-        name = torch.cuda.get_device_name(device)
-        raise ConfigError(f"{needed}; this is {name}", option="precision", advice=[USE_BF16])
-    if find_spec("triton") is None:
-        raise ConfigError(
-            f"{needed}, which is missing; install it with: pip install triton",
-            option="precision",
-            advice=[USE_BF16],
-        )

@@ -9,12 +9,16 @@ from torch import Tensor, nn
 
 from vitrine.models.attention import SelfAttention
 from vitrine.models.dropout import Dropout, StochasticDepth
-from vitrine.models.kernels import words
 from vitrine.models.kernels.precision import is_low_precision
+from vitrine.models.kernels.word_attention import ATTEND_BACKWARD, attend_words
+from vitrine.models.kernels.word_mlp import transform_words
+from vitrine.models.kernels.words import EPS
 from vitrine.models.tnt import Transformer
 from vitrine.models.touched import is_plain
 
 KIND = torch.bfloat16
+# Of the words that the kernels hold on the chip.
+MOST_CHANNELS, MOST_HIDDEN = 32, 128
 
 
 class FastTransformer(Transformer):
@@ -25,15 +29,15 @@ class FastTransformer(Transformer):
         hidden = self.mlp.expand.out_features
         if num_read is not None or not is_low_precision(tokens) or not self.is_plain():
             return super().forward(tokens, num_read)
-        if not words.suits(tokens, num_heads=self.attention.num_heads, hidden=hidden):
+        if not suits(tokens, num_heads=self.attention.num_heads, hidden=hidden):
             return super().forward(tokens, num_read)
         attention, mlp = self.attention, self.mlp
-        tokens = words.attend_words(
+        tokens = attend_words(
             tokens.to(KIND), self.norm_1.weight, self.norm_1.bias, attention.to_qkv.weight,
             attention.to_qkv.bias, attention.to_out.weight, attention.to_out.bias,
             factors(self.stochastic_depth_1, tokens), num_heads=attention.num_heads,
         )  # fmt: skip
-        return words.transform_words(
+        return transform_words(
             tokens, self.norm_2.weight, self.norm_2.bias, mlp.expand.weight, mlp.expand.bias, mlp.contract.weight,
             mlp.contract.bias, factors(self.stochastic_depth_2, tokens),
         )  # fmt: skip
@@ -50,9 +54,7 @@ class FastTransformer(Transformer):
             and isinstance(attention.q_norm, nn.Identity)
             and (mlp.activation, mlp.gelu) == ("gelu", "erf")
             and all(is_plain(layer, nn.Linear) for layer in linears)
-            and all(
-                is_plain(norm, nn.LayerNorm) and norm.eps == words.EPS for norm in (self.norm_1, self.norm_2)
-            )
+            and all(is_plain(norm, nn.LayerNorm) and norm.eps == EPS for norm in (self.norm_1, self.norm_2))
             and all(is_plain(layer, Dropout) and not (layer.rate and self.training) for layer in dropouts)
         )
 
@@ -92,3 +94,10 @@ class FastWordProjection(nn.Conv2d):
         words, taps, pixels = counts
         at = words[:, None] * stride + taps - padding
         return (at[..., None] == pixels).to(self.weight.dtype)
+
+
+def suits(words: Tensor, *, num_heads: int, hidden: int) -> bool:
+    """Return whether the kernels support words (patches, W, C): whole patches in a block, all channels in a tile."""
+    W, C = words.shape[1:]
+    fits = ATTEND_BACKWARD[0] % W == 0 and C <= MOST_CHANNELS and C % num_heads == 0 and hidden <= MOST_HIDDEN
+    return words.is_cuda and fits

@@ -158,12 +158,16 @@ def test_the_inner_transformer_in_four_kernels_equals_its_layers(
     width: int, heads: int, bias: bool, has_factors: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The widths of TNT-S and TNT-Ti; a program takes two blocks, the last of them not full."""
-    from vitrine.models.kernels import words
+    from vitrine.models.kernels import word_attention, word_mlp
     from vitrine.models.tnt import Transformer
     from vitrine.models.tnt_config import TNTConfig
 
-    for name in ("ATTEND", "ATTEND_BACKWARD", "TRANSFORM", "TRANSFORM_BACKWARD"):
-        monkeypatch.setattr(words, name, (32, 64, 4))
+    for module, names in (
+        (word_attention, ("ATTEND", "ATTEND_BACKWARD")),
+        (word_mlp, ("TRANSFORM", "TRANSFORM_BACKWARD")),
+    ):
+        for name in names:
+            monkeypatch.setattr(module, name, (32, 64, 4))
     torch.manual_seed(0)
     layer = Transformer(
         TNTConfig(qkv_bias=bias), width, num_heads=heads, mlp_width=4 * width, drop_rate=0.0
@@ -174,11 +178,11 @@ def test_the_inner_transformer_in_four_kernels_equals_its_layers(
     tokens = torch.randn(5, 16, width, device=DEVICE, requires_grad=True)
     factors = torch.rand(5, device=DEVICE) if has_factors else None
     attention, mlp = layer.attention, layer.mlp
-    mixed = words.attend_words(
+    mixed = word_attention.attend_words(
         tokens, layer.norm_1.weight, layer.norm_1.bias, attention.to_qkv.weight, attention.to_qkv.bias,
         attention.to_out.weight, attention.to_out.bias, factors, num_heads=heads,
     )  # fmt: skip
-    out = words.transform_words(
+    out = word_mlp.transform_words(
         mixed, layer.norm_2.weight, layer.norm_2.bias, mlp.expand.weight, mlp.expand.bias, mlp.contract.weight,
         mlp.contract.bias, factors,
     )  # fmt: skip

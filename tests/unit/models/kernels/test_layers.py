@@ -10,7 +10,14 @@ from torch import nn
 pytest.importorskip("triton")
 from vitrine.errors import ConfigError
 from vitrine.models import create_model
-from vitrine.models.kernels import pyramid_layers, reduced_attention, tnt_layers, use_kernels, words
+from vitrine.models.kernels import (
+    pyramid_layers,
+    reduced_attention,
+    tnt_layers,
+    use_kernels,
+    word_attention,
+    word_mlp,
+)
 from vitrine.models.kernels.layers import FastMlp, FastSelfAttention, speed_up
 
 SMALL = {"width": 128, "depth": 3, "num_heads": 2, "mlp_width": 256, "patch_size": 4}
@@ -128,9 +135,13 @@ def test_descendants_with_kernels_have_the_gradients_of_their_layers(
         monkeypatch.setattr(module, "is_low_precision", lambda tokens: True)
     monkeypatch.setattr(tnt_layers, "KIND", torch.float32)
     monkeypatch.setattr(reduced_attention, "suits", lambda tokens, num_keys, num_heads: True)
-    monkeypatch.setattr(words, "suits", lambda tokens, num_heads, hidden: True)
-    for setting in ("ATTEND", "ATTEND_BACKWARD", "TRANSFORM", "TRANSFORM_BACKWARD"):
-        monkeypatch.setattr(words, setting, (32, 32, 4))
+    monkeypatch.setattr(tnt_layers, "suits", lambda tokens, num_heads, hidden: True)
+    for module, settings in (
+        (word_attention, ("ATTEND", "ATTEND_BACKWARD")),
+        (word_mlp, ("TRANSFORM", "TRANSFORM_BACKWARD")),
+    ):
+        for setting in settings:
+            monkeypatch.setattr(module, setting, (32, 32, 4))
     model = descendant(name, options)
     fast = speed_up(copy.deepcopy(model))
     assert any(type(module).__name__.startswith("Fast") for module in fast.modules())

@@ -1,0 +1,62 @@
+"""Models of masks and boxes as they are exported: which outputs a file has, and what they are compared with.
+
+Shapes: B images, K classes, N boxes per image.
+"""
+
+from torch import Tensor, nn
+
+from vitrine.errors import ConfigError, TryOption
+from vitrine.exporting.inference_model import InferenceModel
+from vitrine.models import Model
+from vitrine.models.dense.model import DenseModel
+
+# Targets whose files can hold any outputs; others are layouts or programs for classifiers.
+DENSE_KINDS = ("onnx", "torch-export")
+
+
+class DenseInferenceModel(nn.Module):
+    """Map normalised pixels (B, C, height, width) of one window or one padded picture to what the model answers.
+
+    Masks are `scores` (B, K, rows, columns); boxes are `boxes` (B, N, 4) in pixels, left, top, right, bottom, and
+    `scores` (B, N, K), their probabilities.
+    """
+
+    def __init__(self, model: DenseModel) -> None:
+        super().__init__()
+        self.model = model
+        self.has_boxes = model.config.answers == "boxes"
+        self.eval().requires_grad_(False)
+
+    @property
+    def output_names(self) -> tuple[str, ...]:
+        """Names of what `forward` returns, in its order."""
+        return ("boxes", "scores") if self.has_boxes else ("scores",)
+
+    def forward(self, pixels: Tensor) -> tuple[Tensor, ...]:
+        """Return scores of pixels, or boxes and their scores."""
+        answers: Tensor = self.model(pixels)
+        return (answers[..., :4], answers[..., 4:]) if self.has_boxes else (answers,)
+
+
+def exported_form(model: Model) -> InferenceModel | DenseInferenceModel:
+    """Return a model as it is written to a file."""
+    return DenseInferenceModel(model) if isinstance(model, DenseModel) else InferenceModel(model)
+
+
+def require_dense_target(model: Model, *, to: str, data: str | None) -> None:
+    """Refuse for masks and boxes what only classifiers can be exported to, or measured by."""
+    if not isinstance(model, DenseModel):
+        return
+    answers = model.config.answers
+    if to not in DENSE_KINDS:
+        raise ConfigError(
+            f"{to} holds classifiers and features; a model of {answers} can be exported to "
+            f"{' or '.join(DENSE_KINDS)}",
+            option="to",
+            advice=[TryOption("to", "to write a graph for onnxruntime", "onnx")],
+        )
+    if data is not None:
+        raise ConfigError(
+            f"measures top-1 accuracy, which a model of {answers} does not have; the proof compares all outputs",
+            option="data",
+        )
