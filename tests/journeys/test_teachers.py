@@ -23,6 +23,11 @@ HEAD = (
     "self_distillation.num_prototypes=24", "self_distillation.hidden_width=16",
     "self_distillation.bottleneck_width=8", "self_distillation.momentum=0.9", "multi_crop.num_local=2",
 )  # fmt: skip
+# The same by the names of today.
+HIDING = tuple(
+    setting.replace("self_distillation.", "objective.").replace("multi_crop.", "objective.multi_crop.")
+    for setting in HEAD
+)
 CONTRAST = ("objective.hidden_width=16", "objective.output_width=8")
 DINO = ("--objective", "dino", *(word for setting in HEAD for word in ("--set", setting)))
 TOKEN = ("--set", "model_options.pooling=class_token", "--set", "model_options.has_distillation_token=true")
@@ -55,6 +60,7 @@ def all_kinds(teachers: Path) -> dict[str, tuple[str, ...]]:
     features, answers = teachers / "features", teachers / "answers"
     return {
         "dino": DINO,
+        "ibot": ("--objective", "ibot", *(word for setting in HIDING for word in ("--set", setting))),
         "moco": ("--objective", "moco", *(word for setting in CONTRAST for word in ("--set", setting))),
         "features": distillation(features),
         "kept features": (*distillation(features), *FIXED),
@@ -63,7 +69,9 @@ def all_kinds(teachers: Path) -> dict[str, tuple[str, ...]]:
     }
 
 
-@pytest.mark.parametrize("kind", ["dino", "moco", "features", "kept features", "soft", "hard, by a token"])
+@pytest.mark.parametrize(
+    "kind", ["dino", "ibot", "moco", "features", "kept features", "soft", "hard, by a token"]
+)
 def test_a_run_that_was_stopped_goes_on_to_the_same_bits_and_its_model_fine_tunes(
     tmp_path: Path, teachers: Path, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -90,7 +98,7 @@ def test_a_run_that_was_stopped_goes_on_to_the_same_bits_and_its_model_fine_tune
     if not has_head:
         sheets = list((broken / "pictures").iterdir())
         # The picture, large and small views, attention; or the picture and two models' attention.
-        rows = {"dino": 6, "moco": 4}.get(kind, 3)
+        rows = {"dino": 6, "ibot": 6, "moco": 4}.get(kind, 3)
         assert len(sheets) == 3 and all(Image.open(sheet).size == (8 * 34, rows * 34) for sheet in sheets)
     tuned = inside(
         "finetune", SHAPES, "--model", broken, "--steps", "2", "--batch-size", "8", "--device", "cpu",
@@ -209,6 +217,7 @@ def test_two_processes_whole_or_sharded_stopped_or_not_learn_what_one_learns(
     ]
     kinds = {
         "dino": {"objective": "dino", "set": [*small, *HEAD, "training.micro_batch=5"]},
+        "ibot": {"objective": "ibot", "set": [*small, *HIDING, "training.micro_batch=5"]},
         "moco": {"objective": "moco", "set": [*small, *CONTRAST]},
         "simclr": {"objective": "simclr", "set": [*small, *CONTRAST]},
         "features": {"objective": "distillation", "teacher": str(teachers / "features"), "set": small},

@@ -5,6 +5,7 @@ from vitrine.objectives.contrastive import MocoObjective, SimclrObjective
 from vitrine.objectives.detection import DetectionObjective
 from vitrine.objectives.dino import DinoObjective
 from vitrine.objectives.distillation_objective import DistillationObjective
+from vitrine.objectives.ibot import IbotObjective
 from vitrine.objectives.mask_classification import MaskClassificationObjective
 from vitrine.objectives.masked_autoencoder import AutoencoderObjective
 from vitrine.objectives.masked_patches import MaskedPatchesObjective
@@ -25,6 +26,7 @@ __all__ = [
     "DetectionObjective",
     "DinoObjective",
     "DistillationObjective",
+    "IbotObjective",
     "LabelsObjective",
     "MaskClassificationObjective",
     "MaskedPatchesObjective",

@@ -9,6 +9,7 @@ from vitrine.data.augmenting.multi_crop import MultiCrop
 from vitrine.objectives import (
     AutoencoderObjective,
     DinoObjective,
+    IbotObjective,
     MaskedPatchesObjective,
     MocoObjective,
     SimclrObjective,
@@ -57,6 +58,15 @@ def self_distilled(recipe: Recipe) -> Recipe:
     return dataclasses.replace(recipe.with_objective(small), views=Views(crop="none", flip=False))
 
 
+def hiding(recipe: Recipe) -> Recipe:
+    """Learn as iBOT does, on the views and with the projection of self-distillation."""
+    changed = self_distilled(recipe)
+    shared = {
+        field.name: getattr(changed.objective, field.name) for field in dataclasses.fields(DinoObjective)
+    }
+    return dataclasses.replace(changed, objective=IbotObjective(**shared))
+
+
 def contrasted(kind: type[ContrastiveObjective]) -> Callable[[Recipe], Recipe]:
     """Learn as MoCo v3 or SimCLR do; as they cut views themselves, the recipe cuts and flips nothing."""
 
@@ -79,6 +89,7 @@ OBJECTIVES: dict[str, Callable[[Recipe], Recipe]] = {
     "masked patches, all pixels": masked("pixels"),
     "masked autoencoder": autoencoded,
     "self-distillation": self_distilled,
+    "self-distillation with hidden patches": hiding,
     "contrast, MoCo v3": contrasted(MocoObjective),
     "contrast, SimCLR": contrasted(SimclrObjective),
     SUPERVISED: lambda recipe: recipe,
