@@ -249,7 +249,14 @@ def test_two_processes_whole_or_sharded_stopped_or_not_learn_what_one_learns(
             # Sums over the batch in another order: see test_many_processes.py.
             assert losses(run) == pytest.approx(losses(one), rel=1e-4), kind
             for name, value in load_file(run / "model" / "model.safetensors").items():
-                assert torch.allclose(value, expected[name], atol=1e-4), (kind, name)
+                assert torch.allclose(*without_keys(name, value, expected[name]), atol=1e-4), (kind, name)
+
+
+def without_keys(name: str, *values: torch.Tensor) -> list[torch.Tensor]:
+    """Leave out the bias of keys: softmax does not see it, so its gradient is rounding, which Adam makes a step."""
+    if not name.endswith("to_qkv.bias"):
+        return list(values)
+    return [torch.cat([value.chunk(3)[0], value.chunk(3)[2]]) for value in values]
 
 
 def test_what_does_not_go_together_is_refused_in_one_sentence(tmp_path: Path, teachers: Path) -> None:
