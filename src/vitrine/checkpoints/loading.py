@@ -123,5 +123,5 @@ def zero_head_note(model: Model, *, num_classes: int | None) -> tuple[str, ...]:
         return ()
     return (
         f"the head for {model.config.num_classes} classes is all zeros, as in the official ImageNet-21k files: its "
-        "logits say nothing, its features are whole; give num_classes to train a new one",
+        "logits are meaningless, its features are complete; set num_classes to train a new one",
     )

@@ -37,11 +37,12 @@ def evaluate(
     seed: Annotated[int, Doc("Seed of the bootstrap for the intervals")] = 0,
     strict: Annotated[bool, Doc("Exit with 1 if any file cannot be read")] = False,
     overwrite: Annotated[bool, Doc("Replace the results in the output folder")] = False,
-) -> "EvaluateResult | Any":  # for masks and boxes a `MaskEvaluation` or a `DetectionEvaluation`
+) -> "EvaluateResult | Any":  # also `MaskEvaluation`, `DetectionEvaluation`, `PartsEvaluation`
     """Measure accuracy, calibration and confusion with 95 % intervals, and show the mistakes.
 
     Of a model that predicts masks, mean IoU; of boxes, COCO's numbers. Also scores what another tool predicted: COCO
-    results against COCO annotations (detections.json annotations.json), or a folder of mask PNGs against another.
+    results against COCO annotations (detections.json annotations.json), or a folder of mask PNGs against another. The
+    parts that `predict` wrote of labelled pictures (a folder, here or at an address) are scored in bounded memory.
     """
     from vitrine.jobs.evaluate import evaluate_model
 

@@ -57,6 +57,10 @@ def serve(
     log: Annotated[
         Path | str | None, Doc("File for one line of JSON per request, with its id; - is standard error")
     ] = None,
+    traces: Annotated[
+        str | None,
+        Doc("OpenTelemetry collector to send a trace of each request to, such as http://127.0.0.1:4318"),
+    ] = None,
     precision: options.ModelPrecision = "fp32",
     device: options.Device = "auto",
 ) -> "ServeResult":
@@ -78,6 +82,7 @@ def serve(
         answer_as=answer_as,
         root_path=root_path,
         log=as_path(log),
+        traces=traces,
         precision=precision,
         device=device,
     )

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vitrine.data.sources.source import Source
+from vitrine.evaluation.answer_counts import AnswerFigures
 from vitrine.evaluation.classification import MultiLabel, SingleLabel
 from vitrine.evaluation.number_line import NumberFigures
 from vitrine.runtime.files import write_atomically
@@ -81,7 +82,7 @@ def write_metrics(file: Path, figures: SingleLabel | MultiLabel | NumberFigures,
         opened.write("\n")
 
 
-def write_confusion(file: Path, figures: SingleLabel) -> None:
+def write_confusion(file: Path, figures: SingleLabel | AnswerFigures) -> None:
     """Write the counts by label (rows) and prediction (columns)."""
     names = [printable(figure.name) for figure in figures.per_class]
     with write_atomically(file, mode="w") as opened:

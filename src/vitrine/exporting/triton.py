@@ -47,7 +47,7 @@ def plan_triton(loaded: Loaded) -> Export:
     import_onnx()
     if loaded.preprocess.channels not in (1, 3):
         raise ConfigError(
-            f"triton shows photos to models of 1 or 3 channels, this model has {loaded.preprocess.channels}",
+            f"triton supports models with 1 or 3 channels, this model has {loaded.preprocess.channels}",
             option="to",
             advice=[TryOption("to", "to write a graph alone", "onnx")],
         )

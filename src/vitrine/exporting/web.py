@@ -146,7 +146,7 @@ def require_known_pixels(preprocess: Preprocess) -> None:
     """Refuse an input that a browser cannot make of a photo."""
     if preprocess.channels not in (1, 3):
         raise ConfigError(
-            f"web shows photos to models of 1 or 3 channels, this model has {preprocess.channels}",
+            f"web supports models with 1 or 3 channels, this model has {preprocess.channels}",
             option="to",
             advice=[TryOption("to", "to write a graph for onnxruntime", "onnx")],
         )

@@ -35,6 +35,7 @@ from vitrine.evaluation.writing import write_confusion, write_metrics, write_num
 from vitrine.jobs.evaluate_boxes import evaluate_box_model
 from vitrine.jobs.evaluate_detections import DetectionEvaluation, evaluate_detections
 from vitrine.jobs.evaluate_masks import MaskEvaluation, evaluate_mask_folders, evaluate_mask_model
+from vitrine.jobs.evaluate_parts import PartsEvaluation, evaluate_parts, is_folder_of_parts
 from vitrine.jobs.model_argument import model_and_data, predicted_task
 from vitrine.jobs.test_images import open_test_images
 from vitrine.reports.evaluation_page import render_evaluation
@@ -121,7 +122,7 @@ def evaluate_model(
     seed: int,
     is_strict: bool,
     is_overwriting: bool,
-) -> EvaluateResult | MaskEvaluation | DetectionEvaluation:
+) -> EvaluateResult | MaskEvaluation | DetectionEvaluation | PartsEvaluation:
     """Run the model on the test set, score it, and write predictions, metrics and the page.
 
     Of files that another tool predicted, only the score is computed.
@@ -132,6 +133,8 @@ def evaluate_model(
         return evaluate_mask_folders(
             Path(str(model)), Path(str(data)), out=out, is_overwriting=is_overwriting
         )
+    if data is None and model is not None and is_folder_of_parts(model):
+        return evaluate_parts(model, out=out, is_overwriting=is_overwriting)
     model, data = model_and_data("evaluate", model, data)
     task = predicted_task(model)
     if task != "classes":

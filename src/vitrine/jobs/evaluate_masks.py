@@ -124,10 +124,10 @@ def evaluate_mask_folders(
         )
     cards = [
         MaskCard(
-            name=masks.files[index][0].name, truth=true, predicted=found, accuracy=accuracy,
+            name=masks.files[index][0].name, truth=true, predicted=guess, accuracy=accuracy,
             pixels=np.full((*true.shape, 3), BLANK, dtype=np.uint8),
         )
-        for accuracy, index, true, found in worst
+        for accuracy, index, true, guess in worst
     ]  # fmt: skip
     return _written(score, folder, cards, model=str(predicted), data=printable(str(truth)), split="masks")
 

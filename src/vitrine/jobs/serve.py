@@ -24,6 +24,7 @@ from vitrine.serving.batching import keep_freed_memory
 from vitrine.serving.connections import ListeningSocket
 from vitrine.serving.guard import LOOPBACK, requests_log
 from vitrine.serving.open_models import OpenedModels, open_models
+from vitrine.serving.opentelemetry import Traces, open_traces
 from vitrine.serving.server import LOOPBACK_HOSTS, bind, make_server
 from vitrine.serving.service import Service
 
@@ -71,6 +72,7 @@ def serve_models(
     answer_as: str | None,
     root_path: str,
     log: Path | None,
+    traces: str | None,
     precision: Precision,
     device: str,
 ) -> ServeResult:
@@ -97,10 +99,11 @@ def serve_models(
             notice(f"Anyone who can reach {host} can use this server: no API key is set")
         begin = time.monotonic()
         hosts = LOOPBACK | ({answer_as.lower()} if answer_as else set()) if host in LOOPBACK_HOSTS else None
-        with logging_requests(log):
+        with logging_requests(log), tracing_requests(traces) as tracing:
             pictures = _serve(
-                opened, plan, limits=limits, key=key, hosts=hosts, socket=socket, root_path=root_path
-            )
+                opened, plan, limits=limits, key=key, hosts=hosts, socket=socket, root_path=root_path,
+                traces=tracing,
+            )  # fmt: skip
     return ServeResult(
         address=plan.address, models=opened.names, pictures=pictures, seconds=time.monotonic() - begin
     )
@@ -115,6 +118,7 @@ def _serve(
     hosts: frozenset[str] | None,
     socket: ListeningSocket,
     root_path: str,
+    traces: Traces | None,
 ) -> int:
     """Serve until stopped; return the number of pictures computed."""
     quiet_pillow()  # the client is told about a damaged upload
@@ -131,7 +135,7 @@ def _serve(
     )
     try:
         service.warm_up()
-        app = create_app(service, api_key=key, hosts=hosts, root_path=root_path)
+        app = create_app(service, api_key=key, hosts=hosts, root_path=root_path, traces=traces)
         server = make_server(app, limits=limits, on_stop=service.admission.begin_stop)
         present(plan)
         server.run(sockets=[socket])
@@ -199,6 +203,24 @@ def logging_requests(path: Path | None) -> Iterator[None]:
         requests_log.propagate = passes_on
         requests_log.removeHandler(handler)
         handler.close()
+
+
+@contextmanager
+def tracing_requests(address: str | None) -> Iterator[Traces | None]:
+    """Send traces to a collector for the block, where there is one."""
+    if address is None:
+        yield None
+        return
+    if not address.startswith(("http://", "https://")):
+        raise ConfigError(
+            f"must be the address of a collector such as http://127.0.0.1:4318, got {address!r}",
+            option="traces",
+        )
+    traces = open_traces(address)
+    try:
+        yield traces
+    finally:
+        traces.close()
 
 
 def _threads(workers: int | None, *, is_on_cpu: bool) -> tuple[int, int]:

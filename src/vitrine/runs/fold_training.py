@@ -78,7 +78,7 @@ def trained_folds(
         losses = {share: calibrated_loss(logits, targets[fold]) for share, logits in result.logits.items()}
         if number == 0 and not is_gain(losses):
             notice(
-                f"Stopped after the first of {len(folds)} networks: training brings nothing over the closed form "
+                f"Stopped after the first of {len(folds)} networks: training does not improve on the closed form "
                 f"(log loss {losses[0.0]:.3f} before, {losses[LAST_SHARE]:.3f} after)"
             )
             break

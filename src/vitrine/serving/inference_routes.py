@@ -85,7 +85,7 @@ def add_inference_routes(app: FastAPI, service: Service) -> None:
     async def load(name: str) -> Response:
         """Read a model's weights again; requests in flight end with the earlier ones."""
         find(service, name, VERSION)
-        await service.in_thread(service.reload, name)
+        await service.pipeline.in_thread(service.reload, name)
         return CompactJSON({})
 
 
@@ -162,11 +162,11 @@ async def rows_of(service: Service, served: ServedModel, asked: InferenceRequest
     """Return scores or features (B, ...)."""
     if asked.images is not None:
         task = served.features if wanted == "features" else served.scores
-        work = [service.computed(served, image, task) for image in asked.images]
+        work = [service.pipeline.computed(served, image, task) for image in asked.images]
     else:
         assert asked.pixels is not None
         task = served.tensor_features if wanted == "features" else served.tensor_scores
-        work = [service.computed_tensor(torch.from_numpy(row), task) for row in asked.pixels]
+        work = [service.pipeline.computed_tensor(torch.from_numpy(row), task) for row in asked.pixels]
     return torch.stack(await asyncio.gather(*work))
 
 

@@ -9,17 +9,22 @@ from vitrine.evaluation.number_line import NumberFigures
 from vitrine.jobs.evaluate import EvaluatePlan, EvaluateResult
 from vitrine.jobs.evaluate_detections import DetectionEvaluation
 from vitrine.jobs.evaluate_masks import MaskEvaluation
+from vitrine.jobs.evaluate_parts import PartsEvaluation
 from vitrine.spelling import counted, with_first
 
 CLASS_MEASURES = {"f1": "F1", "average_precision": "average precision"}
 
 
-def lines(result: EvaluateResult | MaskEvaluation | DetectionEvaluation) -> Iterator[Line]:
+def lines(
+    result: EvaluateResult | MaskEvaluation | DetectionEvaluation | PartsEvaluation,
+) -> Iterator[Line]:
     """Show the headline figures, the worst classes and the files."""
     if isinstance(result, MaskEvaluation):
         yield from mask_lines(result)
     elif isinstance(result, DetectionEvaluation):
         yield from detection_lines(result)
+    elif isinstance(result, PartsEvaluation):
+        yield from parts_lines(result)
     else:
         yield from classification_lines(result)
 
@@ -53,6 +58,24 @@ def detection_lines(result: DetectionEvaluation) -> Iterator[Line]:
     yield from map(Wrote, result.wrote)
     if result.wrote[-1].suffix == ".html":
         yield NextStep(f"open {glued(result.wrote[-1])} in a browser")
+
+
+def parts_lines(result: PartsEvaluation) -> Iterator[Line]:
+    """Show accuracy, calibration and the worst classes of predictions in parts."""
+    yield (
+        f"{result.folder}, predicted by {result.model}: {counted(result.num_images, 'image')}, "
+        f"{result.num_classes:,} classes"
+    )
+    for words, interval in (("Top-1", result.top1), ("Top-5", result.top5)):
+        if interval is not None:
+            yield f"{words} {interval}"
+    claimed = f"{compared(result.mean_confidence, result.top1)} ({100 * result.mean_confidence:.0f} %)"
+    yield f"Mean F1 {100 * result.macro_f1:.2f} %, calibration error {100 * result.ece:.2f} %: {claimed}"
+    if named := [f"{name} {100 * value:.1f} %" for name, value in result.worst if value < 1]:
+        yield f"Worst classes by F1: {', '.join(named)}"
+    if result.num_unreadable:
+        yield f"Skipped, cannot be read: {counted(result.num_unreadable, 'file')}"
+    yield from map(Wrote, result.wrote)
 
 
 def shown(value: float) -> str:

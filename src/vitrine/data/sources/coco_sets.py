@@ -74,7 +74,7 @@ def by_split(files: list[Path], *, root: Path) -> dict[str, Path]:
             )
         splits[split] = file
     if ALL in splits and len(splits) > 1:
-        notice(f"{printable(str(splits.pop(ALL)))} names no split, and is not read")
+        notice(f"{printable(str(splits.pop(ALL)))} is skipped: its name does not show a split")
     return splits
 
 

@@ -48,13 +48,13 @@ def open_folders(predicted: Path, truth: Path) -> MaskFolders:
     With a list on each side classes are matched by name; a predicted class that the truth does not know is wrong.
     """
     predicted, truth = mask_folder(predicted), mask_folder(truth)
-    names, found = ({stem(name): name for name in list_images(one)} for one in (truth, predicted))
-    missing = sorted(set(names) - set(found))
+    names, predictions = ({stem(name): name for name in list_images(one)} for one in (truth, predicted))
+    missing = sorted(set(names) - set(predictions))
     if missing:
         raise DataError(
             f"{printable(str(predicted))} lacks the masks of {counted(len(missing), 'picture')}: {some_of(missing)}"
         )
-    files = tuple((truth / name, predicted / found[one]) for one, name in names.items())
+    files = tuple((truth / name, predicted / predictions[one]) for one, name in names.items())
     true_list, predicted_list = class_list_of(truth), class_list_of(predicted)
     if true_list is not None:
         classes, values = true_list
