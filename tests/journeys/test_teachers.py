@@ -249,11 +249,14 @@ def test_two_processes_whole_or_sharded_stopped_or_not_learn_what_one_learns(
             # Sums over the batch in another order: see test_many_processes.py.
             assert losses(run) == pytest.approx(losses(one), rel=1e-4), kind
             for name, value in load_file(run / "model" / "model.safetensors").items():
-                assert torch.allclose(*without_keys(name, value, expected[name]), atol=1e-4), (kind, name)
+                if not (
+                    name == "norm.bias" and kind in ("moco", "simclr")
+                ):  # batch normalisation takes it out
+                    assert torch.allclose(*without_keys(name, value, expected[name]), atol=1e-4), (kind, name)
 
 
 def without_keys(name: str, *values: torch.Tensor) -> list[torch.Tensor]:
-    """Leave out the bias of keys: softmax does not see it, so its gradient is rounding, which Adam makes a step."""
+    """Leave out the bias of keys, which softmax takes out: its gradient is rounding, which Adam makes a whole step."""
     if not name.endswith("to_qkv.bias"):
         return list(values)
     return [torch.cat([value.chunk(3)[0], value.chunk(3)[2]]) for value in values]
