@@ -256,7 +256,7 @@ def test_two_processes_whole_or_sharded_stopped_or_not_learn_what_one_learns(
 
 
 def without_keys(name: str, *values: torch.Tensor) -> list[torch.Tensor]:
-    """Leave out the bias of keys, which softmax takes out: its gradient is rounding, which Adam makes a whole step."""
+    """Leave out the bias of keys, which softmax takes out: its gradient is rounding, and Adam steps by it."""
     if not name.endswith("to_qkv.bias"):
         return list(values)
     return [torch.cat([value.chunk(3)[0], value.chunk(3)[2]]) for value in values]
