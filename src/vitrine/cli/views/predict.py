@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from vitrine.cli.command_line import option
 from vitrine.cli.lines import Line, Next, NextStep, Table, Wrote
-from vitrine.cli.views.parts import parts_lines
+from vitrine.cli.views.embed import parts_lines
 from vitrine.jobs.model_argument import PicturesPlan
 from vitrine.jobs.predict import PredictResult
 from vitrine.jobs.predict_boxes import BoxPredictions
