@@ -1,4 +1,4 @@
-"""From studies, a scale and data to plans: every run, its key, those left to do, and the rates that a search chose."""
+"""From studies, a scale and data to plans: every run, its key, what is left to do, and the rates of a search."""
 
 import dataclasses
 import shlex
