@@ -27,7 +27,16 @@ from vitrine.evaluation.trust import Trust, read_trust
 from vitrine.models import Model
 from vitrine.models.dense.model import DenseModel
 from vitrine.runtime.devices import choose_device
-from vitrine.serving.answers import APPLIES, TOP, Answer, Prediction, Rows, Wanted
+from vitrine.serving.answers import (
+    APPLIES,
+    TOP,
+    Answer,
+    Prediction,
+    Rows,
+    Wanted,
+    interval_half_width,
+    number_predictions,
+)  # fmt: skip
 
 
 class Predictor:
@@ -209,7 +218,7 @@ class Predictor:
         """Turn scores (B, K or K + 1) into predictions: classes, familiarity and prediction sets."""
         logits = scores[:, : self.num_classes]
         if self.number_name is not None:
-            return self.numbers(logits[:, 0], names, coverage=coverage)
+            return number_predictions(logits[:, 0], names, errors=self.trust.errors, coverage=coverage)
         answers = self.best(logits, top=top)
         applying = self.applying(logits)
         shares, flags = self.familiarity(scores)
@@ -221,12 +230,6 @@ class Predictor:
             )
             for row, name in enumerate(names)
         ]  # fmt: skip
-
-    def numbers(
-        self, values: Tensor, names: Sequence[str], *, coverage: float | None = None
-    ) -> list[Prediction]:
-        """Turn outputs (B,) of a model of numbers into predictions with intervals, where their width is known."""
-        return number_predictions(values, names, errors=self.trust.errors, coverage=coverage)
 
     def half_width(self, coverage: float) -> float | None:
         """Return half the width of the interval of a number; None where the model does not know its errors."""
