@@ -58,6 +58,7 @@ def unreadable_names(source: Source, failures: Mapping[int, str]) -> dict[str, s
 def write_score(
     folder: Path, score: SplitScore, extra: Mapping[str, float], *, model: str
 ) -> tuple[Path, ...]:
+    """Write predictions, metrics, confusion and the page of a classifier."""
     source, failures = score.source, score.outputs.failures
     wrote = [folder / PREDICTIONS, folder / METRICS]
     write_predictions(wrote[0], source, probabilities=score.probabilities, failures=failures)
