@@ -33,6 +33,12 @@ def written(kind: str, folder: Path, package: Path, *, int8: bool = False) -> Pa
     return folder
 
 
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory, package: Path) -> Path:
+    """One export, which tests only read."""
+    return written("class token", tmp_path_factory.mktemp("web"), package)
+
+
 @pytest.mark.parametrize("kind", ["class token", "parallel branches", "registers"])
 def test_the_graph_also_returns_the_attention_of_all_layers(kind: str) -> None:
     made = loaded(kind)
@@ -46,10 +52,9 @@ def test_the_graph_also_returns_the_attention_of_all_layers(kind: str) -> None:
 
 
 def test_weights_take_half_the_room_and_the_answers_are_those_of_weights_in_half_precision(
-    tmp_path: Path, package: Path
+    folder: Path,
 ) -> None:
     made = loaded("class token")
-    folder = written("class token", tmp_path, package)
     graph = onnx.load(folder / "model.onnx").graph
     large = {w.data_type for w in graph.initializer if np.prod(w.dims) >= 1024}
     assert large == {onnx.TensorProto.FLOAT16}
@@ -61,11 +66,8 @@ def test_weights_take_half_the_room_and_the_answers_are_those_of_weights_in_half
     np.testing.assert_allclose(logits, made.model(images).detach().numpy(), rtol=0, atol=0.01)
 
 
-def test_the_folder_says_all_that_the_page_needs_and_lists_what_to_keep(
-    tmp_path: Path, package: Path
-) -> None:
+def test_the_folder_says_all_that_the_page_needs_and_lists_what_to_keep(folder: Path) -> None:
     made = loaded("class token")
-    folder = written("class token", tmp_path, package)
     described = json.loads((folder / "model.json").read_text())
     assert described["preprocess"] == made.preprocess.to_json()
     assert described["attention"] == attention_of(made.model)
@@ -78,12 +80,10 @@ def test_the_folder_says_all_that_the_page_needs_and_lists_what_to_keep(
     assert not list((folder / "onnxruntime-web").glob("*.mjs"))  # a type that some hosts do not know
 
 
-def test_another_model_makes_another_cache(tmp_path: Path, package: Path) -> None:
-    names = set()
-    for kind in ("class token", "DINOv2 without a head"):
-        folder = written(kind, tmp_path / kind, package)
-        names.add((folder / "service-worker.js").read_text())
-    assert len(names) == 2
+def test_another_model_makes_another_cache(folder: Path, tmp_path: Path, package: Path) -> None:
+    other = written("DINOv2 without a head", tmp_path, package)
+    one, two = ((each / "service-worker.js").read_text() for each in (folder, other))
+    assert one != two
 
 
 def test_attention_too_large_for_a_phone_is_left_away(monkeypatch: pytest.MonkeyPatch) -> None:
