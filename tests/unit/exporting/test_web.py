@@ -10,8 +10,11 @@ import torch
 from unit.exporting.made import loaded
 
 from vitrine.errors import ConfigError, DownloadError, MissingDataError
+from vitrine.exporting import open_runner
 from vitrine.exporting.inference_model import InferenceModel
 from vitrine.exporting.onnxruntime_web import WASM, WEBGPU, find_onnxruntime_web
+from vitrine.exporting.proof import answers_of, compare, reference
+from vitrine.exporting.targets import answer_of
 from vitrine.exporting.web import PageFacts, attention_of, plan_web
 from vitrine.runtime.cache import downloads
 
@@ -64,6 +67,18 @@ def test_weights_take_half_the_room_and_the_answers_are_those_of_weights_in_half
     logits = session.run(["logits"], {"pixels": images.numpy()})[0]
     # Half precision has 11 bits: each weight is off by at most 5e-4 of itself.
     np.testing.assert_allclose(logits, made.model(images).detach().numpy(), rtol=0, atol=0.01)
+
+
+def test_the_graph_is_compared_with_the_model_by_the_answers_that_both_have(
+    folder: Path,
+) -> None:
+    made = loaded("class token")
+    images = torch.randn(3, 3, *made.model.config.image_size, generator=torch.Generator().manual_seed(0))
+    answer = answer_of(open_runner(folder))
+    assert "attention" in answer(images)
+    expected = answers_of(reference(made.model), images)
+    check = compare("page", answer, expected=expected, images=images, precision="fp16")
+    assert check.largest is not None and check.largest < 0.01
 
 
 def test_the_folder_says_all_that_the_page_needs_and_lists_what_to_keep(folder: Path) -> None:
