@@ -89,7 +89,7 @@ def predict_masks(
                     total += counts
                     pixels = decode(source.read(one.index).data, name=name)
                     save_picture(folder / MASKS / f"{stem}.png", as_palette(one.classes))
-                    overlay = Image.fromarray(overlaid(pixels, one.classes))
+                    overlay = Image.fromarray(overlaid(pixels, one.classes, classes))
                     save_picture(folder / OVERLAYS / f"{stem}.jpg", overlay)
                     shares = [f"{share:.4f}" for share in counts / one.classes.size]
                     table.writerow([name, f"{MASKS}/{stem}.png", *shares, ""])

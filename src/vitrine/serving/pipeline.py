@@ -54,19 +54,28 @@ class Pipeline:
         return await self._within_time(self.batcher.submit(task, pixels, trace=current_trace.get()))
 
     async def computed(
-        self, served: ServedModel, data: bytes, task: Task, *, item: Callable[[Tensor], Any] = as_it_is
+        self,
+        served: ServedModel,
+        data: bytes,
+        task: Task,
+        *,
+        item: Callable[[Tensor], Any] = as_it_is,
+        prepare: Callable[..., Any] | None = None,
     ) -> Any:
-        """Decode and compute an upload in threads; cancelling this cancels the work that has not begun."""
+        """Decode and compute an upload in threads; cancelling this cancels the work that has not begun.
+
+        `prepare` decodes to what the task takes, in place of the model's usual input.
+        """
         result: Future[Any] = Future()
         trace = current_trace.get()
         max_pixels = self.limits.pixels if is_jpeg(data) else self.limits.whole_pixels
 
         def decode() -> None:
             begin = time.time_ns()
-            pixels = served.pixels(data, max_pixels=max_pixels)
+            made = (served.pixels if prepare is None else prepare)(data, max_pixels=max_pixels)
             if trace is not None:
                 trace.record("decode", begin, time.time_ns(), {"vitrine.bytes": len(data)})
-            self.batcher.submit(task, item(pixels), future=result, trace=trace)
+            self.batcher.submit(task, item(made), future=result, trace=trace)
 
         def decode_if_small() -> None:
             check_picture(data, max_pixels=max_pixels)
