@@ -18,7 +18,8 @@ from vitrine.errors import DataError
 from vitrine.evaluation.outputs import Wish, chosen_precision
 from vitrine.models.sizes import ImageSize
 from vitrine.runtime.devices import choose_device
-from vitrine.serving.predictor import Predictor, Wanted
+from vitrine.serving.answers import Wanted
+from vitrine.serving.predictor import Predictor
 
 Columns = dict[str, NDArray[Any]]
 PIXELS, ERROR = "pixels", "error"
