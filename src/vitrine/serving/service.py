@@ -107,7 +107,7 @@ class Service:
             )
         scores = await self.pipeline.computed(served, data, served.scores)
         try:
-            [judged] = served.predictor.judged(scores[None], [served.name], top=top, coverage=coverage)
+            [judged] = served.predictor.predictions(scores[None], [served.name], top=top, coverage=coverage)
         except ConfigError as error:
             raise RefusedError(UNREADABLE, str(error)) from None
         return {
@@ -190,7 +190,7 @@ class Service:
 
     def _warm_up(self, served: ServedModel) -> None:
         preprocess = served.predictor.preprocess
-        blank = torch.zeros(preprocess.channels, *preprocess.size, dtype=torch.uint8)
+        blank = torch.zeros(*preprocess.shape, dtype=torch.uint8)
         items: dict[Task, Any] = {served.features: blank}
         if served.answers != "classes":
             items = {served.location: blank_request(preprocess)}
