@@ -1,6 +1,6 @@
 """Pictures at addresses of fsspec: folders, single files, patterns, shards and Parquet give the rows of local ones.
 
-`memory://` runs here; the same on S3 (moto on loopback) is slow.
+`memory://` and `file://` run here; the same in object stores (emulators on loopback) is slow.
 """
 
 import csv
@@ -85,6 +85,11 @@ def test_every_kind_of_input_is_read_at_an_address(desk, tmp_path, monkeypatch):
     check_every_kind(desk, "memory://desk", tmp_path)
 
 
+def test_every_kind_of_input_is_read_through_file_addresses(desk, tmp_path, monkeypatch):
+    monkeypatch.setenv("VITRINE_CACHE", str(tmp_path / "cache"))
+    check_every_kind(desk, f"file://{tmp_path}/desk", tmp_path)
+
+
 def test_the_command_line_takes_addresses(desk, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     out = f"local://{tmp_path}/store/parts"
@@ -99,16 +104,22 @@ def test_the_command_line_takes_addresses(desk, tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-def test_every_kind_of_input_is_read_from_s3_and_parts_are_written_there(desk, tmp_path, monkeypatch, s3):
+def test_every_kind_of_input_is_read_from_object_stores_and_parts_are_written_there(
+    desk, tmp_path, monkeypatch, store
+):
     monkeypatch.setenv("VITRINE_CACHE", str(tmp_path / "cache"))
-    check_every_kind(desk, f"{s3}/desk", tmp_path)
-    out = f"{s3}/parts"
-    for done in (vitrine.embed(desk / "model", f"{s3}/desk/shards", out=out, **CPU) for _ in range(2)):
+    check_every_kind(desk, f"{store}/desk", tmp_path)
+    out = f"{store}/parts"
+    for done in (vitrine.embed(desk / "model", f"{store}/desk/shards", out=out, **CPU) for _ in range(2)):
         assert done.parts.manifest == f"{out}/_job/manifest.json"
     assert done.parts.num_skipped == 13
     assert vitrine.merge(out, verify=True).exit_code == 0
-    vitrine.predict(desk / "photos" / "cat" / "00.png", out=f"{s3}/p.csv", device="cpu")
-    assert b"00.png" in fsspec.filesystem("s3").cat_file("bucket/p.csv")
+    vitrine.embed(desk / "model", desk / "shards", out=tmp_path / "parts", **CPU)
+    system, place = fsspec.core.url_to_fs(f"{out}/part-00000.parquet")
+    assert system.cat_file(place) == (tmp_path / "parts" / "part-00000.parquet").read_bytes()
+    vitrine.predict(desk / "photos" / "cat" / "00.png", out=f"{store}/p.csv", device="cpu")
+    system, place = fsspec.core.url_to_fs(f"{store}/p.csv")
+    assert b"00.png" in system.cat_file(place)
 
 
 def test_remote_shards_are_read_in_blocks_that_stay_on_this_disk_within_a_limit(desk, tmp_path, monkeypatch):
