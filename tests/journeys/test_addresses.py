@@ -5,6 +5,7 @@
 
 import csv
 import os
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from vitrine.data.preparing.preprocess import Preprocess
 from vitrine.data.sources.opening import open_splits
 from vitrine.errors import DataError
 from vitrine.runtime import block_cache
+from vitrine.runtime.places import delivered
 
 fsspec = pytest.importorskip("fsspec")
 pyarrow = pytest.importorskip("pyarrow")
@@ -143,6 +145,30 @@ def test_remote_shards_are_read_in_blocks_that_stay_on_this_disk_within_a_limit(
     left = [file for file in files if file.exists()]
     assert sum(file.stat().st_size for file in left) <= 4000 and left
     assert block_cache.read_cached(address, start=0, end=10_500) == content
+    monkeypatch.setenv("VITRINE_CACHE_GB", "0.000004")
+    block_cache.make_room(0, now=True)
+    for start in range(0, 10_500, 500):  # faster than the clock by which the cache is looked at
+        block_cache.read_cached(address, start=start, end=start + 1)
+        left = (tmp_path / "cache" / "blocks").glob("*/*")
+        assert sum(file.stat().st_size for file in left) <= 4000
     monkeypatch.setenv("VITRINE_CACHE_GB", "much")
     with pytest.raises(vitrine.VitrineError, match="VITRINE_CACHE_GB must be a number of gigabytes"):
         block_cache.limit_bytes()
+
+
+def test_results_that_cannot_be_uploaded_are_kept_and_a_missing_bucket_is_named(tmp_path, monkeypatch):
+    def refuse(*_):
+        raise FileNotFoundError("the bucket does not exist")
+
+    monkeypatch.setattr(fsspec.get_filesystem_class("memory"), "put_file", refuse)
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    with (
+        pytest.raises(
+            DataError, match=r"cannot write memory://x/p\.csv: the bucket does not exist"
+        ) as refused,
+        delivered("memory://x/p.csv") as file,
+    ):
+        file.write_text("hours of work")
+    [kept] = tmp_path.glob("vitrine-*")
+    assert str(kept) in str(refused.value) and (kept / "p.csv").read_text() == "hours of work"

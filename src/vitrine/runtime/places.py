@@ -212,20 +212,37 @@ class RemoteFolder:
 def upload(file: Path, address: str) -> None:
     """Upload a whole file, which appears at the address in one step."""
     system, place = remote_system(address)
-    retried(lambda: system.put_file(str(file), place), address)
+    try:
+        retried(lambda: system.put_file(str(file), place), address)
+    except FileNotFoundError as error:  # the bucket, since the file is there
+        raise DataError(f"cannot write {printable(address)}: {error}") from error
 
 
 @contextmanager
 def delivered(place: Place) -> Iterator[Path]:
-    """Give a local path to write to; what lies in its folder afterwards is uploaded if the place is an address."""
+    """Give a local path to write to; what lies in its folder afterwards is uploaded if the place is an address.
+
+    Files that cannot be uploaded are kept on this machine: computing them may have taken hours.
+    """
     if not is_remote(place):
         yield Path(place)
         return
     folder, _, name = str(place).rpartition("/")
-    with tempfile.TemporaryDirectory(prefix="vitrine-") as here:
-        yield Path(here) / name
-        for file in sorted(Path(here).iterdir()):
-            upload(file, f"{folder}/{file.name}")
+    here = Path(tempfile.mkdtemp(prefix="vitrine-"))
+    is_kept = False
+    try:
+        yield here / name
+        try:
+            for file in sorted(here.iterdir()):
+                upload(file, f"{folder}/{file.name}")
+        except DataError as error:
+            is_kept = True
+            raise DataError(
+                f"{error.problem}; the results are kept in {here}", advice=error.advice
+            ) from error
+    finally:
+        if not is_kept:
+            shutil.rmtree(here, ignore_errors=True)
 
 
 def read_remote(address: str, *, start: int | None = None, end: int | None = None) -> bytes:
