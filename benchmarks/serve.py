@@ -3,6 +3,7 @@
     python benchmarks/serve.py latency MODEL --count 300
     python benchmarks/serve.py load MODEL PHOTOS --seconds 600 --clients 64
     python benchmarks/serve.py mutate MODEL PHOTOS --count 10000
+    python benchmarks/serve.py adapters ViT-B/16 --count 4
 
 `latency`: one client on loopback sends /health and /predict one after another: blocks of ten over a connection that
 it keeps open and blocks of ten over new connections, in turns. Prints the median and the 90th percentile.
@@ -16,6 +17,8 @@ printed next to images/s, because other load changes it less. A round counts as 
 5 % of the processors in each of its turns; quiet rounds also have their own medians.
 
 `mutate`: damaged images of every format; any 5xx status or an exit of the server is a failure.
+
+`adapters`: memory of a server with a model of that variant and `count` adapters, and with as many merged models.
 """
 
 import argparse
@@ -30,6 +33,7 @@ import sys
 import time
 from pathlib import Path
 
+from parts.serve_adapters import adapters
 from parts.serve_rivals import model_alone, plain_server
 from parts.serve_traffic import (
     PAGE_BYTES,
@@ -40,19 +44,22 @@ from parts.serve_traffic import (
     is_ready,
     port_of,
     predict_request,
+    read_photos,
     running,
     send_mutated,
+    shrunk,
 )
 from PIL import Image
 
-KEPT_PHOTOS = 256
 QUIET = 0.05
 BLOCK = 10
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("what", choices=("latency", "load", "mutate", "plain-server", "model-alone"))
+    parser.add_argument(
+        "what", choices=("latency", "load", "mutate", "adapters", "plain-server", "model-alone")
+    )
     parser.add_argument("model")
     parser.add_argument("photos", nargs="?")
     parser.add_argument("--seconds", type=float, default=600)
@@ -77,6 +84,8 @@ def main() -> None:
         plain_server(options)
     elif options.what == "model-alone":
         model_alone(options)
+    elif options.what == "adapters":
+        adapters(options)
     elif options.what == "latency":
         latency(options)
     elif options.what == "load":
@@ -229,22 +238,6 @@ def memory_growth(memory: list[float]) -> tuple[float, str]:
     fifth = max(1, len(memory) // 5)
     early, late = statistics.mean(memory[fifth : 2 * fifth] or memory), statistics.mean(memory[-fifth:])
     return late / early - 1, f"{early / 2**20:.0f} MiB early, {late / 2**20:.0f} MiB late"
-
-
-def read_photos(folder: str) -> list[bytes]:
-    paths = sorted(Path(folder).rglob("*.jpg"))
-    step = max(1, len(paths) // KEPT_PHOTOS)
-    return [path.read_bytes() for path in paths[::step][:KEPT_PHOTOS]]
-
-
-def shrunk(photo: bytes, side: int) -> bytes:
-    """Resize a photo's shorter side and encode it as JPEG again."""
-    with Image.open(io.BytesIO(photo)) as image:
-        factor = side / min(image.size)
-        size = (max(side, round(image.width * factor)), max(side, round(image.height * factor)))
-        buffer = io.BytesIO()
-        image.convert("RGB").resize(size, Image.Resampling.BICUBIC).save(buffer, "JPEG", quality=90)
-        return buffer.getvalue()
 
 
 def serve_command(options: argparse.Namespace) -> list[str]:

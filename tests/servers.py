@@ -80,6 +80,7 @@ def serving(
     workers: int = 1,
     hosts: frozenset[str] | None = LOOPBACK,
     root_path: str = "",
+    traces: Any = None,
 ) -> Iterator[Running]:
     """Serve for the block on a free port of this machine, then stop."""
     limits = limits or Limits()
@@ -101,7 +102,7 @@ def serving(
     )
     service.warm_up()
     try:
-        app = create_app(service, api_key=api_key, hosts=hosts, root_path=root_path)
+        app = create_app(service, api_key=api_key, hosts=hosts, root_path=root_path, traces=traces)
         with serving_app(app, limits=limits, on_stop=service.admission.begin_stop) as (port, server):
             yield Running(f"http://127.0.0.1:{port}", port, service, server)
     finally:

@@ -1,6 +1,7 @@
 """A server under way, and clients on loopback that send it pictures: what `benchmarks/serve.py` measures with."""
 
 import asyncio
+import io
 import json
 import os
 import random
@@ -13,9 +14,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from PIL import Image
+
 ROOT = Path(__file__).resolve().parents[2]
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 FILLING_SECONDS = 1.5
+KEPT_PHOTOS = 256
 
 
 @dataclass
@@ -160,3 +164,19 @@ async def send_mutated(port: int, whole: list[bytes], mutated: object, *, count:
 
     await asyncio.gather(*(client(first, 16) for first in range(16)))
     return statuses
+
+
+def read_photos(folder: str) -> list[bytes]:
+    paths = sorted(Path(folder).rglob("*.jpg"))
+    step = max(1, len(paths) // KEPT_PHOTOS)
+    return [path.read_bytes() for path in paths[::step][:KEPT_PHOTOS]]
+
+
+def shrunk(photo: bytes, side: int) -> bytes:
+    """Resize a photo's shorter side and encode it as JPEG again."""
+    with Image.open(io.BytesIO(photo)) as image:
+        factor = side / min(image.size)
+        size = (max(side, round(image.width * factor)), max(side, round(image.height * factor)))
+        buffer = io.BytesIO()
+        image.convert("RGB").resize(size, Image.Resampling.BICUBIC).save(buffer, "JPEG", quality=90)
+        return buffer.getvalue()

@@ -20,6 +20,20 @@ RECORDED = {
     "reports/figure_style.py": "a variable of CSS",
 }
 
+# Names that say nothing about what they hold; a test may look at what it has found.
+EMPTY_NAMES = {
+    "found",
+    "how",
+    "readings",
+    "looks",
+    "album",
+    "arrivals",
+    "deployed",
+    "uncut",
+    "lit",
+    "told_bar",
+}
+
 
 def messages(tree: ast.Module) -> list[tuple[int, str]]:
     """All text in a module that is no docstring, with its line."""
@@ -71,3 +85,25 @@ def test_no_record_of_the_jobs_carries_words() -> None:
         if isinstance(node, ast.FunctionDef) and node.name == "__str__"
     ]
     assert not found
+
+
+def test_no_variable_function_or_argument_has_a_name_that_says_nothing() -> None:
+    code = [*SOURCE.rglob("*.py"), *(SOURCE.parents[1] / "benchmarks").rglob("*.py")]
+    assert len(code) > 500
+    empty = [
+        f"{path.name}:{node.lineno}: {name}"
+        for path in code
+        for node in ast.walk(ast.parse(path.read_text()))
+        for name in names_made_by(node)
+        if name in EMPTY_NAMES
+    ]
+    assert not empty
+
+
+def names_made_by(node: ast.AST) -> list[str]:
+    """Return the names that a node of the syntax introduces."""
+    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+        return [node.name]
+    if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+        return [node.id]
+    return [node.arg] if isinstance(node, ast.arg) else []

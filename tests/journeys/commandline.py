@@ -63,7 +63,9 @@ def inside(*arguments: str | Path, cwd: Path | None = None) -> subprocess.Comple
 
 def started(*arguments: str | Path, cwd: Path | None = None) -> subprocess.Popen[str]:
     """Start the command line in a process of its own and do not wait for it."""
-    environment = {**os.environ, "PYTHONPATH": str(SOURCE), "OMP_NUM_THREADS": "1", "COLUMNS": "120"}
+    # Packages that are installed elsewhere for a test stay within reach.
+    path = os.pathsep.join([str(SOURCE), *os.environ.get("PYTHONPATH", "").split(os.pathsep)])
+    environment = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", "COLUMNS": "120"}
     return subprocess.Popen(
         [sys.executable, "-m", "vitrine", *map(str, arguments)],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=cwd, env=environment,

@@ -14,6 +14,9 @@ import pytest
 import torch
 from servers import CLASSES, SIZE, jpeg, saved_vit, serving, until
 
+import vitrine
+from vitrine.checkpoints.adapters import write_adapter
+from vitrine.models.lora import adapters_of, add_adapters
 from vitrine.serving.admission import Limits, RefusedError
 from vitrine.serving.open_inference import parse_request
 from vitrine.serving.open_models import open_models
@@ -188,6 +191,36 @@ def test_new_weights_are_served_without_losing_a_request(tmp_path):
     for _, _, body in answers:  # each from one of both, never from a mixture
         found = torch.tensor(values(json.loads(body), "logits")[0], dtype=torch.float32)
         assert min((found - before).abs().max(), (found - after).abs().max()) < TOLERANCE
+
+
+def test_adapters_are_served_over_one_backbone_and_reloaded_alone(tmp_path):
+    base, picture = saved_vit(tmp_path / "base"), jpeg(4)
+    for name, seed in (("cats", 1), ("dogs", 2)):
+        adapter(tmp_path / name, base=base, seed=seed)
+    sources = [f"base={base}", f"cats={tmp_path / 'cats'}", f"dogs={tmp_path / 'dogs'}"]
+    with serving(sources) as server:
+        for name in ("cats", "dogs", "base"):
+            body = call(server, f"/v2/models/{name}/infer", picture, **{HEADER: "0"})[2]
+            merged = Predictor.open(tmp_path / name).logits([picture]).rows
+            np.testing.assert_allclose(values(json.loads(body), "logits"), merged, rtol=0, atol=TOLERANCE)
+        models = server.service.models.values()
+        kernels = {id(one.predictor.model.patch_projection.weight) for one in models}
+        assert len(kernels) == 1
+        adapter(tmp_path / "cats", base=base, seed=3)
+        assert call(server, "/v2/repository/models/cats/load", b"")[0] == 200
+        body = call(server, "/v2/models/cats/infer", picture, **{HEADER: "0"})[2]
+        merged = Predictor.open(tmp_path / "cats").logits([picture]).rows
+        np.testing.assert_allclose(values(json.loads(body), "logits"), merged, rtol=0, atol=TOLERANCE)
+
+
+def adapter(folder, *, base, seed):
+    """Save an adapter of rank 2 whose answers differ from its base's."""
+    loaded = vitrine.load(base)
+    add_adapters(loaded.model, rank=2)
+    torch.manual_seed(seed)
+    for layer in adapters_of(loaded.model).values():
+        torch.nn.init.normal_(layer.lora_b)
+    write_adapter(loaded.model, folder, base=str(base), record=loaded.record)
 
 
 def test_damaged_new_weights_leave_the_earlier_ones_in_service(tmp_path):

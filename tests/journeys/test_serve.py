@@ -302,10 +302,10 @@ def slow(predictor):
 
 
 def test_large_pictures_are_decoded_one_at_a_time_and_small_ones_pass_them(predictor, monkeypatch):
-    from vitrine.serving import service
+    from vitrine.serving import pipeline
 
-    monkeypatch.setattr(service, "LARGE_PIXELS", 100 * 100)
-    monkeypatch.setattr(service, "available_cores", lambda: 4)
+    monkeypatch.setattr(pipeline, "LARGE_PIXELS", 100 * 100)
+    monkeypatch.setattr(pipeline, "available_cores", lambda: 4)
     go, inside_ = threading.Event(), []
 
     class Waiting(ServedModel):

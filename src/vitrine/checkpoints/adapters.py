@@ -87,18 +87,34 @@ def write_adapter(model: Model, folder: Path, *, base: str, record: Record) -> N
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class Factors:
+    """The two thin matrices of a layer."""
+
+    a: Tensor
+    """(R, in)"""
+    b: Tensor
+    """(out, R)"""
+    scale: float
+
+    @property
+    def update(self) -> Tensor:
+        """What is added to the layer's weight: (out, in)."""
+        return self.scale * (self.b @ self.a)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Adapter:
     """An adapter that was read."""
 
     folder: Path
     base: str
     """The weights that it was trained on: a name, a path or a hub id."""
-    updates: Mapping[str, Tensor]
-    """What is added to a layer's weight (out, in), by the layer's name."""
+    factors: Mapping[str, Factors]
+    """By the layer's name."""
     whole: Mapping[str, Tensor]
     """Tensors that replace those of the base, by name."""
     record: Record | None
-    """Of the adapted model, where Vitrine wrote the adapter."""
+    """The record of the adapted model, if Vitrine wrote the adapter."""
 
 
 def read_adapter(folder: str | Path) -> Adapter:
@@ -112,7 +128,7 @@ def read_adapter(folder: str | Path) -> Adapter:
         if settings.get(name):
             raise CheckpointError(f"{folder} holds an adapter with {what} ({name}), which cannot be read")
     file = SafetensorsFile(folder / WEIGHTS)
-    updates, whole = {}, {}
+    factors, whole = {}, {}
     for name in file.index:
         inner = name.removeprefix(PREFIX)
         if inner.endswith(LORA_A):
@@ -123,7 +139,7 @@ def read_adapter(folder: str | Path) -> Adapter:
                     f"{folder} holds adapters of {layer} that do not fit each other: {shown_shape(tuple(a.shape))} "
                     f"and {shown_shape(tuple(b.shape))}"
                 )
-            updates[layer] = scale_of(settings, layer, rank=a.shape[0]) * (b @ a)
+            factors[layer] = Factors(a=a, b=b, scale=scale_of(settings, layer, rank=a.shape[0]))
         elif not inner.endswith(LORA_B):
             whole[inner] = file.read(name)
     said = file.metadata.get(KEY)
@@ -131,7 +147,7 @@ def read_adapter(folder: str | Path) -> Adapter:
     base = settings.get("base_model_name_or_path")
     if not isinstance(base, str) or not base:
         raise CheckpointError(f"{folder / CONFIG} does not name the base model; set base_model_name_or_path")
-    return Adapter(folder=folder, base=base, updates=updates, whole=whole, record=record)
+    return Adapter(folder=folder, base=base, factors=factors, whole=whole, record=record)
 
 
 def scale_of(settings: Mapping[str, Any], layer: str, *, rank: int) -> float:
@@ -154,9 +170,9 @@ def adapted(weights: Weights, adapter: Adapter) -> Weights:
     if heads:
         config = dataclasses.replace(config, num_classes=next(iter(heads.values())).shape[0])
     updates: dict[str, list[tuple[Rule, Tensor]]] = {}
-    for layer, update in adapter.updates.items():
+    for layer, factors in adapter.factors.items():
         rule = place_of(places, f"{layer}.weight", adapter)
-        updates.setdefault(rule.ours[0], []).append((rule, update))
+        updates.setdefault(rule.ours[0], []).append((rule, factors.update))
     makers: dict[str, tuple[Spec, Callable[[], Tensor]]] = {
         name: (weights.index[name], functools.partial(updated, weights, name, parts))
         for name, parts in updates.items()

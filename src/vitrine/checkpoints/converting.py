@@ -205,4 +205,4 @@ def zero_notes(weights: Weights) -> tuple[str, ...]:
     """Notice a head of zeros."""
     if "head.weight" not in weights.index or weights.read("head.weight").count_nonzero():
         return ()
-    return ("the head is all zeros, as in the official ImageNet-21k files: its logits say nothing",)
+    return ("the head is all zeros, as in the official ImageNet-21k files: its logits are meaningless",)

@@ -30,9 +30,9 @@ class Loaded:
     """The classes' names in the order of the logits, where they are known."""
     record: Record
     notes: tuple[str, ...] = ()
-    """What was assumed or adapted, one sentence each."""
+    """Assumptions and adaptations, one sentence each."""
     folder: Path | None = None
-    """Where the files beside the weights are; None where there are none, or where the model was adapted."""
+    """Folder of the files beside the weights; None without any, or if the model was adapted."""
 
     def __repr__(self) -> str:
         return f"Loaded({', '.join(f'{name}={text}' for name, text in self.summary())})"
@@ -123,5 +123,5 @@ def zero_head_note(model: Model, *, num_classes: int | None) -> tuple[str, ...]:
         return ()
     return (
         f"the head for {model.config.num_classes} classes is all zeros, as in the official ImageNet-21k files: its "
-        "logits say nothing, its features are whole; give num_classes to train a new one",
+        "logits are meaningless, its features are complete; set num_classes to train a new one",
     )

@@ -36,7 +36,7 @@ class Opened:
     file: TensorFile | None = None
     checksums: Mapping[str, Any] = field(default_factory=dict)
     folder: Path | None = None
-    """Where the small files that go with the weights are."""
+    """Folder of the small files that go with the weights."""
 
 
 def open_weights(
@@ -111,7 +111,7 @@ def open_adapted(
     record = dataclasses.replace(adapter.record or base.record, config=weights.config)
     if adapter.record is None and weights.config.num_classes != base.weights.config.num_classes:
         record = dataclasses.replace(record, classes=None)
-    note = f"adapter of {counted(len(adapter.updates), 'layer')} merged into {adapter.base}"
+    note = f"adapter of {counted(len(adapter.factors), 'layer')} merged into {adapter.base}"
     return Opened(weights=weights, record=record, notes=(*base.notes, note), folder=adapter.folder)
 
 
@@ -200,7 +200,7 @@ def adapt(
     """Adapt weights, preprocessing and classes to the request; each change adds a sentence."""
     if features_only and num_classes is not None:
         raise ConfigError(
-            f"features_only takes the head away, num_classes={num_classes} asks for one; give one"
+            f"features_only removes the head, num_classes={num_classes} adds one; pass only one of them"
         )
     weights, record, notes = opened.weights, opened.record, list(opened.notes)
 

@@ -249,13 +249,13 @@ def require_free(destination: Path, *, overwrite: bool) -> None:
     """Refuse to overwrite, unless requested."""
     is_taken = destination.is_file() or (destination.is_dir() and any(destination.iterdir()))
     if is_taken and not overwrite:
-        raise CheckpointError(f"{destination} exists; name another place, or say overwrite")
+        raise CheckpointError(f"{destination} exists; choose another name, or set overwrite")
 
 
 def require_classes(record: Record) -> None:
     """Refuse class names that do not match the head."""
     if record.classes is not None and len(record.classes) != record.config.num_classes:
         raise ConfigError(
-            f"classes must be as many as the head's, got {len(record.classes)} names and "
+            f"classes must match the head, got {len(record.classes)} names and "
             f"num_classes={record.config.num_classes}"
         )

@@ -51,7 +51,7 @@ def convert(
     check: Annotated[bool, Doc("Compare the logits before and after")] = True,
     overwrite: Annotated[bool, Doc("Replace the destination if it exists")] = False,
 ) -> "Conversion":
-    """Convert weights to go on training them elsewhere, or from there to here; outputs are compared."""
+    """Convert weights to the layout of another library, or from it; outputs are compared."""
     source, destination = as_model(source), as_path(destination)
     from vitrine.jobs.convert import convert as convert_weights
 

@@ -28,7 +28,7 @@ def index(
     workers: options.Decoders = None,
     device: options.Device = "auto",
     precision: options.PrecisionWish = "auto",
-    overwrite: Annotated[bool, Doc("Build the index again from nothing")] = False,
+    overwrite: Annotated[bool, Doc("Build the index anew")] = False,
 ) -> "IndexResult":
     """Build an index of pictures, or of the parts that embed wrote, or bring it up to date."""
     from vitrine.jobs.index import index_pictures

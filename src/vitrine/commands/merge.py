@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 @documented
 def merge(
     folder: Annotated[
-        str | Path, Doc("Folder of parts that embed or predict wrote, on several machines maybe")
+        str | Path, Doc("Folder of parts that embed or predict wrote, on one or several machines")
     ],
     *,
     verify: Annotated[bool, Doc("Also read every part and compare its checksum")] = False,

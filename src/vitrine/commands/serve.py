@@ -1,4 +1,4 @@
-"""`vitrine serve`: a web page and an API for a model, on this machine unless told otherwise."""
+"""`vitrine serve`: a web page and an API for a model, on this machine by default."""
 
 import os
 from collections.abc import Sequence
@@ -57,6 +57,10 @@ def serve(
     log: Annotated[
         Path | str | None, Doc("File for one line of JSON per request, with its id; - is standard error")
     ] = None,
+    traces: Annotated[
+        str | None,
+        Doc("OpenTelemetry collector to send a trace of each request to, such as http://127.0.0.1:4318"),
+    ] = None,
     precision: options.ModelPrecision = "fp32",
     device: options.Device = "auto",
 ) -> "ServeResult":
@@ -78,6 +82,7 @@ def serve(
         answer_as=answer_as,
         root_path=root_path,
         log=as_path(log),
+        traces=traces,
         precision=precision,
         device=device,
     )

@@ -81,7 +81,7 @@ def require_products(config: ModelConfig) -> None:
     """Refuse int8 for a model that has next to no matrix products."""
     if isinstance(config, BiTConfig):
         raise ConfigError(
-            "makes matrix products smaller, and a BiT ResNet consists of convolutions",
+            "quantizes matrix products, and a BiT ResNet consists of convolutions",
             option="int8",
             advice=[TryOption("fp16", "to halve its size", True)],
         )

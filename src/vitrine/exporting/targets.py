@@ -88,7 +88,7 @@ def plan_export(
         raise ConfigError(f"must be one of {', '.join(KINDS)}, got {to!r}", option="to")
     if (fp16 or int8) and to not in GRAPHS:
         raise ConfigError(
-            f"{to} has no copies of lower precision",
+            f"{to} does not support copies in lower precision",
             option="fp16" if fp16 else "int8",
             advice=[TryOption("to", "to write an ONNX graph", "onnx")],
         )

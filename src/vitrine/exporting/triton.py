@@ -47,7 +47,7 @@ def plan_triton(loaded: Loaded) -> Export:
     import_onnx()
     if loaded.preprocess.channels not in (1, 3):
         raise ConfigError(
-            f"triton shows photos to models of 1 or 3 channels, this model has {loaded.preprocess.channels}",
+            f"triton supports models with 1 or 3 channels, this model has {loaded.preprocess.channels}",
             option="to",
             advice=[TryOption("to", "to write a graph alone", "onnx")],
         )
@@ -99,7 +99,7 @@ def one_line(name: str) -> str:
 
 @dataclass(frozen=True)
 class StandInTensor:
-    """What Triton calls a tensor."""
+    """A stand-in for Triton's tensor."""
 
     name: str
     values: NDArray[Any]
@@ -111,7 +111,7 @@ class StandInTensor:
 
 @dataclass(frozen=True)
 class StandInResponse:
-    """What Triton calls a response."""
+    """A stand-in for Triton's response."""
 
     output_tensors: Sequence[StandInTensor]
     error: str | None = None

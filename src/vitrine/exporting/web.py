@@ -29,13 +29,13 @@ from vitrine.version import __version__
 
 MODEL_FILE, PAGE_FILE = "model.onnx", "index.html"
 ATTENTION_BYTES = 2**27
-"""Of the attention of one picture in all layers: browsers of phones have little memory."""
+"""Limit for the attention of one picture in all layers: browsers on phones have little memory."""
 ID_MARK = b"EXPORT_ID"
 
 
 @dataclass(frozen=True, kw_only=True)
 class PageFacts:
-    """What the page says about a model."""
+    """The facts about a model on the page."""
 
     entry: Mapping[str, Any]
     """The model's entry in the server's /models."""
@@ -146,7 +146,7 @@ def require_known_pixels(preprocess: Preprocess) -> None:
     """Refuse an input that a browser cannot make of a photo."""
     if preprocess.channels not in (1, 3):
         raise ConfigError(
-            f"web shows photos to models of 1 or 3 channels, this model has {preprocess.channels}",
+            f"web supports models with 1 or 3 channels, this model has {preprocess.channels}",
             option="to",
             advice=[TryOption("to", "to write a graph for onnxruntime", "onnx")],
         )

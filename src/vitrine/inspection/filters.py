@@ -72,7 +72,7 @@ def stem_kernel(stem: nn.Module) -> Tensor:
         return stem.root_conv.standardised_weight()
     convolutions = [module for module in stem.modules() if isinstance(module, nn.Conv2d)]
     if not convolutions:
-        raise ConfigError("filters are those of a convolution, and the stem of this model has none")
+        raise ConfigError("this model has no filters: its stem has no convolution")
     return convolutions[0].weight
 
 

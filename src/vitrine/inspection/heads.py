@@ -86,7 +86,7 @@ def attention_distance(model: Model, images: Images) -> NDArray[Any]:
                 total[layer] += head_distances(weights, between, first=first).sum(dim=0)
             count += len(piece)
     if not count:
-        raise DataError("no images were given to look at; give at least one")
+        raise DataError("no images given; pass at least one")
     return (total / count).numpy()
 
 

@@ -56,7 +56,7 @@ def roll_out(averages: Iterable[Tensor]) -> Tensor:
         kept = kept / kept.sum(dim=-1, keepdim=True)
         flow = kept if flow is None else kept @ flow
     if flow is None:
-        raise DataError("no layers were given to roll out; give at least one attention matrix")
+        raise DataError("no layers given; pass at least one attention matrix")
     return flow
 
 

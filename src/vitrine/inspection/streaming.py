@@ -74,5 +74,5 @@ def on_grid(flat: Tensor, grid: tuple[int, int]) -> Tensor:
 def concatenated(parts: list[Tensor]) -> NDArray[Any]:
     """Concatenate the results of all chunks into one array on the CPU; refuse an empty list."""
     if not parts:
-        raise DataError("no images were given to look at; give at least one")
+        raise DataError("no images given; pass at least one")
     return torch.cat(parts).cpu().numpy()

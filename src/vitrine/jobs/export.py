@@ -43,7 +43,7 @@ NUM_GENERATED = 8
 
 @dataclass(frozen=True, kw_only=True)
 class ExportPlan:
-    """What is about to be exported, and proven on which images."""
+    """The plan of an export, and the images that it is proven on."""
 
     model: str
     to: Kind
@@ -55,7 +55,7 @@ class ExportPlan:
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class ExportResult(Result):
-    """What was written, how well it agrees, how large and fast it is."""
+    """The files of an export, how well they agree with the model, their size and speed."""
 
     model: str
     to: Kind
@@ -102,7 +102,7 @@ def export_model(
     require_dense_target(loaded.model, to=to, data=data)
     if onnxruntime_web is not None and to != "web":
         raise ConfigError(
-            f"runs a web page, not {to}",
+            f"is used by web pages, not by {to}",
             option="onnxruntime_web",
             advice=[TryOption("to", "to write a web page", "web")],
         )
@@ -112,7 +112,9 @@ def export_model(
         )
     elif to == "triton":
         if fp16 or int8:
-            raise ConfigError("triton has no copies of lower precision", option="fp16" if fp16 else "int8")
+            raise ConfigError(
+                "triton does not support copies in lower precision", option="fp16" if fp16 else "int8"
+            )
         write = plan_triton(loaded)
     else:
         write = plan_export(loaded, to=to, fp16=fp16, int8=int8, approximate=is_approximate)

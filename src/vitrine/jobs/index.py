@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from vitrine.batch.index_segment import IndexRecord, Named, key_of, unit
 from vitrine.batch.parts import JOB, PartFolder
-from vitrine.batch.vector_index import RECORD, IndexRecord, Named, VectorIndex, key_of, unit
+from vitrine.batch.vector_index import RECORD, VectorIndex
 from vitrine.data.sources.arrow import import_pyarrow
 from vitrine.data.sources.source import Source, Subset
 from vitrine.errors import ConfigError, TryOption
@@ -31,7 +32,7 @@ _GROUP = 4096
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class IndexResult(Result):
-    """What an index holds now, and what has changed."""
+    """The contents of an index, and the changes."""
 
     folder: Path
     model: str

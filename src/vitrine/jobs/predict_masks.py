@@ -21,13 +21,13 @@ from vitrine.runtime.result import Result
 from vitrine.spelling import printable
 
 MASKS, OVERLAYS, TABLE, CLASS_LIST = "masks", "overlays", "predictions.csv", "classes.txt"
-# Of the pictures in overlays; masks are not compressed with loss.
+# JPEG quality of the pictures in overlays; masks are not compressed with loss.
 JPEG_QUALITY = 90
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class MaskPredictions(Result):
-    """Where masks were written, and how much of the pictures each class covers."""
+    """The files of masks, and how much of the pictures each class covers."""
 
     model: str
     num_classes: int
@@ -89,7 +89,7 @@ def predict_masks(
                     total += counts
                     pixels = decode(source.read(one.index).data, name=name)
                     save_picture(folder / MASKS / f"{stem}.png", as_palette(one.classes))
-                    overlay = Image.fromarray(overlaid(pixels, one.classes))
+                    overlay = Image.fromarray(overlaid(pixels, one.classes, classes))
                     save_picture(folder / OVERLAYS / f"{stem}.jpg", overlay)
                     shares = [f"{share:.4f}" for share in counts / one.classes.size]
                     table.writerow([name, f"{MASKS}/{stem}.png", *shares, ""])

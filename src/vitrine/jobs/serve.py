@@ -24,6 +24,7 @@ from vitrine.serving.batching import keep_freed_memory
 from vitrine.serving.connections import ListeningSocket
 from vitrine.serving.guard import LOOPBACK, requests_log
 from vitrine.serving.open_models import OpenedModels, open_models
+from vitrine.serving.opentelemetry import Traces, open_traces
 from vitrine.serving.server import LOOPBACK_HOSTS, bind, make_server
 from vitrine.serving.service import Service
 
@@ -33,7 +34,7 @@ MOST_WORKERS = 4
 
 @dataclass(frozen=True, kw_only=True)
 class ServePlan:
-    """What is served, and how."""
+    """The plan of a server."""
 
     address: str
     models: tuple[str, ...]
@@ -49,7 +50,7 @@ class ServePlan:
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class ServeResult(Result):
-    """What was served between start and stop."""
+    """Counts of a server from start to stop."""
 
     address: str
     models: tuple[str, ...]
@@ -71,10 +72,11 @@ def serve_models(
     answer_as: str | None,
     root_path: str,
     log: Path | None,
+    traces: str | None,
     precision: Precision,
     device: str,
 ) -> ServeResult:
-    """Serve models until the process is told to stop."""
+    """Serve models until the process is asked to stop."""
     key = _checked_key(api_key, host=host)
     root_path = _checked_root(root_path)
     num_workers, threads = _threads(workers, is_on_cpu=choose_device(device).type == "cpu")
@@ -97,10 +99,11 @@ def serve_models(
             notice(f"Anyone who can reach {host} can use this server: no API key is set")
         begin = time.monotonic()
         hosts = LOOPBACK | ({answer_as.lower()} if answer_as else set()) if host in LOOPBACK_HOSTS else None
-        with logging_requests(log):
+        with logging_requests(log), tracing_requests(traces) as tracing:
             pictures = _serve(
-                opened, plan, limits=limits, key=key, hosts=hosts, socket=socket, root_path=root_path
-            )
+                opened, plan, limits=limits, key=key, hosts=hosts, socket=socket, root_path=root_path,
+                traces=tracing,
+            )  # fmt: skip
     return ServeResult(
         address=plan.address, models=opened.names, pictures=pictures, seconds=time.monotonic() - begin
     )
@@ -115,9 +118,10 @@ def _serve(
     hosts: frozenset[str] | None,
     socket: ListeningSocket,
     root_path: str,
+    traces: Traces | None,
 ) -> int:
     """Serve until stopped; return the number of pictures computed."""
-    quiet_pillow()  # the client is told about a damaged upload
+    quiet_pillow()  # a damaged upload is reported to the client
     keep_freed_memory()
     before = torch.get_num_threads()
     torch.set_num_threads(plan.threads)
@@ -131,7 +135,7 @@ def _serve(
     )
     try:
         service.warm_up()
-        app = create_app(service, api_key=key, hosts=hosts, root_path=root_path)
+        app = create_app(service, api_key=key, hosts=hosts, root_path=root_path, traces=traces)
         server = make_server(app, limits=limits, on_stop=service.admission.begin_stop)
         present(plan)
         server.run(sockets=[socket])
@@ -199,6 +203,24 @@ def logging_requests(path: Path | None) -> Iterator[None]:
         requests_log.propagate = passes_on
         requests_log.removeHandler(handler)
         handler.close()
+
+
+@contextmanager
+def tracing_requests(address: str | None) -> Iterator[Traces | None]:
+    """Send traces to a collector for the block, where there is one."""
+    if address is None:
+        yield None
+        return
+    if not address.startswith(("http://", "https://")):
+        raise ConfigError(
+            f"must be the address of a collector such as http://127.0.0.1:4318, got {address!r}",
+            option="traces",
+        )
+    traces = open_traces(address)
+    try:
+        yield traces
+    finally:
+        traces.close()
 
 
 def _threads(workers: int | None, *, is_on_cpu: bool) -> tuple[int, int]:

@@ -63,6 +63,14 @@ def add_adapters(model: nn.Module, *, rank: int, alpha: float | None = None) -> 
             nn.init.kaiming_uniform_(layer.lora_a, a=math.sqrt(5))
 
 
+def set_adapter(layer: nn.Linear, a: Tensor, b: Tensor) -> None:
+    """Give one dense layer the adapter b (out, R) times a (R, in), which contains its scale."""
+    if type(layer) in ADAPTED:
+        layer.__class__ = ADAPTED[type(layer)]
+    assert isinstance(layer, LoraLinear)
+    layer.lora_a, layer.lora_b, layer.lora_scale = nn.Parameter(a), nn.Parameter(b), 1.0
+
+
 def adaptable_layers(model: nn.Module) -> dict[str, nn.Linear]:
     """Return the dense layers of a model's blocks by name, adapted or not."""
     known = {*ADAPTED, *PLAIN}

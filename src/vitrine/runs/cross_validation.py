@@ -19,10 +19,11 @@ from vitrine.runs.fold_choice import Choice, chosen, contenders_of
 from vitrine.runs.fold_training import FOLDS, distances_of, folds_of, trained_folds
 from vitrine.runs.left_out import write_left_out
 from vitrine.runs.records import Execution, RunOutput, StartingModel, TrainingResult
-from vitrine.runs.run_data import RunData, undivided
+from vitrine.runs.run_data import RunData
 from vitrine.runs.run_end import measure_trust, report_run, save_model, save_statistics
 from vitrine.runs.run_outcome import with_report, write_scores
 from vitrine.runs.run_report import LEFT_OUT_NOTE, RunReport
+from vitrine.runs.run_split import undivided
 from vitrine.runs.run_start import check_data, exclusive, write_records
 from vitrine.runs.run_trust import LeftOut
 from vitrine.runtime.log_file import logged_to
@@ -89,12 +90,11 @@ def cross_validated_run(
             start, data, folds, recipe, execution=execution, output=output, processes=processes
         )
         choice = chosen(start, solved, data, folds, results)
-        left_out = LeftOut(logits=choice.outputs.rows)
+        distances = None
         if choice.share:
             distances = distances_of(
                 start, data, folds, results, choice.share, execution=execution, processes=processes
             )
-            left_out = LeftOut(logits=choice.outputs.rows, distances=distances)
         seconds, steps = time.monotonic() - began, sum(result.steps for result in results)
         scores = scored(choice.outputs, data.train)
 
@@ -108,6 +108,7 @@ def cross_validated_run(
             choice.model, start, data, folder=folder, workers=execution.workers, processes=processes
         )
         if output.measures_trust:
+            left_out = LeftOut(logits=choice.outputs.rows, distances=distances)
             measure_trust(folder, data, execution=execution, processes=processes, left_out=left_out)
         report = None
         if output.reports:
@@ -171,7 +172,7 @@ def described(
         seconds=seconds,
         calibration=choice.calibration.to_json(),
         evaluation=scores,
-        skipped=data.skipped,
+        skipped=data.files.skipped,
         data=printable(data.address),
     )
     return with_report(result, report)

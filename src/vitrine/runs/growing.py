@@ -15,7 +15,7 @@ from vitrine.data.sources.source import Source
 from vitrine.errors import ConfigError, DataError, TryVerb
 from vitrine.evaluation.calibration import CalibrationFit, calibrated_rows
 from vitrine.evaluation.class_statistics import FILE, ClassStatistics
-from vitrine.evaluation.closed_form import folds_of
+from vitrine.evaluation.closed_form_candidates import folds_of
 from vitrine.evaluation.features import extract_features
 from vitrine.evaluation.metrics import wilson_interval
 from vitrine.evaluation.outputs import Outputs
@@ -97,7 +97,7 @@ def grow_run(
         is_left_out=True,
         images_per_second=0.0,
         calibration=fit.to_json(),
-        skipped=data.skipped,
+        skipped=data.files.skipped,
         data=printable(data.address),
     )
 

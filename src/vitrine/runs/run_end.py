@@ -17,7 +17,7 @@ from vitrine.data.sources.source import Source
 from vitrine.errors import VitrineError
 from vitrine.evaluation.calibration import CalibrationFit, calibrated
 from vitrine.evaluation.class_statistics import FILE, ClassStatistics
-from vitrine.evaluation.closed_form import is_right
+from vitrine.evaluation.closed_form_candidates import is_right
 from vitrine.evaluation.familiarity import false_alarms
 from vitrine.evaluation.features import extract_features
 from vitrine.evaluation.metrics import wilson_interval
@@ -42,14 +42,14 @@ from vitrine.training.task import Outcome
 
 @dataclass(frozen=True, kw_only=True)
 class Finished:
-    """What a run saved, and what it was chosen from."""
+    """The saved model, and the candidates that it was chosen from."""
 
     outputs: Outputs | None = None
     """Calibrated logits on the validation images; None without any."""
     calibration: CalibrationFit | None = None
     accuracy: float | None = None
     share: float | None = None
-    """Of the trained weights in the saved ones, from 0 (the closed form) to 1; None without a choice."""
+    """Share of the trained weights in the saved ones, from 0 (the closed form) to 1; None without a choice."""
 
 
 def finish_model(

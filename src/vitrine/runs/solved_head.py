@@ -12,7 +12,8 @@ from torch import Tensor
 
 from vitrine.data.sources.source import Source
 from vitrine.errors import DataError
-from vitrine.evaluation.closed_form import TRAINED, ClosedForm, fit_heads, is_right
+from vitrine.evaluation.closed_form import ClosedForm, fit_heads
+from vitrine.evaluation.closed_form_candidates import TRAINED, is_right
 from vitrine.evaluation.features import extract_features
 from vitrine.evaluation.metrics import wilson_interval
 from vitrine.models import Model
@@ -22,7 +23,7 @@ from vitrine.runtime.processes import Processes, on_first_process
 # Images x features x classes from which on a head is solved on a GPU.
 LARGE = 5e7
 CLOSED_FORM, HEAD_ONLY = "closed form", "head only"
-# Of the solved head's logits, when training starts from it; the place of a model is chosen whatever its scale.
+# Scale of the solved head's logits when training starts from it; the place of a model is chosen whatever its scale.
 HEAD_SCALE = 1.0
 
 

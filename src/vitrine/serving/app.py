@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable
 from vitrine.errors import MissingExtraError
 from vitrine.page import TYPES, served_files
 from vitrine.serving.guard import LOOPBACK, Guard
+from vitrine.serving.opentelemetry import Traces
 from vitrine.serving.service import Service
 from vitrine.version import __version__
 
@@ -27,6 +28,7 @@ def create_app(
     api_key: str | None = None,
     hosts: frozenset[str] | None = LOOPBACK,
     root_path: str = "",
+    traces: Traces | None = None,
 ) -> FastAPI:
     """Build the application for a service; it answers to the host names in `hosts`, or to any if that is None.
 
@@ -59,6 +61,7 @@ def create_app(
         metrics=service.metrics,
         root_path=root_path,
         is_stopping=lambda: service.admission.is_stopping,
+        traces=traces,
     )
     return app
 

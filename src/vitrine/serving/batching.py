@@ -9,10 +9,11 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
+from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from vitrine.serving.admission import UNAVAILABLE, RefusedError
 
@@ -22,6 +23,17 @@ M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # glibc's malloc.h
 # Activations of a batch take a few MiB each and are kept; a large decoded picture goes back to the system.
 MMAP_BYTES = 2**26
 TRIM_BYTES = 2**28
+
+
+class Trace(Protocol):
+    """One request that is being traced: its stages are recorded by whoever does the work, in any thread."""
+
+    def record(self, name: str, begin: int, end: int, attributes: Mapping[str, str | int]) -> None:
+        """Record a stage, from `begin` to `end` in nanoseconds since 1970."""
+
+
+current_trace: ContextVar[Trace | None] = ContextVar("current_trace", default=None)
+"""The request that is being answered; None where requests are not traced."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -42,6 +54,9 @@ class Job:
     task: Task
     item: Any
     future: Future[Any]
+    trace: Trace | None
+    submitted: int
+    """Nanoseconds since 1970."""
 
 
 class Batcher:
@@ -67,9 +82,11 @@ class Batcher:
         for worker in self.workers:
             worker.start()
 
-    def submit(self, task: Task, item: Any, *, future: Future[Any] | None = None) -> Future[Any]:
+    def submit(
+        self, task: Task, item: Any, *, future: Future[Any] | None = None, trace: Trace | None = None
+    ) -> Future[Any]:
         """Queue one item; its result arrives in `future`, or in a new one."""
-        job = Job(task, item, future or Future())
+        job = Job(task, item, future or Future(), trace, time.time_ns())
         with self._changed:
             if self._is_stopping:
                 raise RefusedError(UNAVAILABLE, "the server is stopping", retry_after=5)
@@ -129,7 +146,7 @@ class Batcher:
         return taken
 
     def _compute(self, batch: list[Job]) -> None:
-        task, begin = batch[0].task, time.perf_counter()
+        task, begin, begin_ns = batch[0].task, time.perf_counter(), time.time_ns()
         try:
             results = task.run([job.item for job in batch])
         except Exception as error:  # one bad batch must not end the worker; its clients get the error
@@ -142,6 +159,10 @@ class Batcher:
         self.seconds_each[task] = (1 - NEWEST) * before + NEWEST * each
         self.on_batch(task, len(batch), seconds)
         for job, result in zip(batch, results, strict=True):
+            if job.trace is not None:
+                told: Mapping[str, str | int] = {"vitrine.task": task.name, "vitrine.batch_size": len(batch)}
+                job.trace.record("queue", job.submitted, begin_ns, {})
+                job.trace.record("model", begin_ns, time.time_ns(), told)
             job.future.set_result(result)
 
 

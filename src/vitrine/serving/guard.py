@@ -11,7 +11,9 @@ from datetime import UTC, datetime
 from typing import Any
 
 from vitrine.serving.admission import TOO_LARGE, RefusedError
+from vitrine.serving.batching import current_trace
 from vitrine.serving.metrics import Metrics
+from vitrine.serving.opentelemetry import RequestTrace, Traces
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -26,7 +28,7 @@ INFER = "/v2/models/{name}/infer"
 INFER_PATH = re.compile(r"/v2/models/[^/]+(/versions/[^/]+)?/infer")
 REQUEST_ID = "X-Request-ID"
 CLOSE = (b"connection", b"close")
-# What a client may call its request, so that it cannot forge a line of the log.
+# The ids that a client may give a request, so that it cannot forge a line of the log.
 SAFE_ID = re.compile(r"[A-Za-z0-9._:/+=-]{1,128}")
 requests_log = logging.getLogger("vitrine.requests")
 """One line of JSON per request, for whoever adds a handler; `vitrine.serve` with `log` does."""
@@ -56,8 +58,9 @@ class Guard:
         metrics: Metrics,
         root_path: str = "",
         is_stopping: Callable[[], bool] = lambda: False,
+        traces: Traces | None = None,
     ) -> None:
-        self.app, self.is_stopping = app, is_stopping
+        self.app, self.is_stopping, self.traces = app, is_stopping, traces
         self.header_bytes, self.hosts, self.root_path = header_bytes, hosts, root_path
         # Several, separated by commas, while one takes the place of another.
         keys = None if api_key is None else [key.strip().encode() for key in api_key.split(",")]
@@ -76,6 +79,8 @@ class Guard:
         scope = self._below_root(scope)
         identifier = request_id(scope["headers"])
         label = self._label(scope["path"])
+        trace = self._trace(scope, label, identifier)
+        tracing = current_trace.set(trace)
         status = 500
 
         async def sending(message: Message) -> None:
@@ -98,7 +103,22 @@ class Guard:
         finally:
             seconds = time.perf_counter() - begin
             self.metrics.count_request(path=label, status=status, seconds=seconds)
-            log_request(scope, identifier, status=status, seconds=seconds)
+            current_trace.reset(tracing)
+            if trace is not None:
+                trace.end(status=status)
+            log_request(
+                scope,
+                identifier,
+                status=status,
+                seconds=seconds,
+                trace_id=None if trace is None else trace.id,
+            )
+
+    def _trace(self, scope: Scope, label: str, identifier: str) -> RequestTrace | None:
+        """Begin to trace a request; neither probes nor the page's files are traced."""
+        if self.traces is None or scope["path"] in OPEN_PATHS or scope["path"] in self.static_paths:
+            return None
+        return self.traces.begin(scope, route=label, identifier=identifier)
 
     def _below_root(self, scope: Scope) -> Scope:
         """Take the proxy's path away; proxies that have done so themselves are served alike."""
@@ -162,7 +182,9 @@ def request_id(headers: Iterable[tuple[bytes, bytes]]) -> str:
     return uuid.uuid4().hex
 
 
-def log_request(scope: Scope, identifier: str, *, status: int, seconds: float) -> None:
+def log_request(
+    scope: Scope, identifier: str, *, status: int, seconds: float, trace_id: str | None = None
+) -> None:
     """Log one request: never its query, which may hold anything."""
     if not requests_log.isEnabledFor(logging.INFO):
         return
@@ -176,6 +198,8 @@ def log_request(scope: Scope, identifier: str, *, status: int, seconds: float) -
         "milliseconds": round(1000 * seconds, 2),
         "client": client[0] if client else None,
     }
+    if trace_id is not None:
+        entry["trace"] = trace_id
     requests_log.info(json.dumps(entry))
 
 

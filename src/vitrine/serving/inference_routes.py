@@ -32,7 +32,7 @@ from vitrine.version import __version__
 NOT_FOUND = 404
 VERSION = "1"
 FORM_BYTES = 2**16
-"""Of the JSON around the images or pixels."""
+"""Bytes of the JSON around the images or pixels."""
 
 
 def add_inference_routes(app: FastAPI, service: Service) -> None:
@@ -85,7 +85,7 @@ def add_inference_routes(app: FastAPI, service: Service) -> None:
     async def load(name: str) -> Response:
         """Read a model's weights again; requests in flight end with the earlier ones."""
         find(service, name, VERSION)
-        await service.in_thread(service.reload, name)
+        await service.pipeline.in_thread(service.reload, name)
         return CompactJSON({})
 
 
@@ -104,8 +104,9 @@ def find(service: Service, name: str, version: str) -> ServedModel:
 def metadata_of(served: ServedModel) -> dict[str, Any]:
     """Return the metadata of a model."""
     preprocess, classes = served.predictor.preprocess, served.predictor.num_classes
-    outputs = [{"name": "embedding", "datatype": "FP32", "shape": [-1, served.width]}]
-    if classes:
+    is_dense = served.answers != "classes"  # whose answers this protocol does not carry
+    outputs = [] if is_dense else [{"name": "embedding", "datatype": "FP32", "shape": [-1, served.width]}]
+    if classes and not is_dense:
         outputs += [
             {"name": name, "datatype": "FP32", "shape": [-1, classes]} for name in ("logits", "probabilities")
         ]
@@ -126,6 +127,10 @@ def metadata_of(served: ServedModel) -> dict[str, Any]:
 
 async def answer(service: Service, served: ServedModel, asked: InferenceRequest) -> Response:
     """Compute what a request wants; its images share batches with those of others."""
+    if served.answers != "classes":
+        raise bad(
+            f"{served.name} answers with {served.answers}, which this protocol does not carry: use /locate"
+        )
     wanted = require_outputs(served, asked)
     given = asked.images if asked.pixels is None else asked.pixels
     assert given is not None  # a request has one of the two
@@ -162,11 +167,11 @@ async def rows_of(service: Service, served: ServedModel, asked: InferenceRequest
     """Return scores or features (B, ...)."""
     if asked.images is not None:
         task = served.features if wanted == "features" else served.scores
-        work = [service.computed(served, image, task) for image in asked.images]
+        work = [service.pipeline.computed(served, image, task) for image in asked.images]
     else:
         assert asked.pixels is not None
         task = served.tensor_features if wanted == "features" else served.tensor_scores
-        work = [service.computed_tensor(torch.from_numpy(row), task) for row in asked.pixels]
+        work = [service.pipeline.computed_tensor(torch.from_numpy(row), task) for row in asked.pixels]
     return torch.stack(await asyncio.gather(*work))
 
 

@@ -14,7 +14,8 @@ from pathlib import Path
 import torch
 from torch.nn.functional import cosine_similarity
 
-from vitrine.checkpoints import Loaded, load
+from vitrine.checkpoints import Loaded
+from vitrine.checkpoints.shared_backbone import Backbones
 from vitrine.errors import CheckpointError, ConfigError
 from vitrine.evaluation.outputs import Precision
 from vitrine.exporting.runner import Engine, OnnxRunner, open_runner
@@ -51,13 +52,15 @@ class ModelSlot:
     onnx: Path | None
     engine: Engine
     classifier: Path | None
+    backbones: Backbones
+    """Shared by all models of a server: adapters of one model hold its weights once."""
 
-    def open(self) -> ServedModel | None:
-        """Open the model; None if its run has no weights yet."""
+    def open(self, *, is_fresh: bool = False) -> ServedModel | None:
+        """Open the model, or with `is_fresh` read its files again; None if its run has no weights yet."""
         if self.run is None:
-            loaded = load(self.source)
+            loaded = self.backbones.open(self.source, is_fresh=is_fresh)
         elif self.run.is_finished:
-            loaded = load(str(self.run.folder))
+            loaded = self.backbones.open(str(self.run.folder), is_fresh=is_fresh)
         else:
             unfinished = load_unfinished(self.run.folder)
             if unfinished is None:
@@ -94,7 +97,7 @@ class OpenedModels:
     """The models to serve."""
 
     names: tuple[str, ...]
-    """Of all models, in the order of their sources."""
+    """All models, in the order of their sources."""
     models: tuple[ServedModel, ...]
     awaited: tuple[ModelSlot, ...]
     """Models whose runs have no weights yet."""
@@ -124,6 +127,7 @@ def open_models(
             option="precision",
         )
     slots: list[ModelSlot] = []
+    backbones = Backbones()
     for given in map(str, sources):
         wanted, source = split_name(given)
         run, name = named_source(source)
@@ -142,6 +146,7 @@ def open_models(
                 onnx=None if slots else onnx,
                 engine=engine,
                 classifier=None if slots else classifier,
+                backbones=backbones,
             )
         )
     opened = [(slot, slot.open()) for slot in slots]
@@ -189,7 +194,7 @@ def name_of(source: str) -> str:
     if not path.exists():
         return source
     path = path.resolve()
-    while path.name in ("model", "model.safetensors"):  # the names in every run folder
+    while path.name in ("model", "model.safetensors", "adapter"):  # the names in every run folder
         path = path.parent
     return run_name(path)
 

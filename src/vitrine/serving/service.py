@@ -1,35 +1,25 @@
-"""What happens to one picture between the end of its upload and its result, off the event loop.
+"""The served models: what each route computes, which models there are, and their reloading."""
 
-Decoding runs in a few threads, the model in others that batch; the event loop only waits. Nothing of an upload is
-kept: bytes and pixels are released with the response.
-"""
-
-import asyncio
 import threading
 import time
-from collections.abc import Callable, Sequence
-from concurrent.futures import Future, InvalidStateError, ThreadPoolExecutor
-from contextlib import suppress
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from vitrine.errors import ConfigError, DataError, VitrineError
-from vitrine.runtime.threads import available_cores
-from vitrine.serving.admission import UNAVAILABLE, UNREADABLE, Admission, Limits, RefusedError, refusal_of
-from vitrine.serving.batching import Batcher, Task
+from vitrine.errors import ConfigError, VitrineError
+from vitrine.serving.admission import UNAVAILABLE, UNREADABLE, Admission, Limits, RefusedError
+from vitrine.serving.batching import Task
 from vitrine.serving.explanation import chosen_layers
 from vitrine.serving.live_run import LiveRun
+from vitrine.serving.location import blank_request
 from vitrine.serving.metrics import Metrics
 from vitrine.serving.open_models import ModelSlot, WeightsWatcher
+from vitrine.serving.pipeline import Pipeline
 from vitrine.serving.served_model import ExplainRequest, ServedModel
-from vitrine.serving.uploads import check_picture, is_jpeg, num_pixels
 from vitrine.spelling import nearest
 
-MOST_DECODERS = 4
-# A picture may take 20 bytes per pixel while it is decoded; larger ones than this are decoded one at a time.
-LARGE_PIXELS = 8_000_000
 # Batches that measure the speed by which the first requests are batched.
 WARM_UP_SIZES = (1, 1, 2)
 
@@ -52,12 +42,9 @@ class Service:
         self.slots = {slot.name: slot for slot in slots}
         self._reloading = threading.Lock()
         self.num_warm_ups = 0
-        self.batcher = Batcher(
-            workers=workers, target_seconds=limits.target_seconds, on_batch=self._count_batch
-        )
+        self.pipeline = Pipeline(limits, workers=workers, on_batch=self._count_batch)
+        self.batcher = self.pipeline.batcher
         self.admission = Admission(limits, expected_wait=self.batcher.expected_wait)
-        self.decoders = ThreadPoolExecutor(min(MOST_DECODERS, available_cores()), thread_name_prefix="decode")
-        self.large_decoder = ThreadPoolExecutor(1, thread_name_prefix="decode large")
         self.metrics = Metrics(
             {
                 "vitrine_requests_inside": ("Requests being computed.", lambda: self.admission.requests),
@@ -87,9 +74,7 @@ class Service:
         """Finish the queue and end all threads."""
         self.admission.close()
         self.watcher.stop()
-        self.batcher.stop()
-        self.decoders.shutdown()
-        self.large_decoder.shutdown()
+        self.pipeline.stop()
 
     def find(self, name: str | None) -> ServedModel:
         """Return the model of that name, or the first one."""
@@ -112,11 +97,15 @@ class Service:
     ) -> dict[str, Any]:
         """Return the most likely classes of an upload."""
         begin = time.perf_counter()
+        if served.answers != "classes":
+            raise RefusedError(
+                UNREADABLE, f"{served.name} answers with {served.answers}; /locate returns them"
+            )
         if served.predictor.num_classes is None:
             raise RefusedError(
                 UNREADABLE, f"{served.name} has no classification head; /embed returns its features"
             )
-        scores = await self.computed(served, data, served.scores)
+        scores = await self.pipeline.computed(served, data, served.scores)
         try:
             [judged] = served.predictor.judged(scores[None], [served.name], top=top, coverage=coverage)
         except ConfigError as error:
@@ -138,10 +127,22 @@ class Service:
             "milliseconds": since(begin),
         }
 
+    async def locate(self, served: ServedModel, data: bytes, *, least: float) -> dict[str, Any]:
+        """Return the mask of an upload, or its boxes with at least this score."""
+        begin = time.perf_counter()
+        if served.answers == "classes":
+            raise RefusedError(
+                UNREADABLE, f"{served.name} answers with classes of whole pictures; /predict returns them"
+            )
+        located = await self.pipeline.computed(served, data, served.location, prepare=served.located)
+        if located["boxes"] is not None:
+            located["boxes"] = [one for one in located["boxes"] if one["score"] >= least]
+        return {"model": served.name, **located, "milliseconds": since(begin)}
+
     async def embed(self, served: ServedModel, data: bytes) -> dict[str, Any]:
         """Return the features of an upload."""
         begin = time.perf_counter()
-        features = await self.computed(served, data, served.features)
+        features = await self.pipeline.computed(served, data, served.features)
         return {"model": served.name, "features": features.tolist(), "milliseconds": since(begin)}
 
     async def explain(
@@ -149,6 +150,11 @@ class Service:
     ) -> dict[str, Any]:
         """Return what the model attends to in an upload."""
         begin = time.perf_counter()
+        if served.answers != "classes":
+            raise RefusedError(
+                UNREADABLE,
+                f"{served.name} answers with {served.answers}; its attention is not served",
+            )
         if not served.has_attention:
             raise RefusedError(
                 UNREADABLE, f"{served.name} is a ResNet and has no attention; serve a ViT or a hybrid"
@@ -158,7 +164,7 @@ class Service:
         def explain_request(pixels: Tensor) -> ExplainRequest:
             return ExplainRequest(pixels=pixels, layers=chosen, with_matrix=with_matrix)
 
-        explained = await self.computed(served, data, served.explanation, item=explain_request)
+        explained = await self.pipeline.computed(served, data, served.explanation, item=explain_request)
         return {"model": served.name, **explained, "milliseconds": since(begin)}
 
     def reload(self, name: str) -> None:
@@ -168,68 +174,13 @@ class Service:
             raise RefusedError(UNREADABLE, f"{name} was not opened from a file, so it cannot be read again")
         with self._reloading:
             try:
-                served = slot.open()
+                served = slot.open(is_fresh=True)
             except VitrineError as error:
                 raise RefusedError(UNREADABLE, f"the earlier weights are still served: {error}") from None
             if served is None:
                 raise RefusedError(UNREADABLE, "the earlier weights are still served: the run has none now")
             self._warm_up(served)
             self.models = self.models | {name: served}  # keeps the order
-
-    async def in_thread(self, function: Any, *values: Any) -> Any:
-        """Run a function beside the event loop."""
-        return await asyncio.get_running_loop().run_in_executor(self.decoders, function, *values)
-
-    async def computed_tensor(self, pixels: Tensor, task: Task) -> Any:
-        """Compute the model's input of one picture, made by the client."""
-        return await self._within_time(self.batcher.submit(task, pixels))
-
-    async def computed(
-        self,
-        served: ServedModel,
-        data: bytes,
-        task: Task,
-        *,
-        item: Callable[[Tensor], Any] = lambda pixels: pixels,
-    ) -> Any:
-        """Decode and compute an upload in threads; cancelling this cancels the work that has not begun."""
-        result: Future[Any] = Future()
-        max_pixels = self.limits.pixels if is_jpeg(data) else self.limits.whole_pixels
-
-        def decode() -> None:
-            pixels = served.pixels(data, max_pixels=max_pixels)
-            self.batcher.submit(task, item(pixels), future=result)
-
-        def decode_if_small() -> None:
-            check_picture(data, max_pixels=max_pixels)
-            if num_pixels(data) > LARGE_PIXELS:
-                self.large_decoder.submit(attempt, decode)
-            else:
-                decode()
-
-        def attempt(work: Callable[[], None]) -> None:
-            if result.cancelled():
-                return
-            try:
-                work()
-            except Exception as error:  # the client waits for the result
-                with suppress(InvalidStateError):  # unless it has gone away meanwhile
-                    result.set_exception(refusal_of(error) if isinstance(error, DataError) else error)
-
-        self.decoders.submit(attempt, decode_if_small)
-        return await self._within_time(result)
-
-    async def _within_time(self, result: Future[Any]) -> Any:
-        """Wait for a result; cancelling this cancels it."""
-        try:
-            async with asyncio.timeout(self.limits.answer_seconds):
-                return await asyncio.wrap_future(result)
-        except TimeoutError:
-            raise RefusedError(
-                UNAVAILABLE,
-                f"no result within {self.limits.answer_seconds:g} seconds; try again later",
-                retry_after=self.batcher.expected_wait(),
-            ) from None
 
     def _add_model(self, slot: ModelSlot, served: ServedModel) -> None:
         """Serve a model that had no weights when the server started."""
@@ -240,10 +191,14 @@ class Service:
     def _warm_up(self, served: ServedModel) -> None:
         preprocess = served.predictor.preprocess
         blank = torch.zeros(preprocess.channels, *preprocess.size, dtype=torch.uint8)
-        tasks = [served.scores] if served.predictor.num_classes else []
-        for task in [*tasks, served.features]:
+        items: dict[Task, Any] = {served.features: blank}
+        if served.answers != "classes":
+            items = {served.location: blank_request(preprocess)}
+        elif served.predictor.num_classes:
+            items = {served.scores: blank, served.features: blank}
+        for task, item in items.items():
             for size in WARM_UP_SIZES:
-                for future in [self.batcher.submit(task, blank) for _ in range(size)]:
+                for future in [self.batcher.submit(task, item) for _ in range(size)]:
                     future.result()
                 self.num_warm_ups += size
 

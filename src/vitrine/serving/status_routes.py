@@ -38,7 +38,7 @@ def add_content_routes(app: FastAPI, service: Service) -> None:
     async def figures(model: ModelName = None) -> Response:
         """Return a model's embedding filters and the similarity of its position embeddings."""
         served = service.find(model)
-        return CompactJSON({"model": served.name, **await service.in_thread(served.figures)})
+        return CompactJSON({"model": served.name, **await service.pipeline.in_thread(served.figures)})
 
 
 def add_run_route(app: FastAPI, service: Service) -> None:
@@ -51,7 +51,7 @@ def add_run_route(app: FastAPI, service: Service) -> None:
         """Return the new records of a training run."""
         if service.run is None:
             raise RefusedError(404, "no training run is served here; serve a run folder to see its curves")
-        records, end = await service.in_thread(service.run.read, after)
+        records, end = await service.pipeline.in_thread(service.run.read, after)
         return CompactJSON(
             {
                 "name": service.run.name,

@@ -1,5 +1,6 @@
 """Adapters in PEFT's format: theirs here, ours there, and of the models of transformers."""
 
+import dataclasses
 import json
 from pathlib import Path
 
@@ -7,11 +8,12 @@ import pytest
 import torch
 from oracles import import_torchvision
 from torch import nn
-from unit.checkpoints.made import images, logits, small_vit
+from unit.checkpoints.made import images, logits, randomised, small_vit
 
 from vitrine.checkpoints import load, save
 from vitrine.checkpoints.adapters import CONFIG, write_adapter
 from vitrine.checkpoints.record import Record
+from vitrine.checkpoints.shared_backbone import Backbones
 from vitrine.errors import CheckpointError
 from vitrine.models.lora import adapters_of, add_adapters, merge_adapters
 
@@ -100,6 +102,37 @@ def test_an_adapter_of_a_model_of_transformers_is_merged_into_our_fused_layers(t
     with torch.inference_mode():
         expected = adapted.eval()(pixel_values=batch).logits
     torch.testing.assert_close(logits(ours, batch), expected, rtol=0, atol=1e-5)
+    shared = Backbones().open(str(tmp_path / "adapter")).model
+    assert adapters_of(shared)
+    torch.testing.assert_close(logits(shared, batch), expected, rtol=0, atol=1e-5)
+
+
+def test_adapters_over_one_backbone_equal_merged_models_and_hold_its_weights_once(
+    base: Path, tmp_path: Path
+) -> None:
+    record = load(base).record
+    for number in range(3):
+        model = trained(base, rank=2 + number)
+        if number == 2:  # a head of its own size
+            model.head = randomised(nn.Linear(64, 9))
+            model.config = dataclasses.replace(model.config, num_classes=9)
+            record = dataclasses.replace(record, config=model.config, classes=tuple("abcdefghi"))
+        write_adapter(model, tmp_path / f"adapter{number}", base=str(base), record=record)  # type: ignore[arg-type]
+    backbones = Backbones()
+    opened = [backbones.open(str(base)), *(backbones.open(str(tmp_path / f"adapter{n}")) for n in range(3))]
+    batch = images(opened[0].model)
+    before = logits(opened[0].model, batch)
+    for number, one in enumerate(opened[1:]):
+        merged = load(tmp_path / f"adapter{number}")
+        torch.testing.assert_close(logits(one.model, batch), logits(merged.model, batch), rtol=0, atol=1e-5)
+        assert one.classes == merged.classes and one.preprocess == merged.preprocess
+    assert torch.equal(logits(opened[0].model, batch), before)  # the base is as it was
+    bytes_of = {p.data_ptr(): p.numel() * 4 for one in opened for p in one.model.parameters()}
+    own = sum(p.numel() * 4 for p in opened[0].model.parameters())
+    added = sum(path.stat().st_size for path in tmp_path.glob("adapter?/adapter_model.safetensors"))
+    assert own < sum(bytes_of.values()) < own + added
+    again = backbones.open(str(base), is_fresh=True)
+    assert again.model is not opened[0].model and backbones.open(str(base)) is again
 
 
 def test_what_cannot_be_merged_is_refused_in_one_sentence(base: Path, tmp_path: Path) -> None:

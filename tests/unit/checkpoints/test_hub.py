@@ -137,6 +137,20 @@ class Heard:
         self.remarks.append(text)
 
 
+def test_code_of_a_repository_is_neither_downloaded_nor_run(server: Any, tmp_path: Path) -> None:
+    model = small_vit()
+    save(model, server.folder)
+    (server.folder / "modeling.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\n")
+    config = server.folder / "config.json"
+    auto = {"AutoConfig": "modeling.Config", "AutoModel": "modeling.Model"}
+    config.write_text(json.dumps(json.loads(config.read_text()) | {"auto_map": auto}))
+    with listening(Heard()):
+        load("owner/model")
+    assert not any(path.endswith(".py") for _, path, _ in server.seen)
+    load(server.folder)
+    assert not (tmp_path / "ran").exists()
+
+
 @pytest.mark.parametrize("name", ["owner/model", "hf-hub:owner/model"])
 def test_a_hub_id_is_fetched_with_progress_kept_and_found_again_offline(
     server: Any, monkeypatch: pytest.MonkeyPatch, name: str

@@ -93,7 +93,10 @@ def test_the_plan_shows_model_data_schedule_memory_and_time(monkeypatch: pytest.
         assert part in text, part
     assert "a new head for 10 classes" in shown(planned(run, verb="finetune"))
     folds = dataclasses.replace(planned(run, verb="finetune"), num_networks=3)
-    assert "about 18 min for 3 networks like this one, 6 min if the first brings nothing" in shown(folds)
+    assert (
+        "about 18 min for 3 networks like this one, 6 min if the first is no better than the closed form"
+        in shown(folds)
+    )
     assert "30 steps left" in shown(planned(run, done=10))
     assert "for 2 images at a time, 4 times per step" in shown(planned(simple_run(micro_batch=2)))
     monkeypatch.setattr("vitrine.runs.plan.memory_of", lambda device: 2**10)

@@ -151,6 +151,6 @@ def require_known_parts(index: Index, hints: Hints) -> None:
     )
     if any(name in index for name in of_parts) or "norm.bias" not in index:
         raise CheckpointError(
-            f"{hints.path} holds positions, blocks or norms of a kind that its names do not tell whole; "
+            f"the names of tensors in {hints.path} do not determine its positions, blocks or norms; "
             "the config.json that was saved with it is needed"
         )

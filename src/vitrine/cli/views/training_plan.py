@@ -35,7 +35,7 @@ def time_of(plan: RunPlan) -> str:
         return f"about {duration(plan.seconds)}"
     return (
         f"about {duration(plan.num_networks * plan.seconds)} for {plan.num_networks} networks like this one, "
-        f"{duration(plan.seconds)} if the first brings nothing"
+        f"{duration(plan.seconds)} if the first is no better than the closed form"
     )
 
 

@@ -54,7 +54,7 @@ PROBLEMS = (
     "tiny class",
     "uneven classes",
 )
-# What to do about each problem.
+# The advice for each problem.
 REMEDIES = {
     "empty file": "Copy or download the file again, or delete it; training skips it.",
     "not an image": "Delete it, or save it as JPEG or PNG; training skips it.",
@@ -82,7 +82,7 @@ REMEDIES = {
     "exact duplicate": "Nothing to do: copies stay in one split. Delete them to train a little faster.",
     "near duplicate": "Nothing to do, unless the split is your own: then keep copies on one side.",
     "tiny class": "Add images, or join the class with a similar one.",
-    "uneven classes": "Add images of the small classes, and judge by mean F1, not by accuracy.",
+    "uneven classes": "Add images of the small classes, and read mean F1 instead of accuracy.",
 }
 
 

@@ -8,7 +8,7 @@
 | Pillow image | its pixels, made upright |
 | NumPy array or torch tensor | pixels: (H, W), or with 1, 3 (RGB) or 4 (RGBA) channels first or last |
 
-Samples are integers from 0 to 255, floats from 0 to 1, or booleans. Where both the first and the last side could be
+Samples are integers from 0 to 255, floats from 0 to 1, or booleans. If both the first and the last side could be
 channels, as in (3, 3, 3), each library's own convention holds: last in NumPy, first in torch.
 """
 
@@ -26,7 +26,8 @@ from vitrine.data.decoding.decode import load_frame, read_file
 from vitrine.data.decoding.image_file import Pixels, check_parts, check_size
 from vitrine.errors import DataError
 from vitrine.runtime.download import Limits, read_url
-from vitrine.runtime.places import is_remote, read_remote
+from vitrine.runtime.places import is_remote
+from vitrine.runtime.remote_store import read_remote
 from vitrine.spelling import printable
 
 

@@ -14,7 +14,7 @@ from vitrine.errors import DataError
 from vitrine.runtime.progress import track
 from vitrine.spelling import counted, printable, some_of
 
-# Where `vitrine predict` puts the masks of a folder that it writes.
+# Folder of the masks in an output of `vitrine predict`.
 INNER = "masks"
 BLACK_AND_WHITE = MaskValues(numbers={0: 0, IGNORED: 1})
 
@@ -48,13 +48,13 @@ def open_folders(predicted: Path, truth: Path) -> MaskFolders:
     With a list on each side classes are matched by name; a predicted class that the truth does not know is wrong.
     """
     predicted, truth = mask_folder(predicted), mask_folder(truth)
-    names, found = ({stem(name): name for name in list_images(one)} for one in (truth, predicted))
-    missing = sorted(set(names) - set(found))
+    names, predictions = ({stem(name): name for name in list_images(one)} for one in (truth, predicted))
+    missing = sorted(set(names) - set(predictions))
     if missing:
         raise DataError(
             f"{printable(str(predicted))} lacks the masks of {counted(len(missing), 'picture')}: {some_of(missing)}"
         )
-    files = tuple((truth / name, predicted / found[one]) for one, name in names.items())
+    files = tuple((truth / name, predicted / predictions[one]) for one, name in names.items())
     true_list, predicted_list = class_list_of(truth), class_list_of(predicted)
     if true_list is not None:
         classes, values = true_list

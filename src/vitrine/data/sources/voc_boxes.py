@@ -88,7 +88,7 @@ def _opened(
     if alone and not named:
         notice(f"Skipped {counted(len(alone), 'picture')} without an XML file: {some_of(alone)}")
     if not any(kept.values()):
-        raise DataError(f"no picture of {printable(str(root / pictures))} has an XML file of its name")
+        raise DataError(f"no picture of {printable(str(root / pictures))} has an XML file with the same name")
     read = {split: _read(root / files, stems, split=split) for split, stems in kept.items()}
     classes = _classes(root, (one for files in read.values() for one in files))
     return {

@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
+from box_scenes import coco_boxes
 from pictures import class_folders, photo, save
 
 from vitrine.data.sources.opening import open_source, open_splits
@@ -48,6 +49,16 @@ def test_a_name_that_leaves_the_folder_is_refused_unless_asked_for(
 def test_absolute_names_inside_the_folder_are_read(folder: Path) -> None:
     (folder / "list.csv").write_text(f"path,label\n{folder / 'in.png'},a\n")
     assert open_source(folder / "list.csv").read(0).data
+
+
+def test_annotations_of_boxes_cannot_name_pictures_outside_the_folder(tmp_path: Path) -> None:
+    file = coco_boxes(tmp_path) / "annotations" / "instances_val2017.json"
+    save(tmp_path / "secret.png", photo(1))
+    values = json.loads(file.read_text())
+    values["images"][0]["file_name"] = str(tmp_path / "secret.png")
+    file.write_text(json.dumps(values))
+    with pytest.raises(DataError, match="outside its folder"):
+        open_splits(file)
 
 
 @pytest.mark.parametrize("field", ["name", "index"])

@@ -1,0 +1,119 @@
+"""Several adapters over one backbone in memory: models that share all weights but adapters and heads.
+
+`load` merges an adapter into a copy of its base. Here the base stays as it is: an adapted model has the base's own
+parameters, and its layers add scale B A x. Both compute the same within rounding.
+"""
+
+import copy
+import dataclasses
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from vitrine.checkpoints.adapters import Adapter, is_adapter_folder, place_of, read_adapter, rules_by_name
+from vitrine.checkpoints.loading import Loaded, load
+from vitrine.checkpoints.locating import find
+from vitrine.checkpoints.opening import open_weights
+from vitrine.errors import CheckpointError, MissingCheckpointError
+from vitrine.models import Model
+from vitrine.models.dense.model import DenseModel
+from vitrine.models.lora import adaptable_layers, set_adapter
+from vitrine.spelling import counted
+
+
+class Backbones:
+    """The models that were opened, by the files of their weights; adapters share them."""
+
+    def __init__(self) -> None:
+        self._opened: dict[Path | str, Loaded] = {}
+
+    def open(self, source: str, *, is_fresh: bool = False) -> Loaded:
+        """Open a model, or an adapter over the model that it was trained on.
+
+        With `is_fresh` a model's files are read again. Adapters that are opened later then share the new weights.
+        """
+        if is_adapter_folder(source):
+            return self._adapted(source)
+        place = where(source)
+        if is_fresh or place not in self._opened:
+            self._opened[place] = load(source)
+        return self._opened[place]
+
+    def _adapted(self, source: str) -> Loaded:
+        adapter = read_adapter(source)
+        try:
+            place = where(adapter.base)
+        except MissingCheckpointError:
+            return load(source)  # reports how to correct it
+        config = None if adapter.record is None else adapter.record.config
+        base = self._opened.get(place) or load(adapter.base)
+        if isinstance(base.model, DenseModel) or (
+            config and config.image_size != base.model.config.image_size
+        ):
+            return load(source)  # its own positions, so that less can be shared
+        self._opened[place] = base
+        return over(base, adapter)
+
+
+def where(source: str) -> Path | str:
+    """Return the file of the weights that a source names, or the name of a variant without weights."""
+    place = find(source)
+    return place if isinstance(place, str) else place.weights.resolve()
+
+
+def over(base: Loaded, adapter: Adapter) -> Loaded:
+    """Return the adapted model; all parameters but adapters and heads are the base's own."""
+    places = rules_by_name(open_weights(adapter.base).weights)
+    model = clone(base.model)
+    layers = adaptable_layers(model)
+    factors: dict[str, list[tuple[Tensor, Tensor]]] = {}
+    for name, one in adapter.factors.items():
+        rule = place_of(places, f"{name}.weight", adapter)
+        layer = rule.ours[0].removesuffix(".weight")
+        if layer not in layers:
+            raise CheckpointError(f"{adapter.folder} adapts {name}, which is no dense layer of a block")
+        b = torch.zeros(layers[layer].out_features, one.b.shape[1])
+        rows = rule.view.apply(b)  # the part of a fused layer that the adapter belongs to
+        if rows.shape != one.b.shape or one.a.shape[1] != layers[layer].in_features:
+            raise CheckpointError(f"the adapter of {name} in {adapter.folder} does not fit {adapter.base}")
+        rows.copy_(one.scale * one.b)
+        factors.setdefault(layer, []).append((one.a, b))
+    for layer, parts in factors.items():
+        a, b = torch.cat([a for a, _ in parts]), torch.cat([b for _, b in parts], dim=1)
+        set_adapter(layers[layer], a, b)
+    # Weights first: a head of another size is replaced when its weight is.
+    for name, tensor in sorted(adapter.whole.items(), key=lambda item: item[0].endswith("bias")):
+        replace(model, place_of(places, name, adapter).ours[0], tensor.float())
+    return described(base, adapter, model.eval())
+
+
+def described(base: Loaded, adapter: Adapter, model: Model) -> Loaded:
+    """Return the adapted model with its preprocessing and classes: the adapter's where it has a record."""
+    config = model.config
+    if model.head is not None and config.num_classes != model.head.out_features:
+        config = model.config = dataclasses.replace(config, num_classes=model.head.out_features)
+    record = dataclasses.replace(adapter.record or base.record, config=config, checksums={})
+    if adapter.record is None and config.num_classes != base.record.config.num_classes:
+        record = dataclasses.replace(record, classes=None)
+    note = f"adapter of {counted(len(adapter.factors), 'layer')} over {adapter.base}, which stays as it is"
+    return Loaded(
+        model=model, preprocess=record.preprocess, classes=record.classes, record=record,
+        notes=(*base.notes, note), folder=adapter.folder,
+    )  # fmt: skip
+
+
+def clone(model: Model) -> Model:
+    """Copy the modules of a model, not its tensors."""
+    shared = [*model.parameters(), *model.buffers()]
+    return copy.deepcopy(model, {id(tensor): tensor for tensor in shared})
+
+
+def replace(model: nn.Module, name: str, tensor: Tensor) -> None:
+    """Put a tensor of its own in the place of a shared one; a head may have another number of classes."""
+    place, _, kind = name.rpartition(".")
+    module = model.get_submodule(place) if getattr(model, place.partition(".")[0], None) is not None else None
+    if module is None or (kind == "weight" and module.weight.shape != tensor.shape):
+        module = nn.Linear(tensor.shape[-1], tensor.shape[0], device="meta")
+        model.set_submodule(place, module)
+    setattr(module, kind, nn.Parameter(tensor, requires_grad=False))
