@@ -172,13 +172,12 @@ def lance(
         written.create_index("vector", kind, metric="cosine", num_partitions=number)
         build, size = spent() - before, sum(f.stat().st_size for f in folder.rglob("*") if f.is_file())
         opened = library.dataset(str(folder))
-        answered = []
         for _turn in range(2):  # the first one opens files
             answered, before = [], spent()
             for query in queries.astype(np.float16):
                 wish = {"column": "vector", "q": query, "k": 10, "nprobes": 16}
-                found = opened.to_table(columns=["number", "_distance"], nearest=wish)
-                answered.append(found["number"].to_numpy())
+                rows_found = opened.to_table(columns=["number", "_distance"], nearest=wish)
+                answered.append(rows_found["number"].to_numpy())
         yield kind, build, size, 1000 * (spent() - before) / len(queries), np.stack(answered)
 
 
