@@ -241,7 +241,9 @@ def memory_growth(memory: list[float]) -> tuple[float, str]:
 
 
 def serve_command(options: argparse.Namespace) -> list[str]:
-    command = [sys.executable, "-m", "vitrine", "serve", options.model, "--port", "0"]
+    # The clients send few photos again and again: without an own wish, none is answered from the cache.
+    cache = [] if "--cache" in options.options else ["--cache", "0"]
+    command = [sys.executable, "-m", "vitrine", "serve", options.model, "--port", "0", *cache]
     return [*command, *computed_by(options), *options.options.split()]
 
 
@@ -250,7 +252,9 @@ def part_command(what: str, options: argparse.Namespace, *more: str) -> list[str
 
 
 def computed_by(options: argparse.Namespace) -> list[str]:
-    return ["--onnx", options.onnx] if options.onnx else ["--precision", options.precision]
+    if options.onnx:
+        return ["--onnx", options.onnx]
+    return [] if options.precision == "fp32" else ["--precision", options.precision]
 
 
 def mutate(options: argparse.Namespace) -> None:

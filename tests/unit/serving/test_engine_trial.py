@@ -93,7 +93,7 @@ def test_lower_precision_is_taken_only_if_photos_keep_their_class(served, builds
     place = photos(tmp_path / "photos", 100)
     builds["onnxruntime", "int8"] = 100.0  # each photo gets the first class
     trial = EngineTrial(wanted="fastest", threads=1, photos=place)
-    chosen, said = applied(trial, served)
+    _, said = applied(trial, served)
     assert trial.chosen == {"m": ("torch", "bf16")} and "another class for" in said
     # Over new weights the choice holds, and falls back to torch where it is not accurate.
     assert applied(trial, served)[0].precision == "bf16"
