@@ -15,7 +15,8 @@ from pathlib import Path
 
 import numpy as np
 
-from vitrine.batch.vector_index import IndexRecord, Named, VectorIndex, unit
+from vitrine.batch.index_segment import IndexRecord, Named, unit
+from vitrine.batch.vector_index import VectorIndex
 
 CHUNK = 100_000
 NUM_CENTRES = 2000

@@ -1,4 +1,4 @@
-"""What a user writes after reading the README: type-checked by test_types.py, never run."""
+"""What a user writes after reading the README: type-checked by `make types`, never run."""
 
 from pathlib import Path
 

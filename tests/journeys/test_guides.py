@@ -60,6 +60,7 @@ NOT_RUN = {
     r"--size 384": "minutes on a large picture",
     r"vitrine bench": "minutes of measuring",
     r"s3://": "a store; test_addresses.py and test_runs_at_addresses.py have one",
+    r"photos/images": "photos with boxes; test_dense_export.py exports a detector",
     r"prices": "a table of numbers; test_numbers.py has one",
     r"--keep-classes": "photos of other classes; test_finetune.py adds them",
     r"--coverage|--group|vitrine suggest": "more images than the desk has; test_trust, test_grouping, test_suggest",

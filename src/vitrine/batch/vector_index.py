@@ -12,10 +12,9 @@ only in which vectors they compare. Decision 0019 compares the libraries.
 Shapes: N pictures, D features, Q queries, k neighbours.
 """
 
-import hashlib
 import json
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -23,55 +22,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from vitrine.batch.index_segment import CHUNK, IndexRecord, Named, Segment, Vectors, built, import_faiss
 from vitrine.data.sources.arrow import import_pyarrow
 from vitrine.errors import ConfigError, DataError
 from vitrine.runtime.files import parse_json, write_atomically
-from vitrine.runtime.optional import optional
 from vitrine.spelling import printable
 
 RECORD, REMOVED = "index.json", "removed.npy"
 # Vectors of one segment in half precision, while it is built; as much again is taken by its lists.
 SEGMENT_BYTES = 2**29
-# Up to here every vector is compared: a few milliseconds per query.
-EXACT = 20_000
-# Lists per segment as a multiple of the root of its size, vectors per list to find their centres, and rounds of that.
-_LISTS_PER_ROOT, _SAMPLES_PER_LIST, _ROUNDS = 2, 40, 10
 PROBES = 16
-_CHUNK = 50_000
 _NAMES_PER_GROUP = 10_000
-
-Vectors = NDArray[Any]
-"""Unit vectors; in half precision while they wait."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Segment:
-    """Consecutive pictures of an index: the number of its files, its first picture and how many."""
-
-    number: int
-    first: int
-    count: int
-
-
-@dataclass(frozen=True, kw_only=True)
-class IndexRecord:
-    """What an index was built with, and its segments."""
-
-    model: str
-    weights: str
-    precision: str
-    width: int
-    segments: tuple[Segment, ...] = ()
-    version: int = 1
-
-
-@dataclass(frozen=True, kw_only=True)
-class Named:
-    """Pictures to add: unit vectors (N, D), and the path and key of each."""
-
-    vectors: Vectors
-    names: Sequence[str]
-    keys: NDArray[np.int64]
 
 
 class VectorIndex:
@@ -182,8 +143,8 @@ class VectorIndex:
     def vectors(self) -> Iterator[tuple[int, Vectors]]:
         """Read all vectors in order, a chunk at a time with the number of its first picture."""
         for segment in self.record.segments:
-            for start in range(0, segment.count, _CHUNK):
-                yield segment.first + start, self._rows(segment, start, min(_CHUNK, segment.count - start))
+            for start in range(0, segment.count, CHUNK):
+                yield segment.first + start, self._rows(segment, start, min(CHUNK, segment.count - start))
 
     def _rows(self, segment: Segment, start: int, count: int) -> Vectors:
         index = self._segment(segment)
@@ -192,7 +153,7 @@ class VectorIndex:
 
     def _segment(self, segment: Segment) -> Any:
         if segment.number not in self._opened:
-            faiss = _faiss()
+            faiss = import_faiss()
             file = self.folder / f"vectors-{segment.number:05d}.faiss"
             try:
                 index = faiss.read_index(str(file), faiss.IO_FLAG_MMAP | faiss.IO_FLAG_READ_ONLY)
@@ -221,7 +182,7 @@ class VectorIndex:
         self.folder.mkdir(parents=True, exist_ok=True)
         index = built([one.vectors for one in held], width=self.record.width, count=segment.count)
         with write_atomically(self.folder / f"vectors-{segment.number:05d}.faiss") as file:
-            _faiss().write_index(index, _faiss().PyCallbackIOWriter(file.write))
+            import_faiss().write_index(index, import_faiss().PyCallbackIOWriter(file.write))
         table = arrow.table(
             {
                 "path": [name for one in held for name in one.names],
@@ -261,54 +222,3 @@ class VectorIndex:
 
     def _names(self, segment: Segment) -> Path:
         return self.folder / f"names-{segment.number:05d}.parquet"
-
-
-def built(parts: Sequence[Vectors], *, width: int, count: int) -> Any:
-    """Build the lists of one segment: exact below `EXACT`, else by nearest centre."""
-    faiss = _faiss()
-    half = faiss.ScalarQuantizer.QT_fp16
-    if count < EXACT:
-        index = faiss.IndexScalarQuantizer(width, half, faiss.METRIC_INNER_PRODUCT)
-    else:
-        num_lists = int(_LISTS_PER_ROOT * count**0.5)
-        centres = faiss.IndexFlatIP(width)
-        index = faiss.IndexIVFScalarQuantizer(
-            centres, width, num_lists, half, faiss.METRIC_INNER_PRODUCT, False
-        )
-        index.own_fields = True
-        centres.this.disown()
-        index.cp.niter, index.cp.seed, index.cp.spherical = _ROUNDS, 0, True
-        sample = _sample(parts, min(count, _SAMPLES_PER_LIST * num_lists), count)
-        index.train(sample)
-    for part in parts:
-        for start in range(0, len(part), _CHUNK):
-            index.add(np.ascontiguousarray(part[start : start + _CHUNK], dtype=np.float32))
-    return index
-
-
-def key_of(name: str, facts: str) -> int:
-    """Return a number for a picture and its version: two versions share one with a probability of 2^-64."""
-    raw = f"{name}\0{facts}".encode("utf-8", "surrogateescape")
-    return int.from_bytes(hashlib.blake2b(raw, digest_size=8).digest(), "little", signed=True)
-
-
-def unit(vectors: NDArray[Any]) -> Vectors:
-    """Scale vectors (N, D) to length 1."""
-    rows = np.asarray(vectors, dtype=np.float32)
-    scaled: Vectors = rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-12)
-    return scaled
-
-
-def _sample(parts: Sequence[Vectors], wanted: int, count: int) -> Vectors:
-    step = count / wanted
-    chosen = (np.arange(wanted) * step).astype(np.int64)
-    starts = np.cumsum([0, *map(len, parts)])
-    rows = [
-        part[chosen[(chosen >= start) & (chosen < start + len(part))] - start]
-        for start, part in zip(starts[:-1], parts, strict=True)
-    ]
-    return np.ascontiguousarray(np.concatenate(rows), dtype=np.float32)
-
-
-def _faiss() -> Any:
-    return optional("faiss", extra="search", purpose="a search index")

@@ -138,8 +138,11 @@ def timm_model(config: ModelConfig) -> tuple[str | None, dict[str, Any]]:
     if isinstance(config, BiTConfig):
         known = TIMM_BITS.get((config.units, config.width_factor)) if config.is_published else None
         return known, {"in_chans": config.channels}
-    if config.rotary != "none":
-        return timm_arguments(config)
+    return timm_arguments(config) if config.rotary != "none" else timm_vit(config)
+
+
+def timm_vit(config: ViTConfig) -> tuple[str | None, dict[str, Any]]:
+    """Return the name and arguments with which timm builds a ViT or hybrid without rotary positions."""
     arguments: dict[str, Any] = {
         "img_size": list(config.image_size),
         "patch_size": list(config.patch_size),

@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from vitrine.batch.index_segment import IndexRecord, Named, key_of, unit
 from vitrine.batch.parts import JOB, PartFolder
-from vitrine.batch.vector_index import RECORD, IndexRecord, Named, VectorIndex, key_of, unit
+from vitrine.batch.vector_index import RECORD, VectorIndex
 from vitrine.data.sources.arrow import import_pyarrow
 from vitrine.data.sources.source import Source, Subset
 from vitrine.errors import ConfigError, TryOption

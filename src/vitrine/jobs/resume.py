@@ -28,6 +28,7 @@ from vitrine.runtime.processes import Processes, joined_processes, on_first_proc
 from vitrine.runtime.progress import notice
 from vitrine.runtime.run_address import shown_place
 from vitrine.runtime.run_folder import RunFolder
+from vitrine.runtime.run_record import RunRecord
 from vitrine.spelling import counted
 from vitrine.training.config import TrainingConfig
 from vitrine.training.saving import newest_state, numbers_of
@@ -60,7 +61,6 @@ def resume_run(
         workers=began.workers if workers is None else workers,
         shard=began.shard,
     )
-    exclude = None if began.exclude is None else Path(began.exclude)
     with (
         joined_processes(execution.device) as processes,
         downloads(allowed=allow_download),
@@ -69,20 +69,14 @@ def resume_run(
         state, done = on_first_process(lambda: unfinished_state(folder, recipe.training), processes)
         if state is not None:  # other machines may keep it elsewhere
             state = folder.checkpoints / state.name
-        options = DataOptions(
-            hold_out=began.hold_out, exclude=exclude, allow_empty_class=True, group=began.group
+        data = data_of_run(
+            began,
+            folder,
+            recipe,
+            workers=execution.workers,
+            processes=processes,
+            allow_changed=allow_changed_data,
         )
-        opened = functools.partial(
-            open_data, began.data,
-            folder=folder, seed=recipe.training.seed, workers=execution.workers, processes=processes,
-            needs_labels=recipe.needs_labels, is_resumed=True, allow_changed=allow_changed_data,
-        )  # fmt: skip
-        data = opened(options)
-        if list(data.train.classes) != folder.read_classes():  # the run skipped classes without images
-            data = opened(dataclasses.replace(options, allow_empty_class=False))
-        if began.trains_on_all:
-            data = with_held_out(data)
-        require_same_classes(data, folder)
         output = RunOutput(folder=folder, verb=began.verb, tensorboard=began.tensorboard, wandb=began.wandb)
         is_alone = processes.world_size == 1 and processes.device.type == "cpu"
         with same_threads(began.threads if is_alone else None):
@@ -99,6 +93,32 @@ def resume_run(
                 start, data, recipe, execution=execution, output=output, resume_from=state,
                 allow_changed_data=allow_changed_data,
             )  # fmt: skip
+
+
+def data_of_run(
+    began: RunRecord,
+    folder: RunFolder,
+    recipe: Recipe,
+    *,
+    workers: int,
+    processes: Processes,
+    allow_changed: bool,
+) -> RunData:
+    """Open the data of a run again, divided as it was; refuse other classes."""
+    exclude = None if began.exclude is None else Path(began.exclude)
+    options = DataOptions(hold_out=began.hold_out, exclude=exclude, allow_empty_class=True, group=began.group)
+    opened = functools.partial(
+        open_data, began.data,
+        folder=folder, seed=recipe.training.seed, workers=workers, processes=processes,
+        needs_labels=recipe.needs_labels, is_resumed=True, allow_changed=allow_changed,
+    )  # fmt: skip
+    data = opened(options)
+    if list(data.train.classes) != folder.read_classes():  # the run skipped classes without images
+        data = opened(dataclasses.replace(options, allow_empty_class=False))
+    if began.trains_on_all:
+        data = with_held_out(data)
+    require_same_classes(data, folder)
+    return data
 
 
 def resume_attempts(

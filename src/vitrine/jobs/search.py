@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from vitrine.batch.vector_index import VectorIndex, unit
+from vitrine.batch.index_segment import unit
+from vitrine.batch.vector_index import VectorIndex
 from vitrine.data.sources.in_memory import PictureList
 from vitrine.data.sources.picture_paths import open_pictures
 from vitrine.data.sources.source import Source

@@ -17,39 +17,57 @@ KEPT_BY_ATTENTION_DROPOUT = 3
 
 def vit_cost(config: ViTConfig) -> Cost:
     """Count a ViT or hybrid: the formula of each part of eqs. 1 to 4, added up."""
-    D, M, L, K = config.width, config.mlp_width, config.depth, config.num_classes or 0
-    T = config.num_tokens
-    N = config.grid_size[0] * config.grid_size[1]
-    params, macs, kept, kept_maps = 0, 0, 0, 0
-
-    in_channels = config.channels
+    D, L, T = config.width, config.depth, config.num_tokens
+    params, macs, kept = embedding_cost(config)
+    kept_maps = 0
     if config.stem:
         stem = stem_cost(config.stem, channels=config.channels, image_size=config.image_size)
-        params, macs, kept_maps = stem.params, stem.macs, stem.map_activations
-        in_channels = config.stem.out_channels
+        params, macs, kept_maps = params + stem.params, macs + stem.macs, stem.map_activations
+    block_params, block_macs, block_kept = block_cost(config)
+    head_params, head_macs = head_cost(config)
+    params += L * block_params + norm_params(config, D) + head_params
+    macs += L * block_macs + head_macs
+    return Cost(
+        params=params,
+        macs=macs,
+        tokens=T,
+        activations=kept + L * block_kept,
+        checkpointed_activations=kept + L * T * D + block_kept,
+        map_activations=kept_maps,
+        checkpointed_map_activations=kept_maps,
+    )
+
+
+def embedding_cost(config: ViTConfig) -> tuple[int, int, int]:
+    """Count patches, tokens and positions (eq. 1): parameters, multiply-adds, numbers kept for backward."""
+    D, T = config.width, config.num_tokens
+    N = config.grid_size[0] * config.grid_size[1]
+    in_channels = config.stem.out_channels if config.stem else config.channels
     patch = config.patch_size[0] * config.patch_size[1] * in_channels
-    params += (
+    params = (
         patch * D
         + D * config.patch_bias
         + (config.num_prefix_tokens + config.num_registers) * D
         + position_params(config)
     )
-    macs += N * patch * D
-    kept += N * patch + T * D
-
-    block_params, block_macs, block_kept = block_cost(config)
-    params += L * block_params
-    macs += L * block_macs
+    macs = N * patch * D
+    kept = N * patch + T * D
     if config.positions == "peg":
         macs += len(config.peg_layers) * N * PEG_CELLS * D
         kept += len(config.peg_layers) * T * D
-    params += norm_params(config, D)  # the final norm
     if config.embedding_norm:
         params += norm_params(config, D)
         kept += T * D
     if isinstance(config.stem, HMlpStemConfig):
         params += 2 * D
         kept += N * D
+    return params, macs, kept
+
+
+def head_cost(config: ViTConfig) -> tuple[int, int]:
+    """Count pooling, representation and heads (eq. 4): parameters and multiply-adds."""
+    D, M, K, T = config.width, config.mlp_width, config.num_classes or 0, config.num_tokens
+    params, macs = 0, 0
     if config.pooling == "attention":
         params += D + 4 * (D * D + D) + norm_params(config, D) + 2 * D * M + M + D
         macs += 2 * D * D + 2 * T * D * D + 2 * T * D + 2 * D * M
@@ -62,15 +80,7 @@ def vit_cost(config: ViTConfig) -> Cost:
     if config.has_distillation_token:
         params += K * (D + 1)
         macs += K * D
-    return Cost(
-        params=params,
-        macs=macs,
-        tokens=T,
-        activations=kept + L * block_kept,
-        checkpointed_activations=kept + L * T * D + block_kept,
-        map_activations=kept_maps,
-        checkpointed_map_activations=kept_maps,
-    )
+    return params, macs
 
 
 def block_cost(config: ViTConfig) -> tuple[int, int, int]:

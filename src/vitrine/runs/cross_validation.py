@@ -89,12 +89,11 @@ def cross_validated_run(
             start, data, folds, recipe, execution=execution, output=output, processes=processes
         )
         choice = chosen(start, solved, data, folds, results)
-        left_out = LeftOut(logits=choice.outputs.rows)
+        distances = None
         if choice.share:
             distances = distances_of(
                 start, data, folds, results, choice.share, execution=execution, processes=processes
             )
-            left_out = LeftOut(logits=choice.outputs.rows, distances=distances)
         seconds, steps = time.monotonic() - began, sum(result.steps for result in results)
         scores = scored(choice.outputs, data.train)
 
@@ -108,6 +107,7 @@ def cross_validated_run(
             choice.model, start, data, folder=folder, workers=execution.workers, processes=processes
         )
         if output.measures_trust:
+            left_out = LeftOut(logits=choice.outputs.rows, distances=distances)
             measure_trust(folder, data, execution=execution, processes=processes, left_out=left_out)
         report = None
         if output.reports:

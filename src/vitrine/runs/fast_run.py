@@ -22,6 +22,7 @@ from vitrine.runs.run_trust import LeftOut
 from vitrine.runs.solved_head import with_solved_head
 from vitrine.runtime.log_file import logged_to
 from vitrine.runtime.processes import joined_processes, on_first_process
+from vitrine.runtime.run_folder import RunFolder
 from vitrine.spelling import printable
 
 
@@ -46,14 +47,7 @@ def fast_run(
             raise ConfigError(
                 "the closed form needs a model with trained weights and a single head", option="fast"
             )
-        source, notes = data.train, [LEFT_OUT_NOTE]
-        outputs = Outputs(rows=solved.left_out_logits.float(), failures={})
-        if data.validation is not None:
-            source, notes = data.validation, []
-            outputs = run_model(
-                start.model, source, preprocess=start.preprocess, num_workers=execution.workers,
-                device=processes.device,
-            )  # fmt: skip
+        source, outputs = evidence_of(start, solved, data, workers=execution.workers, device=processes.device)
         scores, calibration = scored(outputs, source), calibration_of(solved, data.train)
 
         def write() -> None:
@@ -75,16 +69,44 @@ def fast_run(
             measure_trust(folder, data, execution=execution, processes=processes, left_out=left_out)
         report = write_report(
             folder, splits={"val": source}, outputs=outputs, device=processes.device, workers=execution.workers,
-            notes=notes,
+            notes=[LEFT_OUT_NOTE] if data.validation is None else [],
         )  # fmt: skip
-    result = TrainingResult(
+    result = described(
+        start, data, folder=folder, scores=scores, num_images=len(source), calibration=calibration
+    )
+    return with_report(result, report)
+
+
+def evidence_of(
+    start: StartingModel, solved: ClosedForm, data: RunData, *, workers: int, device: torch.device
+) -> tuple[Source, Outputs]:
+    """Return the images that the model is scored on and its outputs: the validation split, or each image left out."""
+    if data.validation is None:
+        return data.train, Outputs(rows=solved.left_out_logits.float(), failures={})
+    outputs = run_model(
+        start.model, data.validation, preprocess=start.preprocess, num_workers=workers, device=device
+    )
+    return data.validation, outputs
+
+
+def described(
+    start: StartingModel,
+    data: RunData,
+    *,
+    folder: RunFolder,
+    scores: dict[str, float],
+    num_images: int,
+    calibration: CalibrationFit,
+) -> TrainingResult:
+    """Describe the finished run."""
+    return TrainingResult(
         folder=folder.path,
         model=folder.model,
         steps=0,
         accuracy=scores["accuracy"],
         best_step=0,
-        interval=wilson_interval(scores["accuracy"], len(source)),
-        num_validation=len(source),
+        interval=wilson_interval(scores["accuracy"], num_images),
+        num_validation=num_images,
         is_left_out=data.validation is None,
         images_per_second=0.0,
         evaluation=scores,
@@ -93,7 +115,6 @@ def fast_run(
         skipped=data.skipped,
         data=printable(data.address),
     )
-    return with_report(result, report)
 
 
 def scored(outputs: Outputs, source: Source) -> dict[str, float]:

@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from vitrine.evaluation.calibration import CalibrationFit, calibrated_rows
-from vitrine.evaluation.closed_form import ClosedForm, is_right
+from vitrine.evaluation.closed_form import ClosedForm
+from vitrine.evaluation.closed_form_candidates import is_right
 from vitrine.evaluation.outputs import Outputs
 from vitrine.evaluation.temperature import calibrated_loss, divide_head
 from vitrine.models import Model

@@ -15,7 +15,7 @@ from vitrine.data.sources.source import Source
 from vitrine.errors import ConfigError, DataError, TryVerb
 from vitrine.evaluation.calibration import CalibrationFit, calibrated_rows
 from vitrine.evaluation.class_statistics import FILE, ClassStatistics
-from vitrine.evaluation.closed_form import folds_of
+from vitrine.evaluation.closed_form_candidates import folds_of
 from vitrine.evaluation.features import extract_features
 from vitrine.evaluation.metrics import wilson_interval
 from vitrine.evaluation.outputs import Outputs

@@ -17,7 +17,7 @@ from vitrine.data.sources.source import Source
 from vitrine.errors import VitrineError
 from vitrine.evaluation.calibration import CalibrationFit, calibrated
 from vitrine.evaluation.class_statistics import FILE, ClassStatistics
-from vitrine.evaluation.closed_form import is_right
+from vitrine.evaluation.closed_form_candidates import is_right
 from vitrine.evaluation.familiarity import false_alarms
 from vitrine.evaluation.features import extract_features
 from vitrine.evaluation.metrics import wilson_interval

@@ -12,7 +12,8 @@ from torch import Tensor
 
 from vitrine.data.sources.source import Source
 from vitrine.errors import DataError
-from vitrine.evaluation.closed_form import TRAINED, ClosedForm, fit_heads, is_right
+from vitrine.evaluation.closed_form import ClosedForm, fit_heads
+from vitrine.evaluation.closed_form_candidates import TRAINED, is_right
 from vitrine.evaluation.features import extract_features
 from vitrine.evaluation.metrics import wilson_interval
 from vitrine.models import Model

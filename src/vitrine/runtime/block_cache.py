@@ -18,7 +18,7 @@ from filelock import FileLock
 from vitrine.errors import ConfigError
 from vitrine.runtime.cache import cache_folder
 from vitrine.runtime.files import write_atomically
-from vitrine.runtime.places import read_remote, remote_stamp
+from vitrine.runtime.remote_store import read_remote, remote_stamp
 
 BLOCK_BYTES = 8 * 2**20
 DEFAULT_GB, LIMIT = 10.0, "VITRINE_CACHE_GB"

@@ -16,8 +16,9 @@ from vitrine.errors import CheckpointError, ConfigError, MissingCheckpointError
 from vitrine.runtime.block_cache import limit_bytes
 from vitrine.runtime.cache import cache_folder
 from vitrine.runtime.locks import wait_for_lock
-from vitrine.runtime.places import is_remote, open_folder, place_exists, remote_stamp, walk_remote
+from vitrine.runtime.places import is_remote, open_folder, place_exists
 from vitrine.runtime.remote_run import as_checkpoint_errors, download_files
+from vitrine.runtime.remote_store import remote_stamp, walk_remote
 from vitrine.runtime.run_address import WORKING, key_of
 from vitrine.runtime.run_folder import MODEL, RECORD, RunFolder
 from vitrine.runtime.run_manifest import MANIFEST, Manifest, read_manifest

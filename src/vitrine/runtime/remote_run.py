@@ -17,8 +17,9 @@ from vitrine.errors import CheckpointError, ConfigError, DataError, TryOption
 from vitrine.runtime.cache import typed_by_user
 from vitrine.runtime.files import is_temporary, move_into_place, sha256_of
 from vitrine.runtime.locks import wait_for_lock
-from vitrine.runtime.places import Folder, is_remote, open_folder, walk_remote
+from vitrine.runtime.places import Folder, is_remote, open_folder
 from vitrine.runtime.progress import track
+from vitrine.runtime.remote_store import walk_remote
 from vitrine.runtime.run_address import (
     WorkingState,
     read_state,

@@ -28,9 +28,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TextIO
 
-from vitrine.errors import CheckpointError, ConfigError
-from vitrine.runtime.files import json_text, parse_json, require_own_file, write_atomically
+from vitrine.errors import ConfigError
+from vitrine.runtime.files import require_own_file
 from vitrine.runtime.locks import require_lock
+from vitrine.runtime.own_files import OwnFiles
 from vitrine.runtime.run_address import shown_place
 from vitrine.runtime.run_record import RunRecord, metrics_until, read_metrics
 
@@ -60,6 +61,10 @@ class RunFolder:
 
     def __str__(self) -> str:
         return shown_place(self.path)
+
+    @property
+    def _files(self) -> OwnFiles:
+        return OwnFiles(self.path)
 
     @property
     def is_run(self) -> bool:
@@ -166,72 +171,72 @@ class RunFolder:
 
     def read_record(self) -> RunRecord:
         """Read run.json; fields of later versions are ignored."""
-        return RunRecord.from_values(self._json(RECORD), path=self.record_file)
+        return RunRecord.from_values(self._files.table(RECORD), path=self.record_file)
 
     def read_recipe(self) -> str:
         """Read the recipe as it was written."""
-        return self._text(RECIPE)
+        return self._files.text(RECIPE)
 
     def read_command(self) -> str:
         """Read the command line; empty where it was not kept."""
-        return self._text("command.txt", "").strip()
+        return self._files.text("command.txt", "").strip()
 
     def read_environment(self) -> dict[str, Any]:
         """Read versions and machine; empty where they were not kept."""
-        return self._json("environment.json", {})
+        return self._files.table("environment.json", {})
 
     def read_classes(self) -> list[str]:
         """Read the class names."""
-        names = self._json("classes.json").get("classes")
+        names = self._files.table("classes.json").get("classes")
         if not isinstance(names, list):
             raise ConfigError(f"{self.path / 'classes.json'} is damaged: it has no list of classes")
         return [str(name) for name in names]
 
     def read_data(self) -> dict[str, Any]:
         """Read what the data was; empty where that was not kept."""
-        return self._json("data.json", {})
+        return self._files.table("data.json", {})
 
     def read_metrics(self) -> list[dict[str, Any]]:
         """Read all records; a line that was cut short, as by a power cut, is skipped."""
-        return read_metrics(self._text(METRICS, ""))
+        return read_metrics(self._files.text(METRICS, ""))
 
     def write_record(self, record: RunRecord) -> None:
         """Write run.json."""
-        self._write_json(RECORD, dataclasses.asdict(record))
+        self._files.write_table(RECORD, dataclasses.asdict(record))
 
     def write_recipe(self, text: str) -> None:
         """Write config.yaml."""
-        self._write(RECIPE, text)
+        self._files.write(RECIPE, text)
 
     def write_command(self, text: str) -> None:
         """Write command.txt."""
-        self._write("command.txt", text + "\n")
+        self._files.write("command.txt", text + "\n")
 
     def write_environment(self, values: Mapping[str, Any]) -> None:
         """Write environment.json."""
-        self._write_json("environment.json", values)
+        self._files.write_table("environment.json", values)
 
     def write_classes(self, names: Sequence[str]) -> None:
         """Write classes.json."""
-        self._write_json("classes.json", {"classes": list(names)})
+        self._files.write_table("classes.json", {"classes": list(names)})
 
     def write_data(self, values: Mapping[str, Any]) -> None:
         """Write data.json."""
-        self._write_json("data.json", values)
+        self._files.write_table("data.json", values)
 
     def write_picture(self, step: int, png: bytes) -> None:
         """Write pictures/step-N.png."""
-        self._write(f"pictures/step-{step}.png", png)
+        self._files.write(f"pictures/step-{step}.png", png)
 
     def open_log(self) -> TextIO:
         """Open log.txt to append to it."""
-        return self._append("log.txt")
+        return self._files.append("log.txt")
 
     def open_metrics(self, *, done_steps: int) -> TextIO:
         """Open metrics.jsonl to append; records after `done_steps`, which will be written again, are removed."""
         if self.metrics_file.exists():
-            self._write(METRICS, metrics_until(done_steps, self._text(METRICS)))
-        return self._append(METRICS)
+            self._files.write(METRICS, metrics_until(done_steps, self._files.text(METRICS)))
+        return self._files.append(METRICS)
 
     def clear(self) -> None:
         """Remove everything that a run writes: an earlier run's weights must not be taken for a new one's."""
@@ -265,45 +270,6 @@ class RunFolder:
             if was_empty and not self.is_run:
                 shutil.rmtree(self.path, ignore_errors=True)
             raise
-
-    def _text(self, name: str, default: str | None = None) -> str:
-        path = self.path / name
-        if default is not None and not path.exists():
-            return default
-        try:
-            return path.read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
-            raise ConfigError(f"cannot read {path}: {reason}") from None
-
-    def _json(self, name: str, default: dict[str, Any] | None = None) -> dict[str, Any]:
-        if default is not None and not (self.path / name).exists():
-            return default
-        text = self._text(name)
-        try:
-            values = parse_json(text)
-        except ValueError as error:
-            raise ConfigError(f"{self.path / name} is damaged: {error}") from None
-        if not isinstance(values, dict):
-            raise ConfigError(f"{self.path / name} is damaged: not a table of names and values")
-        return values
-
-    def _write_json(self, name: str, values: Mapping[str, Any]) -> None:
-        self._write(name, json_text(values, indent=2) + "\n")
-
-    def _write(self, name: str, content: str | bytes) -> None:
-        path = self.path / name
-        require_own_file(path, root=Path(os.path.realpath(self.path)))
-        try:
-            with write_atomically(path, mode="w" if isinstance(content, str) else "wb") as file:
-                file.write(content)
-        except OSError as error:
-            raise CheckpointError(f"cannot write {path}: {error.strerror or error}") from None
-
-    def _append(self, name: str) -> TextIO:
-        self.path.mkdir(parents=True, exist_ok=True)
-        require_own_file(self.path / name, root=Path(os.path.realpath(self.path)))
-        return (self.path / name).open("a", encoding="utf-8")
 
 
 def _remove(path: Path) -> None:

@@ -3,8 +3,9 @@
 import numpy as np
 import pytest
 
-from vitrine.batch import vector_index
-from vitrine.batch.vector_index import IndexRecord, Named, VectorIndex, key_of, unit
+from vitrine.batch import index_segment, vector_index
+from vitrine.batch.index_segment import IndexRecord, Named, key_of, unit
+from vitrine.batch.vector_index import VectorIndex
 from vitrine.errors import ConfigError, DataError
 
 pytest.importorskip("faiss")
@@ -44,7 +45,7 @@ def test_a_small_index_compares_every_vector(tmp_path):
 
 
 def test_lists_find_nearly_everything_and_more_probes_find_more(tmp_path, monkeypatch):
-    monkeypatch.setattr(vector_index, "EXACT", 1000)
+    monkeypatch.setattr(index_segment, "EXACT", 1000)
     vectors, queries = clustered(6000), clustered(100, seed=1)
     index = VectorIndex(tmp_path, RECORD)
     index.add([named(vectors)])

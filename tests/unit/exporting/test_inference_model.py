@@ -6,7 +6,8 @@ from torch import nn
 from unit.exporting.made import filled
 from unit.models.small import KINDS
 
-from vitrine.exporting.inference_model import InferenceModel, InferenceViT, relative_logits
+from vitrine.exporting.inference_layers import relative_logits
+from vitrine.exporting.inference_model import InferenceModel, InferenceViT
 from vitrine.models import create_model
 from vitrine.models.attention import SelfAttention
 from vitrine.models.standardised_conv import StandardisedConv2d

@@ -9,7 +9,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from vitrine.data.auditing.annotation_issues import UNUSABLE, survey_annotations, unseen_class_issues
+from vitrine.data.auditing.annotation_issues import (
+    UNUSABLE,
+    AnnotationSurvey,
+    survey_annotations,
+    unseen_class_issues,
+)
 from vitrine.data.auditing.duplicates import Duplicate, find_duplicates
 from vitrine.data.auditing.fingerprints import content_hash
 from vitrine.data.auditing.issues import (
@@ -22,7 +27,7 @@ from vitrine.data.auditing.issues import (
     shard_issues,
     unused_issues,
 )
-from vitrine.data.auditing.survey import survey_images
+from vitrine.data.auditing.survey import ImageSurvey, survey_images
 from vitrine.data.auditing.unused_files import UnusedFiles, unused_files
 from vitrine.data.decoding.image_file import ImageFacts
 from vitrine.data.sources.source import Source, Subset
@@ -81,21 +86,8 @@ def scan(
         if source.task != "classes"
     }
     duplicates = find_duplicates(splits, surveys, is_near=is_near)
-    first = next(iter(splits.values()))
-    unused = unused_files(splits)
-    issues = [
-        *file_issues(splits, surveys),
-        *unused_issues(unused),
-        *shape_issues(splits, surveys),
-        *shard_issues(first.root),
-        *(issue for one in labelled.values() for issue in one.issues),
-        *(unseen_class_issues(splits, labelled) if labelled else class_issues(splits)),
-        *copy_issues(duplicates),
-    ]
-    facts = Counter[ImageFacts]()
-    for survey in surveys.values():
-        for kind, count in enumerate(np.bincount(survey.kind_of[survey.kind_of >= 0])):
-            facts[survey.kinds[kind]] += int(count)
+    first, unused = next(iter(splits.values())), unused_files(splits)
+    facts = _facts_of(surveys)
     sizes = np.concatenate([survey.sizes[survey.kind_of >= 0] for survey in surveys.values()])
     return ScanReport(
         address=first.address,
@@ -120,7 +112,7 @@ def scan(
             for split, survey in surveys.items()
         },
         duplicates=duplicates,
-        issues=tuple(sorted(issues, key=lambda issue: PROBLEMS.index(issue.problem))),
+        issues=_issues_of(splits, surveys, labelled, duplicates=duplicates, unused=unused),
         contents={split: content_hash(survey.hashes).hex() for split, survey in surveys.items()},
     )
 
@@ -144,6 +136,37 @@ def skip_unreadable(splits: Mapping[str, Source], report: ScanReport) -> dict[st
 def conversion_text(converted: Mapping[str, int]) -> str:
     """Describe the conversions that decoding makes."""
     return "Converted when decoded: " + "; ".join(f"{words}: {count:,}" for words, count in converted.items())
+
+
+def _issues_of(
+    splits: Mapping[str, Source],
+    surveys: Mapping[str, ImageSurvey],
+    labelled: Mapping[str, AnnotationSurvey],
+    *,
+    duplicates: tuple[Duplicate, ...],
+    unused: UnusedFiles,
+) -> tuple[Issue, ...]:
+    """Collect all problems, the worst kind first."""
+    root = next(iter(splits.values())).root
+    issues = [
+        *file_issues(splits, surveys),
+        *unused_issues(unused),
+        *shape_issues(splits, surveys),
+        *shard_issues(root),
+        *(issue for one in labelled.values() for issue in one.issues),
+        *(unseen_class_issues(splits, labelled) if labelled else class_issues(splits)),
+        *copy_issues(duplicates),
+    ]
+    return tuple(sorted(issues, key=lambda issue: PROBLEMS.index(issue.problem)))
+
+
+def _facts_of(surveys: Mapping[str, ImageSurvey]) -> Counter[ImageFacts]:
+    """Count the readable images of each kind."""
+    facts = Counter[ImageFacts]()
+    for survey in surveys.values():
+        for kind, count in enumerate(np.bincount(survey.kind_of[survey.kind_of >= 0])):
+            facts[survey.kinds[kind]] += int(count)
+    return facts
 
 
 def _conversions(facts: Counter[ImageFacts]) -> dict[str, int]:

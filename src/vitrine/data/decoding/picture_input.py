@@ -26,7 +26,8 @@ from vitrine.data.decoding.decode import load_frame, read_file
 from vitrine.data.decoding.image_file import Pixels, check_parts, check_size
 from vitrine.errors import DataError
 from vitrine.runtime.download import Limits, read_url
-from vitrine.runtime.places import is_remote, read_remote
+from vitrine.runtime.places import is_remote
+from vitrine.runtime.remote_store import read_remote
 from vitrine.spelling import printable
 
 

@@ -19,7 +19,8 @@ from vitrine.data.decoding.picture_input import (
 )
 from vitrine.data.sources.source import NO_LABEL, Example, Labels, Source
 from vitrine.errors import ConfigError, DataError
-from vitrine.runtime.places import is_remote, remote_stamp
+from vitrine.runtime.places import is_remote
+from vitrine.runtime.remote_store import remote_stamp
 
 # Bytes of downloaded pictures that a list keeps, so that each is downloaded once.
 _KEPT_BYTES = 256 * 2**20

@@ -17,7 +17,8 @@ from vitrine.data.sources.remote_files import content_of
 from vitrine.data.sources.source import ALL, NO_LABEL, SPLIT_NAMES, Example, Labels, Source
 from vitrine.errors import DataError
 from vitrine.runtime.files import parse_json
-from vitrine.runtime.places import Place, is_remote, names_at, remote_stamp, remote_system
+from vitrine.runtime.places import Place, is_remote
+from vitrine.runtime.remote_store import names_at, remote_stamp, remote_system
 from vitrine.spelling import printable
 
 LABEL_COLUMNS = ("label", "labels", "fine_label", "class")

@@ -19,8 +19,9 @@ from vitrine.data.sources.opening import open_loose, open_source
 from vitrine.data.sources.source import NO_LABEL, Source
 from vitrine.data.sources.tables import TABLES, is_table, path_in, rows_of
 from vitrine.errors import DataError
-from vitrine.runtime.places import is_remote, matches_at
+from vitrine.runtime.places import is_remote
 from vitrine.runtime.progress import notice
+from vitrine.runtime.remote_store import matches_at
 from vitrine.spelling import printable
 
 STANDARD_INPUT = "-"

@@ -15,7 +15,8 @@ from vitrine.data.decoding.file_kind import IMAGE_SUFFIXES
 from vitrine.data.sources.file_list import Strings
 from vitrine.data.sources.source import ALL, NO_LABEL, SPLIT_NAMES, Example, Labels, Source
 from vitrine.errors import DataError
-from vitrine.runtime.places import is_remote, names_at, read_remote, walk_remote
+from vitrine.runtime.places import is_remote
+from vitrine.runtime.remote_store import names_at, read_remote, walk_remote
 from vitrine.spelling import printable
 
 Content = Literal["shards", "parquet", "images"]

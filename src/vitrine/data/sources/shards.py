@@ -22,7 +22,8 @@ from vitrine.data.sources.tar_index import Member, read_index, walk_tar
 from vitrine.errors import DataError
 from vitrine.runtime.block_cache import read_cached
 from vitrine.runtime.files import parse_json
-from vitrine.runtime.places import is_remote, names_at, read_remote, remote_system
+from vitrine.runtime.places import is_remote
+from vitrine.runtime.remote_store import names_at, read_remote, remote_system
 from vitrine.spelling import printable
 
 LISTING = "shards.json"
