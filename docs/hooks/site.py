@@ -34,7 +34,9 @@ def on_files(files: Files, config: Any) -> Files:
     """Add generated pages to those in docs/."""
     for source, page in PAGES.items():
         text = re.sub(r"\A---\n.*?\n---\n", "", (ROOT / source).read_text(encoding="utf-8"), flags=re.DOTALL)
-        files.append(File.generated(config, page, content=text))
+        # Their lists of commands need the width of the contents on the right.
+        front = "---\nhide: [toc]\n---\n" if page in ("index.md", "zh.md") else ""
+        files.append(File.generated(config, page, content=front + text))
     files.append(File.generated(config, "reference/api.md", content=reference.api_page()))
     files.append(File.generated(config, "reference/cli.md", content=reference.cli_page()))
     return files

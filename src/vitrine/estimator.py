@@ -25,7 +25,7 @@ from vitrine.evaluation.trust import Trust
 from vitrine.picture_estimator import PictureEstimator, picture_tags, scikit_learn
 from vitrine.recipes.options import chosen_recipe
 from vitrine.runs.records import Execution, RunOutput
-from vitrine.runs.run_data import RunData
+from vitrine.runs.run_data import Division, RunData
 from vitrine.runs.solved_head import with_solved_head
 from vitrine.runs.starting_model import pretrained_model
 from vitrine.runs.train_run import train_run
@@ -204,7 +204,7 @@ class VitClassifier(PictureEstimator):
             run = RunFolder(new_output_folder(folder, verb="fit", files=RESULTS))
             train_run(
                 start,
-                RunData(address=source.address, splits={"train": source}, hold_out=0.0),
+                RunData(address=source.address, splits={"train": source}, division=Division(hold_out=0.0)),
                 dataclasses.replace(chosen, model=str(self.model)),
                 execution=Execution(device=self.device, workers=self.workers),
                 output=RunOutput(folder=run, verb="fit", reports=False),
@@ -218,7 +218,7 @@ def labels_of(y: Iterable[Any], *, count: int) -> NDArray[Any]:
         raise DataError("y is required: VitClassifier requires y to be passed, but the target y is None")
     values: Any = y if hasattr(y, "__array__") else list(y)
     labels = np.asarray(values)
-    # Of a list before numpy, which writes a NaN among words as the word "nan".
+    # Checked in the list: numpy would write a NaN among words as the word "nan".
     if any(map(_is_missing, values if isinstance(values, list) else labels.ravel().tolist())):
         raise DataError("Input y contains NaN or missing values; remove these pictures")
     if labels.ndim == 2 and labels.shape[1] == 1:

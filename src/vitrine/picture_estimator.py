@@ -1,4 +1,4 @@
-"""What estimators of pictures share: options as scikit-learn knows them, the model, its features, errors."""
+"""The base of estimators of pictures: options as scikit-learn knows them, the model, its features, errors."""
 
 import inspect
 from collections.abc import Iterable, Sequence

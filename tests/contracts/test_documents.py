@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import vitrine
+from vitrine.commands import VERBS
 from vitrine.models import create_model
 from vitrine.recipes.small_data import cifar10
 
@@ -38,6 +39,15 @@ def test_every_experiment_has_a_date_and_a_commit() -> None:
     for entry in entries:
         title, _, note = entry.split("\n")[:3]
         assert re.match(r"\*Recorded \d{4}-\d\d-\d\d in [0-9a-f]{7}[.;]", note), title
+
+
+def test_every_option_that_the_changelog_of_the_next_version_names_exists() -> None:
+    newest = (ROOT / "CHANGELOG.md").read_text().split("\n## ")[1]
+    names = {verb.function for verb in VERBS}
+    known = {name for verb in names for name in inspect.signature(getattr(vitrine, verb)).parameters}
+    options = {word.replace("-", "_") for word in re.findall(r"(?<![\w-])--([a-z][a-z0-9-]*)", newest)}
+    assert len(options) > 20
+    assert options - {name.rstrip("_") for name in known} <= {"json"}
 
 
 def test_the_size_of_the_cifar10_model_is_the_same_everywhere() -> None:

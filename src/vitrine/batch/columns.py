@@ -30,7 +30,7 @@ _TEXT = ("path", "sha256", "label", "labels", "error")
 
 @dataclass(frozen=True, kw_only=True)
 class Columns:
-    """What is computed and stored for each picture."""
+    """The columns that are computed and stored for each picture."""
 
     top: int = 0
     """Classes with their probabilities; 0 for none."""

@@ -33,7 +33,7 @@ class Segment:
 
 @dataclass(frozen=True, kw_only=True)
 class IndexRecord:
-    """What an index was built with, and its segments."""
+    """The model that an index was built with, and its segments."""
 
     model: str
     weights: str

@@ -30,7 +30,7 @@ LEAST_PER_PART, MOST_PER_PART, PARTS_OF_SMALL_JOBS = 256, 16_384, 64
 _VERSION = 1
 # Records that are read at once: over a network each takes a while.
 _READERS = 16
-# What each field of a job is called where it differs from the folder's.
+# The name of each field of a job, for messages about a job that differs from the folder's.
 _WORDS = {
     "num_pictures": "number of pictures",
     "part_size": "number of pictures per part",
@@ -68,7 +68,7 @@ class Job:
 
 @dataclass(frozen=True, kw_only=True)
 class PartRecord:
-    """What is known about a finished part."""
+    """Facts about a finished part."""
 
     file: str
     first: int
@@ -98,7 +98,7 @@ def record_file(number: int) -> str:
 
 
 def input_hash(source: Source, rows: Iterable[int]) -> str:
-    """Hash what tells that pictures have changed without reading them: names, sizes, and times of files."""
+    """Hash the facts that show changed pictures without reading them: names, sizes, and times of files."""
     digest = hashlib.blake2b(digest_size=16)
     for index in rows:
         path = source.path(index)

@@ -34,7 +34,7 @@ Engine = Callable[[Iterator[Rows], Pace], Iterator[Computed]]
 
 @dataclass(kw_only=True)
 class Progress:
-    """What one process has done of a job."""
+    """The share of a job that one process has done."""
 
     num_computed: int = 0
     num_skipped: int = 0

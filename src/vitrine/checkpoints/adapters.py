@@ -114,7 +114,7 @@ class Adapter:
     whole: Mapping[str, Tensor]
     """Tensors that replace those of the base, by name."""
     record: Record | None
-    """Of the adapted model, where Vitrine wrote the adapter."""
+    """The record of the adapted model, if Vitrine wrote the adapter."""
 
 
 def read_adapter(folder: str | Path) -> Adapter:

@@ -15,7 +15,7 @@ from vitrine.models.sizes import shown
 from vitrine.spelling import counted, printable
 
 MAX_NAMES = 20
-# What a threshold from enough held-out images marks by mistake.
+# Share of pictures that a threshold from enough held-out images marks by mistake.
 USUAL_ALARMS = 0.051
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 NOT_CHOSEN = "not-chosen"
-"""What our own cards say until somebody chooses."""
+"""The licence in our own cards until somebody chooses one."""
 MOST_OF_CARD = 2**16
 PUBLISHED = {
     "DINOv3": "dinov3-license (https://ai.meta.com/resources/models-and-libraries/dinov3-license/)",

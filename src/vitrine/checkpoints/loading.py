@@ -30,9 +30,9 @@ class Loaded:
     """The classes' names in the order of the logits, where they are known."""
     record: Record
     notes: tuple[str, ...] = ()
-    """What was assumed or adapted, one sentence each."""
+    """Assumptions and adaptations, one sentence each."""
     folder: Path | None = None
-    """Where the files beside the weights are; None where there are none, or where the model was adapted."""
+    """Folder of the files beside the weights; None without any, or if the model was adapted."""
 
     def __repr__(self) -> str:
         return f"Loaded({', '.join(f'{name}={text}' for name, text in self.summary())})"

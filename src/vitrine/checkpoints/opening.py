@@ -36,7 +36,7 @@ class Opened:
     file: TensorFile | None = None
     checksums: Mapping[str, Any] = field(default_factory=dict)
     folder: Path | None = None
-    """Where the small files that go with the weights are."""
+    """Folder of the small files that go with the weights."""
 
 
 def open_weights(

@@ -17,9 +17,9 @@ from vitrine.models.variants import VARIANTS, configure
 from vitrine.version import __version__
 
 KEY = "vitrine"
-"""Where our record stands in config.json and in the metadata of a safetensors file."""
+"""Key of our record in config.json and in the metadata of a safetensors file."""
 FORMAT = 1
-# What a variant's name says nothing about: size, head, channels, regularisation and numerics.
+# Options that a variant's name does not determine: size, head, channels, regularisation and numerics.
 FREE_FIELDS = (
     "image_size",
     "channels",
@@ -48,17 +48,17 @@ class Record:
     classes: tuple[str, ...] | None = None
     recipe: Mapping[str, Any] | None = None
     measured: Mapping[str, Any] | None = None
-    """Of a trained model: `accuracy`, its 95 % `interval`, the `num_images` that were held out to measure it, whether
+    """Scores of a trained model: `accuracy`, its 95 % `interval`, the `num_images` held out to measure it, whether
     each `is_left_out` in turn instead, and the share of `false_alarms` of "none of these"."""
     calibration: Mapping[str, Any] | None = None
     """Temperature that the head was divided by, and the calibration error before and after on held-out images."""
     number: Mapping[str, Any] | None = None
-    """Of a model whose one output is a number: its `name`, and on left-out images `mean_absolute_error`, `r2`,
+    """For a model whose output is a number: its `name`, and on left-out images `mean_absolute_error`, `r2`,
     `num_images` and `half_width`, half of the 95 % interval of a prediction."""
     licence: str | None = None
-    """Of the weights that the model started from, as stated beside them."""
+    """Licence of the weights that the model started from, as stated beside them."""
     layout: str = "Vitrine"
-    """Where the weights came from first."""
+    """The original source of the weights."""
     version: str = __version__
     checksums: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """For each file of weights its SHA-256, and the CRC-32 of each tensor in it."""

@@ -13,7 +13,7 @@ from torch import Tensor
 from vitrine.errors import CheckpointError, MissingCheckpointError
 
 TRUST_FILE = "trust.safetensors"
-"""What a model knows about its own limits, beside its weights; `evaluation.trust` reads and writes it."""
+"""The file about a model's own limits, beside its weights; `evaluation.trust` reads and writes it."""
 WEIGHT_FILES = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin")
 """Names under which folders and hub repositories keep their weights, in order of preference."""
 SUFFIXES = (".safetensors", ".npz", ".pth", ".pt", ".bin", ".ckpt", ".tar", ".onnx")

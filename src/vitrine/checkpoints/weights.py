@@ -110,9 +110,9 @@ class ChangedWeights:
     source: Weights
     config: ModelConfig
     makers: Mapping[str, tuple[Spec, Callable[[], Tensor]]]
-    """What is made, with its shape; the rest is read as it is."""
+    """The tensors that are computed, with their shapes; the others are read as they are."""
     operation: str = "replaced"
-    """What was done to them, in a word for reports."""
+    """The change in one word, for reports."""
 
     @cached_property
     def index(self) -> Mapping[str, Spec]:

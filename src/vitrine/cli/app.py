@@ -1,7 +1,7 @@
 """The command line, derived from the functions in `vitrine.commands`.
 
-Every keyword of a verb's function becomes an option with the same name, its `Doc` the help text. What the
-function returns is shown by the verb's view (`vitrine.cli.views`) or, with `--json`, printed for machines.
+Every keyword of a verb's function becomes an option with the same name, its `Doc` the help text. The
+verb's view (`vitrine.cli.views`) shows the result, and `--json` prints it for machines.
 
 Exit codes: 0 done, 1 a check failed, 2 the user's mistake, 3 training stopped, 130 interrupted.
 """

@@ -17,7 +17,7 @@ from vitrine.errors import Advice
 from vitrine.spelling import printable
 
 PLAIN_EVERY_SECONDS = 10.0
-# Of the bar: on a terminal that is wide enough for all that training says beside it, and on another one.
+# Columns of a terminal with room for the longest note, of the bar there, and of the bar on a narrower terminal.
 WIDE, BAR_WIDTH, SMALL_BAR_WIDTH = 110, 10, 4
 ERASE = "\r\x1b[2K"  # what stands on the terminal's line
 
@@ -53,7 +53,7 @@ class LiveLine:
         self._done_before = done
         self._began = self._last_plain = time.monotonic()
         if self._on_terminal:
-            # What does not fit on a narrow terminal is the end of the note, never the time left.
+            # On a narrow terminal the end of the note is cut off, never the time left.
             note = Column(no_wrap=True, overflow="ellipsis", ratio=1)
             console = Console(stderr=True)
             bar = Progress(

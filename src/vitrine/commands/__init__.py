@@ -18,7 +18,7 @@ DOCSTRING_WIDTH = 100
 
 @dataclass(frozen=True)
 class Verb:
-    """Where a verb's function lives and what its name is for library users."""
+    """The module of a verb's function and its name for library users."""
 
     name: str
     function: str
@@ -59,7 +59,7 @@ VERBS = (
     Verb("shard", "shard"),
 )
 
-# What people type for another verb; not listed in the help.
+# Other names that people type for a verb; not listed in the help.
 OTHER_NAMES = {"train": "finetune"}
 
 

@@ -1,4 +1,4 @@
-"""`vitrine serve`: a web page and an API for a model, on this machine unless told otherwise."""
+"""`vitrine serve`: a web page and an API for a model, on this machine by default."""
 
 import os
 from collections.abc import Sequence

@@ -1,1 +1,1 @@
-"""What the paper measures: accuracy, ReaL, few-shot, VTAB, speed. Importable without any training code."""
+"""The paper's measurements: accuracy, ReaL, few-shot, VTAB, speed. Importable without any training code."""

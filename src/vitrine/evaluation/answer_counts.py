@@ -18,7 +18,7 @@ from vitrine.evaluation.metrics import ClassFigures, Interval, class_figures, ma
 
 @dataclass(frozen=True, kw_only=True)
 class AnswerFigures:
-    """What answers and labels say without logits: no log loss, no Brier score."""
+    """Scores from answers and labels alone: without logits there is no log loss and no Brier score."""
 
     num_images: int
     top1: Interval
@@ -51,11 +51,13 @@ class AnswerCounts:
 
     def numbers(self, names: Sequence[str]) -> NDArray[np.int64]:
         """Number classes by name; new ones get the next numbers."""
-        found = np.array([self._places.setdefault(name, len(self._places)) for name in names], dtype=np.int64)
+        places = np.array(
+            [self._places.setdefault(name, len(self._places)) for name in names], dtype=np.int64
+        )
         more = len(self._places) - len(self._confusion)
         if more:
             self._confusion = np.pad(self._confusion, ((0, more), (0, more)))
-        return found
+        return places
 
     def add(
         self,

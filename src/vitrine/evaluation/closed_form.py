@@ -36,7 +36,7 @@ class ClosedForm:
     sharpness: float
     """Factor from scores to logits: the reciprocal of the temperature."""
     left_out_accuracy: float
-    """Of examples that were not fitted; with several labels, the share whose best class is one of them."""
+    """Accuracy on examples that were not fitted; with several labels, the share whose best class is one of them."""
     left_out_loss: float
     """Mean log loss of the left-out examples at the best temperature; the least one is chosen."""
     left_out_logits: Tensor

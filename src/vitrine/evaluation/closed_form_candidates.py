@@ -19,7 +19,7 @@ from vitrine.evaluation.temperature import fit_temperature, log_losses, smoothed
 Method = Literal["ridge", "discriminant", "logistic"]
 TRAINED: Method = "logistic"
 METHODS: tuple[Method, ...] = ("ridge", "discriminant", "logistic")
-# Of the covariance towards a sphere; with 5 to 20 photos per class, 0.4 to 0.8 win (docs/experiments.md).
+# Shrinkage of the covariance towards a sphere; with 5 to 20 photos per class, 0.4 to 0.8 win (docs/experiments.md).
 SHRINKAGES = (0.1, 0.2, 0.4, 0.6, 0.8, 0.9)
 # scikit-learn's C, from the strongest penalty to the weakest.
 STRENGTHS = (0.003, 0.01, 0.03, 0.1, 0.3, 1.0)

@@ -39,7 +39,7 @@ class Truths:
 
 @dataclass(frozen=True, kw_only=True)
 class Detections:
-    """What was found of one class in one picture."""
+    """The detections of one class in one picture."""
 
     boxes: Numbers
     """(D, 4)."""

@@ -34,9 +34,9 @@ class Suspect:
     label: int
     suggested: int
     probability: float
-    """Of the suggested class."""
+    """Probability of the suggested class."""
     label_probability: float
-    """Of the label."""
+    """Probability of the label."""
 
 
 def find_label_errors(

@@ -1,4 +1,4 @@
-"""What to label next: images that the model is uncertain about, and that differ from each other.
+"""Choose the images to label next: those that the model is uncertain about, and that differ from each other.
 
 Images are drawn one after another as k-means++ draws its centres (Arthur and Vassilvitskii, 2007), in the space of
 the gradients of the head (BADGE, arXiv:1906.03671): long where the model is uncertain, in other directions where

@@ -36,7 +36,7 @@ class NumberLine:
     left_out_errors: Tensor
     """(N,): true number less prediction, by fits without the example."""
     mean_absolute_error: float
-    """Of left-out examples."""
+    """Errors of left-out examples."""
     r2: float
     """Share of the variance that left-out predictions explain; 0 is as good as always answering the mean."""
 

@@ -25,9 +25,9 @@ from vitrine.runtime.progress import announced
 
 Precision = Literal["fp32", "bf16"]
 Wish = Literal["auto", "fp32", "bf16"]
-"""What a user may ask for: `auto` is bf16 on a GPU and fp32 elsewhere."""
+"""The precisions that a user may choose: `auto` is bf16 on a GPU and fp32 elsewhere."""
 MOST_AT_A_TIME = 64
-# Where a GPU has nothing else to hold: of ViT-B/16 at 224 px, 256 images keep an H200 busy and take 2 GiB.
+# If a GPU holds nothing else: with ViT-B/16 at 224 px, 256 images keep an H200 busy and take 2 GiB.
 GPU_PIXELS = 256 * 224 * 224
 # On a CPU, batches of more pixels than eight images of 224 px are not faster (docs/experiments.md), use more memory
 # and report progress less often.

@@ -17,7 +17,7 @@ from vitrine.errors import ConfigError
 from vitrine.evaluation.ridge import DEFAULT_L2, Normalisation, RidgeClassifiers
 from vitrine.spelling import nearest
 
-# Of instance discrimination (arXiv:1805.01978), section 3.4: neighbours vote with exp(cosine / temperature).
+# From instance discrimination (arXiv:1805.01978), section 3.4: neighbours vote with exp(cosine / temperature).
 NEIGHBOURS = 20
 TEMPERATURE = 0.07
 LOGISTIC_L2 = 1.0
@@ -30,7 +30,7 @@ _BLOCK_NUMBERS = 8_000_000
 
 @dataclass(frozen=True, kw_only=True)
 class ProbeOptions:
-    """What a probe may depend on beside its examples."""
+    """Settings of a probe, beside its examples."""
 
     num_classes: int
     l2: tuple[float, ...] = ()

@@ -20,7 +20,7 @@ from vitrine.evaluation.real import RealLabels
 from vitrine.spelling import printable
 
 ClassMeasure = Literal["f1", "average_precision"]
-"""What classes are ranked by: F1 with one label per image, average precision with several."""
+"""The measure that ranks classes: F1 with one label per image, average precision with several."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,7 +44,7 @@ class SplitScore:
 
     @property
     def class_measure(self) -> ClassMeasure:
-        """What `worst_classes` is ranked by."""
+        """The measure that ranks `worst_classes`."""
         return "f1" if isinstance(self.figures, SingleLabel) else "average_precision"
 
     @property

@@ -1,4 +1,4 @@
-"""What a model knows about its own limits, in one small file beside its weights: trust.safetensors.
+"""Statistics about a model's own limits, in one small file beside its weights: trust.safetensors.
 
 Statistics of the training images for "none of these", and scores of held-out images for prediction sets.
 """
@@ -27,7 +27,7 @@ class Trust:
     familiarity: Familiarity | None = None
     held_out: HeldOutScores | None = None
     errors: Tensor | None = None
-    """Of a model of numbers, (N,): true numbers less predictions, of images that were left out."""
+    """For a model of numbers, (N,): true numbers less predictions, on images that were left out."""
 
 
 def write_trust(folder: Path, trust: Trust) -> Path:

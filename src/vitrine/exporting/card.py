@@ -19,7 +19,7 @@ LIBRARIES: dict[str, str] = {
     "hf": "transformers",
     "timm": "timm",
 }
-# Of each output: a value of it, what is compared beside it, and what is the same for how many.
+# Per output: a value of it, the second comparison, and the share of equal results.
 WORDS = {
     "logits": ("logit", "embedding within %.1e of its largest", "top-1"),
     "embedding": ("embedding", "", ""),

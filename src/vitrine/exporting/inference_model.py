@@ -1,6 +1,6 @@
 """A model as it is deployed: the same function with everything worked out that does not depend on the image.
 
-What is done, none of it changing more than the rounding of fp32:
+The changes, all within the rounding of fp32:
 
 - positions, class token and registers become one constant table, at the one image size of the export;
 - queries, keys and values leave their product in the order that attention reads, the softmax's scale and the
@@ -76,7 +76,7 @@ class InferenceViT(nn.Module):
         self.num_leading_tokens = model.num_leading_tokens
         self.stem = with_fixed_kernels(model.stem)
         self.patches = projection(model)
-        # What stands before the patches, and what is added to everything, for the sequence of this one grid.
+        # The tokens before the patches and the positions of all tokens, for this one grid.
         zeros = torch.zeros(1, config.grid_size[0] * config.grid_size[1], config.width)
         with torch.no_grad():
             table = model.eval().place(zeros, config.grid_size)  # (1, T, D)

@@ -25,7 +25,7 @@ from vitrine.version import __version__
 
 INPUT = "pixels"
 HUGGING_FACE_INPUT = "pixel_values"
-"""What transformers.js calls the input of an image model."""
+"""The name of an image model's input in transformers.js."""
 # The first that has GELU as one operator; onnxruntime reads it since 1.17.
 OPSET = 20
 # A file of protobuf cannot be 2 GiB or more; the graph beside the weights is small.

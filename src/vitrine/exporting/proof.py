@@ -25,7 +25,7 @@ Answer = Callable[[Tensor], Mapping[str, Tensor]]
 BATCHES = (1, 2, 5)
 # Other kernels add in another order: over fifty convolutions that is some 2e-5 of the largest logit in fp32.
 TOLERANCE = 1e-4
-# Of logits that are nearly nothing, what a sum in another order may leave.
+# Difference that another order of sums may leave in logits close to zero.
 SMALLEST = 1e-6
 # How much a lower precision may change logits is for the user to decide: it is reported, without a verdict.
 COMPARED_EXACTLY = ("fp32",)

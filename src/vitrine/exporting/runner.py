@@ -35,14 +35,14 @@ HUGGING_FACE_FILES: dict[Precision, str] = {
 }
 """The same in the layout that transformers.js opens, under the names that it looks for."""
 HUGGING_FACE_EMBEDDING = "image_embeds"
-"""What transformers.js calls one vector per image."""
+"""The name of one vector per image in transformers.js."""
 Pixels = NDArray[np.float32]
 Run = Callable[[Pixels], list[NDArray[np.float32]]]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Answers:
-    """What a model says of a batch."""
+    """The outputs of a model for a batch."""
 
     logits: NDArray[np.float32] | None
     """(B, K); None where the model has no head."""

@@ -99,7 +99,7 @@ def one_line(name: str) -> str:
 
 @dataclass(frozen=True)
 class StandInTensor:
-    """What Triton calls a tensor."""
+    """A stand-in for Triton's tensor."""
 
     name: str
     values: NDArray[Any]
@@ -111,7 +111,7 @@ class StandInTensor:
 
 @dataclass(frozen=True)
 class StandInResponse:
-    """What Triton calls a response."""
+    """A stand-in for Triton's response."""
 
     output_tensors: Sequence[StandInTensor]
     error: str | None = None

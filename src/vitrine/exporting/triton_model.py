@@ -20,7 +20,7 @@ FORMATS = ("JPEG", "PNG", "GIF", "WEBP", "BMP", "TIFF")
 
 
 class TritonPythonModel:
-    """What Triton creates once per instance."""
+    """The class that Triton creates once per instance."""
 
     def initialize(self, args):
         """Open the graph and the record of its preprocessing, which lie beside this file."""
@@ -41,7 +41,9 @@ class TritonPythonModel:
             given = pb_utils.get_input_tensor_by_name(request, "image").as_numpy().ravel()
             try:
                 prepared = [prepare(bytes(data), self.preprocess) for data in given]
-            except Exception as error:  # Pillow raises exceptions of any kind on damage; other requests go on
+            except (
+                Exception
+            ) as error:  # Pillow raises exceptions of any kind on damage; other requests continue
                 problems[number] = f"an image cannot be read: {error}"
                 continue
             pixels += prepared

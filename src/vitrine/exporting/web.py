@@ -29,13 +29,13 @@ from vitrine.version import __version__
 
 MODEL_FILE, PAGE_FILE = "model.onnx", "index.html"
 ATTENTION_BYTES = 2**27
-"""Of the attention of one picture in all layers: browsers of phones have little memory."""
+"""Limit for the attention of one picture in all layers: browsers on phones have little memory."""
 ID_MARK = b"EXPORT_ID"
 
 
 @dataclass(frozen=True, kw_only=True)
 class PageFacts:
-    """What the page says about a model."""
+    """The facts about a model on the page."""
 
     entry: Mapping[str, Any]
     """The model's entry in the server's /models."""

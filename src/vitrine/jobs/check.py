@@ -29,7 +29,7 @@ PAGE, ISSUES, LABELS = "report.html", "issues.csv", "labels.csv"
 
 @dataclass(frozen=True, kw_only=True)
 class CheckPlan:
-    """What a check is about to read, and where it writes."""
+    """The plan of a check: what it reads, and where it writes."""
 
     data: str
     num_images: int

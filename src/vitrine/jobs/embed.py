@@ -45,7 +45,7 @@ class EmbedResult(Result):
     """Pictures that cannot be read, and why; the first few where parts were written."""
     wrote: tuple[Place, ...]
     parts: PartsResult | None = None
-    """What this process wrote, where the output is a folder of parts."""
+    """The parts that this process wrote, if the output is a folder of parts."""
     is_strict: bool = False
 
     @property

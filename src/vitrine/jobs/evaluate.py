@@ -54,7 +54,7 @@ FILES = (PREDICTIONS, METRICS, CONFUSION, PAGE)
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluatePlan:
-    """What is about to be evaluated."""
+    """The plan of an evaluation."""
 
     model: str
     data: str
@@ -90,12 +90,12 @@ class EvaluateResult(Result):
     macro_f1: float | None
     mean_average_precision: Interval | None
     class_measure: ClassMeasure
-    """What `worst` is ranked by: F1, or average precision with several labels per image."""
+    """The measure that ranks `worst`: F1, or average precision with several labels per image."""
     worst: tuple[tuple[str, float], ...]
     """Classes with the lowest `class_measure`, lowest first."""
     wrote: tuple[Path, ...]
     number: NumberFigures | None = None
-    """Of a model of numbers, instead of the figures of classes."""
+    """Figures of a model of numbers, instead of those of classes."""
     extra: Mapping[str, float] = field(default_factory=dict)
     """Numbers of the registered evaluators (`vitrine.evaluation.evaluators`)."""
     is_strict: bool = False
@@ -125,7 +125,7 @@ def evaluate_model(
 ) -> EvaluateResult | MaskEvaluation | DetectionEvaluation | PartsEvaluation:
     """Run the model on the test set, score it, and write predictions, metrics and the page.
 
-    Of files that another tool predicted, only the score is computed.
+    For predictions of another tool, only the score is computed.
     """
     if is_file_of_boxes(model) and is_file_of_boxes(data):
         return evaluate_detections(Path(str(model)), Path(str(data)), out=out, is_overwriting=is_overwriting)

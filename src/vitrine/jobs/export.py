@@ -43,7 +43,7 @@ NUM_GENERATED = 8
 
 @dataclass(frozen=True, kw_only=True)
 class ExportPlan:
-    """What is about to be exported, and proven on which images."""
+    """The plan of an export, and the images that it is proven on."""
 
     model: str
     to: Kind
@@ -55,7 +55,7 @@ class ExportPlan:
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class ExportResult(Result):
-    """What was written, how well it agrees, how large and fast it is."""
+    """The files of an export, how well they agree with the model, their size and speed."""
 
     model: str
     to: Kind

@@ -29,7 +29,7 @@ from vitrine.spelling import printable
 
 @dataclass(frozen=True, kw_only=True)
 class FewShotPlan:
-    """What is about to be measured."""
+    """The plan of a few-shot evaluation."""
 
     model: str
     num_train: int

@@ -19,7 +19,8 @@ from vitrine.runs.label_recipe import for_labels_of
 from vitrine.runs.number_run import number_run
 from vitrine.runs.records import Execution, RunOutput, StartingModel, TrainingResult
 from vitrine.runs.run_at_address import published
-from vitrine.runs.run_data import DataOptions, RunData, open_data, undivided, with_held_out
+from vitrine.runs.run_data import DataOptions, RunData, open_data, with_held_out
+from vitrine.runs.run_split import undivided
 from vitrine.runs.run_start import create_run_folder, removed_on_failure, restarted_run
 from vitrine.runs.solved_head import can_solve_head, with_solved_head
 from vitrine.runs.starting_model import (
@@ -41,7 +42,7 @@ from vitrine.training.optimizer import freeze as freeze_weights
 
 # Adapters begin at zero and take higher rates than weights; not yet compared with others on real photos.
 LORA_RATE = 1e-3
-# What users call what data is labelled with, and the recipe of each.
+# The users' names for kinds of labels, and the recipe of each.
 TASKS: dict[str, DataTask] = {"classification": "classes", "segmentation": "masks", "detection": "boxes"}
 DEFAULT_RECIPES: dict[DataTask, str] = {"classes": "photos", "masks": "masks", "boxes": "boxes"}
 
@@ -128,7 +129,7 @@ def on_numbers(
     data: RunData, recipe: Recipe, *, model: str, execution: Execution, output: RunOutput
 ) -> TrainingResult:
     """Fit numbers; images that are left out one at a time are the evidence, so none is held out unless asked for."""
-    if data.hold_out is None and undivided(data.splits) is not None:
+    if data.division.hold_out is None and undivided(data.splits) is not None:
         data = with_held_out(data)
     start = pretrained_model(model, recipe, num_classes=1)
     return number_run(
@@ -147,7 +148,7 @@ def trained(
     processes: Processes,
 ) -> TrainingResult:
     """Train at one learning rate, at the best of a sweep, or, with few images and classes, in folds."""
-    may_fold = not sweep and data.hold_out is None and has_free_length(recipe)
+    may_fold = not sweep and data.division.hold_out is None and has_free_length(recipe)
     if sweep:
         require_sweep(recipe, data)
     else:  # a sweep compares the ends of its runs, as the run on all images has no evaluation
@@ -195,8 +196,8 @@ def prepared(
         keep_known_classes(start.model, model, data.train.classes)
     elif processes.is_first:
         present(start.closed_form)
-    if recipe.size is None and data.median_size is not None:
-        suggest_smaller_size(data.median_size, start.model.config)
+    if recipe.size is None and data.files.median_size is not None:
+        suggest_smaller_size(data.files.median_size, start.model.config)
     freeze_weights(start.model, recipe.training)
     return start, solved
 

@@ -32,7 +32,7 @@ _GROUP = 4096
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class IndexResult(Result):
-    """What an index holds now, and what has changed."""
+    """The contents of an index, and the changes."""
 
     folder: Path
     model: str

@@ -45,7 +45,7 @@ PAGE, ARRAYS = "inspect.html", "arrays.npz"
 
 @dataclass(frozen=True, kw_only=True)
 class InspectPlan:
-    """What is about to be looked at."""
+    """The plan of an inspection."""
 
     model: str
     size: tuple[int, int]

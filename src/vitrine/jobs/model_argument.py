@@ -25,7 +25,7 @@ from vitrine.spelling import printable
 
 @dataclass(frozen=True, kw_only=True)
 class PicturesPlan:
-    """What a verb is about to do with pictures."""
+    """The plan of a verb that reads pictures."""
 
     model: str
     size: tuple[int, int]

@@ -16,9 +16,9 @@ class ModelCost:
     image_size: int
     tokens: int | None
     gmacs: float
-    """Of one image forward."""
+    """Multiply-adds of one image, forward."""
     exaflops: float
-    """Of a training run, forward and backward."""
+    """Compute of a training run, forward and backward."""
 
 
 def model_costs(*, image_size: int, num_classes: int, images: float, epochs: float) -> list[ModelCost]:

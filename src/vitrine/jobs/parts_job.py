@@ -25,7 +25,7 @@ from vitrine.spelling import printable
 
 @dataclass(frozen=True, kw_only=True)
 class PartsResult:
-    """What one process wrote of a folder of parts."""
+    """The parts of a folder that one process wrote."""
 
     folder: str
     num_parts: int

@@ -56,7 +56,7 @@ class Plan(Result):
     rate: float
     """Operations per second and device that the time is computed with."""
     rate_source: str
-    """Where the rate comes from: given, or measured on which device."""
+    """Source of the rate: given, or measured on which device."""
     hours: float
 
 

@@ -68,7 +68,7 @@ class PredictResult(Result):
     wrote: tuple[Place, ...] = ()
     """The file or folder of the predictions; `-` is standard output."""
     parts: PartsResult | None = None
-    """What this process wrote, where the output is a folder of parts."""
+    """The parts that this process wrote, if the output is a folder of parts."""
     is_strict: bool = False
 
     @property
@@ -236,7 +236,7 @@ def _predict_at_once(
 
 @dataclass
 class Tally:
-    """What is counted while predictions pass by."""
+    """Counts that are kept while predictions are written."""
 
     first: str | None = None
     """The first picture that could be read."""

@@ -31,7 +31,7 @@ SURE_SCORE = 0.3
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class BoxPredictions(Result):
-    """Where boxes were written, and how many objects of each class were found."""
+    """The files of boxes, and how many objects of each class were found."""
 
     model: str
     num_classes: int

@@ -21,13 +21,13 @@ from vitrine.runtime.result import Result
 from vitrine.spelling import printable
 
 MASKS, OVERLAYS, TABLE, CLASS_LIST = "masks", "overlays", "predictions.csv", "classes.txt"
-# Of the pictures in overlays; masks are not compressed with loss.
+# JPEG quality of the pictures in overlays; masks are not compressed with loss.
 JPEG_QUALITY = 90
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class MaskPredictions(Result):
-    """Where masks were written, and how much of the pictures each class covers."""
+    """The files of masks, and how much of the pictures each class covers."""
 
     model: str
     num_classes: int

@@ -34,7 +34,7 @@ MOST_WORKERS = 4
 
 @dataclass(frozen=True, kw_only=True)
 class ServePlan:
-    """What is served, and how."""
+    """The plan of a server."""
 
     address: str
     models: tuple[str, ...]
@@ -50,7 +50,7 @@ class ServePlan:
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class ServeResult(Result):
-    """What was served between start and stop."""
+    """Counts of a server from start to stop."""
 
     address: str
     models: tuple[str, ...]
@@ -78,7 +78,7 @@ def serve_models(
     precision: Precision,
     device: str,
 ) -> ServeResult:
-    """Serve models until the process is told to stop."""
+    """Serve models until the process is asked to stop."""
     if cache < 0:
         raise ConfigError(f"must be at least 0, got {cache}", option="cache")
     key = _checked_key(api_key, host=host)
@@ -126,7 +126,7 @@ def _serve(
     cache_bytes: int,
 ) -> int:
     """Serve until stopped; return the number of pictures computed."""
-    quiet_pillow()  # the client is told about a damaged upload
+    quiet_pillow()  # a damaged upload is reported to the client
     keep_freed_memory()
     before = torch.get_num_threads()
     torch.set_num_threads(plan.threads)

@@ -51,7 +51,7 @@ class StudyResult(Result):
     notes: tuple[str, ...] = ()
     document: Path | None = None
     rate: MatmulRate | None = None
-    """What the estimated seconds are based on."""
+    """Basis of the estimated seconds."""
     is_for_cifar: bool = False
     """Whether the costs are those of a set like CIFAR-10, as no data was given."""
 

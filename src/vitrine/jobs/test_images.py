@@ -13,7 +13,7 @@ HELD_OUT = "held out"
 def open_test_images(model: str, data: str, split: str | None) -> tuple[str, Source]:
     """Open the images to evaluate `model` on, and name their split.
 
-    Of data without splits that the model was trained on, only the images that its run held out are used. The name of
+    If the model was trained on data without splits, only the images that its run held out are used. The name of
     a split says if the model was trained on it.
     """
     folder = trained_on(model, data) if split is None else None

@@ -17,7 +17,7 @@ from vitrine.models.touched import is_plain
 # 64 MiB in bf16: what a written-out layer keeps for its backward pass.
 MOST_WRITTEN_OUT = 2**25
 Places = Tensor | Rotation | None
-"""What attention knows of places: keys of relative positions (2 N - 1, D; appendix D.4), a rotation, or nothing."""
+"""Positions for attention: keys of relative positions (2 N - 1, D; appendix D.4), a rotation, or nothing."""
 
 
 class UnbiasedKeys(nn.Linear):

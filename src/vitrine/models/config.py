@@ -122,9 +122,9 @@ class ViTConfig:
     position_dropout: float | None = None
     projection_dropout: float | None = None
     attention_dropout: float = 0.0
-    """Of attention weights. Fused kernels draw no numbers per image, so training then writes the weights out."""
+    """Dropout of attention weights. Fused kernels draw no number per image, so training then writes weights out."""
     head_dropout: float = 0.0
-    """Of the head's input."""
+    """Dropout of the head's input."""
     stochastic_depth: float = 0.0
     """Drop rate of the last block's branches; earlier blocks less, in a line from 0."""
     drop_rates: DropRates = "linear"
@@ -205,7 +205,7 @@ class ViTConfig:
 
 
 class ModelConfig(Protocol):
-    """What the config of every family has: a frozen dataclass with at least these values."""
+    """The config of any family: a frozen dataclass with at least these values."""
 
     __dataclass_fields__: ClassVar[dict[str, Any]]
 

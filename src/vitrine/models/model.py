@@ -1,4 +1,4 @@
-"""What every model does, whatever its family: the contract that training, evaluation, inspection and export read.
+"""The contract of every model, whatever its family: training, evaluation, inspection and export read it.
 
 Shapes: B images of C channels, K classes, R numbers that the head reads.
 """

@@ -1,4 +1,4 @@
-"""What PVT, PVT v2 and PCPVT share: four stages of blocks whose keys and values come from a smaller map.
+"""The base of PVT, PVT v2 and PCPVT: four stages of blocks whose keys and values come from a smaller map.
 
 Shapes: B images, C channels, N = GH x GW tokens of a stage on its grid, S reduced tokens, D width, M hidden width of
 the MLP, H heads, K = D / H channels per head, R width of the last stage.
@@ -38,7 +38,7 @@ class PatchEmbedding(nn.Module):
     def forward(self, maps: Tensor) -> tuple[Tensor, Grid]:
         """Map images or maps (B, C, rows, columns) to tokens (B, N, D) and their grid."""
         if maps.shape[2:] == (1, 1):
-            # Of a padded kernel, only the middle meets the one cell. Written out because oneDNN's gradient of such a
+            # Only the middle of a padded kernel meets the one cell. Written out because oneDNN's gradient of such a
             # convolution is wrong in bf16 (torch 2.13 on CPUs with AVX-512 BF16: NaN or noise).
             middle = self.projection.weight[:, :, self.padding, self.padding]
             projected = F.linear(maps[:, :, 0, 0], middle, self.projection.bias)[:, :, None, None]

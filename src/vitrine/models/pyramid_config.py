@@ -33,7 +33,7 @@ class PyramidConfig:
     """None leaves the head away: the model answers with its representation."""
     qkv_bias: bool = True
     norm_eps: float = 1e-6
-    """Of the norms in blocks and after stages; those of embeddings and of reduced keys have 1e-5."""
+    """Epsilon of the norms in blocks and after stages; those of embeddings and of reduced keys have 1e-5."""
     head_bias: float = 0.0
     dropout: float = 0.0
     stochastic_depth: float = 0.0

@@ -1,4 +1,4 @@
-"""What PVT, PVT v2 and PCPVT cost without running them. Arithmetic, no torch.
+"""The cost of PVT, PVT v2 and PCPVT, without running them. Arithmetic, no torch.
 
 Letters: N tokens of a stage, S of its reduced keys, D width, M hidden width of the MLP, H heads.
 """

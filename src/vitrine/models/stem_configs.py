@@ -101,7 +101,7 @@ class TokensToTokenConfig:
     token_width: int = 64
     """Width of the tokens between the splits."""
     performer_dropout: float = 0.1
-    """Of performers only, as the authors have it, whatever the model's own dropout."""
+    """Dropout of performers only, as the authors have it, whatever the model's own."""
     norm_eps: float = 1e-5
 
     def __post_init__(self) -> None:

@@ -1,7 +1,7 @@
 """timm's keywords for `create_model`, for people and code that come from there: each is one of our options.
 
 `embed_dim=192` is `width=192`, `mlp_ratio=4` a hidden width of 4 x `width`, `norm_layer` and `act_layer` take a name,
-a class of torch or timm, or a partial of one. Where a family of models has an option by timm's name, that is used.
+a class of torch or timm, or a partial of one. If a family of models has an option by timm's name, that is used.
 """
 
 import dataclasses

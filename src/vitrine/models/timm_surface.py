@@ -17,13 +17,13 @@ from vitrine.errors import ConfigError
 from vitrine.models.config import checked_layer
 from vitrine.models.initialisation import initialise_head
 
-# Of parameters with several axes, timm decays all but these.
+# timm decays all parameters with several axes except these.
 UNDECAYED = ("positions.", "word_positions", "class_token", "distillation_token", "registers")
 
 
 @dataclasses.dataclass(frozen=True)
 class Level:
-    """What a model holds after a block or stage: a map (B, D, rows, columns), or tokens (B, T, D) of a grid."""
+    """The state after a block or stage: a map (B, D, rows, columns), or tokens (B, T, D) of a grid."""
 
     values: Tensor
     grid: tuple[int, int] | None = None

@@ -26,7 +26,7 @@ from vitrine.objectives.objective import Losses, Parts, RunContext, register_obj
 from vitrine.objectives.segmentation import SegmentationObjective
 from vitrine.objectives.teacher import Teacher
 
-# Of random candidates three times as many as points, the least certain fill this share of them; the rest is random.
+# The least certain of three times as many random candidates fill this share of the points; the rest is random.
 CANDIDATES, UNCERTAIN_SHARE = 3, 0.75
 
 
@@ -58,7 +58,7 @@ class MaskClassificationObjective(SegmentationObjective):
     dice_weight: float = 5.0
     class_weight: float = 2.0
     no_object_weight: float = 0.1
-    """Of the queries without a target, in the loss of the classes."""
+    """Weight of the queries without a target in the loss of the classes."""
 
     def __post_init__(self) -> None:
         if self.decoder != "eomt":

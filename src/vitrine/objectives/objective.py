@@ -1,4 +1,4 @@
-"""What a run learns: the protocol that every objective follows, and the registry that finds one by its name.
+"""Objectives: the protocol that every objective follows, and the registry that finds one by its name.
 
 An objective is a frozen config that owns its behaviour: the module that wraps the model, what it reads of a batch,
 its loss, what happens after a step, its cost, its evaluation, its pictures, its advice, and which settings do not go
@@ -38,7 +38,7 @@ from vitrine.runtime.processes import Processes
 from vitrine.spelling import nearest
 
 Parts: TypeAlias = tuple[Tensor, ...]
-"""What the loss reads of a batch."""
+"""The parts of a batch that the loss reads."""
 PartsOf: TypeAlias = Callable[[Tensor, Rows, int], Parts]
 """From pixels (B, C, height, width), 0 to 255, their rows and a seed to what the loss reads."""
 Losses: TypeAlias = tuple[Tensor, dict[str, Tensor]]
@@ -114,16 +114,16 @@ class Validation(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Objective:
-    """What a run learns. The defaults are those of an objective without labels that wraps a ViT as `vit`."""
+    """The objective of a run. The defaults are those of an objective without labels that wraps a ViT as `vit`."""
 
     kind: ClassVar[str]
     """Name in recipes and on the command line."""
     weights_prefix: ClassVar[str] = "vit."
-    """Where the model's own weights are in the state of the trained module."""
+    """Prefix of the model's own weights in the state of the trained module."""
     has_pictures: ClassVar[bool] = False
     """Whether `pictures` shows what the model does at every evaluation."""
     task: ClassVar[DataTask] = "classes"
-    """What the data must be labelled with, if labels are learned."""
+    """The kind of labels that the data must have, if labels are learned."""
     collapse_advice: ClassVar[str] = "a lower learning rate or a longer warm-up may help"
     earlier_settings: ClassVar[Mapping[str, str]] = {}
     """From the top-level names that this objective's settings had in recipes of version 0.1 to those of today."""

@@ -20,7 +20,7 @@ from vitrine.errors import ConfigError
 from vitrine.models import ViT
 from vitrine.models.initialisation import lecun_normal_
 
-# Of the variance of independent directions: outputs are scaled by at most 100.
+# Least share of the variance of independent directions: outputs are scaled by at most 100.
 LEAST_VARIANCE = 1e-4
 # Sums of a step for `update_teacher`, not for the log.
 OUTPUTS, SQUARES, PROBABILITIES = "teacher_outputs", "teacher_squares", "teacher_probabilities"
@@ -40,7 +40,7 @@ class SelfDistillationConfig:
     temperature_warmup: float = 0.1
     """Fraction of the run over which the teacher's temperature rises linearly from the first to the last."""
     momentum: float = 0.996
-    """Of the teacher's average at the start; it rises to 1 along half a cosine. Use .9995 for a batch of 256."""
+    """First decay of the teacher's average; it rises to 1 along half a cosine. Use .9995 for a batch of 256."""
     centers: bool = True
     scales: bool = True
     """Whether outputs that are closer together than independent directions are spread; DINO does not."""

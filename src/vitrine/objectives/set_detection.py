@@ -39,10 +39,10 @@ class SetDetectionObjective(DetectionObjective):
     """Whether positions are added after every block but the last, too."""
     class_weight: float = 1.0
     distance_weight: float = 5.0
-    """Of the distance of centre and size, in shares of the picture."""
+    """Weight of the distance of centre and size, in shares of the picture."""
     box_weight: float = 2.0
     no_object_weight: float = 0.1
-    """Of the tokens without an object, in the loss of the classes."""
+    """Weight of the tokens without an object in the loss of the classes."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

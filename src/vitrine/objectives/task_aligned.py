@@ -16,7 +16,7 @@ from vitrine.models.dense.boxes import iou
 
 @dataclass(frozen=True, kw_only=True)
 class Assignment:
-    """What every cell learns."""
+    """The targets of every cell."""
 
     boxes: Tensor
     """The box of its object (B, N, 4); anything where there is none."""

@@ -1,7 +1,7 @@
 """The training recipes of ViT's descendants on ImageNet-1k, one for each published model, with its accuracy.
 
 All but DeiT III share DeiT's recipe (arXiv:2012.12877): AdamW, cosine, 300 epochs, mixup and cutmix, RandAugment,
-erasing, stochastic depth. None was trained here. Where they differ from their authors' code: RandAugment here has a
+erasing, stochastic depth. None was trained here. Differences from the authors' code: RandAugment here has a
 fixed strength (theirs varies by 0.5 of a level); the last ten epochs at the lowest rate, which timm adds after the
 cosine, are left out.
 """

@@ -37,13 +37,13 @@ CHANGEABLE = (
 
 
 class RecipeOptions(TypedDict, total=False):
-    """What the training verbs may change about a recipe; None leaves it as it is."""
+    """The settings of a recipe that training verbs may change; None leaves one as it is."""
 
     base: str
     """The verb's default recipe, which a file with some settings changes."""
     objective: str | None
     target: str | None
-    """What masked patches predict."""
+    """The target of masked patches."""
     teacher: str | None
     """Weights that distillation learns from."""
     model: str | None

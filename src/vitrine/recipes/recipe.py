@@ -70,7 +70,7 @@ class Recipe:
     size: int | None = None
     """Image side in pixels; None keeps the model's."""
     objective: Objective = field(default_factory=LabelsObjective)
-    """What is learned, with its own settings; in files a table with `kind`."""
+    """The objective with its own settings; in files a table with `kind`."""
     views: Views = field(default_factory=Views)
     augment: Augment = field(default_factory=Augment)
     training: TrainingConfig = field(default_factory=TrainingConfig)

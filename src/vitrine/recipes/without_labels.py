@@ -58,7 +58,7 @@ def dino() -> Recipe:
     """Self-distillation as in DINO (arXiv:2104.14294) for ViT-S/16: 300 epochs, batch 1024, 8 small views.
 
     Expected (its authors, on ImageNet without fine-tuning): 72.8 % by nearest neighbours after 300 epochs, with 10
-    small views. Where it departs: weight decay stays at .1, theirs goes from .04 to .4; small views are half the
+    small views. Differences: weight decay stays at .1, theirs goes from .04 to .4; small views are half the
     image's side, theirs 96 of 224. Unmeasured here.
     """
     return Recipe(

@@ -133,7 +133,7 @@ def for_page(svg: str, *, prefix: str) -> str:
 def overlay(picture: NDArray[np.uint8], weights: NDArray[Any]) -> NDArray[Any]:
     """Overlay a map (GH, GW) in colour on a picture (height, width, 3): (height, width, 3) from 0 to 1.
 
-    Where the map is small the picture stays, in grey.
+    Where the map is small, the picture stays in grey.
     """
     height, width = picture.shape[:2]
     share = upsample(scaled(weights)[None], (height, width))[0]

@@ -27,7 +27,7 @@ class RunAccount:
     command_line: str
     """The command line as typed."""
     tried: Mapping[float, float | None]
-    """Of a sweep: learning rate to accuracy on the held-out images."""
+    """In a sweep: learning rate to accuracy on the held-out images."""
 
     @property
     def total_steps(self) -> int:

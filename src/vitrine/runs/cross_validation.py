@@ -19,10 +19,11 @@ from vitrine.runs.fold_choice import Choice, chosen, contenders_of
 from vitrine.runs.fold_training import FOLDS, distances_of, folds_of, trained_folds
 from vitrine.runs.left_out import write_left_out
 from vitrine.runs.records import Execution, RunOutput, StartingModel, TrainingResult
-from vitrine.runs.run_data import RunData, undivided
+from vitrine.runs.run_data import RunData
 from vitrine.runs.run_end import measure_trust, report_run, save_model, save_statistics
 from vitrine.runs.run_outcome import with_report, write_scores
 from vitrine.runs.run_report import LEFT_OUT_NOTE, RunReport
+from vitrine.runs.run_split import undivided
 from vitrine.runs.run_start import check_data, exclusive, write_records
 from vitrine.runs.run_trust import LeftOut
 from vitrine.runtime.log_file import logged_to
@@ -171,7 +172,7 @@ def described(
         seconds=seconds,
         calibration=choice.calibration.to_json(),
         evaluation=scores,
-        skipped=data.skipped,
+        skipped=data.files.skipped,
         data=printable(data.address),
     )
     return with_report(result, report)

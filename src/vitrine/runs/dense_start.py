@@ -16,7 +16,7 @@ from vitrine.runtime.progress import notice
 def dense_model(model: str, recipe: Recipe, *, classes: tuple[str, ...]) -> StartingModel:
     """Put the recipe's decoder on the ViT of a model; windows have the recipe's size.
 
-    Of a dense model for the same classes with the same decoder, the decoder is kept.
+    If the model is a dense one for the same classes with the same decoder, its decoder is kept.
     """
     with seeded(recipe.training.seed):
         loaded = load(model, image_size=recipe.size)

@@ -31,7 +31,7 @@ def fast_run(
 ) -> TrainingResult:
     """Solve the head on the training images, and save the model; the images left out in turn are its evidence.
 
-    Where there is a validation split of its own, the model is scored on it.
+    If the data has a validation split, the model is scored on it.
     """
     folder = output.folder
     with (
@@ -112,7 +112,7 @@ def described(
         evaluation=scores,
         closed_form=start.closed_form,
         calibration=calibration.to_json(),
-        skipped=data.skipped,
+        skipped=data.files.skipped,
         data=printable(data.address),
     )
 

@@ -1,4 +1,4 @@
-"""What a cross-validated run saves: the closed form, the mean of its networks, or weights between both.
+"""The choice of a cross-validated run: the closed form, the mean of its networks, or weights between both.
 
 Every image decides once, by the network that was trained without it.
 
@@ -49,10 +49,10 @@ class FoldResult:
 
 @dataclass(frozen=True, kw_only=True)
 class Choice:
-    """What is saved, and the evidence for it."""
+    """The model that is saved, and the evidence for it."""
 
     share: float
-    """Of the change that training made: 0 is the closed form."""
+    """Share of the change that training made: 0 is the closed form."""
     model: Model
     """Calibrated."""
     outputs: Outputs
@@ -61,7 +61,7 @@ class Choice:
     before: dict[str, float]
     """Loss and accuracy of the closed form on left-out images."""
     accuracies: dict[str, float]
-    """Of the heads and of the end of training, on the same left-out images, where all folds were trained."""
+    """Scores of the heads and of the end of training on the same left-out images, if all folds were trained."""
 
 
 def is_gain(losses: Mapping[float, float]) -> bool:

@@ -23,8 +23,9 @@ from vitrine.recipes.recipe import Recipe
 from vitrine.runs.fold_choice import LAST_SHARE, Fold, FoldResult, is_gain
 from vitrine.runs.mixing import SHARES, between, with_weights
 from vitrine.runs.records import Execution, RunOutput, StartingModel
-from vitrine.runs.run_data import RunData, split_groups
+from vitrine.runs.run_data import RunData
 from vitrine.runs.run_end import without_prefix
+from vitrine.runs.run_split import split_groups
 from vitrine.runs.run_trust import first_labels
 from vitrine.runs.solved_head import features_of, name_of, put_head, solve
 from vitrine.runs.train_run import train_run
@@ -41,7 +42,9 @@ SHARE_OF_PASSES = 0.5
 def folds_of(data: RunData, recipe: Recipe, *, workers: int) -> list[Fold]:
     """Divide the training images; near-duplicates and groups stay together."""
     with quiet():  # likely groups were reported when the data was opened
-        groups = merged([duplicate_groups(data.train), split_groups(data.train, data.group, workers=workers)])
+        groups = merged(
+            [duplicate_groups(data.train), split_groups(data.train, data.division.group, workers=workers)]
+        )
     number = fold_numbers(data.train, folds=FOLDS, seed=recipe.training.seed, groups=groups)
     return [(np.flatnonzero(number != fold), np.flatnonzero(number == fold)) for fold in range(FOLDS)]
 

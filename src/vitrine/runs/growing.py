@@ -97,7 +97,7 @@ def grow_run(
         is_left_out=True,
         images_per_second=0.0,
         calibration=fit.to_json(),
-        skipped=data.skipped,
+        skipped=data.files.skipped,
         data=printable(data.address),
     )
 

@@ -14,7 +14,7 @@ UNEVEN = 4
 
 
 def for_labels_of(data: RunData, recipe: Recipe) -> Recipe:
-    """Adapt a recipe to its labels: a sigmoid loss and no label smoothing for several; uneven classes count alike."""
+    """Adapt a recipe to its labels: several get a sigmoid loss and no smoothing, uneven classes equal weight."""
     if not recipe.objective.classifies:
         return recipe
     if not data.train.is_multi_label:
@@ -28,7 +28,7 @@ def for_labels_of(data: RunData, recipe: Recipe) -> Recipe:
 
 
 def for_uneven_classes(train: Source, recipe: Recipe) -> Recipe:
-    """Count every class alike where some have many more images than others, unless the recipe decides it."""
+    """Give every class the same weight if some have many more images than others, unless the recipe decides it."""
     objective = recipe.objective
     if not recipe.solves_head or not isinstance(objective, LabelsObjective) or objective.loss != "softmax":
         return recipe

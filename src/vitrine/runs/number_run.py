@@ -83,7 +83,7 @@ def number_run(
         images_per_second=0.0,
         seconds=time.monotonic() - began,
         number=figures,
-        skipped=data.skipped,
+        skipped=data.files.skipped,
         report=report,
         data=printable(data.address),
     )

@@ -1,4 +1,4 @@
-"""What a run will do and need, before its first step: the plan, its memory and its disk space."""
+"""The plan of a run before its first step, with its memory and disk space."""
 
 import math
 import shutil
@@ -29,7 +29,7 @@ SHARE_OF_MACHINE = 0.75
 
 @dataclass(frozen=True, kw_only=True)
 class RunPlan:
-    """What a run is about to do; presented before its first step."""
+    """The plan of a run, presented before its first step."""
 
     model: str
     num_parameters: int
@@ -59,7 +59,7 @@ class RunPlan:
     passes_per_step: int
     """How many micro-batches make a process's share of the batch."""
     seconds: float
-    """Of this network."""
+    """Seconds of this network."""
     num_networks: int
     """Networks like this one that the run trains: several if it cross-validates."""
     done_steps: int

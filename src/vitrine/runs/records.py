@@ -94,7 +94,7 @@ class Execution:
 
 @dataclass(frozen=True, kw_only=True)
 class RunOutput:
-    """Where a run writes, and what beside weights and metrics."""
+    """The outputs of a run: its folder, and what it writes beside weights and metrics."""
 
     folder: RunFolder
     verb: str
@@ -140,11 +140,11 @@ class TrainingResult(Result):
     start: Mapping[str, float] = field(default_factory=dict)
     """Numbers of the evaluation before the first step, where there was one."""
     contenders: tuple[Contender, ...] = ()
-    """What the run chose from: the closed form, the trained head, the fine-tuned model, the one between."""
+    """The candidates of the run: the closed form, the trained head, the fine-tuned model, the one between."""
     num_folds: int = 0
     """Parts of the training images that were left out in turn, where a run is cross-validated."""
     seconds: float | None = None
-    """Of training, evaluations included."""
+    """Seconds of training, evaluations included."""
     calibration: Mapping[str, Any] | None = None
     """Temperature, number of images it was fitted on, expected calibration error before and after."""
     number: NumberFigures | None = None
@@ -155,7 +155,7 @@ class TrainingResult(Result):
     """All numbers of the last evaluation."""
     objective: str = "labels"
     task: DataTask = "classes"
-    """What the data is labelled with. For masks, `evaluation` has mean IoU and accuracies, and `accuracy` is None."""
+    """The kind of labels of the data. For masks, `evaluation` has mean IoU and accuracies, and `accuracy` is None."""
     has_head: bool = True
     """Whether classes were learned."""
     trains_on_all: bool = False

@@ -1,24 +1,18 @@
 """The data of a run: opened by all processes, unreadable files skipped, the split kept in the run folder."""
 
-import csv
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-import numpy as np
-
 from vitrine.data.auditing.issues import Issue
-from vitrine.data.auditing.near_duplicates import near_pairs
 from vitrine.data.auditing.scan import ScanReport, conversion_text, scan, skip_unreadable
-from vitrine.data.auditing.survey import survey_images
 from vitrine.data.auditing.unused_files import report_unused
-from vitrine.data.sources.exclusions import leave_out, read_exclusions
-from vitrine.data.sources.grouping import Indices, group_images, joined_pairs, likely_grouping, merged
+from vitrine.data.sources.exclusions import read_exclusions
 from vitrine.data.sources.labels import require_classes
 from vitrine.data.sources.opening import check_classes, open_splits
-from vitrine.data.sources.source import ConcatSource, Source, Subset
-from vitrine.data.sources.splitting import write_split
+from vitrine.data.sources.source import ConcatSource, Source
 from vitrine.errors import DataError, TryOption, TryVerb
+from vitrine.runs.run_split import split_groups, undivided, update_split, without
 from vitrine.runtime.processes import Processes, on_first_process
 from vitrine.runtime.progress import notice, quiet
 from vitrine.runtime.run_folder import RunFolder
@@ -26,8 +20,32 @@ from vitrine.spelling import counted, printable
 
 # data.json lists at most this many problems; `check` writes all of them.
 MOST_ISSUES = 500
-# Images up to which near-duplicates are searched for before a split: about ten seconds on two cores.
-MOST_COMPARED = 20_000
+
+
+@dataclass(frozen=True, kw_only=True)
+class Division:
+    """How the images of a run were chosen and divided."""
+
+    hold_out: float | None = None
+    """Fraction of the training images that was held out; None is the default, where there is no validation set."""
+    exclude: Path | None = None
+    """List of images that were excluded."""
+    group: str | None = None
+    """Column, regular expression or `burst`: images of one group stay on one side of the split."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FileFacts:
+    """Facts about the files of a run; generated images have none."""
+
+    skipped: tuple[str, ...] = ()
+    """Names of the files that cannot be read."""
+    issues: tuple[Issue, ...] = ()
+    """Other problems of the files, the first few hundred."""
+    contents: Mapping[str, str] = field(default_factory=dict)
+    """Hash of the bytes of all images, by split."""
+    median_size: tuple[int, int] | None = None
+    """Height and width of the image with the median area."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,22 +54,10 @@ class RunData:
 
     address: str
     splits: Mapping[str, Source]
-    hold_out: float | None = None
-    """Fraction of the training images that was held out; None is the default, where there is no validation set."""
-    exclude: Path | None = None
-    """List of images that were excluded."""
-    group: str | None = None
-    """Column, regular expression or `burst`: images of one group stay on one side of the split."""
-    skipped: tuple[str, ...] = ()
-    """Names of the files that cannot be read."""
-    issues: tuple[Issue, ...] = ()
-    """Other problems of the files, the first few hundred."""
-    contents: Mapping[str, str] = field(default_factory=dict)
-    """Hash of the bytes of all images, by split; generated images have none."""
+    division: Division = field(default_factory=Division)
+    files: FileFacts = field(default_factory=FileFacts)
     trains_on_all: bool = False
     """Whether the held-out images are trained on too, as after a sweep."""
-    median_size: tuple[int, int] | None = None
-    """Height and width of the image with the median area; None for generated images."""
 
     @property
     def train(self) -> Source:
@@ -121,13 +127,18 @@ def open_data(
     return RunData(
         address=address,
         splits=splits,
-        hold_out=options.hold_out,
-        exclude=options.exclude,
-        group=options.group,
-        skipped=bad,
-        issues=() if report is None else report.issues[:MOST_ISSUES],
-        contents={} if report is None else report.contents,
-        median_size=None if report is None else report.median,
+        division=Division(hold_out=options.hold_out, exclude=options.exclude, group=options.group),
+        files=FileFacts(skipped=bad) if report is None else files_of(report, skipped=bad),
+    )
+
+
+def files_of(report: ScanReport, *, skipped: tuple[str, ...]) -> FileFacts:
+    """Keep the facts of a scan that a run records."""
+    return FileFacts(
+        skipped=skipped,
+        issues=report.issues[:MOST_ISSUES],
+        contents=report.contents,
+        median_size=report.median,
     )
 
 
@@ -195,31 +206,6 @@ class _Opening:
         return report, tuple(splits[split].name(row) for split, rows in report.bad.items() for row in rows)
 
 
-def split_groups(source: Source, by: str | None, *, workers: int) -> Indices:
-    """Return the groups that a split keeps together: near-duplicates, and those that were asked for.
-
-    Where none were asked for and groups look likely, report it: similar images on both sides make the score too good.
-    """
-    groups = [np.arange(len(source), dtype=np.int64)]
-    if by is not None:
-        groups.append(group_images(source, by))
-    elif (likely := likely_grouping(source)) is not None:
-        value, evidence = likely
-        notice(
-            f"Images may belong together: {evidence}. If they are split, the score on held-out images is too good",
-            advice=[TryOption("group", "to keep them on one side", value)],
-        )
-    if source.root is None:  # generated pictures
-        return merged(groups)
-    if len(source) > MOST_COMPARED:
-        notice(f"{len(source):,} images are too many to keep near-duplicates on one side of the split")
-        return merged(groups)
-    survey = survey_images(source, num_workers=workers)
-    pairs = near_pairs(survey.thumbnails, colours=survey.colours)
-    near = joined_pairs(len(source), zip(pairs.queries.tolist(), pairs.others.tolist(), strict=True))
-    return merged([*groups, near])
-
-
 def require_two_classes(source: Source, address: str) -> None:
     """Refuse images that all have the same class: every model would be right about them."""
     if len(source.classes) == 1 and not source.is_multi_label:
@@ -240,16 +226,6 @@ def changed_data(what: str) -> DataError:
     )
 
 
-def update_split(address: str, split_file: Path, *, needs_labels: bool = True) -> None:
-    """Write the split again for changed data: held-out images stay held out, new images are trained on."""
-
-    with split_file.open(newline="", encoding="utf-8", errors="surrogateescape") as file:
-        side = {row["path"]: row["split"] for row in csv.DictReader(file)}
-    source = open_splits(address, val_fraction=0, allow_empty_class=True, is_labelled=needs_labels)["train"]
-    held_out = np.array([side.get(source.name(row)) == "val" for row in range(len(source))])
-    write_split(source, split_file, {"train": np.flatnonzero(~held_out), "val": np.flatnonzero(held_out)})
-
-
 def require_same_classes(data: RunData, folder: RunFolder) -> None:
     """Refuse data whose classes are no longer those of the run's head."""
     before, now = folder.read_classes(), list(data.train.classes)
@@ -266,23 +242,3 @@ def with_held_out(data: RunData) -> RunData:
     whole = undivided(data.splits) or ConcatSource([data.splits["train"], data.splits["val"]])
     test = {name: source for name, source in data.splits.items() if name == "test"}
     return replace(data, splits={"train": whole, **test}, trains_on_all=True)
-
-
-def undivided(splits: Mapping[str, Source]) -> Subset | None:
-    """Return the training images before some of them were held out; None if the validation set is one of its own."""
-    train, val = splits["train"], splits.get("val")
-    if not isinstance(train, Subset) or not isinstance(val, Subset) or train.source is not val.source:
-        return None
-    return Subset(train.source, np.sort(np.concatenate([train.indices, val.indices])))
-
-
-def without(splits: Mapping[str, Source], names: Iterable[str]) -> dict[str, Source]:
-    """Exclude listed images from the training images and those held out of them: a sweep trains on both."""
-    whole = undivided(splits)
-    if whole is None:
-        return {"train": leave_out(splits["train"], names)}
-    kept = leave_out(whole, names)
-    assert isinstance(kept, Subset)
-    parts = [part for part in (splits["train"], splits["val"]) if isinstance(part, Subset)]
-    train, val = (Subset(part, np.flatnonzero(np.isin(part.indices, kept.indices))) for part in parts)
-    return {"train": train, "val": val}

@@ -42,14 +42,14 @@ from vitrine.training.task import Outcome
 
 @dataclass(frozen=True, kw_only=True)
 class Finished:
-    """What a run saved, and what it was chosen from."""
+    """The saved model, and the candidates that it was chosen from."""
 
     outputs: Outputs | None = None
     """Calibrated logits on the validation images; None without any."""
     calibration: CalibrationFit | None = None
     accuracy: float | None = None
     share: float | None = None
-    """Of the trained weights in the saved ones, from 0 (the closed form) to 1; None without a choice."""
+    """Share of the trained weights in the saved ones, from 0 (the closed form) to 1; None without a choice."""
 
 
 def finish_model(

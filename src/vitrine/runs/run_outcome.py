@@ -1,4 +1,4 @@
-"""What a finished run tells: its result, what it chose from, its scores in metrics.jsonl."""
+"""The outcome of a finished run: its result, what it chose from, its scores in metrics.jsonl."""
 
 import dataclasses
 import functools
@@ -55,7 +55,7 @@ def result_of(
         task=recipe.objective.task,
         has_head=start.model.config.num_classes is not None,
         trains_on_all=data.trains_on_all,
-        skipped=data.skipped,
+        skipped=data.files.skipped,
         classes_without_validation=() if accuracy is None else classes_without_validation(data),
         data=printable(data.address),
     )

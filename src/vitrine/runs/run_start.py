@@ -127,9 +127,9 @@ def write_records(
             preprocess=start.preprocess.to_json(),
             objective=recipe.objective.kind,
             weights_prefix=recipe.objective.weights_prefix,
-            hold_out=data.hold_out,
-            exclude=None if data.exclude is None else str(data.exclude.absolute()),
-            group=data.group,
+            hold_out=data.division.hold_out,
+            exclude=None if data.division.exclude is None else str(data.division.exclude.absolute()),
+            group=data.division.group,
             shard=execution.shard,
             trains_on_all=data.trains_on_all,
             is_sweeping=is_sweeping,
@@ -172,9 +172,9 @@ def description_of(data: RunData) -> dict[str, Any]:
         "address": data.address,
         "images": {name: len(source) for name, source in data.splits.items()},
         "fingerprints": {name: source.fingerprint() for name, source in data.splits.items()},
-        "contents": dict(data.contents),
-        "set_aside": list(data.skipped),
-        "issues": [dataclasses.asdict(issue) for issue in data.issues],
+        "contents": dict(data.files.contents),
+        "set_aside": list(data.files.skipped),
+        "issues": [dataclasses.asdict(issue) for issue in data.files.issues],
     }
 
 

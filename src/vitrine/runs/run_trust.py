@@ -31,7 +31,7 @@ MOST_HELD_OUT = 10_000
 
 @dataclass(frozen=True, kw_only=True)
 class LeftOut:
-    """What is known of training images from models that were fitted without them."""
+    """Outputs for training images by models that were fitted without them."""
 
     logits: Tensor
     """(N, K), calibrated."""

@@ -23,7 +23,7 @@ from vitrine.runtime.processes import Processes, on_first_process
 # Images x features x classes from which on a head is solved on a GPU.
 LARGE = 5e7
 CLOSED_FORM, HEAD_ONLY = "closed form", "head only"
-# Of the solved head's logits, when training starts from it; the place of a model is chosen whatever its scale.
+# Scale of the solved head's logits when training starts from it; the place of a model is chosen whatever its scale.
 HEAD_SCALE = 1.0
 
 

@@ -70,7 +70,7 @@ def sweep_run(
 
 
 def best_rate(scores: Mapping[float, Score]) -> float:
-    """Return the learning rate with the best score; refuse to go on where none could be trained with."""
+    """Return the learning rate with the best score; refuse to continue if none could be trained with."""
     # A small held-out set has many ties in accuracy: the loss decides them.
     best = max(scores, key=lambda rate: scores[rate])
     if scores[best] == NOT_FINITE:

@@ -1,4 +1,4 @@
-"""Where Vitrine keeps files that it can download or compute again, and whether it may use the network. No torch."""
+"""The cache of files that Vitrine can download or compute again, and whether it may use the network. No torch."""
 
 import os
 from collections.abc import Iterator

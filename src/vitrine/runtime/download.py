@@ -36,7 +36,7 @@ SCHEMES = ("http", "https")
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """What one download may take."""
+    """Limits of one download."""
 
     max_bytes: int | None = None
     """Refused, by the declared length or once more has arrived; None for no limit."""

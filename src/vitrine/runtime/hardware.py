@@ -1,4 +1,4 @@
-"""What this machine has: memory of a device, peak memory of this process, speed of matrix products and copies."""
+"""Facts about this machine: memory of a device, peak memory of this process, speed of matrix products and copies."""
 
 import contextlib
 import os

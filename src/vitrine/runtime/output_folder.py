@@ -1,4 +1,4 @@
-"""Where a command writes: a new dated folder under ./runs, or the folder that the user names; never into data."""
+"""The output folder of a command: a new dated one under ./runs, or the one that the user names; never in data."""
 
 import os
 from collections.abc import Iterable, Iterator

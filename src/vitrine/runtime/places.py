@@ -41,7 +41,7 @@ def place_exists(place: Place) -> bool:
 
 
 class Folder(Protocol):
-    """Where results are written: a folder of this machine or a prefix of an object store."""
+    """A place for results: a folder of this machine or a prefix of an object store."""
 
     address: str
 

@@ -58,7 +58,7 @@ def quiet() -> Iterator[None]:
 
 
 def track(items: Iterable[Item], what: str, *, total: int | None = None, weight: int = 1) -> Iterator[Item]:
-    """Pass `items` through and tell the listener of each; `weight` is how many steps one item stands for."""
+    """Pass `items` through and report each to the listener; `weight` is how many steps one item stands for."""
     listener = _listener.get()
     if listener is None:
         yield from items
@@ -103,5 +103,5 @@ def present(record: object) -> None:
 
 
 def current_listener() -> Listener | None:
-    """Return who listens, for work whose steps are told by someone else's callbacks."""
+    """Return the listener, for work whose steps are reported by callbacks of a library."""
     return _listener.get()

@@ -25,7 +25,7 @@ from vitrine.runtime.run_manifest import MANIFEST, Manifest, read_manifest
 from vitrine.spelling import printable
 
 COPIES = "models-at-addresses"
-# Of a run, what no use of its model reads.
+# Files of a run that no use of its model reads.
 _LEFT_THERE = ("checkpoints/", "sweep/", "folds/", "tensorboard/", "wandb/", "pictures/")
 _CONFIG = "config.json"
 _KEEP_SECONDS = 3600.0

@@ -226,7 +226,7 @@ def _store(address: str) -> Folder:
 
 @contextmanager
 def as_checkpoint_errors() -> Iterator[None]:
-    """Report a store that cannot be reached as checkpoints that cannot be saved are: a run may go on without it."""
+    """Report an unreachable store like a checkpoint that cannot be saved: a run may continue without it."""
     try:
         with typed_by_user():
             yield

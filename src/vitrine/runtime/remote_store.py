@@ -12,7 +12,7 @@ from vitrine.spelling import printable
 
 Answer = TypeVar("Answer")
 _ATTEMPTS, _FIRST_PAUSE_SECONDS = 4, 0.2
-# What file systems call the version or time of a file.
+# Names for the version or time of a file in different file systems.
 _VERSIONS = (
     "ETag",
     "etag",

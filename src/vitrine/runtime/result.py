@@ -1,4 +1,4 @@
-"""What verbs return: frozen records with a short repr, and a table in notebooks.
+"""The results of verbs: frozen records with a short repr, and a table in notebooks.
 
 A result holds data and no words; the command line shows it with a view. In Python its repr names every field that
 has a value and abbreviates what is long: `PredictResult(model='box', num_pictures=3, predictions=<3 Prediction>)`.

@@ -21,13 +21,13 @@ _STATE = ".json"
 
 @dataclass(frozen=True, kw_only=True)
 class WorkingState:
-    """What this machine knows about a run at an address."""
+    """The local state of a run at an address."""
 
     address: str
     token: str
-    """Of the manifest that the working folder was fetched from or published as."""
+    """Token of the manifest that the working folder was fetched from or published as."""
     pending: str | None = None
-    """Of the manifest that was being written when this was noted: it may have arrived or not."""
+    """Token of the manifest that was being written when this was noted; it may have arrived or not."""
     stats: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     """Bytes and time of the files as they were then, by name; files that have not changed are not read again."""
 

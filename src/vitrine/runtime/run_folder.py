@@ -133,7 +133,7 @@ class RunFolder:
 
     @property
     def last_checkpoint(self) -> Path:
-        """Where training resumes."""
+        """The checkpoint from which training resumes."""
         return self.checkpoints / LAST
 
     @property

@@ -23,7 +23,7 @@ class Entry:
     """One file of a run."""
 
     at: str
-    """Where it lies below the address: under its own name, or as a version."""
+    """Its place below the address: under its own name, or as a version."""
     bytes: int
     sha256: str
 
@@ -33,12 +33,12 @@ class Manifest:
     """All files of a run at one moment."""
 
     token: str
-    """Of this manifest alone: a process that finds another one knows that somebody else has written."""
+    """Identifies this manifest alone: a process that finds another one knows that somebody else has written."""
     files: Mapping[str, Entry]
 
     @property
     def used(self) -> set[str]:
-        """Where the files lie."""
+        """The places of the files."""
         return {entry.at for entry in self.files.values()}
 
     def place_for(self, name: str, sha256: str) -> str:

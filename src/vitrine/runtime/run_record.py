@@ -25,11 +25,11 @@ class RunRecord:
     preprocess: Mapping[str, Any]
     objective: str = "labels"
     weights_prefix: str | None = None
-    """Where the model's weights are in a checkpoint of the trained module; version 0.1 did not record it."""
+    """Prefix of the model's weights in a checkpoint of the trained module; version 0.1 did not record it."""
     hold_out: float | None = None
     exclude: str | None = None
     group: str | None = None
-    """What keeps images on one side of a split."""
+    """The rule that keeps images on one side of a split."""
     shard: bool = False
     trains_on_all: bool = False
     """Whether the held-out images are trained on too, as after a sweep."""

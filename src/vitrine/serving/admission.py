@@ -1,4 +1,4 @@
-"""What the server accepts: its limits, how it refuses a request, and the count of requests and bytes it holds."""
+"""Admission to the server: its limits, how it refuses a request, and the count of requests and bytes it holds."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -16,15 +16,15 @@ class Limits:
     """The bounds of one server; nothing that a client sends makes it hold more."""
 
     upload_bytes: int = 16 * MIB
-    """Of one picture as it is sent."""
+    """Bytes of one picture as it is sent."""
     pixels: int = 50_000_000
-    """Of one JPEG, which is decoded at a fraction of its size."""
+    """Pixels of one JPEG, which is decoded at a fraction of its size."""
     waiting: int = 256
     """Uploaded pictures that are queued or being computed; further requests are answered with 429."""
     held_bytes: int = 256 * MIB
-    """Of all uploads in memory."""
+    """Bytes of all uploads in memory."""
     unsent_bytes: int = 256 * MIB
-    """Of all responses that clients have not read yet."""
+    """Bytes of all responses that clients have not read yet."""
     header_bytes: int = 16 * 1024
     read_seconds: float = 20.0
     """For a whole request to arrive, and for a connection to be idle."""
@@ -44,7 +44,7 @@ class Limits:
 
     @property
     def whole_pixels(self) -> int:
-        """Of one picture in a format other than JPEG: it is decoded whole, at up to 20 bytes per pixel."""
+        """Pixels of one picture in a format other than JPEG: it is decoded whole, at up to 20 bytes per pixel."""
         return self.pixels // 2
 
     def __post_init__(self) -> None:

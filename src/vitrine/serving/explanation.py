@@ -1,4 +1,4 @@
-"""What a model attends to in one picture, and the figures of its positions and filters, as plain values.
+"""The attention of a model in one picture, and the figures of its positions and filters, as plain values.
 
 Shapes: L layers, H heads, T tokens, of them N = GH x GW patches.
 """
@@ -23,7 +23,7 @@ from vitrine.models.config import checked_layer
 from vitrine.serving.admission import UNREADABLE, RefusedError
 from vitrine.serving.predictor import Predictor
 
-# Of all matrices in one response, before base64 turns three bytes into four.
+# Bytes of all matrices in one response, before base64 turns three bytes into four.
 MATRIX_BYTES = 2**25
 
 

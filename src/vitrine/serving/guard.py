@@ -28,7 +28,7 @@ INFER = "/v2/models/{name}/infer"
 INFER_PATH = re.compile(r"/v2/models/[^/]+(/versions/[^/]+)?/infer")
 REQUEST_ID = "X-Request-ID"
 CLOSE = (b"connection", b"close")
-# What a client may call its request, so that it cannot forge a line of the log.
+# The ids that a client may give a request, so that it cannot forge a line of the log.
 SAFE_ID = re.compile(r"[A-Za-z0-9._:/+=-]{1,128}")
 requests_log = logging.getLogger("vitrine.requests")
 """One line of JSON per request, for whoever adds a handler; `vitrine.serve` with `log` does."""

@@ -32,7 +32,7 @@ from vitrine.version import __version__
 NOT_FOUND = 404
 VERSION = "1"
 FORM_BYTES = 2**16
-"""Of the JSON around the images or pixels."""
+"""Bytes of the JSON around the images or pixels."""
 
 
 def add_inference_routes(app: FastAPI, service: Service) -> None:

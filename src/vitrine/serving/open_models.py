@@ -104,7 +104,7 @@ class OpenedModels:
     """The models to serve."""
 
     names: tuple[str, ...]
-    """Of all models, in the order of their sources."""
+    """All models, in the order of their sources."""
     models: tuple[ServedModel, ...]
     awaited: tuple[ModelSlot, ...]
     """Models whose runs have no weights yet."""

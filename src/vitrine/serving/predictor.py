@@ -35,7 +35,7 @@ Wanted = Literal["logits", "features", "scores", "both"]
 """`scores` are logits followed by the distance from the training images, where the model knows it; `both` are logits
 and features."""
 TOP = 5
-# Of the interval of a number.
+# Coverage of the interval of a number.
 DEFAULT_COVERAGE = 0.95
 # Probability from which a label applies, where a picture may have several.
 APPLIES = 0.5

@@ -80,7 +80,7 @@ class Layer(BaseModel):
 
 
 class Explained(BaseModel):
-    """What the model attends to in a picture."""
+    """The attention of the model in a picture."""
 
     model: str
     grid: list[int] = Field(description="Rows and columns of patches.")

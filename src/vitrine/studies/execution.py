@@ -35,7 +35,7 @@ class MatmulRate:
 
 @dataclass(frozen=True, kw_only=True)
 class StudyPlan:
-    """What is about to run, shown before the first run."""
+    """The plan of a study, shown before the first run."""
 
     num_runs: int
     num_unfinished: int
@@ -47,7 +47,7 @@ class StudyPlan:
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """What came of the runs, beside their results on disk."""
+    """The outcome of the runs, beside their results on disk."""
 
     failed: tuple[str, ...]
     notes: tuple[str, ...]

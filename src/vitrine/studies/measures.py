@@ -1,4 +1,4 @@
-"""What a study measures of a model: accuracy, 5-shot accuracy, speed. Images of small sets stay on the device."""
+"""The measures of a study: accuracy, 5-shot accuracy, speed. Images of small sets stay on the device."""
 
 from collections.abc import Callable, Mapping
 

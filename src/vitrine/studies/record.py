@@ -1,4 +1,4 @@
-"""What a study consists of: runs, each a frozen record with its recipe, and a rule that compares their results."""
+"""The records of a study: runs, each a frozen record with its recipe, and a rule that compares their results."""
 
 import hashlib
 import json
@@ -18,7 +18,7 @@ from vitrine.studies.verdicts import Finding
 Role = Literal["measured", "preparation", "search", "check"]
 Work = Literal["training", "speed"]
 Use = Literal["weights", "teacher"]
-# What says when and where a run is carried out, but not what comes of it.
+# Settings of when and where a run is carried out, which do not change its result.
 PLACE_FIELDS = ("needs_rate", "on", "turn", "folder", "before")
 # The fields of a run that its key depends on, beside model and recipe (`vitrine.studies.run_keys`).
 KEY_FIELDS = (
@@ -66,7 +66,7 @@ class Run:
     after: str | None = None
     """The run that must be finished first."""
     uses: Use = "weights"
-    """What it takes from the run before: weights to start from, or the whole model as its teacher."""
+    """The inputs from the run before: weights to start from, or the whole model as its teacher."""
     keeps_positions: bool = True
     """Whether position embeddings from another resolution are resampled; otherwise they are new."""
     probes: bool = False
@@ -80,7 +80,7 @@ class Run:
     turn: int = 0
     """The place of that data set in the call."""
     folder: Path | None = None
-    """Where its checkpoints are; set by the plan."""
+    """Folder of its checkpoints; set by the plan."""
     before: Path | None = None
     """The folder of the run before it."""
 
@@ -126,7 +126,7 @@ class Study:
     """The measure that the rule compares."""
     seeds: int = 3
     departures: str = ""
-    """Where the small scales differ from the paper, beyond model and data."""
+    """Differences of the small scales from the paper, beyond model and data."""
 
 
 def hash_of(values: Mapping[str, Any]) -> str:

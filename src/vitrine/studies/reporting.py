@@ -30,7 +30,7 @@ class Section:
 
     @property
     def name(self) -> str:
-        """What tells the section from others: the study, and the data set where there are several."""
+        """The identity of a section: the study, and the data set if there are several."""
         return f"{self.study.name}-{self.on}" if self.on else self.study.name
 
 

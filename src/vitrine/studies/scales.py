@@ -39,7 +39,7 @@ class Scale:
     num_heads: int
     batch_size: int
     steps: int
-    """Of a run from scratch."""
+    """Steps of a run from scratch."""
     finetune_steps: int
     lr: float
     weight_decay: float

@@ -36,7 +36,7 @@ class Finding:
 
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
-    """What the results say of the claim, for the scale and the data that they were measured on."""
+    """The verdict on the claim, for the scale and the data that were measured."""
 
     word: Word
     findings: tuple[Finding, ...]

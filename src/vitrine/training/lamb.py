@@ -1,6 +1,6 @@
 """LAMB (arXiv:1904.00962): Adam whose update of each tensor is scaled to the size of the tensor, for large batches.
 
-Of a weight w with gradient g, moments m and v, bias-corrected as in Adam, and decay d:
+For a weight w with gradient g, moments m and v, bias-corrected as in Adam, and decay d:
 
     u = m / (sqrt(v) + eps) + d w
     w <- w - lr (|w| / |u|) u

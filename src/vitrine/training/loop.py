@@ -1,4 +1,4 @@
-"""The one loop. What is learned (`prepare`, `loss_of`) and how it is evaluated are passed in."""
+"""The one loop. Objective (`prepare`, `loss_of`) and evaluation are passed in."""
 
 import functools
 import time

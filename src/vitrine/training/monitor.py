@@ -1,4 +1,4 @@
-"""What happened in a run, in one sentence each: spikes of the training loss, gaps between training and validation.
+"""The events of a run, in one sentence each: spikes of the training loss, gaps between training and validation.
 
 The monitor reads logged means only and costs nothing on the device. Its numbers are part of a run's state, so that a
 resumed run reports what an uninterrupted one would.

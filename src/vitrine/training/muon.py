@@ -1,6 +1,6 @@
 """Muon: momentum whose update of each matrix is orthogonalised (Jordan et al., 2024), AdamW for the rest.
 
-Matrices of the same shape are orthogonalised together in one batch: a ViT has `depth` of each. Where a run is sharded
+Matrices of the same shape are orthogonalised together in one batch: a ViT has `depth` of each. If a run is sharded
 (FSDP2), each process has some rows of every matrix; the processes exchange rows, so that each one orthogonalises some
 matrices whole, and send the rows back (`sharded_muon.py`).
 """

@@ -16,9 +16,9 @@ from vitrine.training.muon import Muon
 from vitrine.training.schedule_free import ScheduleFree
 
 LAST = ("norm.", "head.", "decoder.", "distillation_head.", "representation.", "attention_pooling.")
-# Of a dense model: where its encoder is.
+# Prefix of the encoder in a dense model.
 ENCODER = "vit."
-# Of a module that adds to a dense model what only training needs: where the model is.
+# Prefix of the model in a module that adds parts for training only to a dense model.
 MODEL = "model."
 
 
@@ -111,7 +111,7 @@ class Layers:
     """The blocks of a model in order of depth, read from the names of its parameters.
 
     Blocks are called `blocks.N`, in a pyramid `stages.S.blocks.N` (counted through all stages), in a ResNet the
-    stages themselves count. What else a stage has, such as its patch embedding, goes with its first block, and its
+    stages themselves count. Other parts of a stage, such as its patch embedding, go with its first block, and its
     `norm` with its last.
     """
 

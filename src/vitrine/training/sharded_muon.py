@@ -1,6 +1,6 @@
 """Matrices whose rows are divided among processes: rows are exchanged, so that each process has some matrices whole.
 
-Of L matrices and P processes, process p works on matrices p, p + P, p + 2 P... Each one sends and receives as many
+With L matrices and P processes, process p works on matrices p, p + P, p + 2 P... Each one sends and receives as many
 numbers as it stores, twice: less than gathering all matrices on all processes by a factor of P, and nothing is
 computed twice.
 

@@ -1,4 +1,4 @@
-"""What the loop trains, as functions: batches, loss, evaluation; and how training ended."""
+"""The task of the loop, as functions: batches, loss, evaluation; and how training ended."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -14,7 +14,7 @@ Evaluate = Callable[[nn.Module], dict[str, float]]
 
 @dataclass(frozen=True, kw_only=True)
 class Task:
-    """What is learned, as functions."""
+    """The task, as functions."""
 
     batches: Callable[[int, int], Iterator[Batch]]
     """From (start, stop) to the batches of these steps, a pure function of seed and step."""
@@ -49,4 +49,4 @@ class Outcome:
     last_evaluation: dict[str, float]
     images_per_second: float
     seconds: float | None = None
-    """Of this session, evaluations included."""
+    """Seconds of this session, evaluations included."""

@@ -21,7 +21,8 @@ from vitrine.objectives.classification import evaluate_classes
 from vitrine.recipes import find_recipe
 from vitrine.runs.label_recipe import for_labels_of
 from vitrine.runs.records import Execution, RunOutput, TrainingResult
-from vitrine.runs.run_data import RunData, undivided, with_held_out
+from vitrine.runs.run_data import RunData, with_held_out
+from vitrine.runs.run_split import undivided
 from vitrine.runs.starting_model import fresh_model, keep_known_classes, pretrained_model
 from vitrine.runs.train_run import train_run
 from vitrine.runs.validation import classes_without_validation

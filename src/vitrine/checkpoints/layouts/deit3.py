@@ -51,7 +51,7 @@ class DeiT3Layout(TimmLayout):
 
     @property
     def name(self) -> str:
-        """What people call it."""
+        """The name in reports."""
         return "DeiT III"
 
     def wants_slots(self, config: ModelConfig) -> bool | None:

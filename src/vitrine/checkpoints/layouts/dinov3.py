@@ -39,7 +39,7 @@ HUGGING_FACE = Names(
     norm="norm",
 )  # fmt: skip
 NUMERICS: dict[str, Any] = {"norm_eps": 1e-5, "gelu": "erf", "positions": "none", "rotary": "dinov3"}
-# Of the released recipe, for those who train on: coordinates scale by up to 2.
+# From the released recipe, for further training: coordinates scale by up to 2.
 RELEASED_RESCALE = 2.0
 MASKED_KEYS = 3
 UNUSED = {

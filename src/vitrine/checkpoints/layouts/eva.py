@@ -33,7 +33,7 @@ EVA = Names(
 APART = ("attn.q_proj", "attn.k_proj", "attn.v_proj")
 GATES_APART = ("mlp.fc1_g", "mlp.fc1_x", "mlp.fc2")
 PRETRAINING_GRID = (16, 16)
-"""Of every published EVA-02, whatever its image size."""
+"""The same in every published EVA-02, whatever its image size."""
 DINOV3_EPS = 1e-5
 
 

@@ -26,7 +26,7 @@ POOLING = "attention_pooling"
 
 @dataclass(frozen=True, kw_only=True)
 class Names:
-    """What a file calls the parts of a ViT; an empty name is a part that it never has."""
+    """The names of a ViT's parts in a file; an empty name is a part that it never has."""
 
     patch: str
     block: str

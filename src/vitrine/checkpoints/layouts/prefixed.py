@@ -12,7 +12,7 @@ from torch import Tensor
 from vitrine.checkpoints.tensors import Index, TensorFile
 
 MOST_PARTS = 4
-"""Of a prefix: `model.net.vit.` has three."""
+"""Words of a prefix: `model.net.vit.` has three."""
 
 
 def prefixes_in(names: Iterable[str]) -> list[str]:

@@ -21,7 +21,7 @@ from vitrine.models.stem_configs import TokensToTokenConfig
 
 MODULE = "tokens_to_token"
 DEFAULT_CROP = 0.9
-# Where we keep a kernel for patches of one cell, these files have a dense layer.
+# These files have a dense layer in place of our kernel for patches of one cell.
 DENSE = View("reshaped", lambda kernel: kernel.flatten(1))
 
 
@@ -31,7 +31,7 @@ class T2TLayout:
 
     @property
     def name(self) -> str:
-        """What people call it."""
+        """The name in reports."""
         return "T2T-ViT"
 
     def wants_slots(self, config: ModelConfig) -> bool:

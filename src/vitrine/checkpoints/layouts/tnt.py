@@ -60,7 +60,7 @@ class TNTLayout:
 
     @property
     def name(self) -> str:
-        """What people call it."""
+        """The name in reports."""
         return "TNT" if self.origin == "official" else "timm TNT"
 
     def wants_slots(self, config: ModelConfig) -> None:

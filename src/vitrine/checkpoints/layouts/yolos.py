@@ -35,7 +35,7 @@ class YolosLayout:
     names: Mapping[str, str]
     vit: TimmLayout | HuggingFaceLayout
     vit_prefix: str
-    """What stands before the ViT's names."""
+    """The prefix of the ViT's names."""
     block: str
     """Beginning of the names of a block, as a regular expression with its number."""
     hidden: str

@@ -12,7 +12,7 @@ from vitrine.spelling import counted
 # The table on the terminal stays on one screen; the page has all classes.
 MOST_CLASSES = 20
 MOST_ISSUES = 12
-# What to do first about problems that training refuses to start with.
+# The first thing to do about problems with which training refuses to start.
 FIRST = {
     "single class": "add a folder with images of another class",
 }

@@ -1,1 +1,1 @@
-"""What is in a data set and what is wrong with it: damage, duplicates, overlap with test sets."""
+"""Contents and problems of a data set: damage, duplicates, overlap with test sets."""

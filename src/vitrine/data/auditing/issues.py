@@ -54,7 +54,7 @@ PROBLEMS = (
     "tiny class",
     "uneven classes",
 )
-# What to do about each problem.
+# The advice for each problem.
 REMEDIES = {
     "empty file": "Copy or download the file again, or delete it; training skips it.",
     "not an image": "Delete it, or save it as JPEG or PNG; training skips it.",

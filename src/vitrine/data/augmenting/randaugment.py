@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch.nn import functional as F
 
-# What is uncovered by a turn or a shift: grey, as in the reference implementation.
+# Colour of pixels that a turn or a shift uncovers: grey, as in the reference implementation.
 FILL = 128.0
 _LUMA = (0.299, 0.587, 0.114)  # ITU-R 601
 # The largest change, at level 1: degrees, shear, share of the side, relative change, threshold.
@@ -165,7 +165,7 @@ def smooth(images: torch.Tensor) -> torch.Tensor:
     return smoothed
 
 
-# What each enhancement moves away from: factor 0 gives this, 1 the image itself.
+# The image that each enhancement moves away from: factor 0 gives this, 1 the image itself.
 ENHANCEMENTS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "brightness": torch.zeros_like,
     "colour": lambda images: grey_of(images).expand_as(images),

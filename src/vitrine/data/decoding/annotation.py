@@ -1,4 +1,4 @@
-"""What is where in a picture: a class per pixel, or boxes with classes. All of it in pixels of the upright picture.
+"""The labels of a picture: a class per pixel, or boxes with classes. All of it in pixels of the upright picture.
 
 Shapes: H rows and W columns of pixels, M objects.
 """
@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 DataTask: TypeAlias = Literal["classes", "masks", "boxes"]
-"""What the pictures of a set are labelled with: classes of whole pictures, masks of pixels, or boxes of objects."""
+"""The kind of labels in a data set: classes of whole pictures, masks of pixels, or boxes of objects."""
 Map: TypeAlias = NDArray[np.uint8]
 
 # The value of pixels that belong to no class and count nowhere.

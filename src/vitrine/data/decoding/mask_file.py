@@ -22,7 +22,7 @@ OPACITY = 0.55
 
 @dataclass(frozen=True)
 class MaskValues:
-    """What the values of a mask mean: for each stored number, or each colour, a class or 255."""
+    """The meaning of a mask's values: for each stored number, or each colour, a class or 255."""
 
     numbers: Mapping[int, int] = field(default_factory=dict)
     colours: Mapping[Colour, int] = field(default_factory=dict)

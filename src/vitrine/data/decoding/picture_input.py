@@ -8,7 +8,7 @@
 | Pillow image | its pixels, made upright |
 | NumPy array or torch tensor | pixels: (H, W), or with 1, 3 (RGB) or 4 (RGBA) channels first or last |
 
-Samples are integers from 0 to 255, floats from 0 to 1, or booleans. Where both the first and the last side could be
+Samples are integers from 0 to 255, floats from 0 to 1, or booleans. If both the first and the last side could be
 channels, as in (3, 3, 3), each library's own convention holds: last in NumPy, first in torch.
 """
 

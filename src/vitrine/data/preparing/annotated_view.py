@@ -1,4 +1,4 @@
-"""What the loader cuts from a training image: the picture alone, or with what is in it."""
+"""The view of a training image that the loader reads: the picture alone, or with its labels."""
 
 from typing import TypeAlias
 

@@ -1,4 +1,4 @@
-"""Where a training crop lies in its picture: drawn once, and applied alike to pixels, to masks and to boxes.
+"""The place of a training crop in its picture: drawn once, and applied to pixels, masks and boxes.
 
 A crop is a box of the picture that is resized to some rows and columns in the upper left of the view, and flipped;
 the rest of the view is padding. Shapes: M boxes as left, top, right, bottom.

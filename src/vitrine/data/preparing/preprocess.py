@@ -188,7 +188,7 @@ def resize_and_crop(
 ) -> torch.Tensor:
     """Return the box (top, left, height, width) of a uint8 image (C, H, W) resized to `size`: (C, height, width).
 
-    Where the resized image would have more than `WHOLE_PIXELS`, only the box is computed. The result is then equal
+    If the resized image would have more than `WHOLE_PIXELS`, only the box is computed. The result is then equal
     within `PILLOW_TOLERANCE` (`nearest` may choose the pixel beside), else exactly.
     """
     top, left, height, width = box

@@ -14,7 +14,7 @@ from vitrine.errors import DataError
 from vitrine.runtime.progress import notice
 from vitrine.spelling import counted, printable, some_of
 
-# Where files of annotations are in a folder; those of the last two names may be something else.
+# Patterns of annotation files in a folder; those of the last two names may be something else.
 PATTERNS = (
     "annotations/instances_*.json", "*/_annotations.coco.json", "_annotations.coco.json", "instances*.json",
     "*.coco.json",

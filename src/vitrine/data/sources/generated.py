@@ -53,7 +53,7 @@ SHAPES: dict[str, Callable[[Plane, Plane, Plane], Plane]] = {
     "star": _star,
     "triangle": lambda x, y, r: np.maximum(abs(x) * 0.866 - y * 0.5, y) - 0.5,
 }
-# Where the fill is dark, from -1 to 1, in units of the shape's radius.
+# Darkness of the fill, from -1 to 1, by place in units of the shape's radius.
 TEXTURES: dict[str, Callable[[Plane, Plane, Plane], Plane]] = {
     "checks": lambda x, y, r: np.sin(7 * x) * np.sin(7 * y) * 4,
     "dots": lambda x, y, r: (np.cos(10 * x) + np.cos(10 * y) - 0.6) * 2,

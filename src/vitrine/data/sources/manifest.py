@@ -245,7 +245,7 @@ def as_number(text: str) -> float | None:
 def _labels(row: dict[str, Any], column: str, *, separator: str, where: str) -> tuple[str, ...]:
     value = row[column]
     if column in SEVERAL_COLUMNS:
-        # Where `;` separates columns, a cell of several labels has another separator, or quotes.
+        # If `;` separates columns, a cell of several labels has another separator, or quotes.
         pattern = ";" if separator == "," else r"[;,|]"
         words = value if isinstance(value, list) else re.split(pattern, str(value or ""))
         return tuple(str(word).strip() for word in words if str(word).strip())

@@ -14,7 +14,7 @@ from vitrine.errors import DataError
 from vitrine.runtime.progress import track
 from vitrine.spelling import counted, printable, some_of
 
-# Where `vitrine predict` puts the masks of a folder that it writes.
+# Folder of the masks in an output of `vitrine predict`.
 INNER = "masks"
 BLACK_AND_WHITE = MaskValues(numbers={0: 0, IGNORED: 1})
 

@@ -27,7 +27,7 @@ VOC_CLASSES = (
     "background", "aeroplane", "bicycle", "bird", "boat", "bottle", "bus", "car", "cat", "chair", "cow",
     "diningtable", "dog", "horse", "motorbike", "person", "pottedplant", "sheep", "sofa", "train", "tvmonitor",
 )  # fmt: skip
-# Of the trimaps: animal, background, and the border between them, which is not classified.
+# Values of the trimaps: animal, background, and the border between them, which is not classified.
 PETS_CLASSES, PETS_VALUES = ("animal", "background"), {1: 0, 2: 1, 3: IGNORED}
 ADE_CLASSES = "objectInfo150.txt"
 

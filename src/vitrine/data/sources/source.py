@@ -64,7 +64,7 @@ class Source(ABC):
     values: NDArray[np.float32] | None = None
     # Whether the set defines its classes, so that a class without images is not a mistake.
     has_fixed_classes: bool = False
-    # What the pictures are labelled with. Where it is not classes of whole pictures, `annotation` has the labels, and
+    # The kind of labels. Unless these are classes of whole pictures, `annotation` has the labels, and
     # `labels` is a column of -1.
     task: DataTask = "classes"
 

@@ -68,7 +68,7 @@ class Protocol:
 
 @dataclass(frozen=True, kw_only=True)
 class VtabPlan:
-    """What is about to be trained."""
+    """The plan of a VTAB run."""
 
     num_tasks: int
     num_runs: int

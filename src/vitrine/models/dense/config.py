@@ -21,7 +21,7 @@ class DenseConfig:
     """A plain ViT without its head, and the number of classes; its families add their decoder."""
 
     answers: ClassVar[Literal["masks", "boxes"]] = "masks"
-    """What the model answers with: a class per pixel, or boxes of objects."""
+    """The output of the model: a class per pixel, or boxes of objects."""
     has_duplicates: ClassVar[bool] = False
     """Whether several boxes answer for one object, of which the best is to be kept."""
 
@@ -62,7 +62,7 @@ class LinearSegmenterConfig(DenseConfig):
     layers: tuple[int, ...] = (-1,)
     """Blocks whose tokens are concatenated; negative from the end."""
     dropout: float = 0.1
-    """Of whole channels."""
+    """Dropout of whole channels."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -80,7 +80,7 @@ class SegmenterConfig(DenseConfig):
     """Segmenter's mask transformer: class embeddings beside the patches in more blocks (arXiv:2105.05633)."""
 
     width: int | None = None
-    """Of the decoder; None is the ViT's."""
+    """Width of the decoder; None is the ViT's."""
     depth: int = 2
     mlp_width: int | None = None
     """None is four times the width."""

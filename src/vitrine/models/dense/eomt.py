@@ -26,7 +26,7 @@ NORM_EPS = 1e-6
 
 
 class QueryAnswers(NamedTuple):
-    """What queries answer, for each of S predictions."""
+    """The answers of the queries, for each of S predictions."""
 
     masks: Tensor
     """Logits (S, B, Q, h, w)."""

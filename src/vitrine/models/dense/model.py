@@ -1,4 +1,4 @@
-"""What all dense models share: the ViT, its tokens on their grid, and its features under their names.
+"""The base of all dense models: the ViT, its tokens on their grid, and its features under their names.
 
 Shapes: B images of C channels, T tokens, GH x GW patches, D width, K classes.
 """

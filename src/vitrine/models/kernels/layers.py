@@ -1,7 +1,7 @@
 """Encoder layers that use the kernels: same parameters, same names, same results within bf16's rounding.
 
-What the kernels cannot take (other devices and precisions, long sequences, relative and rotary positions, dropout,
-SwiGLU, other activations than GELU, another attention scale, layers that are wrapped, hooked or replaced) runs the
+Unsupported inputs (other devices and precisions, long sequences, relative and rotary positions, dropout,
+SwiGLU, other activations than GELU, another attention scale, layers that are wrapped, hooked or replaced) run the
 parent class.
 """
 

@@ -1,7 +1,7 @@
 """Layers of pyramids with the kernels: same parameters, same names, same results within bf16's rounding.
 
 Tokens (B, N, D) stay in their order throughout: neither the depth-wise convolution nor the reduction of keys needs a
-map with its channels first. What the kernels cannot take runs the parent class.
+map with its channels first. Inputs that the kernels do not support run the parent class.
 """
 
 import torch

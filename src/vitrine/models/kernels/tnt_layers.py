@@ -1,6 +1,6 @@
 """Layers of TNT with the kernels: same parameters, same names, same results within bf16's rounding.
 
-What the kernels cannot take runs the parent class.
+Inputs that the kernels do not support run the parent class.
 """
 
 import torch
@@ -17,7 +17,7 @@ from vitrine.models.tnt import Transformer
 from vitrine.models.touched import is_plain
 
 KIND = torch.bfloat16
-# Of the words that the kernels hold on the chip.
+# Limits of the words that the kernels hold on the chip.
 MOST_CHANNELS, MOST_HIDDEN = 32, 128
 
 

@@ -8,7 +8,7 @@ from vitrine.studies.results import Results, paper_points, points_by
 from vitrine.studies.scales import from_scratch, vit
 from vitrine.studies.verdicts import SURE, Finding, State, ahead, error_of
 
-# What Table 8 calls them: kind and placement.
+# The names in Table 8: kind and placement.
 KINDS: dict[str, tuple[str, str]] = {
     "none": ("none", "stem"),
     "1-D stem": ("learned_1d", "stem"),

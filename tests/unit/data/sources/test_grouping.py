@@ -10,7 +10,7 @@ from PIL import Image
 from vitrine.data.sources.grouping import BURST, STEM, group_images, joined_pairs, likely_grouping, merged
 from vitrine.data.sources.opening import open_source, open_splits
 from vitrine.errors import ConfigError
-from vitrine.runs.run_data import split_groups
+from vitrine.runs.run_split import split_groups
 
 
 def names_by_side(splits) -> dict[str, set[str]]:
