@@ -19,9 +19,7 @@ printed next to images/s, because other load changes it less. A round counts as 
 
 `mutate`: damaged images of every format; any 5xx status or an exit of the server is a failure.
 
-`engines`: plain FastAPI and `vitrine serve` with torch, the fastest engine in fp32, the fastest of any precision (checked
-on --checked or PHOTOS), and that one with the cache, in turns. `adapters`: memory of a model of that variant and `count`
-adapters, and of as many merged models.
+`engines` and `adapters`: described in parts/serve_engines.py and parts/serve_adapters.py.
 """
 
 import argparse

@@ -1,4 +1,8 @@
-"""The server with its engines and its cache beside plain FastAPI, in turns."""
+"""The server with its engines and its cache beside plain FastAPI, in turns.
+
+`vitrine serve` computes with torch, with the fastest engine in fp32, with the fastest of any precision (checked on
+--checked or the photos that are sent), and with that one and the cache.
+"""
 
 import argparse
 import asyncio
