@@ -9,51 +9,15 @@ import numpy as np
 import onnxruntime
 import pytest
 import torch
+from dense import CLASSES, CONFIGS, saved_dense
 from PIL import Image
 
 import vitrine
-from vitrine.checkpoints import load, save
+from vitrine.checkpoints import load
 from vitrine.errors import ConfigError
 from vitrine.exporting.card import proof_lines
 from vitrine.exporting.dense_model import DenseInferenceModel
 from vitrine.exporting.proof import answers_of, compare, reference
-from vitrine.models import ViTConfig, build
-from vitrine.models.dense.config import (
-    DenseConfig,
-    DetectorConfig,
-    EoMTConfig,
-    LinearSegmenterConfig,
-    SegmenterConfig,
-    YolosConfig,
-    as_encoder,
-)
-
-VIT = as_encoder(
-    ViTConfig(image_size=(32, 32), patch_size=(8, 8), width=32, depth=2, num_heads=2, mlp_width=48)
-)
-CLASSES = ("ground", "green", "blue")
-CONFIGS: dict[str, DenseConfig] = {
-    "linear": LinearSegmenterConfig(vit=VIT, num_classes=3, layers=(-2, -1)),
-    "segmenter": SegmenterConfig(vit=VIT, num_classes=3),
-    "eomt": EoMTConfig(vit=VIT, num_classes=3, num_queries=6, num_blocks=1),
-    "detector": DetectorConfig(vit=VIT, num_classes=3, width=16, num_convs=1),
-    "yolos": YolosConfig(vit=VIT, num_classes=3, num_detections=8, has_middle_positions=True),
-}
-
-
-def saved(kind: str, folder: Path) -> Path:
-    """Save a model with drawn weights whose answers differ from place to place."""
-    torch.manual_seed(3)
-    model = build(CONFIGS[kind])
-    model.initialise()
-    with torch.no_grad():
-        if kind == "detector":
-            model.decoder.classify.output.weight.normal_(std=0.4)
-            model.decoder.classify.output.bias.fill_(-0.5)
-        if kind == "yolos":
-            model.decoder.classify.layers[-1].weight.normal_(std=2.0)
-            model.decoder.locate.layers[-1].weight.normal_(std=0.5)
-    return save(model.eval(), folder, classes=CLASSES)
 
 
 def photo(folder: Path) -> Path:
@@ -69,7 +33,7 @@ def photo(folder: Path) -> Path:
 def test_the_script_of_the_card_answers_as_predict_does(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    model = saved(kind, tmp_path / "model")
+    model = saved_dense(kind, tmp_path / "model")
     out = tmp_path / "out"
     result = vitrine.export(model, out=out, speed=False)
     assert result.exit_code == 0
@@ -97,7 +61,7 @@ def test_the_script_of_the_card_answers_as_predict_does(
 
 @pytest.mark.parametrize("kind", CONFIGS)
 def test_answers_are_compared_by_name_and_a_change_is_seen(kind: str, tmp_path: Path) -> None:
-    model = load(saved(kind, tmp_path / "model")).model
+    model = load(saved_dense(kind, tmp_path / "model")).model
     images = torch.randn(6, 3, 32, 32, generator=torch.Generator().manual_seed(0))
     expected = answers_of(reference(model), images)
     form = DenseInferenceModel(model)
@@ -115,7 +79,7 @@ def test_answers_are_compared_by_name_and_a_change_is_seen(kind: str, tmp_path: 
 
 @pytest.mark.slow
 def test_programs_of_torch_and_lower_precision_are_proven_too(tmp_path: Path) -> None:
-    model = saved("detector", tmp_path / "model")
+    model = saved_dense("detector", tmp_path / "model")
     program = vitrine.export(model, to="torch-export", out=tmp_path / "program", speed=False)
     assert program.proof[0].agrees
     small = vitrine.export(model, fp16=True, int8=True, out=tmp_path / "small", speed=False)
@@ -128,7 +92,7 @@ def test_programs_of_torch_and_lower_precision_are_proven_too(tmp_path: Path) ->
 
 @pytest.mark.parametrize("to", ["web", "triton", "transformers.js", "hf", "timm", "torchvision", "npz"])
 def test_other_targets_are_refused_with_the_one_that_works(to: str, tmp_path: Path) -> None:
-    model = saved("linear", tmp_path / "model")
+    model = saved_dense("linear", tmp_path / "model")
     with pytest.raises(ConfigError, match=f"{to} holds classifiers") as refused:
         vitrine.export(model, to=to, out=tmp_path / "out")
     assert "onnx" in str(refused.value)

@@ -4,7 +4,7 @@ A picture is resized to fit the model's input and padded at its right and lower 
 of a model, n boxes of a picture, K classes.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -68,12 +68,11 @@ def predict_boxes(
     chosen = range(len(source)) if indices is None else indices
     count = AT_ONCE.get(device.type, AT_ONCE["cpu"])
     group: list[ReadPicture] = []
-    best = best_boxes if has_duplicates else single_boxes
 
     def predicted() -> list[BoxPrediction]:
         # Not inference mode: tensors that a module caches in it could not be trained with afterwards.
         with torch.no_grad(), casting(device, precision):
-            return _predicted(module, group, preprocess, device=device, best=best)
+            return boxes_of_read(module, group, preprocess, device=device, has_duplicates=has_duplicates)
 
     for read in read_ahead(source, chosen, preprocess=preprocess, num_workers=num_workers, resize=fitted):
         group.append(read)
@@ -100,14 +99,16 @@ def fit(size: Sequence[int], most: Sequence[int]) -> float:
     return min(limit / side for side, limit in zip(size, most, strict=True))
 
 
-def _predicted(
+def boxes_of_read(
     module: nn.Module,
-    group: list[ReadPicture],
+    group: Sequence[ReadPicture],
     preprocess: Preprocess,
     *,
     device: torch.device,
-    best: Callable[[Tensor], list[Located]],
+    has_duplicates: bool,
 ) -> list[BoxPrediction]:
+    """Predict the objects in pictures that were read and padded, all at once."""
+    best = best_boxes if has_duplicates else single_boxes
     readable = [(read, read.resized) for read in group if read.resized is not None]
     prediction: dict[int, Located] = {}
     if readable:

@@ -1,31 +1,27 @@
 """The work behind `vitrine evaluate` for masks: a model on pictures with masks, or mask files against others."""
 
 import json
-from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
-from vitrine.checkpoints import Loaded, load
-from vitrine.data.decoding.annotation import IGNORED, Map
-from vitrine.data.decoding.decode import decode
+from vitrine.checkpoints import load
 from vitrine.data.sources.mask_folders import open_folders
-from vitrine.data.sources.source import Source
-from vitrine.errors import ConfigError, DataError
+from vitrine.errors import DataError
+from vitrine.evaluation.mistakes import score_masks
 from vitrine.evaluation.outputs import Wish, chosen_precision
-from vitrine.evaluation.pixel_predictions import predict_pixels
-from vitrine.evaluation.segmentation import PixelScore, confusion_of, total_of
+from vitrine.evaluation.segmentation import PixelScore
 from vitrine.jobs.test_images import open_test_images
+from vitrine.models.sizes import ImageSize
 from vitrine.reports.mask_page import MaskCard, render_masks
 from vitrine.reports.pages import write_page
+from vitrine.runs.dense_report import mask_cards, numbers_of, scored_masks
 from vitrine.runtime.devices import choose_device
 from vitrine.runtime.files import write_atomically
 from vitrine.runtime.output_folder import new_output_folder, removed_if_empty
-from vitrine.runtime.progress import announced
 from vitrine.runtime.result import Result
-from vitrine.spelling import printable, some_of
+from vitrine.spelling import printable
 
 METRICS, PAGE = "metrics.json", "report.html"
 MOST_WORST, MOST_CARDS = 5, 12
@@ -61,7 +57,7 @@ def evaluate_mask_model(
     *,
     split: str | None,
     out: Path | None,
-    image_size: int | None,
+    image_size: ImageSize,
     workers: int | None,
     device: str,
     precision: Wish,
@@ -72,35 +68,18 @@ def evaluate_mask_model(
     if source.task != "masks":
         raise DataError(f"{model} predicts masks, and {printable(data)} has none to compare them with")
     loaded = load(model, image_size=image_size)
-    table = _numbers_of(loaded, source)
+    numbers_of(loaded, source)  # refuses other classes before any work
     folder = new_output_folder(
         out, verb="evaluate", files=(METRICS, PAGE), is_overwriting=is_overwriting,
         never_in=[] if source.root is None else [source.root],
     )  # fmt: skip
     place = choose_device(device)
-    predictions = predict_pixels(
-        loaded.model.to(place), source, preprocess=loaded.preprocess, device=place,
-        num_workers=2 if workers is None else workers, precision=chosen_precision(precision, place),
-    )  # fmt: skip
-
-    def pairs() -> Iterator[tuple[int, Map, Map]]:
-        for one in predictions:
-            if one.classes is None:
-                raise DataError(f"cannot evaluate {printable(source.name(one.index))}: {one.error}")
-            truth = source.annotation(one.index).classes
-            assert truth is not None
-            yield one.index, table[truth], one.classes
-
-    classes = loaded.classes or source.classes
     with removed_if_empty(folder):
-        score, worst = _scored(pairs(), classes=classes, count=len(source))
-    cards = [
-        MaskCard(
-            name=source.name(index), pixels=decode(source.read(index).data), truth=truth, predicted=predicted,
-            accuracy=accuracy,
-        )
-        for accuracy, index, truth, predicted in worst
-    ]  # fmt: skip
+        score, worst = scored_masks(
+            loaded, source, device=place, workers=2 if workers is None else workers,
+            precision=chosen_precision(precision, place),
+        )  # fmt: skip
+    cards = mask_cards(source, worst)
     return _written(score, folder, cards, model=model, data=printable(data), split=name)
 
 
@@ -117,40 +96,19 @@ def evaluate_mask_folders(
         is_overwriting=is_overwriting,
     )
     with removed_if_empty(folder):
-        score, worst = _scored(
+        score, worst = score_masks(
             ((index, *masks.pair(index)) for index in range(len(masks))),
             classes=masks.classes,
             count=len(masks),
         )
     cards = [
         MaskCard(
-            name=masks.files[index][0].name, truth=true, predicted=guess, accuracy=accuracy,
-            pixels=np.full((*true.shape, 3), BLANK, dtype=np.uint8),
+            name=masks.files[one.index][0].name, truth=one.truth, predicted=one.predicted,
+            accuracy=one.accuracy, pixels=np.full((*one.truth.shape, 3), BLANK, dtype=np.uint8),
         )
-        for accuracy, index, true, guess in worst
+        for one in worst
     ]  # fmt: skip
     return _written(score, folder, cards, model=str(predicted), data=printable(str(truth)), split="masks")
-
-
-def _scored(
-    pairs: Iterable[tuple[int, Map, Map]], *, classes: tuple[str, ...], count: int
-) -> tuple[PixelScore, list[tuple[float, int, Map, Map]]]:
-    """Return the score, and accuracy, number and masks of the pictures with the lowest accuracy."""
-    each, worst = [], list[tuple[float, int, Map, Map]]()
-    with announced("Evaluating", total=count) as advance:
-        for index, truth, predicted in pairs:
-            counts = confusion_of(truth, predicted, num_classes=len(classes))
-            each.append(counts)
-            if counts.sum() >= LEAST_PIXELS:
-                accuracy = float(counts[:, :-1].trace() / counts.sum())
-                worst = sorted([*worst, (accuracy, index, truth, predicted)], key=lambda one: one[:2])[
-                    :MOST_CARDS
-                ]
-            advance(1, "")
-    score = PixelScore(
-        classes=classes, confusion=total_of(each, num_classes=len(classes)), num_images=len(each)
-    )
-    return score, worst
 
 
 def _written(
@@ -176,17 +134,3 @@ def _written(
         pixel_accuracy=score.pixel_accuracy, mean_accuracy=score.mean_accuracy, iou=iou,
         worst=score.worst(MOST_WORST), confused=score.confused(MOST_WORST), wrote=(folder / METRICS, page),
     )  # fmt: skip
-
-
-def _numbers_of(loaded: Loaded, source: Source) -> NDArray[np.uint8]:
-    """Return the model's number of each class of the data (256,), matched by name; 255 stays ignored."""
-    classes = loaded.classes or source.classes
-    unknown = [name for name in source.classes if name not in classes]
-    if unknown:
-        raise ConfigError(
-            f"{printable(source.address)} has the class {printable(unknown[0])}, which is not one of the model's: "
-            f"{some_of(list(classes))}"
-        )
-    table = np.full(IGNORED + 1, IGNORED, dtype=np.uint8)
-    table[: len(source.classes)] = [classes.index(name) for name in source.classes]
-    return table

@@ -1,5 +1,6 @@
 """The work behind `vitrine inspect`: filters, positions, attention and tokens as figures, arrays and one page."""
 
+import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -7,9 +8,10 @@ from pathlib import Path
 import numpy as np
 
 from vitrine.checkpoints import Loaded, load
+from vitrine.checkpoints.loading import as_squares
 from vitrine.data.sources.picture_paths import open_pictures
 from vitrine.data.sources.source import Source, Subset
-from vitrine.errors import ConfigError, MissingExtraError, TryVerb
+from vitrine.errors import MissingExtraError
 from vitrine.inspection.analysis import (
     Analysis,
     Selection,
@@ -19,6 +21,7 @@ from vitrine.inspection.analysis import (
     find_class,
     parse_patch,
 )
+from vitrine.inspection.dense_attention import Sight, sights_of
 from vitrine.inspection.pictures import PictureBatches, smaller_than_a_patch, spread
 from vitrine.inspection.streaming import num_at_once
 from vitrine.jobs.model_argument import model_and_pictures
@@ -32,6 +35,7 @@ from vitrine.reports.inspection_page import (
     output_of,
     page_figures,
     render_inspection,
+    sight_figures,
 )
 from vitrine.runtime.files import write_atomically
 from vitrine.runtime.output_folder import new_output_folder, removed_if_empty
@@ -40,6 +44,8 @@ from vitrine.runtime.progress import notice, present
 from vitrine.runtime.result import Result
 from vitrine.spelling import printable
 
+# Answers per image that are drawn.
+MOST_SIGHTS = 5
 PAGE, ARRAYS = "inspect.html", "arrays.npz"
 
 
@@ -93,13 +99,14 @@ def inspect_model(
     """Analyse a model, on images where there are some, and write figures, arrays and the page."""
     model, images = model_and_pictures([model, *images])
     source, folders = _open(images, count=count)
-    loaded = load(model, image_size=image_size)
-    if isinstance(loaded.model, DenseModel):
-        raise ConfigError(
-            f"{model} answers for every pixel, which this page does not show; inspect the model that it was "
-            "fine-tuned from, or look at its overlays",
-            advice=[TryVerb("predict", (model, "PICTURES"), "to write them")],
-        )
+    loaded = as_squares(load(model, image_size=image_size), purpose="inspect")
+    dense = loaded.model if isinstance(loaded.model, DenseModel) else None
+    target = None
+    if dense is not None:
+        if class_name is not None:
+            target, class_name = find_class(class_name, dense, classes=loaded.classes or ()), None
+        # Filters, positions, attention and tokens are those of its ViT.
+        loaded = dataclasses.replace(loaded, model=dense.vit)
     selection = _selected(
         loaded, patch=patch, layer=layer, class_name=class_name, num_components=num_components
     )
@@ -109,7 +116,7 @@ def inspect_model(
     )
     notes = [] if source is not None else [_no_images(images)]
     with removed_if_empty(folder), joined_processes(device) as processes:
-        loaded.model.to(processes.device)
+        (dense or loaded.model).to(processes.device)
         num_images = 0 if source is None else len(source)
         present(
             InspectPlan(
@@ -123,10 +130,25 @@ def inspect_model(
             batches = _batches(loaded, source, workers=workers, device=str(processes.device))
             notes += _small(loaded, source)
             analyse_images(analysis, loaded.model, batches, selection, num_shown=num_shown)
+        sights = None if dense is None else _sights(dense, analysis, batches, target=target)
     notes += _notes(analysis, loaded, has_images=batches is not None)
     for note in notes:
         notice(note)
-    return _written(folder, analysis, loaded, batches, selection, model=model, notes=notes)
+    return _written(folder, analysis, loaded, batches, selection, model=model, notes=notes, sights=sights)
+
+
+def _sights(
+    dense: DenseModel, analysis: Analysis, batches: PictureBatches | None, *, target: int | None
+) -> list[list[Sight]] | None:
+    """Return the answers of a model of masks or boxes on the images that are shown."""
+    if batches is None or not analysis.shown:
+        return None
+    few = batches.part(analysis.shown)
+    return [
+        sights
+        for pixels in few.pixels()
+        for sights in sights_of(dense, few.preprocess.normalise(pixels), most=MOST_SIGHTS, target=target)
+    ]
 
 
 def _selected(
@@ -147,7 +169,6 @@ def _selected(
 
 
 def _open(images: Sequence[str], *, count: int) -> tuple[Source | None, list[Path]]:
-
     if not images:
         return None, []
     source, folders = open_pictures(images)
@@ -155,14 +176,12 @@ def _open(images: Sequence[str], *, count: int) -> tuple[Source | None, list[Pat
 
 
 def _no_images(images: Sequence[str]) -> str:
-
     if not images:
         return "No images given: only filters and positions are drawn; name files or a folder for the rest"
     return f"{printable(' '.join(images))} holds no images: only filters and positions are drawn"
 
 
 def _batches(loaded: Loaded, source: Source, *, workers: int, device: str) -> PictureBatches:
-
     return PictureBatches(
         source,
         preprocess=loaded.preprocess,
@@ -173,7 +192,6 @@ def _batches(loaded: Loaded, source: Source, *, workers: int, device: str) -> Pi
 
 
 def _small(loaded: Loaded, source: Source) -> list[str]:
-
     config = loaded.model.config
     if not isinstance(config, ViTConfig):
         return []
@@ -187,7 +205,6 @@ def _small(loaded: Loaded, source: Source) -> list[str]:
 
 
 def _notes(analysis: Analysis, loaded: Loaded, *, has_images: bool) -> list[str]:
-
     notes = [f"Not drawn: {', '.join(whats)}: {why}" for why, whats in analysis.missing.items()]
     model = loaded.model
     if isinstance(model, ViT) and model.config.stem is not None:
@@ -208,8 +225,8 @@ def _written(
     *,
     model: str,
     notes: list[str],
+    sights: list[list[Sight]] | None,
 ) -> InspectResult:
-
     failures = {} if batches is None else dict(sorted(batches.failures.items()))
     unreadable = (
         {} if batches is None else {printable(batches.source.name(i)): why for i, why in failures.items()}
@@ -221,8 +238,9 @@ def _written(
     drawn: tuple[Path, ...] = ()
     try:
         drawn = _draw(
-            folder, analysis, loaded, selection, model=model, names=names, notes=notes, unreadable=unreadable
-        )
+            folder, analysis, loaded, selection, model=model, names=names, notes=notes, unreadable=unreadable,
+            sights=sights,
+        )  # fmt: skip
         wrote.insert(0, folder / PAGE)
     except MissingExtraError as error:
         notice(f"No figures, only arrays.npz: {error}")
@@ -251,8 +269,8 @@ def _draw(
     names: list[str],
     notes: list[str],
     unreadable: dict[str, str],
+    sights: list[list[Sight]] | None,
 ) -> tuple[Path, ...]:
-
     classes = loaded.classes
     numbers = analysis.predictions if selection.target is None else [selection.target] * len(names)
     size = loaded.preprocess.size
@@ -263,6 +281,11 @@ def _draw(
         image_size=size,
     )
     plates = page_figures(analysis, model=loaded.model, captions=captions)
+    if sights is not None:
+        known = classes or [
+            f"class {number}" for number in range(1 + max(one.label for s in sights for one in s))
+        ]
+        plates = [*sight_figures(analysis, sights, names=captions.names, classes=list(known)), *plates]
     drawn = draw_all(plates, folder)
     page = render_inspection(
         drawn,

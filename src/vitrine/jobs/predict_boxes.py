@@ -16,6 +16,7 @@ from vitrine.evaluation.box_predictions import BoxPrediction, predict_boxes, wit
 from vitrine.evaluation.outputs import Wish, chosen_precision
 from vitrine.jobs.predict_masks import save_picture, unique_stems
 from vitrine.models.dense.config import DenseConfig
+from vitrine.models.sizes import ImageSize
 from vitrine.reports.box_drawing import drawn
 from vitrine.runtime.devices import choose_device
 from vitrine.runtime.files import write_atomically
@@ -53,7 +54,7 @@ def predict_objects(
     source: Source,
     *,
     out: Path | None,
-    image_size: int | None,
+    image_size: ImageSize,
     workers: int | None,
     device: str,
     precision: Wish,

@@ -45,4 +45,5 @@ def report_run(
             workers=workers,
             out=out,
             notes=notes,
+            scores_dense=True,
         )

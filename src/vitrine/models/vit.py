@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from vitrine.errors import ConfigError
+from vitrine.models import packed
 from vitrine.models.attention import Places
 from vitrine.models.config import ViTConfig, with_options
 from vitrine.models.dropout import Dropout
@@ -19,6 +20,7 @@ from vitrine.models.encoder import Block, ParallelBlock, attention_pooling, cut_
 from vitrine.models.initialisation import initialise_vit
 from vitrine.models.model import Model, wanted_layers
 from vitrine.models.norms import make_norm
+from vitrine.models.patch_resizing import resized_kernel
 from vitrine.models.positions import Grid, position_tables
 from vitrine.models.rotary import RotaryPositions
 from vitrine.models.sizes import require_tiling
@@ -33,6 +35,8 @@ class ViT(Model):
     """Map images (B, C, height, width) to logits (B, K), or to the representation if there is no head."""
 
     config: ViTConfig
+    trained_patch: tuple[int, int] | None = None
+    """In training: patches of this size in place of the model's own, as FlexiViT draws them."""
 
     def __init__(self, config: ViTConfig) -> None:
         super().__init__()
@@ -81,13 +85,17 @@ class ViT(Model):
         initialise_vit(self)
 
     def forward(self, images: Tensor) -> Tensor:
-        """Map normalised images (B, C, height, width) to logits (B, K)."""
+        """Map normalised images (B, C, height, width) to logits (B, K); also pictures of any shape, as patches."""
+        if images.dim() == 3:
+            return packed.classify_packed(self, images)
         patches, grid = self.embed_patches(images)
         tokens = self.encode(self.assemble(patches, grid), grid, num_read=self.num_tokens_read)
         return self.classify(tokens)
 
     def embed(self, images: Tensor) -> Tensor:
         """Map normalised images (B, C, height, width) to the head's input (B, R); nothing else is kept."""
+        if images.dim() == 3:
+            return packed.embed_packed(self, images)
         patches, grid = self.embed_patches(images)
         tokens = self.encode(self.assemble(patches, grid), grid, num_read=self.num_tokens_read)
         return self.represent(self.pool(tokens))
@@ -109,9 +117,10 @@ class ViT(Model):
             projected: Tensor = self.patch_projection(maps)  # (B, D, GH, GW)
             patches = projected.flatten(2).transpose(1, 2)
             return self.patch_norm(patches), (projected.shape[2], projected.shape[3])
-        pieces, grid = cut_patches(maps, self.config.patch_size)
+        patch = (self.trained_patch if self.training else None) or self.config.patch_size
+        pieces, grid = cut_patches(maps, patch)
         # One matrix product, as in eq. 1; the equivalent convolution is several times slower on a GPU.
-        kernel = self.patch_projection.weight.flatten(1)
+        kernel = resized_kernel(self.patch_projection.weight, patch).flatten(1)
         return self.patch_norm(F.linear(pieces, kernel, self.patch_projection.bias)), grid
 
     def assemble(self, patches: Tensor, grid: Grid) -> Tensor:

@@ -1,10 +1,12 @@
 """The figures of an inspection, the paper's and others: one function each, from arrays to a matplotlib figure."""
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from vitrine.inspection.dense_attention import Sight
 from vitrine.inspection.filters import FilterComponents
 from vitrine.inspection.tokens import TokenNorms
 from vitrine.reports.figure_style import (
@@ -168,6 +170,28 @@ def draw_tokens(
     return figure
 
 
+def draw_sights(picture: NDArray[np.uint8], sights: Sequence[Sight], *, names: Sequence[str]) -> "Figure":
+    """Draw what is answered (above) and attended to for it (below), one column per answer, the picture first."""
+    count = 1 + len(sights)
+    height, width = picture.shape[:2]
+    figure = _figure(2.2 * count + 0.3, 0.8 + 4.3 * height / width)
+    axes = figure.subplots(2, count, squeeze=False)
+    for axis in axes.flat:
+        axis.set_axis_off()
+    axes[0, 0].imshow(picture, interpolation="none")
+    for column, (one, name) in enumerate(zip(sights, names, strict=True), start=1):
+        if one.answer is None:
+            axes[0, column].imshow(picture, interpolation="none")
+        else:
+            _overlaid(axes[0, column], picture, one.answer)
+        _overlaid(axes[1, column], picture, one.attention)
+        label(axes[0, column], name, most=30)
+        label(axes[1, column], f"{one.asker} attends to", most=34)
+        if one.box is not None:
+            _draw_box(axes[0, column], one.box, size=(height, width))
+    return figure
+
+
 def draw_layers(similarity: NDArray[Any], *, names: list[str]) -> "Figure":
     """Draw the similarity of any two layers (L + 1, L + 1)."""
     figure = _figure(6.2, 5.2)
@@ -195,6 +219,13 @@ def _overlaid(axis: Any, picture: NDArray[np.uint8], weights: NDArray[Any]) -> A
     axis.imshow(overlay(picture, weights), interpolation="none")
     axis.set_axis_off()
     return import_matplotlib().cm.ScalarMappable()  # its bar goes from 0 to 1 in the one scale
+
+
+def _draw_box(axis: Any, box: tuple[float, float, float, float], *, size: tuple[int, int]) -> None:
+    left, top, right, bottom = box
+    rectangle = import_matplotlib().patches.Rectangle
+    corner, wide, high = (left * size[1], top * size[0]), (right - left) * size[1], (bottom - top) * size[0]
+    axis.add_patch(rectangle(corner, wide, high, fill=False, edgecolor=OUTLIER_COLOUR, linewidth=2))
 
 
 def _mark(axis: Any, patch: tuple[int, int], *, grid: tuple[int, ...], size: tuple[int, int]) -> None:

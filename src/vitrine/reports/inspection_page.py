@@ -12,6 +12,7 @@ from markupsafe import Markup
 from numpy.typing import NDArray
 
 from vitrine.inspection.analysis import Analysis
+from vitrine.inspection.dense_attention import Sight
 from vitrine.models import Model, ViT
 from vitrine.reports import inspection_figures as figures
 from vitrine.reports.figure_style import drawing, report_missing, save_figure
@@ -44,6 +45,10 @@ OF_TOKENS = (
 OF_CONVOLUTION = (
     "Principal components of the last feature map's cells as colours, the same in all images, and the norms of the "
     "cells, outliers in a red ring."
+)
+OF_SIGHTS = (
+    "Above what the model answers: a mask, the probability of a class of pixels (with the share of the picture that "
+    "it covers), or a box (with its score). Below what is attended to for it in the last block, averaged over heads."
 )
 OF_HEADS = "One map per head and layer, each with its own scale."
 OF_LAYERS = (
@@ -101,6 +106,22 @@ def page_figures(analysis: Analysis, *, model: Model, captions: Captions) -> lis
         words = OF_LAYERS if is_vit else OF_STAGES
         plates.append(
             PageFigure(name="layer_similarity", heading="Similarity of layers", words=words, draw=draw)
+        )
+    return plates
+
+
+def sight_figures(
+    analysis: Analysis, sights: Sequence[Sequence[Sight]], *, names: Sequence[str], classes: Sequence[str]
+) -> list[PageFigure]:
+    """List the figures of what queries and classes attend to, one per image."""
+    assert analysis.pictures is not None
+    plates = []
+    for number, (picture, own, name) in enumerate(zip(analysis.pictures, sights, names, strict=True)):
+        words = OF_SIGHTS if own else "Nothing was found in this picture."
+        titles = [f"{classes[one.label]} {100 * one.score:.0f} %" for one in own]
+        draw = partial(figures.draw_sights, picture, own, names=titles)
+        plates.append(
+            PageFigure(name=f"answers_{number:02d}", heading=f"Answers: {name}", words=words, draw=draw)
         )
     return plates
 

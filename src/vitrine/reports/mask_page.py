@@ -8,13 +8,13 @@ import numpy as np
 
 from vitrine.data.decoding.annotation import Map
 from vitrine.data.decoding.image_file import Pixels
-from vitrine.data.decoding.mask_file import overlaid, voc_palette
-from vitrine.evaluation.segmentation import PixelScore
+from vitrine.data.decoding.mask_file import background_of, class_colours, overlaid
+from vitrine.evaluation.segmentation import PixelScore, confusion_of
 from vitrine.reports.pages import data_url, render
 from vitrine.spelling import printable
 
 CARD_SIDE = 300
-MOST_PAIRS = 10
+MOST_PAIRS, MOST_PAIRS_PER_CARD = 10, 2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,7 +33,18 @@ def render_masks(
     score: PixelScore, *, model: str, data: str, split: str, cards: Sequence[MaskCard] = ()
 ) -> str:
     """Render the page of an evaluation of masks."""
-    palette = voc_palette()
+    return render(
+        "masks.html.j2",
+        model=printable(model),
+        address=printable(data),
+        split=split,
+        **mask_section(score, cards=cards),
+    )
+
+
+def mask_section(score: PixelScore, *, cards: Sequence[MaskCard] = ()) -> dict[str, Any]:
+    """Return the values of masks_parts.html.j2."""
+    palette = class_colours(score.classes)
     accuracy, labelled = score.class_accuracy, score.num_labelled
     total = max(int(labelled.sum()), 1)
     rows: list[dict[str, Any]] = [
@@ -46,24 +57,29 @@ def render_masks(
         }
         for number, (name, iou) in enumerate(zip(score.classes, score.iou, strict=True))
     ]
-    return render(
-        "masks.html.j2",
-        model=printable(model),
-        address=printable(data),
-        split=split,
-        score=score,
-        rows=sorted(rows, key=lambda row: (row["iou"] is None, row["iou"])),
-        pairs=[
+    return {
+        "score": score,
+        "rows": sorted(rows, key=lambda row: (row["iou"] is None, row["iou"])),
+        "pairs": [
             {"label": printable(one), "predicted": printable(other), "share": pixels / total}
             for one, other, pixels in score.confused(MOST_PAIRS)
         ],
-        cards=[
-            {
-                "name": printable(card.name),
-                "accuracy": card.accuracy,
-                "truth": data_url(overlaid(card.pixels, card.truth), CARD_SIDE),
-                "predicted": data_url(overlaid(card.pixels, card.predicted), CARD_SIDE),
-            }
-            for card in cards
+        "background": printable(score.classes[background_of(score.classes)]),
+        "cards": [_card(card, score.classes) for card in cards],
+    }
+
+
+def _card(card: MaskCard, classes: tuple[str, ...]) -> dict[str, Any]:
+    counts = confusion_of(card.truth, card.predicted, num_classes=len(classes))
+    own = PixelScore(classes=classes, confusion=counts, num_images=1)
+    total = max(int(counts.sum()), 1)
+    return {
+        "name": printable(card.name),
+        "accuracy": card.accuracy,
+        "confused": [
+            f"{printable(one)} taken for {printable(other)}: {100 * pixels / total:.1f} % of the pixels"
+            for one, other, pixels in own.confused(MOST_PAIRS_PER_CARD)
         ],
-    )
+        "truth": data_url(overlaid(card.pixels, card.truth, classes), CARD_SIDE),
+        "predicted": data_url(overlaid(card.pixels, card.predicted, classes), CARD_SIDE),
+    }

@@ -54,10 +54,12 @@ def render_run(
     attention: Attention | None = None,
     facts: Sequence[tuple[str, str]] = (),
     notes: Sequence[str] = (),
+    dense: tuple[str, str, Mapping[str, Any]] | None = None,
 ) -> str:
     """Render the page from a run's records and, if the model could be evaluated, from its score on a split.
 
-    `interval` is the 95 % interval of the accuracy, `facts` are figures with their words for the top of the page.
+    `interval` is the 95 % interval of the accuracy, `facts` are figures with their words for the top of the page,
+    `dense` is the headline of masks or boxes, the template of its section and the values of that.
     """
     values: dict[str, Any] = {
         "account": account,
@@ -73,10 +75,14 @@ def render_run(
         "issues": _issues(account),
         "num_issues": len(account.data.get("issues", ())),
         "single": None,
+        "dense": None,
         "ranked": [],
         "guess": None if score is None else majority_accuracy(score).get("majority_accuracy"),
         "next_steps": [] if score is None else next_steps(score, account),
     }
+    if dense is not None:
+        headline, template, parts = dense
+        return render("run.html.j2", **values | dict(parts) | {"dense": template, "headline": headline})
     if score is None:
         return render("run.html.j2", **values)
     if isinstance(score.figures, MultiLabel):

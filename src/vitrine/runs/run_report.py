@@ -26,6 +26,7 @@ from vitrine.reports.figure_style import overlay
 from vitrine.reports.pages import data_url, write_page
 from vitrine.reports.run_account import RunAccount, read_account
 from vitrine.reports.run_page import Attention, render_run
+from vitrine.runs.dense_report import DenseSection, dense_section
 from vitrine.runtime.progress import quiet
 from vitrine.runtime.result import Result
 from vitrine.runtime.run_folder import RunFolder
@@ -56,6 +57,8 @@ class RunReport(Result):
     mistakes: tuple[Mistake, ...] = ()
     """Images that are classified wrongly, most confident first."""
     notes: tuple[str, ...] = ()
+    dense: str | None = None
+    """The headline of masks or boxes, in place of the accuracy."""
 
 
 def write_report(
@@ -67,8 +70,11 @@ def write_report(
     workers: int = 2,
     out: Path | None = None,
     notes: Sequence[str] = (),
+    scores_dense: bool = False,
 ) -> RunReport:
     """Score a run's model on its validation split, if both exist, and write the page of the run.
+
+    Masks and boxes are scored again, for the worst pictures, only with `scores_dense`.
 
     `outputs` are the model's logits on that split, if they were computed already. Every process must call it; the
     first one writes.
@@ -81,6 +87,9 @@ def write_report(
         split = "left-out" if LEFT_OUT_NOTE in notes else "validation"
         score = scored(loaded, splits[VALIDATION], outputs, split=split, device=device, workers=workers)
     interval = interval_of(score)
+    section = None
+    if scores_dense and splits is not None and VALIDATION in splits and account.is_finished:
+        section = section_of(folder, splits[VALIDATION], device=device, workers=workers)
     file = None
     if this_rank()[0] == 0:
         page = render_run(
@@ -90,10 +99,24 @@ def write_report(
             attention=None if loaded is None or score is None else attention_of(loaded, score.source, device),
             facts=headline_facts(account),
             notes=notes,
+            dense=None if section is None else (section.headline, section.template, section.values),
         )
         file = write_page(out or folder.report_file, page)
     report = RunReport(folder=folder.path, file=file, steps=account.steps, notes=tuple(notes))
+    if section is not None:
+        return dataclasses.replace(report, dense=section.headline, num_images=section.num_images)
     return report if score is None else with_score(report, score)
+
+
+def section_of(
+    folder: RunFolder, source: Source, *, device: torch.device | str, workers: int
+) -> DenseSection | None:
+    """Score a model of masks or boxes on the validation split; None for other models."""
+    with quiet():
+        loaded = load(folder.model)
+    if not isinstance(loaded.model.config, DenseConfig):
+        return None
+    return dense_section(loaded, source, device=device, workers=workers)
 
 
 def interval_of(score: SplitScore | None) -> tuple[float, float] | None:
@@ -143,7 +166,8 @@ def scored(
 
 def attention_of(loaded: Loaded, source: Source, device: torch.device | str) -> Attention | None:
     """Return the function that draws the attention on images; None without attention or without matplotlib."""
-    if not isinstance(loaded.model, ViT) or importlib.util.find_spec("matplotlib") is None:
+    is_native = loaded.preprocess.max_patches is not None  # without an image to draw on
+    if is_native or not isinstance(loaded.model, ViT) or importlib.util.find_spec("matplotlib") is None:
         return None
 
     def draw(indices: NDArray[np.int64]) -> list[str | None]:

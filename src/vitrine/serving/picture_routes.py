@@ -1,4 +1,4 @@
-"""The routes that take a picture: /predict, /embed, /explain."""
+"""The routes that take a picture: /predict, /locate, /embed, /explain."""
 
 import asyncio
 import functools
@@ -63,6 +63,15 @@ def add_picture_routes(app: FastAPI, service: Service) -> None:
         """Classify a picture: its most likely classes with their probabilities."""
         compute = functools.partial(service.predict, top=top, with_logits=logits, coverage=coverage)
         return await respond(request, service, model, compute)
+
+    @picture_route(app, "/locate", schemas.Located)
+    async def locate(
+        request: Request,
+        model: ModelName = None,
+        least: Annotated[float, Query(ge=0, le=1, description="Least score of a box.")] = 0.3,
+    ) -> Response:
+        """Find where things are, with a model of masks or boxes: the class of every pixel, or boxes of objects."""
+        return await respond(request, service, model, functools.partial(service.locate, least=least))
 
     @picture_route(app, "/embed", schemas.Embedded)
     async def embed(request: Request, model: ModelName = None) -> Response:

@@ -63,23 +63,30 @@ class Pipeline:
         return await self._within_time(self.batcher.submit(task, pixels, trace=current_trace.get()))
 
     async def computed(
-        self, served: ServedModel, data: bytes, task: Task, *, item: Callable[[Tensor], Any] = as_it_is
+        self,
+        served: ServedModel,
+        data: bytes,
+        task: Task,
+        *,
+        item: Callable[[Tensor], Any] = as_it_is,
+        prepare: Callable[..., Any] | None = None,
     ) -> Any:
         """Decode and compute an upload in threads; cancelling this cancels the work that has not begun.
 
-        The answer comes from the cache where the same bytes have had the same task (not one with an `item`).
+        `prepare` decodes to what the task takes, in place of the model's usual input. The answer comes from the cache
+        where the same bytes have had the same task, unless `item` or `prepare` is given.
         """
         result: Future[Any] = Future()
-        cache = self.cache if item is as_it_is else None
+        cache = self.cache if item is as_it_is and prepare is None else None
         trace = current_trace.get()
         max_pixels = self.limits.pixels if is_jpeg(data) else self.limits.whole_pixels
 
         def decode() -> None:
             begin = time.time_ns()
-            pixels = served.pixels(data, max_pixels=max_pixels)
+            made = (served.pixels if prepare is None else prepare)(data, max_pixels=max_pixels)
             if trace is not None:
                 trace.record("decode", begin, time.time_ns(), {"vitrine.bytes": len(data)})
-            self.batcher.submit(task, item(pixels), future=result, trace=trace)
+            self.batcher.submit(task, item(made), future=result, trace=trace)
 
         def answer() -> None:
             if cache is None:

@@ -49,6 +49,47 @@ class Predicted(BaseModel):
     milliseconds: float = Field(description="From the end of the upload to the result.")
 
 
+class Covering(BaseModel):
+    """One class of a mask."""
+
+    label: str
+    number: int = Field(description="Its value in the PNG.")
+    share: float = Field(description="Share of the picture's pixels.")
+    colour: str = Field(description="Its colour in the PNG, such as #800000.")
+    is_background: bool = Field(description="Whether the PNG is transparent there.")
+
+
+class Mask(BaseModel):
+    """The class of every pixel."""
+
+    png: str = Field(description="A palette PNG of class numbers in base64; its background is transparent.")
+    size: list[int] = Field(
+        description="Height and width: the picture's, or smaller ones with at most two million pixels."
+    )
+    classes: list[Covering] = Field(description="The classes that occur, largest first.")
+
+
+class Box(BaseModel):
+    """One object that was found."""
+
+    label: str
+    number: int = Field(description="Index of the class, from 0.")
+    score: float
+    box: list[float] = Field(description="Left, top, right and bottom in pixels of the upright picture.")
+    colour: str = Field(description="The colour that the page draws it in.")
+
+
+class Located(BaseModel):
+    """Where things are in a picture."""
+
+    model: str
+    answers: str = Field(description="masks or boxes")
+    picture: list[int] = Field(description="Height and width of the upright picture in pixels.")
+    mask: Mask | None
+    boxes: list[Box] | None = Field(description="At most 100 boxes, best first.")
+    milliseconds: float
+
+
 class Embedded(BaseModel):
     """The input of the classification head."""
 
@@ -118,6 +159,7 @@ class ServedModel(BaseModel):
 
     name: str
     title: str = Field(description="The name as people know it.")
+    answers: str = Field(description="classes (/predict), masks or boxes (/locate)")
     variant: str | None
     backend: str
     image_size: list[int]

@@ -9,12 +9,20 @@ import torch
 from torch import Tensor
 
 from vitrine.checkpoints.locating import BOX
+from vitrine.evaluation.reading_ahead import ReadPicture
 from vitrine.exporting.runner import OnnxRunner
 from vitrine.models import ViTConfig
+from vitrine.models.dense.config import DenseConfig
+from vitrine.models.dense.model import DenseModel
+from vitrine.serving.answers import Wanted
 from vitrine.serving.batching import Task
 from vitrine.serving.explanation import explain, figures_of
 from vitrine.serving.fewshot_classifier import representation_width
-from vitrine.serving.predictor import Predictor, Wanted
+from vitrine.serving.location import locate, locate_request
+from vitrine.serving.predictor import Predictor
+
+# Pictures of which masks or boxes are computed at once.
+MOST_LOCATED = 4
 
 # One for each model that is opened, so that a reloaded one is told from the earlier one.
 VERSIONS = itertools.count()
@@ -61,6 +69,9 @@ class ServedModel:
             run=lambda items: self.compute(items, wanted="features", is_normalised=True),
             max_batch=max_batch,
         )
+        self.location = Task(
+            name="location", run=lambda items: locate(self.predictor, items), max_batch=MOST_LOCATED
+        )
         # The attention maps of a picture take several times the memory of its forward pass, so one at a time.
         self.explanation = Task(name="explanation", run=self.explain, max_batch=1)
         self._figures: dict[str, Any] | None = None
@@ -81,9 +92,22 @@ class ServedModel:
         )
 
     @property
+    def answers(self) -> str:
+        """What the model answers with: classes of pictures, masks or boxes."""
+        config = self.predictor.model.config
+        return config.answers if isinstance(config, DenseConfig) else "classes"
+
+    def located(self, data: bytes, *, max_pixels: int) -> ReadPicture:
+        """Decode one upload for the task `location`."""
+        return locate_request(
+            data, self.predictor.preprocess, has_boxes=self.answers == "boxes", max_pixels=max_pixels
+        )
+
+    @property
     def has_attention(self) -> bool:
         """Whether the model has attention layers."""
-        return isinstance(self.predictor.model.config, ViTConfig)
+        is_native = self.predictor.preprocess.max_patches is not None  # without an image to draw on
+        return isinstance(self.predictor.model.config, ViTConfig) and not is_native
 
     @property
     def depth(self) -> int:
@@ -127,7 +151,9 @@ class ServedModel:
     def figures(self) -> dict[str, Any]:
         """Return the figures that need no picture, computed once."""
         if self._figures is None:
-            self._figures = figures_of(self.predictor.model, image_size=self.predictor.preprocess.size)
+            model = self.predictor.model
+            vit = model.vit if isinstance(model, DenseModel) else model
+            self._figures = figures_of(vit, image_size=self.predictor.preprocess.size)
         return self._figures
 
     def described(self) -> dict[str, Any]:
@@ -139,6 +165,7 @@ class ServedModel:
         return {
             "name": self.name,
             "title": "Bundled model" if self.name == BOX else self.name,
+            "answers": self.answers,
             "variant": predictor.loaded.record.variant,
             "backend": self.backend,
             "image_size": list(size),

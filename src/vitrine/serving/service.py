@@ -14,6 +14,7 @@ from vitrine.serving.answer_cache import AnswerCache
 from vitrine.serving.batching import Task
 from vitrine.serving.explanation import chosen_layers
 from vitrine.serving.live_run import LiveRun
+from vitrine.serving.location import blank_request
 from vitrine.serving.metrics import Metrics
 from vitrine.serving.open_models import ModelSlot, WeightsWatcher
 from vitrine.serving.pipeline import Pipeline
@@ -104,13 +105,17 @@ class Service:
     ) -> dict[str, Any]:
         """Return the most likely classes of an upload."""
         begin = time.perf_counter()
+        if served.answers != "classes":
+            raise RefusedError(
+                UNREADABLE, f"{served.name} answers with {served.answers}; /locate returns them"
+            )
         if served.predictor.num_classes is None:
             raise RefusedError(
                 UNREADABLE, f"{served.name} has no classification head; /embed returns its features"
             )
         scores = await self.pipeline.computed(served, data, served.scores)
         try:
-            [judged] = served.predictor.judged(scores[None], [served.name], top=top, coverage=coverage)
+            [judged] = served.predictor.predictions(scores[None], [served.name], top=top, coverage=coverage)
         except ConfigError as error:
             raise RefusedError(UNREADABLE, str(error)) from None
         return {
@@ -130,6 +135,18 @@ class Service:
             "milliseconds": since(begin),
         }
 
+    async def locate(self, served: ServedModel, data: bytes, *, least: float) -> dict[str, Any]:
+        """Return the mask of an upload, or its boxes with at least this score."""
+        begin = time.perf_counter()
+        if served.answers == "classes":
+            raise RefusedError(
+                UNREADABLE, f"{served.name} answers with classes of whole pictures; /predict returns them"
+            )
+        located = await self.pipeline.computed(served, data, served.location, prepare=served.located)
+        if located["boxes"] is not None:
+            located["boxes"] = [one for one in located["boxes"] if one["score"] >= least]
+        return {"model": served.name, **located, "milliseconds": since(begin)}
+
     async def embed(self, served: ServedModel, data: bytes) -> dict[str, Any]:
         """Return the features of an upload."""
         begin = time.perf_counter()
@@ -141,6 +158,11 @@ class Service:
     ) -> dict[str, Any]:
         """Return what the model attends to in an upload."""
         begin = time.perf_counter()
+        if served.answers != "classes":
+            raise RefusedError(
+                UNREADABLE,
+                f"{served.name} answers with {served.answers}; its attention is not served",
+            )
         if not served.has_attention:
             raise RefusedError(
                 UNREADABLE, f"{served.name} is a ResNet and has no attention; serve a ViT or a hybrid"
@@ -179,11 +201,15 @@ class Service:
 
     def _warm_up(self, served: ServedModel) -> None:
         preprocess = served.predictor.preprocess
-        blank = torch.zeros(preprocess.channels, *preprocess.size, dtype=torch.uint8)
-        tasks = [served.scores] if served.predictor.num_classes else []
-        for task in [*tasks, served.features]:
+        blank = torch.zeros(*preprocess.shape, dtype=torch.uint8)
+        items: dict[Task, Any] = {served.features: blank}
+        if served.answers != "classes":
+            items = {served.location: blank_request(preprocess)}
+        elif served.predictor.num_classes:
+            items = {served.scores: blank, served.features: blank}
+        for task, item in items.items():
             for size in WARM_UP_SIZES:
-                for future in [self.batcher.submit(task, blank) for _ in range(size)]:
+                for future in [self.batcher.submit(task, item) for _ in range(size)]:
                     future.result()
                 self.num_warm_ups += size
 

@@ -23,6 +23,8 @@ def lines(result: RunReport) -> Iterator[Line]:
             f", mean average precision {interval_text(result.mean_average_precision)} on "
             f"{counted(result.num_images, 'validation image')}"
         )
+    elif result.dense is not None:
+        score = f", {result.dense} on {counted(result.num_images, 'validation picture')}"
     yield f"{result.folder}: {counted(result.steps, 'step')}{score}"
     yield from worst_lines(result.worst, result.worst_by, result.mistakes)
     yield from result.notes

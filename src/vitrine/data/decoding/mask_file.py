@@ -1,6 +1,6 @@
 """From an encoded mask to a class per pixel: palette, grey or colour PNG, (H, W) uint8 with 255 for ignored."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -16,6 +16,8 @@ Colour = tuple[int, int, int]
 # Modes of which the stored numbers are the values: palettes are not looked up.
 NUMBERED = ("1", "L", "P", "I", "I;16", "I;16B", "I;16L")
 
+# Names of classes that overlays leave clear.
+BACKGROUNDS = ("background", "bg", "backdrop", "nothing")
 # How much of a pixel's colour in an overlay is that of its class.
 OPACITY = 0.55
 
@@ -90,12 +92,25 @@ def unknown_value(value: str, *, name: str) -> ImageError:
     )
 
 
-def as_palette(classes: Map) -> Image.Image:
-    """Return a class map as a palette image in the colours of VOC, so that any viewer shows it."""
+def as_palette(classes: Map, colours: NDArray[np.uint8] | None = None) -> Image.Image:
+    """Return a class map as a palette image, in the colours of VOC if none are given: any viewer shows it."""
     height, width = classes.shape
     shown = Image.frombytes("P", (width, height), classes.tobytes())
-    shown.putpalette(voc_palette().reshape(-1).tolist())
+    shown.putpalette((voc_palette() if colours is None else colours).reshape(-1).tolist())
     return shown
+
+
+def background_of(classes: Sequence[str | None]) -> int:
+    """Return the class that overlays leave clear: the one with a name of a background, else the first."""
+    names = [(name or "").strip("_ ").lower() for name in classes]
+    return next((number for number, name in enumerate(names) if name in BACKGROUNDS), 0)
+
+
+def class_colours(classes: Sequence[str | None]) -> NDArray[np.uint8]:
+    """Return VOC's colours (256, 3) with black for the background, wherever among the classes it is."""
+    colours, background = voc_palette(), background_of(classes)
+    colours[[0, background]] = colours[[background, 0]]
+    return colours
 
 
 def voc_palette() -> NDArray[np.uint8]:
@@ -108,10 +123,10 @@ def voc_palette() -> NDArray[np.uint8]:
     return colours
 
 
-def overlaid(pixels: Pixels, classes: Map) -> Pixels:
-    """Colour a picture (H, W, 3) by its classes (H, W); class 0 and ignored pixels keep their own colour."""
-    colours = voc_palette()[classes].astype(np.float32)
-    is_shown = ((classes != 0) & (classes != IGNORED))[..., None]
+def overlaid(pixels: Pixels, classes: Map, names: Sequence[str | None] = ()) -> Pixels:
+    """Colour a picture (H, W, 3) by its classes (H, W); background and ignored pixels keep their own colour."""
+    colours = class_colours(names)[classes].astype(np.float32)
+    is_shown = ((classes != background_of(names)) & (classes != IGNORED))[..., None]
     mixed = (1 - OPACITY) * pixels + OPACITY * colours
     result: Pixels = np.where(is_shown, mixed, pixels).round().astype(np.uint8)
     return result

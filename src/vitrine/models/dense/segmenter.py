@@ -49,23 +49,32 @@ class MaskTransformer(nn.Module):
 
     def forward(self, maps: Tensor) -> Tensor:
         """Map encoded patches (B, D, GH, GW) to scores (B, K, GH, GW)."""
-        grid, K = maps.shape[2:], self.class_embedding.shape[1]
-        tokens = self.project(maps.flatten(2).transpose(1, 2))  # (B, N, E)
-        classes = self.class_embedding.to(tokens.dtype).expand(tokens.shape[0], -1, -1)
-        tokens = torch.cat([tokens, classes], dim=1)
+        tokens = self.with_classes(maps)
         for layer in self.layers:
             tokens = layer(tokens)
+        return self.read(tokens, (maps.shape[2], maps.shape[3]))
+
+    def with_classes(self, maps: Tensor) -> Tensor:
+        """Put the class embeddings behind the patches of a map (B, D, GH, GW): (B, N + K, E)."""
+        tokens = self.project(maps.flatten(2).transpose(1, 2))  # (B, N, E)
+        classes = self.class_embedding.to(tokens.dtype).expand(tokens.shape[0], -1, -1)
+        return torch.cat([tokens, classes], dim=1)
+
+    def read(self, tokens: Tensor, grid: tuple[int, int]) -> Tensor:
+        """Compare the patches of tokens (B, N + K, E) with the classes: scores (B, K, GH, GW)."""
+        K = self.class_embedding.shape[1]
         tokens = self.norm(tokens)
         patches = F.normalize(tokens[:, :-K] @ self.patch_projection.to(tokens.dtype), dim=-1)
         wanted = F.normalize(tokens[:, -K:] @ self.class_projection.to(tokens.dtype), dim=-1)
         scores = self.mask_norm(patches @ wanted.transpose(1, 2))  # (B, N, K)
-        return scores.transpose(1, 2).reshape(maps.shape[0], K, *grid)
+        return scores.transpose(1, 2).reshape(tokens.shape[0], K, *grid)
 
 
 class Segmenter(DenseModel):
     """A ViT and the mask transformer."""
 
     config: SegmenterConfig
+    decoder: MaskTransformer
 
     def __init__(self, config: SegmenterConfig) -> None:
         super().__init__(config)

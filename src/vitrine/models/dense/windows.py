@@ -13,15 +13,22 @@ from torch import Tensor
 
 # Numbers that may be held at once while scores are enlarged to the size of a picture: 256 MiB of fp32.
 MOST_NUMBERS = 2**26
+# Windows along the longer side of a picture; a longer one is compressed.
+MOST_IN_A_ROW = 32
 
 ScoresOf = Callable[[Tensor], Tensor]
 """Maps normalised windows (B, C, height, width) to scores (B, K, rows, columns)."""
 
 
 def covering_size(height: int, width: int, *, window: tuple[int, int]) -> tuple[int, int]:
-    """Return the size of a picture that covers the window with the same aspect ratio."""
+    """Return the size of a picture that covers the window with the same aspect ratio, up to that of 32 windows."""
     factor = max(window[0] / height, window[1] / width)
-    return max(round(height * factor), window[0]), max(round(width * factor), window[1])
+    # A picture of 1 x 60,000 pixels would need gigabytes.
+    most = (MOST_IN_A_ROW * window[0], MOST_IN_A_ROW * window[1])
+    return (
+        min(max(round(height * factor), window[0]), most[0]),
+        min(max(round(width * factor), window[1]), most[1]),
+    )
 
 
 def starts(length: int, window: int) -> list[int]:

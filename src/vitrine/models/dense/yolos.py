@@ -66,17 +66,29 @@ class Yolos(DenseModel):
 
     def answers(self, images: Tensor) -> tuple[Tensor, Tensor]:
         """Return boxes as centre and size in shares of the image (B, T, 4), and class logits (B, T, K + 1)."""
-        vit, T = self.vit, self.config.num_detections
-        patches, grid = vit.embed_patches(images)
-        tokens = vit.assemble(patches, grid)
+        tokens, grid = self.first_tokens(images)
+        for layer in range(self.vit.config.depth):
+            tokens = self.run_block(tokens, grid, layer=layer)
+        return self.read(tokens)
+
+    def first_tokens(self, images: Tensor) -> tuple[Tensor, tuple[int, int]]:
+        """Return detection tokens before the others, with positions: (B, T + S + N, D)."""
+        patches, grid = self.vit.embed_patches(images)
+        tokens = self.vit.assemble(patches, grid)
         # Attention does not know the order of tokens: detection tokens may stand before the others.
-        own = (self.decoder.tokens + self.decoder.positions).to(tokens.dtype).expand(tokens.shape[0], -1, -1)
-        tokens = torch.cat([own, tokens], dim=1)
-        for layer, block in enumerate(vit.blocks):
-            tokens = block(tokens)
-            if self.decoder.middle_positions is not None and layer < vit.config.depth - 1:
-                tokens = tokens + self.middle_rows(layer, grid).to(tokens.dtype)
-        located = vit.norm(tokens)[:, :T]
+        own = (self.decoder.tokens + self.decoder.positions).to(tokens.dtype)
+        return torch.cat([own.expand(tokens.shape[0], -1, -1), tokens], dim=1), grid
+
+    def run_block(self, tokens: Tensor, grid: tuple[int, int], *, layer: int) -> Tensor:
+        """Run one block; add the middle positions behind it, where there are any."""
+        tokens = self.vit.blocks[layer](tokens)
+        if self.decoder.middle_positions is not None and layer < self.vit.config.depth - 1:
+            tokens = tokens + self.middle_rows(layer, grid).to(tokens.dtype)
+        return tokens
+
+    def read(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
+        """Read boxes (B, T, 4) and class logits (B, T, K + 1) from the tokens of the last block."""
+        located = self.vit.norm(tokens)[:, : self.config.num_detections]
         return self.decoder.locate(located).float().sigmoid(), self.decoder.classify(located).float()
 
     def middle_rows(self, layer: int, grid: tuple[int, int]) -> Tensor:

@@ -3,6 +3,7 @@ import { Refused, ask, query } from "./api.js";
 import { drawAtlas, matrixBytes, painted, seenFrom } from "./attention.js";
 import { $, el, notice, percent } from "./dom.js";
 import { distanceChart, rememberDistance } from "./distance.js";
+import { askLocation, drawLocation, foundRows, locates, showLocateControls, summary } from "./locate.js";
 import { SHOWN_SIDE, openPicture, seenRegion } from "./picture.js";
 
 // Up to this size the matrices of all layers are requested at once; of a larger model, one layer when it is shown.
@@ -18,7 +19,7 @@ export function startLook(models) {
   $("#sides").replaceChildren(...stages.map((stage) => stage.side));
   $("#case").classList.toggle("two", stages.length > 1);
   const attentive = models.filter((model) => model.num_layers);
-  $("#controls").hidden = !attentive.length;
+  showLocateControls(models, () => stages.forEach(showFound));
   const depth = Math.max(1, ...attentive.map((model) => model.num_layers));
   const heads = Math.max(1, ...attentive.map((model) => model.num_heads));
   Object.assign($("#layer"), { max: depth, value: depth });
@@ -123,7 +124,8 @@ function showControls() {
   $("#layer-value").textContent = `${view.layer + 1} of ${$("#layer").max}`;
   $("#head-value").textContent = view.head < 0 ? "mean" : `${view.head + 1} of ${$("#head").max}`;
   $("#strength-value").textContent = `${Math.round(view.strength * 100)} %`;
-  for (const id of ["#layer-control", "#head-control"]) $(id).hidden = view.mode !== "heads";
+  const hasLayers = stages.some((stage) => stage.model.num_layers);
+  for (const id of ["#layer-control", "#head-control"]) $(id).hidden = !hasLayers || view.mode !== "heads";
 }
 
 export async function show(blob) {
@@ -150,7 +152,7 @@ function clear() {
 
 async function askAbout(stage, signal) {
   const { model, glass } = stage;
-  Object.assign(stage, { explained: null });
+  Object.assign(stage, { explained: null, located: null });
   stage.bars.replaceChildren();
   stage.facts.textContent = "";
   stage.mark.hidden = true;
@@ -162,6 +164,12 @@ async function askAbout(stage, signal) {
   glass.classList.add("busy");
   const matrix = model.num_layers && matrixBytes(model) <= AT_ONCE;
   try {
+    if (locates(model)) {
+      stage.located = await askLocation(model, picture, signal);
+      stage.facts.textContent = `${stage.located.milliseconds.toFixed(0)} ms, ${stage.located.picture.join(" × ")} px`;
+      showFound(stage);
+      return;
+    }
     const predicted = model.classes
       ? ask(query("/predict", { model: model.name, top: 5 }), { picture: picture.blob, signal }).then((answer) => showBars(stage, answer))
       : showBars(stage, null);
@@ -180,6 +188,13 @@ async function askAbout(stage, signal) {
   } finally {
     if (!signal.aborted) glass.classList.remove("busy");
   }
+}
+
+function showFound(stage) {
+  if (!stage.located) return;
+  stage.bars.replaceChildren(...foundRows(stage.located));
+  $("#hint").textContent = summary(stage.located);
+  draw(stage);
 }
 
 function showBars(stage, answer) {
@@ -230,6 +245,7 @@ function draw(stage) {
   context.fillStyle = "#26232a";
   context.fillRect(0, 0, canvas.width, canvas.height);
   if (picture.bitmap) context.drawImage(picture.bitmap, 0, 0, canvas.width, canvas.height);
+  if (stage.located) drawLocation(canvas, stage.located, view.strength);
   if (!explained) return;
   const layer = Math.min(view.layer, explained.num_layers - 1);
   const head = Math.min(view.head, explained.num_heads - 1);

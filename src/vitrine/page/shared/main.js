@@ -1,6 +1,7 @@
 // The page: tabs, theme, and pictures that are dropped, pasted or chosen.
 import { ask } from "./api.js";
 import { $, $$, notice } from "./dom.js";
+import { locates } from "./locate.js";
 import { show, startLook } from "./look.js";
 import { showModels, startModel } from "./model.js";
 import { chooseFiles, picturesOf, takePicture } from "./picture.js";
@@ -127,6 +128,8 @@ function showServed(served) {
   models = chosen(served.models);
   $("#about").textContent = `Vitrine ${served.version}: ${models.map((model) => model.title).join(" and ") || "no model yet"}`;
   if (!models.length) return;
+  // A classifier is taught on features of whole pictures; masks and boxes have a head of their own.
+  $("#tab-teach").hidden = models.every(locates);
   startLook(models);
   startModel(models);
   if (isFirst) startTeach(models);

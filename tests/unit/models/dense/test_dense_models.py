@@ -107,6 +107,12 @@ def test_windows_cover_a_picture_and_overlaps_are_averaged() -> None:
     torch.testing.assert_close(scores[1, 0, 20], torch.tensor(((20 - 31) + (20 - 39)) / 2))
 
 
+def test_a_very_long_picture_is_compressed_to_a_row_of_windows() -> None:
+    assert covering_size(1, 60_000, window=(32, 32)) == (32, 32 * 32)
+    assert covering_size(60_000, 2, window=(32, 48)) == (32 * 32, 48)
+    assert covering_size(30, 60, window=(32, 32)) == (32, 64)
+
+
 def test_classes_are_found_in_parts_where_a_picture_is_large(monkeypatch: pytest.MonkeyPatch) -> None:
     scores = torch.randn(7, 5, 6)
     whole = most_likely(scores, (11, 13))
