@@ -23,7 +23,8 @@ def pretrain(
     objective: Annotated[
         str | None,
         Doc(
-            "labels, or without labels masked-patches, autoencoder, dino or distillation [default: the recipe's]"
+            "labels, or without labels masked-patches, autoencoder, dino, ibot, moco, simclr or distillation "
+            "[default: the recipe's]"
         ),
     ] = None,
     target: Annotated[

@@ -30,8 +30,9 @@ from vitrine.runtime.launch import share_of_work
 from vitrine.runtime.places import Place, delivered
 from vitrine.runtime.progress import announced, present
 from vitrine.runtime.result import Result
+from vitrine.serving.answers import Prediction
 from vitrine.serving.output_files import PREDICTION_KINDS, STANDARD_OUTPUT, require_kind, write_predictions
-from vitrine.serving.predictor import Prediction, Predictor
+from vitrine.serving.predictor import Predictor
 from vitrine.spelling import printable
 
 TOP = 5

@@ -154,6 +154,11 @@ class Objective:
         return False
 
     @property
+    def compares_images(self) -> bool:
+        """Whether the loss of an image depends on the others of its batch, which then cannot be divided."""
+        return False
+
+    @property
     def teacher_request(self) -> TeacherRequest | None:
         """Return which teacher to load; None without one."""
         return None

@@ -127,11 +127,13 @@ def choose_micro_batch(
 ) -> int | None:
     """Return the recipe's micro-batch, else one that is predicted to fit if that cannot be tried; None is all.
 
+    Images that are compared with each other stay together.
+
     A machine without memory ends the process; of a sharded run no process can try alone. A GPU, alone or under DDP,
     reports when it is full, and the loop halves the micro-batch then.
     """
     device = processes.device
-    if recipe.training.micro_batch is not None:
+    if recipe.training.micro_batch is not None or recipe.objective.compares_images:
         return recipe.training.micro_batch
     if device.type == "cpu":
         # All memory, not the free memory: a resumed run must add up gradients in the same order.

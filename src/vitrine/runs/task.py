@@ -80,6 +80,7 @@ def build_task(
         batches=lambda start, stop: loader.training_batches(start_step=start, stop_step=stop),
         prepare=objective.prepare(context),
         loss_of=objective.losses_in(context),
+        divides_batch=not objective.compares_images,
         evaluate=evaluate,
         metric=objective.metric,
         criterion=criterion,

@@ -17,7 +17,8 @@ from vitrine.data.sources.in_memory import PictureList
 from vitrine.errors import DataError
 from vitrine.evaluation.outputs import Wish, chosen_precision
 from vitrine.runtime.devices import choose_device
-from vitrine.serving.predictor import Predictor, Wanted
+from vitrine.serving.answers import Wanted
+from vitrine.serving.predictor import Predictor
 
 Columns = dict[str, NDArray[Any]]
 PIXELS, ERROR = "pixels", "error"

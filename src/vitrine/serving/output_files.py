@@ -15,7 +15,7 @@ from vitrine.data.sources.arrow import import_pyarrow
 from vitrine.errors import ConfigError, TryOption
 from vitrine.runtime.files import write_atomically
 from vitrine.runtime.places import Place, place_exists, suffix_of
-from vitrine.serving.predictor import Prediction
+from vitrine.serving.answers import Prediction
 from vitrine.spelling import printable
 
 STANDARD_OUTPUT = Path("-")

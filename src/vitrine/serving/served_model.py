@@ -13,11 +13,12 @@ from vitrine.exporting.runner import OnnxRunner
 from vitrine.models import ViTConfig
 from vitrine.models.dense.config import DenseConfig
 from vitrine.models.dense.model import DenseModel
+from vitrine.serving.answers import Wanted
 from vitrine.serving.batching import Task
 from vitrine.serving.explanation import explain, figures_of
 from vitrine.serving.fewshot_classifier import representation_width
 from vitrine.serving.location import locate, locate_request
-from vitrine.serving.predictor import Predictor, Wanted
+from vitrine.serving.predictor import Predictor
 
 # Pictures of which masks or boxes are computed at once.
 MOST_LOCATED = 4

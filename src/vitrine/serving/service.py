@@ -107,7 +107,7 @@ class Service:
             )
         scores = await self.pipeline.computed(served, data, served.scores)
         try:
-            [judged] = served.predictor.judged(scores[None], [served.name], top=top, coverage=coverage)
+            [judged] = served.predictor.predictions(scores[None], [served.name], top=top, coverage=coverage)
         except ConfigError as error:
             raise RefusedError(UNREADABLE, str(error)) from None
         return {

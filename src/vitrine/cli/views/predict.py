@@ -4,13 +4,13 @@ from collections.abc import Iterator
 
 from vitrine.cli.command_line import option
 from vitrine.cli.lines import Line, Next, NextStep, Table, Wrote
-from vitrine.cli.views.parts import parts_lines
+from vitrine.cli.views.embed import parts_lines
 from vitrine.jobs.model_argument import PicturesPlan
 from vitrine.jobs.predict import PredictResult
 from vitrine.jobs.predict_boxes import BoxPredictions
 from vitrine.jobs.predict_masks import MaskPredictions
+from vitrine.serving.answers import DEFAULT_COVERAGE, Prediction
 from vitrine.serving.output_files import STANDARD_OUTPUT
-from vitrine.serving.predictor import DEFAULT_COVERAGE, Prediction
 from vitrine.spelling import counted, with_name
 
 BAR_WIDTH = 24

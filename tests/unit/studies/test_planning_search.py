@@ -11,13 +11,12 @@ from vitrine.recipes import Recipe
 from vitrine.studies import planning
 from vitrine.studies.descendant_models import METHODS, PLAIN
 from vitrine.studies.experiments.descendants import FACTORS
-from vitrine.studies.planning import Plan, make_plans
+from vitrine.studies.planning import Plan, chosen_rates, make_plans, new_runs, with_rates
 from vitrine.studies.pool import carry_out_all, longest_first
 from vitrine.studies.record import Run, Setup
 from vitrine.studies.registry import find_studies
 from vitrine.studies.results import append_result
 from vitrine.studies.scales import SCALES
-from vitrine.studies.searching import chosen_rates, new_runs, with_rates
 from vitrine.studies.training_runs import trained_or_launched
 from vitrine.training.graphs import RecordingError
 
