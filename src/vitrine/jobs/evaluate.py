@@ -45,6 +45,7 @@ from vitrine.jobs.evaluation_files import (
 )
 from vitrine.jobs.model_argument import model_and_data, predicted_task
 from vitrine.jobs.test_images import open_test_images
+from vitrine.models.sizes import ImageSize
 from vitrine.runtime.output_folder import new_output_folder, removed_if_empty
 from vitrine.runtime.processes import joined_processes, on_first_process
 from vitrine.runtime.progress import notice, present
@@ -117,7 +118,7 @@ def evaluate_model(
     real: Path | None,
     out: Path | None,
     by_order: bool,
-    image_size: int | None,
+    image_size: ImageSize,
     batch_size: int | None,
     workers: int | None,
     device: str,

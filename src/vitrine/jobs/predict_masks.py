@@ -13,6 +13,7 @@ from vitrine.data.decoding.mask_file import as_palette, overlaid
 from vitrine.data.sources.source import Source
 from vitrine.evaluation.outputs import Wish, chosen_precision
 from vitrine.evaluation.pixel_predictions import predict_pixels
+from vitrine.models.sizes import ImageSize
 from vitrine.runtime.devices import choose_device
 from vitrine.runtime.files import write_atomically
 from vitrine.runtime.output_folder import new_output_folder, removed_if_empty
@@ -49,7 +50,7 @@ def predict_masks(
     source: Source,
     *,
     out: Path | None,
-    image_size: int | None,
+    image_size: ImageSize,
     workers: int | None,
     device: str,
     precision: Wish,

@@ -41,6 +41,8 @@ class RunPlan:
     num_trained: int
     """Parameters that are trained."""
     image_size: tuple[int, int]
+    max_patches: int | None
+    """At native aspect ratio: the most patches of a picture."""
     teacher: str | None
     teacher_size: tuple[int, int] | None
     num_images: Mapping[str, int]
@@ -95,6 +97,7 @@ def plan_of(
         frozen_blocks=training.frozen_blocks,
         num_trained=num_trained(start.model),
         image_size=config.image_size,
+        max_patches=start.preprocess.max_patches,
         teacher=None if teacher is None else teacher.name,
         teacher_size=None if teacher is None else teacher.preprocess.size,
         num_images={name: len(source) for name, source in data.splits.items()},

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from vitrine.checkpoints import load
-from vitrine.checkpoints.opening import open_weights
+from vitrine.checkpoints.opening import at_native_aspect, open_weights
 from vitrine.checkpoints.record import config_from_json
 from vitrine.data.preparing.preprocess import Preprocess
 from vitrine.errors import CheckpointError, ConfigError, TryOption
@@ -16,7 +16,7 @@ from vitrine.evaluation.features import weights_hash
 from vitrine.models import Model, ModelConfig, ViTConfig, build, configure, create_model
 from vitrine.models.config import Config
 from vitrine.models.dense.config import DenseConfig
-from vitrine.models.sizes import as_size, shown
+from vitrine.models.sizes import InputShape, as_size, shown
 from vitrine.objectives.teacher import Teacher, TeacherRequest
 from vitrine.recipes.recipe import Recipe
 from vitrine.runs.records import ClosedFormScore, StartingModel
@@ -56,6 +56,8 @@ def fresh_model(recipe: Recipe, *, classes: tuple[str, ...]) -> StartingModel:
         teacher.require_classes(classes)
     half = (0.5,) * model.config.channels
     preprocess = Preprocess(size=model.config.image_size, mean=half, std=half)
+    if recipe.max_patches is not None:
+        preprocess = at_native_aspect(preprocess, model.config, recipe.max_patches)
     return StartingModel(model=model, preprocess=preprocess, teacher=teacher)
 
 
@@ -89,7 +91,8 @@ def pretrained_model(model: str, recipe: Recipe, *, num_classes: int) -> Startin
     """
     # Even as many classes may be other classes: with the old head, training would start from its answers.
     with seeded(recipe.training.seed):
-        loaded = load(model, num_classes=num_classes, image_size=recipe.size, new_head=True)
+        shape = InputShape(size=recipe.size, patch=recipe.patch, max_patches=recipe.max_patches)
+        loaded = load(model, num_classes=num_classes, image_size=shape, new_head=True)
     preprocess = loaded.preprocess
     if recipe.views.crop == "random":  # BiT-HyperRule squashes images to a square, in validation too
         preprocess = dataclasses.replace(preprocess, rule="squash", crop_fraction=1.0)

@@ -81,7 +81,7 @@ class ModelSlot:
                 f"{graph.path} has another input or other classes than {self.source}; export it again"
             )
         served = ServedModel(self.name, predictor, max_batch=self.max_batch, graph=graph)
-        blank = torch.zeros(1, predictor.preprocess.channels, *predictor.preprocess.size, dtype=torch.uint8)
+        blank = torch.zeros(1, *predictor.preprocess.shape, dtype=torch.uint8)
         ours = predictor.batch(blank, wanted="features")[0]
         theirs = served.compute([blank[0]], wanted="features")[0]
         if ours.shape != theirs.shape or cosine_similarity(ours, theirs, dim=0) < MIN_SIMILARITY:

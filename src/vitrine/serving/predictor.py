@@ -26,6 +26,7 @@ from vitrine.evaluation.streaming import Pace, open_loader, stream
 from vitrine.evaluation.trust import Trust, read_trust
 from vitrine.models import Model
 from vitrine.models.dense.model import DenseModel
+from vitrine.models.sizes import ImageSize
 from vitrine.runtime.devices import choose_device
 from vitrine.serving.answers import (
     APPLIES,
@@ -69,7 +70,7 @@ class Predictor:
         *,
         device: str = "auto",
         precision: Precision = "fp32",
-        image_size: int | tuple[int, int] | None = None,
+        image_size: ImageSize = None,
         batch_size: int | None = None,
         workers: int = 2,
         worker_kind: WorkerKind = "threads",

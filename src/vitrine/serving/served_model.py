@@ -79,7 +79,8 @@ class ServedModel:
     @property
     def has_attention(self) -> bool:
         """Whether the model has attention layers."""
-        return isinstance(self.predictor.model.config, ViTConfig)
+        is_native = self.predictor.preprocess.max_patches is not None  # without an image to draw on
+        return isinstance(self.predictor.model.config, ViTConfig) and not is_native
 
     @property
     def depth(self) -> int:

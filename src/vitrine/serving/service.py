@@ -190,7 +190,7 @@ class Service:
 
     def _warm_up(self, served: ServedModel) -> None:
         preprocess = served.predictor.preprocess
-        blank = torch.zeros(preprocess.channels, *preprocess.size, dtype=torch.uint8)
+        blank = torch.zeros(*preprocess.shape, dtype=torch.uint8)
         items: dict[Task, Any] = {served.features: blank}
         if served.answers != "classes":
             items = {served.location: blank_request(preprocess)}

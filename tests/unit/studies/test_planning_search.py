@@ -111,7 +111,7 @@ def test_the_search_comes_first_then_one_set_after_the_other_and_checks_last(tmp
     assert {role for _, role in roles[-2:]} == {"check"}
 
 
-@pytest.mark.parametrize("jobs", [1, 2])
+@pytest.mark.parametrize("jobs", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_runs_that_become_possible_are_carried_out_in_the_same_pool(tmp_path: Path, jobs: int) -> None:
     (plan,) = plans_of(tmp_path, "one")
     waiting = [searched(plan, PLAIN)[:1], searched(plan, PLAIN)[1:3]]
