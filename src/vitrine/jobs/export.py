@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from vitrine.checkpoints import Loaded, load
+from vitrine.checkpoints.loading import as_squares
 from vitrine.checkpoints.tensors import TRUST_FILE
 from vitrine.checkpoints.writing import write_json, write_text
 from vitrine.data.sources.source import Source
@@ -92,7 +93,7 @@ def export_model(
 ) -> ExportResult:
     """Write the model, compare it with the original and time both."""
     model = resolve_latest(model)
-    loaded = _loaded(load(model, image_size=image_size))
+    loaded = _loaded(as_squares(load(model, image_size=image_size), purpose="export"))
     require_dense_target(loaded.model, to=wish.to, data=data)
     write = plan_wish(
         loaded,
