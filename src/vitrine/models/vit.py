@@ -29,6 +29,7 @@ from vitrine.models.stems import PatchNorm, build_stem
 from vitrine.models.timm_keywords import POOLINGS
 from vitrine.models.timm_surface import Level
 from vitrine.models.touched import has_global_hooks, is_as_built, is_plain
+from vitrine.models.vit_features import vit_features
 
 
 class ViT(Model):
@@ -263,37 +264,8 @@ class ViT(Model):
         return self.config.num_prefix_tokens + self.config.num_registers
 
     def features(self, images: Tensor) -> dict[str, Tensor]:
-        """Return every intermediate by name, the logits last.
-
-        `patches` (B, N, D), `embedded` (B, T, D), `block_00`... (B, T, D), `encoded` (B, T, D), `class_token`
-        (B, D), `patch_tokens` (B, N, D), `pooled` (B, D), `representation` (B, R), `logits` (B, K); in a hybrid
-        `stem` (B, channels, rows, columns) first; `registers`, `distillation_token`, `distillation_logits` where
-        they exist.
-        """
-        named: dict[str, Tensor] = {}
-        maps = self.run_stem(images)
-        if self.config.stem:
-            named["stem"] = maps
-        patches, grid = self.project_patches(maps)
-        named["patches"] = patches
-        tokens = named["embedded"] = self.assemble(patches, grid)
-        for layer in range(self.config.depth):
-            tokens = named[f"block_{layer:02d}"] = self.run_block(tokens, grid, layer=layer)
-        tokens = named["encoded"] = tokens if self.config.norm_after_pooling else self.norm(tokens)
-        if self.config.reads_class_token:
-            named["class_token"] = tokens[:, 0]
-        if self.config.has_distillation_token:
-            named["distillation_token"] = tokens[:, self.config.num_prefix_tokens - 1]
-        if self.config.num_registers:
-            named["registers"] = tokens[:, self.config.num_prefix_tokens : self.num_leading_tokens]
-        named["patch_tokens"] = tokens[:, self.num_leading_tokens :]
-        named["pooled"] = self.pool(tokens)
-        named["representation"] = self.represent(named["pooled"])
-        if self.distillation_head is not None:
-            named["distillation_logits"] = self.distillation_head(named["distillation_token"])
-        if self.head is not None:
-            named["logits"] = self.classify(tokens)
-        return named
+        """Return every intermediate by name, the logits last; vit_features.py lists the names and shapes."""
+        return vit_features(self, images)
 
     def last_map(self, images: Tensor) -> Tensor:
         """Return the encoded patches on their grid, (B, D, GH, GW)."""

@@ -52,11 +52,8 @@ AttentionOf: TypeAlias = Callable[[ViT, Tensor, Tensor], Tensor]
 
 # Settings without meaning if no label is learned, or if a module wraps the model, and their neutral values.
 LABEL_SETTINGS = {
-    "augment.mixup": 0.0,
-    "augment.cutmix": 0.0,
-    "augment.label_smoothing": 0.0,
-    "training.patience": None,
-}
+    "augment.mixup": 0.0, "augment.cutmix": 0.0, "augment.label_smoothing": 0.0, "training.patience": None,
+}  # fmt: skip
 MODEL_SETTINGS = {"training.layer_decay": 1.0, "training.trains": "all", "training.frozen_blocks": 0}
 
 
