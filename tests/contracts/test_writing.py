@@ -9,7 +9,7 @@ ROOT = Path(vitrine.__file__).parent
 HOME = "runtime/files.py"
 # They append to, or continue, a file of their own: logs, results of studies, partial downloads.
 APPENDING = {
-    "run_folder.py", "results.py", "download.py", "downloading.py", "downloads.py", "hub.py",
+    "own_files.py", "results.py", "download.py", "downloading.py", "downloads.py", "hub.py",
 }  # fmt: skip
 RENAMING = {"os.replace", "os.rename", "shutil.move", "shutil.copy", "shutil.copyfile", "shutil.copy2"}
 

@@ -67,7 +67,7 @@ def test_near_duplicates_and_clusters_come_from_the_same_index(desk, index):
     together = {row["cluster"] for row in rows if row["path"].endswith(("07.png", "copy.jpg"))}
     assert len(together) == 1
     for options in ({}, {"duplicates": 0.9, "clusters": 2}):
-        with pytest.raises(ConfigError, match="needs pictures to search for, or one of"):
+        with pytest.raises(ConfigError, match="needs pictures or words to search for, or one of"):
             vitrine.search(desk / "photos.index", **options)
 
 

@@ -23,6 +23,12 @@ HEAD = (
     "self_distillation.num_prototypes=24", "self_distillation.hidden_width=16",
     "self_distillation.bottleneck_width=8", "self_distillation.momentum=0.9", "multi_crop.num_local=2",
 )  # fmt: skip
+# The same by the names of today.
+HIDING = tuple(
+    setting.replace("self_distillation.", "objective.").replace("multi_crop.", "objective.multi_crop.")
+    for setting in HEAD
+)
+CONTRAST = ("objective.hidden_width=16", "objective.output_width=8")
 DINO = ("--objective", "dino", *(word for setting in HEAD for word in ("--set", setting)))
 TOKEN = ("--set", "model_options.pooling=class_token", "--set", "model_options.has_distillation_token=true")
 FIXED = ("--set", "views.crop=none", "--set", "views.flip=false", "--set", "distillation.caches=true")
@@ -54,6 +60,8 @@ def all_kinds(teachers: Path) -> dict[str, tuple[str, ...]]:
     features, answers = teachers / "features", teachers / "answers"
     return {
         "dino": DINO,
+        "ibot": ("--objective", "ibot", *(word for setting in HIDING for word in ("--set", setting))),
+        "moco": ("--objective", "moco", *(word for setting in CONTRAST for word in ("--set", setting))),
         "features": distillation(features),
         "kept features": (*distillation(features), *FIXED),
         "soft": distillation(answers, "learns=soft-logits", "label_share=0.9"),
@@ -61,7 +69,9 @@ def all_kinds(teachers: Path) -> dict[str, tuple[str, ...]]:
     }
 
 
-@pytest.mark.parametrize("kind", ["dino", "features", "kept features", "soft", "hard, by a token"])
+@pytest.mark.parametrize(
+    "kind", ["dino", "ibot", "moco", "features", "kept features", "soft", "hard, by a token"]
+)
 def test_a_run_that_was_stopped_goes_on_to_the_same_bits_and_its_model_fine_tunes(
     tmp_path: Path, teachers: Path, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -87,8 +97,8 @@ def test_a_run_that_was_stopped_goes_on_to_the_same_bits_and_its_model_fine_tune
     )
     if not has_head:
         sheets = list((broken / "pictures").iterdir())
-        # The picture, two large views, two small ones, attention; or the picture and two models' attention.
-        rows = 6 if kind == "dino" else 3
+        # The picture, large and small views, attention; or the picture and two models' attention.
+        rows = {"dino": 6, "ibot": 6, "moco": 4}.get(kind, 3)
         assert len(sheets) == 3 and all(Image.open(sheet).size == (8 * 34, rows * 34) for sheet in sheets)
     tuned = inside(
         "finetune", SHAPES, "--model", broken, "--steps", "2", "--batch-size", "8", "--device", "cpu",
@@ -207,6 +217,9 @@ def test_two_processes_whole_or_sharded_stopped_or_not_learn_what_one_learns(
     ]
     kinds = {
         "dino": {"objective": "dino", "set": [*small, *HEAD, "training.micro_batch=5"]},
+        "ibot": {"objective": "ibot", "set": [*small, *HIDING, "training.micro_batch=5"]},
+        "moco": {"objective": "moco", "set": [*small, *CONTRAST]},
+        "simclr": {"objective": "simclr", "set": [*small, *CONTRAST]},
         "features": {"objective": "distillation", "teacher": str(teachers / "features"), "set": small},
         "token": {
             "objective": "distillation", "teacher": str(teachers / "answers"),
@@ -215,7 +228,7 @@ def test_two_processes_whole_or_sharded_stopped_or_not_learn_what_one_learns(
     }  # fmt: skip
     alone = [pretrain(tmp_path / kind / "one", **given) for kind, given in kinds.items()]
     compiled = {**kinds["dino"], "set": [*kinds["dino"]["set"], "training.compile=true"]}
-    assert on_processes(1, [*alone, pretrain(tmp_path / "compiled", **compiled)]) == ["0"] * 4
+    assert on_processes(1, [*alone, pretrain(tmp_path / "compiled", **compiled)]) == ["0"] * (len(kinds) + 1)
     assert losses(tmp_path / "compiled") == pytest.approx(losses(tmp_path / "dino" / "one"), rel=1e-5)
     jobs = []
     for kind, given in kinds.items():
@@ -227,7 +240,7 @@ def test_two_processes_whole_or_sharded_stopped_or_not_learn_what_one_learns(
             pretrain(place / "sharded", shard=True, stop_after=3, **given),
             resume(place / "sharded"),
         ]
-    assert [end.split()[0] for end in on_processes(2, jobs)] == ["0", "130", "0", "130", "0"] * 3
+    assert [end.split()[0] for end in on_processes(2, jobs)] == ["0", "130", "0", "130", "0"] * len(kinds)
     for kind in kinds:
         one, two, stopped, sharded = (tmp_path / kind / name for name in ("one", "two", "stopped", "sharded"))
         same_run(two, stopped)
@@ -236,7 +249,17 @@ def test_two_processes_whole_or_sharded_stopped_or_not_learn_what_one_learns(
             # Sums over the batch in another order: see test_many_processes.py.
             assert losses(run) == pytest.approx(losses(one), rel=1e-4), kind
             for name, value in load_file(run / "model" / "model.safetensors").items():
-                assert torch.allclose(value, expected[name], atol=1e-4), (kind, name)
+                if not (
+                    name == "norm.bias" and kind in ("moco", "simclr")
+                ):  # batch normalisation takes it out
+                    assert torch.allclose(*without_keys(name, value, expected[name]), atol=1e-4), (kind, name)
+
+
+def without_keys(name: str, *values: torch.Tensor) -> list[torch.Tensor]:
+    """Leave out the bias of keys, which softmax takes out: its gradient is rounding, and Adam steps by it."""
+    if not name.endswith("to_qkv.bias"):
+        return list(values)
+    return [torch.cat([value.chunk(3)[0], value.chunk(3)[2]]) for value in values]
 
 
 def test_what_does_not_go_together_is_refused_in_one_sentence(tmp_path: Path, teachers: Path) -> None:

@@ -157,3 +157,46 @@ def test_predict_takes_classes_in_words(saved: tuple[Any, Path, bool], tmp_path:
     with pytest.raises(ConfigError) as error:
         vitrine.predict(folder, tmp_path / "photo.png", prompts="a photo of {}", device="cpu")
     assert error.value.option == "prompts"
+
+
+def test_search_finds_pictures_by_words_with_transformers_cosines(
+    saved: tuple[Any, Path, bool], tmp_path: Path
+) -> None:
+    pytest.importorskip("faiss")
+    theirs, folder, is_clip = saved
+    for number in range(4):
+        save_picture(tmp_path / "photos" / f"{number}.png", photo(number))
+    vitrine.index(
+        folder, tmp_path / "photos", out=tmp_path / "index", workers=0, device="cpu", precision="fp32"
+    )
+    found = vitrine.search(
+        tmp_path / "index", words=["a cat", "an owl"], out=tmp_path / "found", device="cpu"
+    )
+    preprocess = load(folder).preprocess
+    images = torch.stack([preprocess((tmp_path / "photos" / f"{n}.png").read_bytes()) for n in range(4)])
+    with torch.inference_mode():
+        texts = theirs.get_text_features(input_ids=rows_of(["a cat", "an owl"], is_clip=is_clip))
+        pictures = theirs.get_image_features(pixel_values=images)
+    texts, pictures = (getattr(found, "pooler_output", found) for found in (texts, pictures))
+    cosines = torch.nn.functional.normalize(texts, dim=-1) @ torch.nn.functional.normalize(pictures, dim=-1).T
+    assert [group.name for group in found.groups] == ["a cat", "an owl"]
+    for group, expected in zip(found.groups, cosines, strict=True):
+        ours = {Path(match.path).stem: match.cosine for match in group.matches}
+        # Vectors of an index are kept in half precision.
+        assert [ours[str(n)] for n in range(4)] == pytest.approx(expected.tolist(), abs=2e-3)
+        assert list(ours.values()) == sorted(ours.values(), reverse=True)
+    assert "a cat" in (tmp_path / "found" / "search.html").read_text()
+
+
+def test_search_by_words_needs_an_index_of_a_model_with_a_text_tower(tmp_path: Path) -> None:
+    pytest.importorskip("faiss")
+    save_picture(tmp_path / "photos" / "0.png", photo(0))
+    model = vitrine.create_model(
+        "ViT", width=16, depth=1, num_heads=1, mlp_width=16, image_size=16, patch_size=8
+    )
+    save(model, tmp_path / "model")
+    vitrine.index(tmp_path / "model", tmp_path / "photos", out=tmp_path / "index", workers=0, device="cpu")
+    with pytest.raises(CheckpointError, match="has no text tower"):
+        vitrine.search(tmp_path / "index", words="a cat", out=tmp_path / "found", device="cpu")
+    with pytest.raises(ConfigError, match="needs pictures or words"):
+        vitrine.search(tmp_path / "index", out=tmp_path / "found", device="cpu")

@@ -17,7 +17,8 @@ from vitrine.data.sources.source import Source
 from vitrine.errors import ConfigError
 from vitrine.evaluation.outputs import casting
 from vitrine.evaluation.streaming import Computed
-from vitrine.serving.predictor import Prediction, Predictor
+from vitrine.serving.answers import Prediction
+from vitrine.serving.predictor import Predictor
 from vitrine.spelling import printable
 
 Store = Literal["float32", "float16"]
@@ -107,7 +108,7 @@ def table_of(
         cells["label"] = [label_text(source, computed.start + row) for row in numbers]
     if columns.top:
         scores = predictor.finished(computed.values, wanted="scores")
-        judged = predictor.judged(scores, names, top=columns.top, coverage=columns.coverage)
+        judged = predictor.predictions(scores, names, top=columns.top, coverage=columns.coverage)
         cells |= _class_cells(judged, computed.failures, top=columns.top, schema=schema)
     for name, output in ((EMBEDDING, "features"), (TOKENS, TOKENS)):
         if name in schema.names:

@@ -4,7 +4,7 @@ Shapes: N pictures, D features.
 """
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -41,6 +41,8 @@ class IndexRecord:
     width: int
     segments: tuple[Segment, ...] = ()
     version: int = 1
+    shape: Mapping[str, Any] | None = None
+    """How the model saw the pictures (`InputShape`), where that is not its own way; searches do the same."""
 
 
 @dataclass(frozen=True, kw_only=True)

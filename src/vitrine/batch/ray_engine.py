@@ -18,6 +18,8 @@ from vitrine.data.loading.order import Rows
 from vitrine.data.preparing.preprocess import Preprocess
 from vitrine.data.sources.source import Source
 from vitrine.evaluation.streaming import Computed, Pace
+from vitrine.models import ViTConfig
+from vitrine.models.sizes import InputShape
 from vitrine.runtime.optional import optional
 from vitrine.serving.predictor import Predictor
 
@@ -43,7 +45,7 @@ def compute_with_ray(
     settings = {
         "model": model,
         "precision": predictor.precision,
-        "image_size": predictor.preprocess.size,
+        "image_size": shape_of(predictor),
         "columns": columns,
     }
     stream = (
@@ -59,11 +61,22 @@ def compute_with_ray(
     yield from pace.timed(map(_computed, stream.iter_rows()))
 
 
+def shape_of(predictor: Predictor) -> InputShape:
+    """Return how the predictor's model sees pictures, for one that is opened again elsewhere."""
+    preprocess, config = predictor.preprocess, predictor.model.config
+    is_native = preprocess.max_patches is not None
+    return InputShape(
+        size=None if is_native else preprocess.size,
+        patch=config.patch_size[0] if isinstance(config, ViTConfig) and config.stem is None else None,
+        max_patches=preprocess.max_patches,
+    )
+
+
 def read_batch(row: Row, *, source: Any, view: Preprocess) -> Row:
     """Read and decode the pictures of one batch, in a task on any CPU."""
     ray = optional("ray", extra="ray", purpose="this engine")
     listed: Source = ray.get(source) if isinstance(source, ray.ObjectRef) else source
-    pixels = torch.empty(row["count"], view.channels, *view.size, dtype=torch.uint8)
+    pixels = torch.empty(row["count"], *view.shape, dtype=torch.uint8)
     indices = np.arange(row["first"], row["first"] + row["count"], dtype=np.int64)
     with one_thread():
         notes = fill(
@@ -83,7 +96,7 @@ def read_batch(row: Row, *, source: Any, view: Preprocess) -> Row:
 class ComputeBatch:
     """The model in an actor, loaded once."""
 
-    def __init__(self, *, model: str, precision: Any, image_size: tuple[int, int], columns: Columns) -> None:
+    def __init__(self, *, model: str, precision: Any, image_size: InputShape, columns: Columns) -> None:
         self.predictor = Predictor.open(model, precision=precision, image_size=image_size)
         self.columns = columns
 

@@ -19,6 +19,7 @@ from vitrine.models import ModelConfig, ViTConfig
 from vitrine.models.config import head_width
 from vitrine.models.dense.config import DenseConfig
 from vitrine.models.families import family_of
+from vitrine.models.patch_resizing import resized_kernel
 from vitrine.models.positions import Learned1D, Learned2D, SinCos2D, position_tables, resample_grid
 from vitrine.models.sizes import require_tiling, shown
 from vitrine.models.stem_configs import HMlpStemConfig, ResNetStemConfig, StemConfig
@@ -35,6 +36,32 @@ def at_image_size(weights: Weights, image_size: tuple[int, int]) -> Changed:
         return at_size_of_family(weights, image_size)
     require_tiling(image_size, config.token_stride)
     changed = dataclasses.replace(config, image_size=image_size)
+    makers, note = resampled_positions(weights, config, changed)
+    return ChangedWeights(weights, changed, makers, "resampled"), note
+
+
+def at_patch_size(weights: Weights, patch: int, *, image_size: tuple[int, int] | None) -> Changed:
+    """Resize the patch embedding as in FlexiViT; without a size the nearest one that the patches tile."""
+    config = weights.config
+    if not isinstance(config, ViTConfig) or config.stem is not None:
+        raise ConfigError("only a plain ViT, without a stem, can take other patches", option="patch")
+    old, new = config.patch_size, (patch, patch)
+    if image_size is None:
+        height, width = (max(round(side / patch), 1) * patch for side in config.image_size)
+        image_size = height, width
+    require_tiling(image_size, new)
+    changed = dataclasses.replace(config, patch_size=new, image_size=image_size)
+    makers, note = resampled_positions(weights, config, changed)
+    kernel = "patch_projection.weight"
+    makers[kernel] = remade(weights, kernel, lambda values: resized_kernel(values, new).contiguous())
+    what = f"patch embedding resized from {shown(old)} to {patch} px"
+    return ChangedWeights(weights, changed, makers, "resized"), f"{what}; {note}" if note else what
+
+
+def resampled_positions(
+    weights: Weights, config: ViTConfig, changed: ViTConfig
+) -> tuple[dict[str, Made], str]:
+    """Return the tensors of positions for another grid, and a sentence about them."""
     old, new, resampling = config.grid_size, changed.grid_size, config.position_resampling
     slots = config.num_position_slots
 
@@ -57,9 +84,7 @@ def at_image_size(weights: Weights, image_size: tuple[int, int]) -> Changed:
         if name.startswith("positions.") and name.split(".")[-1] in changes
     }
     what = f"positions {old[0]}x{old[1]} -> {new[0]}x{new[1]}"
-    return ChangedWeights(
-        weights, changed, makers, "resampled"
-    ), f"{what} ({resampling.replace('_', ' ')})" if makers else ""
+    return makers, f"{what} ({resampling.replace('_', ' ')})" if makers and old != new else ""
 
 
 def at_size_of_family(weights: Weights, image_size: tuple[int, int]) -> Changed:

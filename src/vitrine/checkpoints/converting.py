@@ -69,6 +69,7 @@ def convert(
     to: Target,
     generation: Generation = "A",
     image_size: int | tuple[int, int] | None = None,
+    patch_size: int | None = None,
     num_classes: int | None = None,
     channels: int | None = None,
     num_heads: int | None = None,
@@ -80,11 +81,15 @@ def convert(
 ) -> Conversion:
     """Convert weights, read the result back and compare what both compute."""
     size = None if image_size is None else as_size(image_size)
-    opened = open_weights(source, image_size=size, num_heads=num_heads, options=options)
+    opened = open_weights(
+        source, image_size=size if patch_size is None else None, num_heads=num_heads, options=options
+    )
     if "sha256" in opened.checksums and opened.file:
         require_sha256(opened.file.path, opened.checksums["sha256"])
     mapped = opened.weights
-    opened = adapt(opened, num_classes=num_classes, image_size=size, channels=channels, features_only=False)
+    opened = adapt(
+        opened, num_classes=num_classes, image_size=size, channels=channels, features_only=False, patch=patch_size
+    )  # fmt: skip
     prepared = prepare(
         opened.weights, opened.record, target=to, generation=generation, approximate=approximate
     )

@@ -1,5 +1,6 @@
 """`vitrine.load`: from any source of weights to a model, its preprocessing and its classes."""
 
+import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +14,7 @@ from vitrine.checkpoints.record import Record
 from vitrine.checkpoints.weights import fill_model
 from vitrine.data.preparing.preprocess import Preprocess
 from vitrine.models import Model
-from vitrine.models.sizes import as_size
+from vitrine.models.sizes import ImageSize, as_shape, as_size, shown
 from vitrine.runtime.progress import notice
 from vitrine.runtime.result import abbreviated, html_table, is_empty
 
@@ -60,7 +61,9 @@ def load(
     source: str | Path,
     *,
     num_classes: int | None = None,
-    image_size: int | tuple[int, int] | None = None,
+    image_size: ImageSize = None,
+    patch_size: int | None = None,
+    max_patches: int | None = None,
     channels: int | None = None,
     features_only: bool = False,
     new_head: bool = False,
@@ -72,12 +75,17 @@ def load(
     """Load a model from a file, folder, run folder, hub id, URL or variant's name, ready for evaluation.
 
     Another `num_classes` gets a new head of zeros (with `new_head` as many classes too), another `image_size`
-    resampled positions, other `channels` an adapted first kernel; `notes` lists these changes. `features_only`
-    removes the head. `options` gives fields of the config that a file does not record, such as
-    `{"num_heads": (1, 2, 5, 8)}` for a PVT; `num_heads` alone is a ViT's. `revision` is the hub's.
+    resampled positions, another `patch_size` a resized patch embedding (FlexiViT), other `channels` an adapted first
+    kernel; `notes` lists these changes. `max_patches` keeps the aspect ratio of pictures, with at most that many
+    patches each. `features_only` removes the head. `options` gives fields of the config that a file does not record,
+    such as `{"num_heads": (1, 2, 5, 8)}` for a PVT; `num_heads` alone is a ViT's. `revision` is the hub's.
     """
-    size = None if image_size is None else as_size(image_size)
-    opened = open_weights(source, image_size=size, num_heads=num_heads, options=options, revision=revision)
+    shape = as_shape(image_size)
+    size = None if shape.size is None else as_size(shape.size)
+    patch = shape.patch if patch_size is None else patch_size
+    # A size that other patches tile may not be one that the file's own tile.
+    asked = size if patch is None else None
+    opened = open_weights(source, image_size=asked, num_heads=num_heads, options=options, revision=revision)
     changed = adapt(
         opened,
         num_classes=num_classes,
@@ -85,6 +93,8 @@ def load(
         channels=channels,
         features_only=features_only,
         new_head=new_head,
+        patch=patch,
+        max_patches=shape.max_patches if max_patches is None else max_patches,
     )
     model = filled(changed, dtype=dtype)
     notes = (*changed.notes, *zero_head_note(model, num_classes=num_classes))
@@ -98,6 +108,20 @@ def load(
         record=record,
         notes=notes,
         folder=opened.folder if changed.weights is opened.weights else None,
+    )
+
+
+def as_squares(loaded: Loaded, *, purpose: str) -> Loaded:
+    """Return the same model with pictures of one size, if it keeps their aspect ratio; say so."""
+    preprocess = loaded.preprocess
+    if preprocess.max_patches is None:
+        return loaded
+    notice(
+        f"{purpose} takes pictures of one size: {shown(preprocess.size)} px in place of their own aspect ratio"
+    )
+    preprocess = preprocess.with_size(preprocess.size)
+    return dataclasses.replace(
+        loaded, preprocess=preprocess, record=dataclasses.replace(loaded.record, preprocess=preprocess)
     )
 
 

@@ -7,7 +7,13 @@ from pathlib import Path
 from typing import Any
 
 from vitrine.checkpoints.adapters import adapted, is_adapter_folder, read_adapter
-from vitrine.checkpoints.adapting import Changed, at_image_size, with_channels, with_num_classes
+from vitrine.checkpoints.adapting import (
+    Changed,
+    at_image_size,
+    at_patch_size,
+    with_channels,
+    with_num_classes,
+)
 from vitrine.checkpoints.layouts import Configured, Hints, Layout, detect
 from vitrine.checkpoints.layouts.prefixed import PrefixedFile
 from vitrine.checkpoints.licences import licence_note
@@ -20,9 +26,10 @@ from vitrine.checkpoints.tensors import TensorFile
 from vitrine.checkpoints.weights import ModelWeights, Weights, map_weights
 from vitrine.data.preparing.preprocess import Preprocess
 from vitrine.errors import CheckpointError, ConfigError, MissingCheckpointError
-from vitrine.models import ModelConfig, create_model
+from vitrine.models import ModelConfig, ViTConfig, create_model
 from vitrine.models.config import with_options
 from vitrine.models.families import untold_options
+from vitrine.models.packed import require_packable
 from vitrine.spelling import counted
 
 
@@ -196,6 +203,8 @@ def adapt(
     channels: int | None,
     features_only: bool,
     new_head: bool = False,
+    patch: int | None = None,
+    max_patches: int | None = None,
 ) -> Opened:
     """Adapt weights, preprocessing and classes to the request; each change adds a sentence."""
     if features_only and num_classes is not None:
@@ -212,10 +221,17 @@ def adapt(
     if channels is not None and channels != weights.config.channels:
         weights = change(with_channels(weights, channels))
         record = dataclasses.replace(record, preprocess=fit_channels(record.preprocess, channels))
+    if patch is not None and (patch, patch) != getattr(weights.config, "patch_size", None):
+        weights = change(at_patch_size(weights, patch, image_size=image_size))
+        record = dataclasses.replace(record, preprocess=with_patch(record.preprocess, weights.config))
     if image_size is not None:
         if image_size != weights.config.image_size:
             weights = change(at_image_size(weights, image_size))
         record = dataclasses.replace(record, preprocess=record.preprocess.with_size(image_size))
+    if max_patches is not None:
+        record = dataclasses.replace(
+            record, preprocess=at_native_aspect(record.preprocess, weights.config, max_patches)
+        )
     if features_only and weights.config.num_classes is not None:
         weights = change(with_num_classes(weights, None))
         record = dataclasses.replace(record, classes=None)
@@ -224,6 +240,20 @@ def adapt(
         record = dataclasses.replace(record, classes=None)
     record = dataclasses.replace(record, config=weights.config)
     return dataclasses.replace(opened, weights=weights, record=record, notes=tuple(notes))
+
+
+def with_patch(preprocess: Preprocess, config: ModelConfig) -> Preprocess:
+    """Return the preprocessing of a model with other patches."""
+    assert isinstance(config, ViTConfig)
+    patch = None if preprocess.patch is None else config.patch_size
+    return dataclasses.replace(preprocess, size=config.image_size, patch=patch)
+
+
+def at_native_aspect(preprocess: Preprocess, config: ModelConfig, max_patches: int) -> Preprocess:
+    """Return the preprocessing that keeps the aspect ratio of pictures, with at most `max_patches` each."""
+    require_packable(config)
+    assert isinstance(config, ViTConfig)
+    return dataclasses.replace(preprocess, max_patches=max_patches, patch=config.patch_size)
 
 
 def fit_channels(preprocess: Preprocess, channels: int) -> Preprocess:

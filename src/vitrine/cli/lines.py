@@ -144,3 +144,10 @@ def rendered_table(table: Table, *, width: int) -> Iterator[str]:
         console.print(grid)
     for line in captured.get().rstrip("\n").split("\n"):
         yield (" " * table.indent + line).rstrip()
+
+
+def input_text(image_size: tuple[int, int], max_patches: int | None) -> str:
+    """Write how pictures enter a model: their size, or their own aspect ratio."""
+    if max_patches is not None:
+        return f"own aspect ratio, at most {max_patches:,} patches"
+    return f"{'x'.join(map(str, image_size))} px"

@@ -42,6 +42,13 @@ def as_place(place: str | Path | None) -> Path | str | None:
     return Path(place.removeprefix(_LOCAL)) if place.startswith(_LOCAL) else place
 
 
+def as_image_size(size: int | None, *, patch: int | None = None, max_patches: int | None = None) -> Any:
+    """Return how a model is to see pictures: a size alone, or with patches of another size or their number."""
+    if patch is None and max_patches is None:
+        return size
+    return {"size": size, "patch": patch, "max_patches": max_patches}
+
+
 def as_paths(paths: str | Path | Iterable[str | Path] | None) -> tuple[Path, ...]:
     """Return all paths of a list; a single one needs no list."""
     return tuple(map(Path, as_list(paths)))

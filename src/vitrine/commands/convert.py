@@ -33,6 +33,10 @@ def convert(
     size: Annotated[
         int | None, Doc("Resample the position embeddings for this image height and width in pixels")
     ] = None,
+    patch: Annotated[
+        int | None,
+        Doc("Resize the patch embedding for patches of this height and width in pixels (FlexiViT)"),
+    ] = None,
     num_classes: Annotated[
         int | None, Doc("Replace the head by one of zeros for this number of classes")
     ] = None,
@@ -61,6 +65,7 @@ def convert(
         to=to,
         generation=generation,
         image_size=size,
+        patch_size=patch,
         num_classes=num_classes,
         channels=channels,
         num_heads=num_heads,

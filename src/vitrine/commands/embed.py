@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from annotated_doc import Doc
 
 from vitrine.commands import documented, options
-from vitrine.commands.arguments import as_model, as_pictures, as_place, require_at_least
+from vitrine.commands.arguments import as_image_size, as_model, as_pictures, as_place, require_at_least
 
 if TYPE_CHECKING:
     from vitrine.jobs.embed import EmbedResult
@@ -31,6 +31,8 @@ def embed(
     tokens: Annotated[bool, Doc("Also write the features of every patch; into parts only")] = False,
     store: Annotated[Literal["float32", "float16"], Doc("Number format of the vectors in parts")] = "float32",
     size: options.ModelSize = None,
+    patch: options.Patch = None,
+    max_patches: options.MaxPatches = None,
     batch_size: options.BatchAlone = None,
     workers: options.Decoders = None,
     device: options.Device = "auto",
@@ -52,7 +54,7 @@ def embed(
         engine=engine,
         has_tokens=tokens,
         store=store,
-        image_size=size,
+        image_size=as_image_size(size, patch=patch, max_patches=max_patches),
         batch_size=batch_size,
         workers=workers,
         device=device,

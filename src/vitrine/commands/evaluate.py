@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from annotated_doc import Doc
 
 from vitrine.commands import documented, options
-from vitrine.commands.arguments import as_model, as_path
+from vitrine.commands.arguments import as_image_size, as_model, as_path
 
 if TYPE_CHECKING:
     from vitrine.jobs.evaluate import EvaluateResult
@@ -30,6 +30,8 @@ def evaluate(
     ] = None,
     by_order: Annotated[bool, Doc("Match classes by order instead of by name")] = False,
     size: options.ModelSize = None,
+    patch: options.Patch = None,
+    max_patches: options.MaxPatches = None,
     batch_size: options.BatchAlone = None,
     workers: options.Decoders = None,
     device: options.Device = "auto",
@@ -53,7 +55,7 @@ def evaluate(
         real=as_path(real),
         out=as_path(out),
         by_order=by_order,
-        image_size=size,
+        image_size=as_image_size(size, patch=patch, max_patches=max_patches),
         batch_size=batch_size,
         workers=workers,
         device=device,

@@ -78,8 +78,7 @@ def export(
     """Export a model to run it in onnxruntime, a web page, torch, transformers and others; outputs are compared."""
     require_at_least(1, count=count)
 
-    from vitrine.jobs.export import export_model
-    from vitrine.jobs.export_targets import ExportWish
+    from vitrine.jobs.export import ExportWish, export_model
 
     return export_model(
         as_model(model or BOX),

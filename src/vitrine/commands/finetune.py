@@ -45,6 +45,8 @@ def finetune(
     size: Annotated[
         int | None, Doc("Image height and width in pixels; position embeddings are resampled")
     ] = None,
+    patch: options.Patch = None,
+    max_patches: options.MaxPatches = None,
     sweep: Annotated[
         bool, Doc("Try the recipe's learning rates on held-out images, then train on all images")
     ] = False,
@@ -100,8 +102,8 @@ def finetune(
         task=task,
         options={
             "epochs": epochs, "steps": steps, "batch_size": batch_size, "lr": lr, "size": size, "seed": seed,
-            "precision": precision, "log_every": log_every, "checkpoint_every": checkpoint_every,
-            "evaluate_every": evaluate_every, "settings": as_texts(set),
+            "patch": patch, "max_patches": max_patches, "precision": precision, "log_every": log_every,
+            "checkpoint_every": checkpoint_every, "evaluate_every": evaluate_every, "settings": as_texts(set),
         },
         out=as_place(out),
         sweep=sweep,

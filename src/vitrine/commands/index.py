@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 from annotated_doc import Doc
 
 from vitrine.commands import documented, options
-from vitrine.commands.arguments import as_model, as_path, as_pictures
+from vitrine.commands.arguments import as_image_size, as_model, as_path, as_pictures
 
 if TYPE_CHECKING:
     from vitrine.jobs.index import IndexResult
@@ -24,6 +24,8 @@ def index(
         ),
     ] = None,
     size: options.ModelSize = None,
+    patch: options.Patch = None,
+    max_patches: options.MaxPatches = None,
     batch_size: options.BatchAlone = None,
     workers: options.Decoders = None,
     device: options.Device = "auto",
@@ -37,7 +39,7 @@ def index(
         as_model(model),
         as_pictures(pictures),
         out=as_path(out),
-        image_size=size,
+        image_size=as_image_size(size, patch=patch, max_patches=max_patches),
         batch_size=batch_size,
         workers=workers,
         device=device,

@@ -39,6 +39,16 @@ Device: TypeAlias = Annotated[str, Doc("auto, cpu, cuda, cuda:N or mps")]
 ModelSize: TypeAlias = Annotated[
     int | None, Doc("Image height and width in pixels [default: the model's own]")
 ]
+Patch: TypeAlias = Annotated[
+    int | None,
+    Doc("Side of the patches in pixels; the patch embedding is resized [default: the model's own]"),
+]
+MaxPatches: TypeAlias = Annotated[
+    int | None,
+    Doc(
+        "Keep the aspect ratio of pictures, with at most this many patches each [default: as the model does]"
+    ),
+]
 BatchAtATime: TypeAlias = Annotated[int | None, Doc("Images per batch [default: 64; on CPU 8 at 224 px]")]
 Readers: TypeAlias = Annotated[int, Doc("Threads that read images")]
 Decoders: TypeAlias = Annotated[

@@ -7,7 +7,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 from annotated_doc import Doc
 
 from vitrine.commands import documented, options
-from vitrine.commands.arguments import as_model, as_pictures, as_place, as_texts, require_at_least
+from vitrine.commands.arguments import (
+    as_image_size,
+    as_model,
+    as_pictures,
+    as_place,
+    as_texts,
+    require_at_least,
+)
 from vitrine.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -46,6 +53,8 @@ def predict(
         Doc("Also list the classes that contain the true one with this probability, such as 0.95"),
     ] = None,
     size: options.ModelSize = None,
+    patch: options.Patch = None,
+    max_patches: options.MaxPatches = None,
     batch_size: options.BatchAlone = None,
     workers: options.Decoders = None,
     device: options.Device = "auto",
@@ -80,7 +89,7 @@ def predict(
         classes=named,
         prompts=as_texts(prompts),
         coverage=coverage,
-        image_size=size,
+        image_size=as_image_size(size, patch=patch, max_patches=max_patches),
         batch_size=batch_size,
         workers=workers,
         device=device,

@@ -23,7 +23,8 @@ def pretrain(
     objective: Annotated[
         str | None,
         Doc(
-            "labels, or without labels masked-patches, autoencoder, dino or distillation [default: the recipe's]"
+            "labels, or without labels masked-patches, autoencoder, dino, ibot, moco, simclr or distillation "
+            "[default: the recipe's]"
         ),
     ] = None,
     target: Annotated[
@@ -48,6 +49,7 @@ def pretrain(
     batch_size: options.BatchSize = None,
     lr: options.PeakRate = None,
     size: Annotated[int | None, Doc("Image height and width in pixels")] = None,
+    max_patches: options.MaxPatches = None,
     seed: Annotated[
         int | None,
         Doc("Seed of weights, data order and augmentation; the result also depends on the number of threads"),
@@ -78,7 +80,8 @@ def pretrain(
         options={
             "objective": objective, "target": target, "teacher": None if teacher is None else as_model(teacher),
             "model": model, "epochs": epochs, "steps": steps, "batch_size": batch_size, "lr": lr, "size": size,
-            "seed": seed, "precision": precision, "log_every": log_every, "checkpoint_every": checkpoint_every,
+            "seed": seed, "max_patches": max_patches, "precision": precision, "log_every": log_every,
+            "checkpoint_every": checkpoint_every,
             "evaluate_every": evaluate_every, "settings": as_texts(set),
         },
         out=as_place(out),

@@ -1,12 +1,13 @@
 """`vitrine search`: the most similar pictures of an index, near-duplicates, and clusters."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from annotated_doc import Doc
 
 from vitrine.commands import documented, options
-from vitrine.commands.arguments import as_path, as_pictures, require_at_least
+from vitrine.commands.arguments import as_path, as_pictures, as_texts, require_at_least
 
 if TYPE_CHECKING:
     from vitrine.jobs.search import SearchResult
@@ -17,6 +18,10 @@ def search(
     index: Annotated[str | Path, Doc("Folder of an index that vitrine index built")],
     pictures: options.Pictures = None,
     *,
+    words: Annotated[
+        str | Sequence[str] | None,
+        Doc("Instead find the pictures that show this, such as 'a cat'; needs a CLIP or SigLIP [repeatable]"),
+    ] = None,
     count: Annotated[int, Doc("Similar pictures per query")] = 10,
     duplicates: Annotated[
         float | None,
@@ -31,7 +36,7 @@ def search(
     precision: options.PrecisionWish = "auto",
     overwrite: Annotated[bool, Doc("Replace the results in the output folder")] = False,
 ) -> "SearchResult":
-    """Find the pictures of an index that are most like others, near-duplicates, or clusters, with a page."""
+    """Search an index of pictures: by picture, by words, for near-duplicates or for clusters."""
     require_at_least(1, count=count, clusters=clusters, probes=probes)
 
     from vitrine.jobs.search import search_index
@@ -39,6 +44,7 @@ def search(
     return search_index(
         as_path(index),
         as_pictures(pictures),
+        words=as_texts(words),
         count=count,
         duplicates=duplicates,
         clusters=clusters,

@@ -120,7 +120,7 @@ def own_outputs(
         most_images = math.ceil(len(loader.source) / loader.world_size)
         num_passes = math.ceil(most_images / (loader.batch_size // loader.world_size))
         for _ in range(num_passes - len(parts)):
-            apply(torch.zeros(1, loader.view.channels, *loader.view.size, device=loader.device))
+            apply(torch.zeros(1, *loader.view.shape, device=loader.device))
     return torch.cat(parts), failures
 
 

@@ -50,9 +50,9 @@ def refuse_copies(
     ]
     refusals = []
     for path in exported.files:
-        found = tuple(trial for subject, trial in trials if subject.file == path)
-        if found and not any(trial.is_worth_it for trial in found):
-            refusals.append(Refusal(file=path.name, bytes=path.stat().st_size, trials=found))
+        own = tuple(trial for subject, trial in trials if subject.file == path)
+        if own and not any(trial.is_worth_it for trial in own):
+            refusals.append(Refusal(file=path.name, bytes=path.stat().st_size, trials=own))
     return tuple(refusals)
 
 

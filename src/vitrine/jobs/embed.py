@@ -22,6 +22,7 @@ from vitrine.jobs.parts_job import (
     open_predictor,
     require_one_process,
 )
+from vitrine.models.sizes import ImageSize
 from vitrine.runtime.launch import share_of_work
 from vitrine.runtime.output_folder import new_output_folder
 from vitrine.runtime.places import Place, delivered, is_remote
@@ -64,7 +65,7 @@ def embed_pictures(
     engine: EngineName,
     has_tokens: bool,
     store: Store,
-    image_size: int | None,
+    image_size: ImageSize,
     batch_size: int | None,
     workers: int | None,
     device: str,

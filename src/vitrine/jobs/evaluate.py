@@ -5,7 +5,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
 from vitrine.checkpoints import Loaded, load
@@ -13,12 +12,12 @@ from vitrine.checkpoints.locating import names_weights
 from vitrine.data.decoding.annotation import DataTask
 from vitrine.data.sources.mask_folders import mask_folder
 from vitrine.data.sources.opening import task_of
-from vitrine.data.sources.source import Source, Subset
+from vitrine.data.sources.source import Source
 from vitrine.evaluation.calibration import calibration_error
 from vitrine.evaluation.classification import MultiLabel, SingleLabel
 from vitrine.evaluation.evaluators import run_evaluators
 from vitrine.evaluation.metrics import Interval
-from vitrine.evaluation.number_line import NumberFigures, score_numbers
+from vitrine.evaluation.number_line import NumberFigures
 from vitrine.evaluation.outputs import (
     Outputs,
     Precision,
@@ -31,16 +30,22 @@ from vitrine.evaluation.real import read_real
 from vitrine.evaluation.scoring import ClassMeasure, SplitScore, score_split
 from vitrine.evaluation.streaming import chosen_workers
 from vitrine.evaluation.test_sets import in_model_classes, in_model_numbers, with_numbers
-from vitrine.evaluation.writing import write_confusion, write_metrics, write_numbers, write_predictions
 from vitrine.jobs.evaluate_boxes import evaluate_box_model
 from vitrine.jobs.evaluate_detections import DetectionEvaluation, evaluate_detections
 from vitrine.jobs.evaluate_masks import MaskEvaluation, evaluate_mask_folders, evaluate_mask_model
 from vitrine.jobs.evaluate_parts import PartsEvaluation, evaluate_parts, is_folder_of_parts
+from vitrine.jobs.evaluation_files import (
+    CONFUSION,
+    METRICS,
+    PAGE,
+    PREDICTIONS,
+    numbers_of,
+    unreadable_names,
+    write_score,
+)
 from vitrine.jobs.model_argument import model_and_data, predicted_task
 from vitrine.jobs.test_images import open_test_images
-from vitrine.reports.evaluation_page import render_evaluation
-from vitrine.reports.number_page import render_numbers
-from vitrine.reports.pages import write_page
+from vitrine.models.sizes import ImageSize
 from vitrine.runtime.output_folder import new_output_folder, removed_if_empty
 from vitrine.runtime.processes import joined_processes, on_first_process
 from vitrine.runtime.progress import notice, present
@@ -48,7 +53,6 @@ from vitrine.runtime.result import Result
 from vitrine.spelling import printable
 
 MOST_WORST = 5
-PREDICTIONS, METRICS, CONFUSION, PAGE = "predictions.csv", "metrics.json", "confusion.csv", "report.html"
 FILES = (PREDICTIONS, METRICS, CONFUSION, PAGE)
 
 
@@ -61,6 +65,8 @@ class EvaluatePlan:
     split: str
     num_images: int
     num_classes: int
+    max_patches: int | None
+    """At native aspect ratio: the most patches of a picture."""
     size: tuple[int, int]
     """Height and width in pixels."""
     device: str
@@ -114,7 +120,7 @@ def evaluate_model(
     real: Path | None,
     out: Path | None,
     by_order: bool,
-    image_size: int | None,
+    image_size: ImageSize,
     batch_size: int | None,
     workers: int | None,
     device: str,
@@ -148,7 +154,43 @@ def evaluate_model(
     is_numeric = loaded.record.number is not None
     matched = with_numbers(source) if is_numeric else _matched(loaded, source, by_order=by_order)
     lists = None if real is None else in_model_numbers(read_real(real, source), source, matched)
-    roots = [source.root] if source.root is not None else []
+    outputs, folder, is_first = outputs_on(
+        matched, loaded, model=model, data=data, split=name, out=out, batch_size=batch_size, workers=workers,
+        device=device, precision=precision, is_overwriting=is_overwriting,
+    )  # fmt: skip
+    if is_numeric:
+        figures, wrote = numbers_of(outputs, matched, loaded, folder, model=model, is_first=is_first)
+        return EvaluateResult(
+            model=model, data=printable(data), split=name, num_images=figures.num_images,
+            unreadable=unreadable_names(matched, outputs.failures), num_classes=1, top1=None, top5=None, real=None,
+            num_real_images=None, ece=None, mean_confidence=None, macro_f1=None, mean_average_precision=None,
+            class_measure="f1", worst=(), wrote=wrote, number=figures, is_strict=is_strict,
+        )  # fmt: skip
+    score = score_split(outputs, matched, split=name, real=lists, seed=seed)
+    extra = run_evaluators(score)
+    wrote = write_score(folder, score, extra, model=model) if is_first else ()
+    return _result(
+        score, extra, model=model, wrote=wrote, is_strict=is_strict,
+        ece_uncalibrated=uncalibrated_error(score, loaded.record.calibration),
+    )  # fmt: skip
+
+
+def outputs_on(
+    matched: Source,
+    loaded: Loaded,
+    *,
+    model: str,
+    data: str,
+    split: str,
+    out: Path | None,
+    batch_size: int | None,
+    workers: int | None,
+    device: str,
+    precision: Wish,
+    is_overwriting: bool,
+) -> tuple[Outputs, Path, bool]:
+    """Run the model on all images; return its outputs, the output folder, and whether this is the first process."""
+    roots = [matched.root] if matched.root is not None else []
     with joined_processes(device) as processes:
         chosen = chosen_precision(precision, processes.device)
         num_workers, kind = chosen_workers(workers, device=processes.device, num_pictures=len(matched))
@@ -163,9 +205,10 @@ def evaluate_model(
             EvaluatePlan(
                 model=model,
                 data=printable(data),
-                split=name,
+                split=split,
                 num_images=len(matched),
                 num_classes=len(matched.classes),
+                max_patches=loaded.preprocess.max_patches,
                 size=loaded.preprocess.size,
                 device=str(processes.device),
                 precision=chosen,
@@ -183,23 +226,7 @@ def evaluate_model(
                 device=processes.device,
                 precision=chosen,
             )
-    if is_numeric:
-        figures, wrote = numbers_of(
-            outputs, matched, loaded, folder, model=model, is_first=processes.is_first
-        )
-        return EvaluateResult(
-            model=model, data=printable(data), split=name, num_images=figures.num_images,
-            unreadable=_unreadable(matched, outputs.failures), num_classes=1, top1=None, top5=None, real=None,
-            num_real_images=None, ece=None, mean_confidence=None, macro_f1=None, mean_average_precision=None,
-            class_measure="f1", worst=(), wrote=wrote, number=figures, is_strict=is_strict,
-        )  # fmt: skip
-    score = score_split(outputs, matched, split=name, real=lists, seed=seed)
-    extra = run_evaluators(score)
-    wrote = _write(folder, score, extra, model=model) if processes.is_first else ()
-    return _result(
-        score, extra, model=model, wrote=wrote, is_strict=is_strict,
-        ece_uncalibrated=uncalibrated_error(score, loaded.record.calibration),
-    )  # fmt: skip
+    return outputs, folder, processes.is_first
 
 
 def as_labelled_with(task: DataTask, data: str) -> str:
@@ -219,55 +246,12 @@ def is_folder_of_masks(word: str | None) -> bool:
     return any(mask_folder(Path(word)).glob("*.png"))
 
 
-def numbers_of(
-    outputs: Outputs, source: Source, loaded: Loaded, folder: Path, *, model: str, is_first: bool
-) -> tuple[NumberFigures, tuple[Path, ...]]:
-    """Score a model of numbers on the readable images; write predictions, metrics and the page."""
-    assert source.values is not None and loaded.record.number is not None
-    rows = np.flatnonzero(outputs.readable)
-    predicted = outputs.rows[torch.from_numpy(rows), 0].double().numpy()
-    half = loaded.record.number.get("half_width")
-    readable = Subset(source, rows)
-    true = source.values[rows].astype(np.float64)
-    figures = score_numbers(predicted, true, name=str(loaded.record.number["name"]), half_width=half)
-    if not is_first:
-        return figures, ()
-    wrote = (folder / PREDICTIONS, folder / METRICS, folder / PAGE)
-    values = dict(zip(rows.tolist(), predicted.tolist(), strict=True))
-    write_numbers(wrote[0], source, predicted=values, half_width=half, failures=outputs.failures)
-    write_metrics(
-        wrote[1], figures, model=model, data=source.address, unreadable=_unreadable(source, outputs.failures)
-    )
-    write_page(wrote[2], render_numbers(readable, predicted, true, figures, title="Evaluation", model=model))
-    return figures, wrote
-
-
 def _matched(loaded: Loaded, source: Source, *, by_order: bool) -> Source:
     num_outputs = loaded.model.config.num_classes
     matched = in_model_classes(source, loaded.classes, num_outputs=num_outputs, by_order=by_order)
     if loaded.classes is None and not by_order:
         notice("The model has no class names: its outputs are matched with the data's classes by order")
     return matched
-
-
-def _write(folder: Path, score: SplitScore, extra: Mapping[str, float], *, model: str) -> tuple[Path, ...]:
-    source, failures = score.source, score.outputs.failures
-    wrote = [folder / PREDICTIONS, folder / METRICS]
-    write_predictions(wrote[0], source, probabilities=score.probabilities, failures=failures)
-    write_metrics(
-        wrote[1],
-        score.figures,
-        model=model,
-        data=source.address,
-        split=score.split,
-        unreadable=_unreadable(score.source, failures),
-        extra=dict(extra),
-    )
-    if isinstance(score.figures, SingleLabel):
-        wrote.append(folder / CONFUSION)
-        write_confusion(wrote[-1], score.figures)
-    wrote.append(write_page(folder / PAGE, render_evaluation(score, model=model, extra=extra)))
-    return tuple(wrote)
 
 
 def uncalibrated_error(score: SplitScore, calibration: Mapping[str, Any] | None) -> float | None:
@@ -295,7 +279,7 @@ def _result(
         data=printable(score.source.address),
         split=score.split,
         num_images=figures.num_images,
-        unreadable=_unreadable(score.source, score.outputs.failures),
+        unreadable=unreadable_names(score.source, score.outputs.failures),
         num_classes=len(score.source.classes),
         top1=single.top1 if single else None,
         top5=single.top5 if single else None,
@@ -312,7 +296,3 @@ def _result(
         extra=extra,
         is_strict=is_strict,
     )
-
-
-def _unreadable(source: Source, failures: Mapping[int, str]) -> dict[str, str]:
-    return {printable(source.name(index)): why for index, why in failures.items()}

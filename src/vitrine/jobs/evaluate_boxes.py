@@ -7,6 +7,7 @@ from vitrine.checkpoints import load
 from vitrine.evaluation.outputs import Wish, chosen_precision
 from vitrine.jobs.evaluate_detections import METRICS, DetectionEvaluation, written
 from vitrine.jobs.test_images import open_test_images
+from vitrine.models.sizes import ImageSize
 from vitrine.reports.box_page import render_boxes
 from vitrine.reports.pages import write_page
 from vitrine.runs.dense_report import box_cards, numbers_of, scored_boxes
@@ -24,7 +25,7 @@ def evaluate_box_model(
     *,
     split: str | None,
     out: Path | None,
-    image_size: int | None,
+    image_size: ImageSize,
     workers: int | None,
     device: str,
     precision: Wish,

@@ -13,6 +13,7 @@ from vitrine.evaluation.mistakes import score_masks
 from vitrine.evaluation.outputs import Wish, chosen_precision
 from vitrine.evaluation.segmentation import PixelScore
 from vitrine.jobs.test_images import open_test_images
+from vitrine.models.sizes import ImageSize
 from vitrine.reports.mask_page import MaskCard, render_masks
 from vitrine.reports.pages import write_page
 from vitrine.runs.dense_report import mask_cards, numbers_of, scored_masks
@@ -56,7 +57,7 @@ def evaluate_mask_model(
     *,
     split: str | None,
     out: Path | None,
-    image_size: int | None,
+    image_size: ImageSize,
     workers: int | None,
     device: str,
     precision: Wish,

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from vitrine.checkpoints import Loaded, load
+from vitrine.checkpoints.loading import as_squares
 from vitrine.checkpoints.tensors import TRUST_FILE
 from vitrine.checkpoints.writing import write_json, write_text
 from vitrine.data.sources.source import Source
@@ -32,6 +33,7 @@ from vitrine.serving.open_models import name_of
 from vitrine.serving.predictor import Predictor
 from vitrine.serving.served_model import ServedModel
 
+__all__ = ["ExportPlan", "ExportResult", "ExportWish", "export_model"]
 FILES = (
     "export.json",
     "config.json",
@@ -102,7 +104,7 @@ def export_model(
 ) -> ExportResult:
     """Write the model, compare it with the original and time both."""
     model = resolve_latest(model)
-    loaded = _loaded(load(model, image_size=image_size))
+    loaded = _loaded(as_squares(load(model, image_size=image_size), purpose="export"))
     require_dense_target(loaded.model, to=wish.to, data=data)
     write = plan_wish(
         loaded,

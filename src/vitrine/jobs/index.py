@@ -20,6 +20,7 @@ from vitrine.evaluation.outputs import Wish
 from vitrine.evaluation.streaming import Pace
 from vitrine.jobs.model_argument import opened_pictures, plan_of
 from vitrine.jobs.parts_job import open_predictor
+from vitrine.models.sizes import ImageSize, shape_json
 from vitrine.runtime.optional import optional
 from vitrine.runtime.progress import announced, present, track
 from vitrine.runtime.result import Result
@@ -52,7 +53,7 @@ def index_pictures(
     pictures: Iterable[Any],
     *,
     out: Path | None,
-    image_size: int | None,
+    image_size: ImageSize,
     batch_size: int | None,
     workers: int | None,
     device: str,
@@ -80,6 +81,7 @@ def index_pictures(
             weights=weights_hash(predictor.model),
             precision=predictor.precision,
             width=int(next(iter(predictor.embed([_black(predictor)]).rows)).numel()),
+            shape=shape_json(image_size),
         ),
         is_overwriting=is_overwriting,
     )
@@ -103,9 +105,11 @@ def opened_or_new(folder: Path, record: IndexRecord, *, is_overwriting: bool) ->
                 file.unlink()
         return VectorIndex(folder, record)
     index = VectorIndex.open(folder)
-    if (index.record.weights, index.record.width) != (record.weights, record.width):
+    is_same = (index.record.weights, index.record.width) == (record.weights, record.width)
+    if not is_same or index.record.shape != record.shape:
         raise ConfigError(
-            f"{printable(str(folder))} holds vectors of another model ({index.record.model})",
+            f"{printable(str(folder))} holds vectors of another model ({index.record.model}), or of pictures of "
+            "another shape",
             option="out",
             advice=[TryOption("overwrite", "to build it again with this one", True)],
         )

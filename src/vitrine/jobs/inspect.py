@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from vitrine.checkpoints import Loaded, load
+from vitrine.checkpoints.loading import as_squares
 from vitrine.data.sources.picture_paths import open_pictures
 from vitrine.data.sources.source import Source, Subset
 from vitrine.errors import MissingExtraError
@@ -98,7 +99,7 @@ def inspect_model(
     """Analyse a model, on images where there are some, and write figures, arrays and the page."""
     model, images = model_and_pictures([model, *images])
     source, folders = _open(images, count=count)
-    loaded = load(model, image_size=image_size)
+    loaded = as_squares(load(model, image_size=image_size), purpose="inspect")
     dense = loaded.model if isinstance(loaded.model, DenseModel) else None
     target = None
     if dense is not None:

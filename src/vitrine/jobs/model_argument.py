@@ -30,15 +30,19 @@ class PicturesPlan:
     model: str
     size: tuple[int, int]
     """Height and width in pixels."""
+    max_patches: int | None
+    """At native aspect ratio: the most patches of a picture."""
     device: str
     num_pictures: int
 
 
 def plan_of(predictor: Predictor, source: Source, model: str) -> PicturesPlan:
     """Describe what a verb is about to do with pictures."""
+    preprocess = predictor.preprocess
     return PicturesPlan(
-        model=model, size=predictor.preprocess.size, device=str(predictor.device), num_pictures=len(source)
-    )
+        model=model, size=preprocess.size, max_patches=preprocess.max_patches, device=str(predictor.device),
+        num_pictures=len(source),
+    )  # fmt: skip
 
 
 def predicted_task(model: str) -> DataTask:

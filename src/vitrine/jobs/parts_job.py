@@ -16,6 +16,7 @@ from vitrine.errors import ConfigError
 from vitrine.evaluation.features import weights_hash
 from vitrine.evaluation.outputs import Wish, at_a_time_alone, chosen_precision
 from vitrine.evaluation.streaming import chosen_workers
+from vitrine.models.sizes import ImageSize
 from vitrine.runtime.devices import choose_device
 from vitrine.runtime.launch import Share, launched
 from vitrine.runtime.places import Place, is_remote, suffix_of
@@ -56,7 +57,7 @@ def open_predictor(
     num_pictures: int,
     device: str,
     precision: Wish,
-    image_size: int | None,
+    image_size: ImageSize,
     batch_size: int | None,
     workers: int | None,
 ) -> Predictor:

@@ -26,12 +26,14 @@ from vitrine.jobs.parts_job import (
 )
 from vitrine.jobs.predict_boxes import BoxPredictions, predict_objects
 from vitrine.jobs.predict_masks import MaskPredictions, predict_masks
+from vitrine.models.sizes import ImageSize
 from vitrine.runtime.launch import share_of_work
 from vitrine.runtime.places import Place, delivered
 from vitrine.runtime.progress import announced, present
 from vitrine.runtime.result import Result
+from vitrine.serving.answers import Prediction
 from vitrine.serving.output_files import PREDICTION_KINDS, STANDARD_OUTPUT, require_kind, write_predictions
-from vitrine.serving.predictor import Prediction, Predictor
+from vitrine.serving.predictor import Predictor
 from vitrine.spelling import printable
 
 TOP = 5
@@ -78,7 +80,7 @@ class PredictResult(Result):
 
 
 def classifier_in_words(
-    model: str, classes: Sequence[str], prompts: Sequence[str], *, engine: EngineName, image_size: int | None
+    model: str, classes: Sequence[str], prompts: Sequence[str], *, engine: EngineName, image_size: ImageSize
 ) -> Loaded:
     """Make a classifier of the classes with the model's text tower."""
     if engine != "local":
@@ -103,7 +105,7 @@ def predict_pictures(
     part: str | None = None,
     part_size: int | None = None,
     engine: EngineName = "local",
-    image_size: int | None,
+    image_size: ImageSize,
     batch_size: int | None,
     workers: int | None,
     device: str,

@@ -1,6 +1,5 @@
 """The work behind `vitrine predict` for a detector: COCO results, a table, and overlays."""
 
-import csv
 import json
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,9 +15,10 @@ from vitrine.evaluation.box_predictions import BoxPrediction, predict_boxes, wit
 from vitrine.evaluation.outputs import Wish, chosen_precision
 from vitrine.jobs.predict_masks import save_picture, unique_stems
 from vitrine.models.dense.config import DenseConfig
+from vitrine.models.sizes import ImageSize
 from vitrine.reports.box_drawing import drawn
 from vitrine.runtime.devices import choose_device
-from vitrine.runtime.files import write_atomically
+from vitrine.runtime.files import write_atomically, write_table
 from vitrine.runtime.output_folder import new_output_folder, removed_if_empty
 from vitrine.runtime.progress import announced
 from vitrine.runtime.result import Result
@@ -53,7 +53,7 @@ def predict_objects(
     source: Source,
     *,
     out: Path | None,
-    image_size: int | None,
+    image_size: ImageSize,
     workers: int | None,
     device: str,
     precision: Wish,
@@ -69,68 +69,79 @@ def predict_objects(
         out, verb="predict", files=(DETECTIONS, PICTURES, OVERLAYS, TABLE), is_overwriting=is_overwriting
     )
     place = choose_device(device)
-    stems = unique_stems([source.name(index) for index in range(len(source))])
-    results, pictures = list[dict[str, Any]](), list[dict[str, Any]]()
-    counts, num_errors = np.zeros(len(classes), dtype=np.int64), 0
     with removed_if_empty(folder):
         (folder / OVERLAYS).mkdir(exist_ok=True)
         with (
-            write_atomically(folder / TABLE, mode="w") as file,
+            write_table(folder / TABLE) as table,
             announced("Predicting", total=len(source)) as advance,
         ):
-            table = csv.writer(file, lineterminator="\n")
-            table.writerow(["path", "class", "score", "left", "top", "right", "bottom", "error"])
+            outputs = DetectionFiles(folder, source, classes, table)
             for prediction in predict_boxes(
                 loaded.model.to(place), source, preprocess=loaded.preprocess, device=place,
                 num_workers=2 if workers is None else workers, precision=chosen_precision(precision, place),
                 has_duplicates=has_duplicates(loaded),
             ):  # fmt: skip
-                name = printable(source.name(prediction.index))
-                height, width = prediction.size
-                pictures.append(
-                    {"id": prediction.index + 1, "file_name": name, "height": height, "width": width}
-                )
-                results += coco_rows(prediction)
-                if prediction.error is not None:
-                    num_errors += 1
-                    table.writerow([name, *[""] * 6, prediction.error])
-                    advance(1, "")
-                    continue
-                is_sure = prediction.scores >= SURE_SCORE
-                counts += np.bincount(prediction.labels[is_sure], minlength=len(classes))
-                for box, label, score in zip(
-                    prediction.boxes[is_sure].tolist(),
-                    prediction.labels[is_sure],
-                    prediction.scores[is_sure],
-                    strict=True,
-                ):
-                    sides = (f"{side:.1f}" for side in box)
-                    table.writerow([name, printable(classes[label]), f"{score:.4f}", *sides, ""])
-                pixels = decode(source.read(prediction.index).data, name=name)
-                overlay = drawn(
-                    pixels, prediction.boxes[is_sure], prediction.labels[is_sure], classes=classes,
-                    scores=prediction.scores[is_sure],
-                )  # fmt: skip
-                save_picture(folder / OVERLAYS / f"{stems[prediction.index]}.jpg", Image.fromarray(overlay))
+                outputs.add(prediction)
                 advance(1, "")
-        categories = [{"id": number + 1, "name": name} for number, name in enumerate(classes)]
-        for name, values in (
-            (DETECTIONS, results),
-            (PICTURES, {"images": pictures, "categories": categories, "annotations": []}),
-        ):
-            with write_atomically(folder / name, mode="w") as file:
-                json.dump(values, file, allow_nan=False)
-                file.write("\n")
+        outputs.write_coco()
+    counts = outputs.counts
     order = np.argsort(-counts, kind="stable")
     return BoxPredictions(
         model=model,
         num_classes=len(classes),
         num_pictures=len(source),
-        num_errors=num_errors,
+        num_errors=outputs.num_errors,
         counts={printable(classes[number]): int(counts[number]) for number in order if counts[number]},
         wrote=tuple(folder / name for name in (DETECTIONS, PICTURES, TABLE, OVERLAYS)),
         is_strict=is_strict,
     )
+
+
+class DetectionFiles:
+    """The files of a detector's predictions, filled one picture at a time."""
+
+    def __init__(self, folder: Path, source: Source, classes: tuple[str, ...], table: Any) -> None:
+        self.folder, self.source, self.classes = folder, source, classes
+        self.stems = unique_stems([source.name(index) for index in range(len(source))])
+        self.results, self.pictures = list[dict[str, Any]](), list[dict[str, Any]]()
+        self.counts, self.num_errors = np.zeros(len(classes), dtype=np.int64), 0
+        self.table = table
+        self.table.writerow(["path", "class", "score", "left", "top", "right", "bottom", "error"])
+
+    def add(self, prediction: BoxPrediction) -> None:
+        """Write a picture's rows of the table and its overlay; keep its COCO results."""
+        name = printable(self.source.name(prediction.index))
+        height, width = prediction.size
+        self.pictures.append(
+            {"id": prediction.index + 1, "file_name": name, "height": height, "width": width}
+        )
+        self.results += coco_rows(prediction)
+        if prediction.error is not None:
+            self.num_errors += 1
+            self.table.writerow([name, *[""] * 6, prediction.error])
+            return
+        is_sure = prediction.scores >= SURE_SCORE
+        boxes, labels, scores = (
+            prediction.boxes[is_sure], prediction.labels[is_sure], prediction.scores[is_sure],
+        )  # fmt: skip
+        self.counts += np.bincount(labels, minlength=len(self.classes))
+        for box, label, score in zip(boxes.tolist(), labels, scores, strict=True):
+            sides = (f"{side:.1f}" for side in box)
+            self.table.writerow([name, printable(self.classes[label]), f"{score:.4f}", *sides, ""])
+        pixels = decode(self.source.read(prediction.index).data, name=name)
+        overlay = drawn(pixels, boxes, labels, classes=self.classes, scores=scores)
+        save_picture(self.folder / OVERLAYS / f"{self.stems[prediction.index]}.jpg", Image.fromarray(overlay))
+
+    def write_coco(self) -> None:
+        """Write the COCO results, and the pictures and classes that they number."""
+        categories = [{"id": number + 1, "name": name} for number, name in enumerate(self.classes)]
+        for name, values in (
+            (DETECTIONS, self.results),
+            (PICTURES, {"images": self.pictures, "categories": categories, "annotations": []}),
+        ):
+            with write_atomically(self.folder / name, mode="w") as file:
+                json.dump(values, file, allow_nan=False)
+                file.write("\n")
 
 
 def has_duplicates(loaded: Loaded) -> bool:

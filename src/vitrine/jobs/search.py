@@ -1,7 +1,7 @@
 """The work behind `vitrine search`: the most similar pictures of an index, near-duplicates, and clusters."""
 
 import csv
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -11,6 +11,8 @@ from numpy.typing import NDArray
 
 from vitrine.batch.index_segment import unit
 from vitrine.batch.vector_index import VectorIndex
+from vitrine.checkpoints import load
+from vitrine.checkpoints.text import load_texts
 from vitrine.data.sources.in_memory import PictureList
 from vitrine.data.sources.picture_paths import open_pictures
 from vitrine.data.sources.source import Source
@@ -18,12 +20,14 @@ from vitrine.errors import ConfigError, DataError
 from vitrine.evaluation.features import weights_hash
 from vitrine.evaluation.outputs import Wish
 from vitrine.jobs.parts_job import open_predictor
+from vitrine.models import Model
+from vitrine.models.sizes import shape_from_json
 from vitrine.reports.pages import write_page
 from vitrine.reports.search_page import MOST_GROUPS, Group, Match, render_search
 from vitrine.runtime.files import write_atomically
 from vitrine.runtime.optional import optional
 from vitrine.runtime.output_folder import new_output_folder, removed_if_empty
-from vitrine.runtime.progress import track
+from vitrine.runtime.progress import quiet, track
 from vitrine.runtime.result import Result
 from vitrine.spelling import printable
 
@@ -55,6 +59,7 @@ def search_index(
     folder: Path,
     pictures: Iterable[Any],
     *,
+    words: Sequence[str],
     count: int,
     duplicates: float | None,
     clusters: int | None,
@@ -64,13 +69,13 @@ def search_index(
     precision: Wish,
     is_overwriting: bool,
 ) -> SearchResult:
-    """Search an index for pictures like those given, for near-duplicates, or for clusters, and write a page."""
+    """Search an index for pictures like those given or of what words say, for near-duplicates, or for clusters."""
     index = VectorIndex.open(folder)
     if probes is not None:
         index.probes = probes
     places = list(pictures)
-    if sum((bool(places), duplicates is not None, clusters is not None)) != 1:
-        raise ConfigError("needs pictures to search for, or one of duplicates and clusters")
+    if sum((bool(places), bool(words), duplicates is not None, clusters is not None)) != 1:
+        raise ConfigError("needs pictures or words to search for, or one of duplicates and clusters")
     results = new_output_folder(out, verb="search", files=(PAGE, TABLE), is_overwriting=is_overwriting)
     unreadable: dict[str, str] = {}
     table = results / TABLE
@@ -81,6 +86,11 @@ def search_index(
         elif duplicates is not None:
             kind, groups = "duplicates", duplicate_groups(index, least_cosine=duplicates)
             shown, num_groups = _write_table(table, groups, kind="group", most=MOST_GROUPS)
+        elif words:
+            kind = "similar"
+            shown, num_groups = _write_table(
+                table, _of_words(index, words, count=count), kind="query", most=MOST_GROUPS
+            )
         else:
             kind = "similar"
             groups = _similar(
@@ -126,14 +136,10 @@ def _similar(
     unreadable: dict[str, str],
 ) -> Iterator[Group]:
     predictor = open_predictor(
-        index.record.model, num_pictures=len(queries), device=device, precision=precision, image_size=None,
-        batch_size=None, workers=None,
+        index.record.model, num_pictures=len(queries), device=device, precision=precision,
+        image_size=shape_from_json(index.record.shape), batch_size=None, workers=None,
     )  # fmt: skip
-    known = weights_hash(predictor.model), weights_hash(predictor.model, includes_head=True)
-    if index.record.weights not in known:
-        raise ConfigError(
-            f"{index.record.model} has changed since the index was built: its vectors cannot be compared"
-        )
+    _require_unchanged(index, predictor.model)
     for rows in predictor.stream(queries, wanted="features"):
         cosines, numbers = index.search(unit(rows.values.numpy()), count)
         for row in range(len(rows.values)):
@@ -143,6 +149,32 @@ def _similar(
                 continue
             matches = _matches(index, cosines[row], numbers[row])
             yield Group(name=name, total=len(matches), matches=matches, query=(queries, rows.start + row))
+
+
+def _of_words(index: VectorIndex, words: Sequence[str], *, count: int) -> Iterator[Group]:
+    """Find the pictures whose vectors are nearest to those of texts, by the text tower of the index's model."""
+    texts = load_texts(index.record.model)
+    with quiet():  # its notes were reported when the index was built
+        _require_unchanged(
+            index, load(index.record.model, image_size=shape_from_json(index.record.shape)).model
+        )
+    vectors = texts.embed(words).numpy()
+    if vectors.shape[1] != index.record.width:
+        raise ConfigError(
+            f"{index.record.model} gives texts {vectors.shape[1]} values and the index has {index.record.width} per "
+            "picture; build the index again with the whole model"
+        )
+    cosines, numbers = index.search(unit(vectors), count)
+    for row, text in enumerate(words):
+        matches = _matches(index, cosines[row], numbers[row])
+        yield Group(name=printable(text), total=len(matches), matches=matches)
+
+
+def _require_unchanged(index: VectorIndex, model: Model) -> None:
+    if index.record.weights not in (weights_hash(model), weights_hash(model, includes_head=True)):
+        raise ConfigError(
+            f"{index.record.model} has changed since the index was built: its vectors cannot be compared"
+        )
 
 
 def duplicate_groups(index: VectorIndex, *, least_cosine: float) -> Iterator[Group]:

@@ -9,14 +9,22 @@ from vitrine.errors import ConfigError, TryVerb
 from vitrine.runtime.result import Result
 from vitrine.studies.estimate import estimate
 from vitrine.studies.execution import MatmulRate, execute_plans, matmul_rate
-from vitrine.studies.planning import PAGE, DataFacts, Plan, describe_all, facts_of, make_plans, runs_of
+from vitrine.studies.planning import (
+    PAGE,
+    DataFacts,
+    Plan,
+    describe_all,
+    facts_of,
+    make_plans,
+    runs_of,
+    with_rates,
+)
 from vitrine.studies.record import Study
 from vitrine.studies.registry import STUDIES, find_studies
 from vitrine.studies.reporting import Section, verdict_on, write_document, write_study_page
 from vitrine.studies.results import Result as RunResult
 from vitrine.studies.results import latest_series, read_results
 from vitrine.studies.scales import Scale, find_scale
-from vitrine.studies.searching import with_rates
 
 LIST_WORD, PAGE_WORD = "list", "page"
 DEFAULT_OUT = Path("runs/studies")

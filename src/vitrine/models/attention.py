@@ -12,12 +12,14 @@ from vitrine.models.config_checks import require_heads
 from vitrine.models.dropout import Dropout
 from vitrine.models.norms import make_norm
 from vitrine.models.rotary import Rotation
+from vitrine.models.segments import Segments
 from vitrine.models.touched import is_plain
 
 # 64 MiB in bf16: what a written-out layer keeps for its backward pass.
 MOST_WRITTEN_OUT = 2**25
-Places = Tensor | Rotation | None
-"""Positions for attention: keys of relative positions (2 N - 1, D; appendix D.4), a rotation, or nothing."""
+Places = Tensor | Rotation | Segments | None
+"""Positions for attention: keys of relative positions (2 N - 1, D; appendix D.4), a rotation, the pictures of a
+packed sequence, or nothing."""
 
 
 class UnbiasedKeys(nn.Linear):
@@ -68,6 +70,9 @@ class SelfAttention(nn.Module):
         """
         B, _, D = tokens.shape
         q, k, v = self.project(tokens, num_read, places)
+        if isinstance(places, Segments):
+            mixed = places.attend(q, k, v, scale=self.scale)
+            return self.to_out(mixed.transpose(1, 2).reshape(B, -1, D))
         if self.training and isinstance(self.dropout, Dropout):
             # Fused kernels drop by draws of their own; ours belong to images, so the weights are written out.
             mixed = self.dropout(self.weights_of(q, k, places)) @ v
@@ -95,7 +100,8 @@ class SelfAttention(nn.Module):
         """
         q, k, v = self.split(tokens, num_read)
         q, k = self.q_norm(q), self.k_norm(k)
-        return (places.turned(q), places.turned(k), v) if isinstance(places, Rotation) else (q, k, v)
+        turn = places.rotation if isinstance(places, Segments) else places
+        return (turn.turned(q), turn.turned(k), v) if isinstance(turn, Rotation) else (q, k, v)
 
     def split(self, tokens: Tensor, num_read: int | None) -> tuple[Tensor, Tensor, Tensor]:
         """Return queries of the first `num_read` tokens, keys and values, as they leave their product."""

@@ -24,6 +24,9 @@ class _Batch:
     """Keys of the current images. Not a context variable: CUDA's backward pass, in another thread, may redraw."""
 
     keys: Tensor | None = None
+    picture: Tensor | None = None
+    """In a packed sequence, the number of the picture that each token belongs to."""
+    num_pictures = 0
 
 
 _batch = _Batch()
@@ -61,6 +64,11 @@ class Dropout(RandomLayer):
             return values
         if _batch.keys is None:
             return F.dropout(values, self.rate)
+        if _batch.picture is not None:
+            # A key per token, from that of its picture; a batch of other pictures around it changes nothing.
+            with randomness_of(token_keys(_batch.keys, _batch.picture)):
+                kept = self.keeps(values.shape[1], values.shape[2], rate=self.rate, device=values.device)
+            return values * kept[None] * (1 / (1 - self.rate))
         kept = self.keeps(*values.shape, rate=self.rate, device=values.device)
         return values * kept * (1 / (1 - self.rate))
 
@@ -76,7 +84,10 @@ class StochasticDepth(RandomLayer):
         """Zero the branch of dropped images and scale the others to keep the mean."""
         if not self.training or self.rate == 0:
             return branch
-        kept = self.keeps(branch.shape[0], 1, 1, rate=self.rate, device=branch.device)
+        count = branch.shape[0] if _batch.picture is None else _batch.num_pictures
+        kept = self.keeps(count, 1, 1, rate=self.rate, device=branch.device)
+        if _batch.picture is not None:
+            kept = kept[_batch.picture, 0][None]
         return branch * kept.to(branch.dtype) / (1 - self.rate)
 
 
@@ -88,6 +99,23 @@ def randomness_of(keys: Tensor) -> Iterator[None]:
         yield
     finally:
         _batch.keys = before
+
+
+@contextmanager
+def in_segments(picture: Tensor, *, count: int) -> Iterator[None]:
+    """Draw for the pictures of a packed sequence (1, T, D) inside the block; `picture` (T,) numbers its tokens."""
+    _batch.picture, _batch.num_pictures = picture, count
+    try:
+        yield
+    finally:
+        _batch.picture = None
+
+
+def token_keys(keys: Tensor, picture: Tensor) -> Tensor:
+    """Return a key for every token (T,) of the pictures with these keys."""
+    places = torch.arange(len(picture), device=picture.device)
+    starts = torch.searchsorted(picture, picture)  # the first token of the same picture
+    return mixed(keys[picture] ^ mixed((places - starts).to(torch.int32)))
 
 
 def number_random_layers(model: nn.Module) -> None:

@@ -1,14 +1,12 @@
 """Parameters that are part of a model and of its files, but are never trained."""
 
-from typing import ClassVar
-
 from torch import nn
 
 
 class HasFixedParameters:
     """A module some of whose own parameters are constants, as in the authors' models and files."""
 
-    fixed: ClassVar[tuple[str, ...]]
+    fixed: tuple[str, ...]
     """Names of these parameters."""
 
 

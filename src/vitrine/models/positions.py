@@ -6,7 +6,7 @@ it is computed from the tokens.
 """
 
 import math
-from typing import ClassVar, cast
+from typing import cast
 
 import torch
 import torch.nn.functional as F
@@ -40,7 +40,7 @@ class Learned1D(nn.Module):
 class SinCos1D(HasFixedParameters, Learned1D):
     """Fixed sines and cosines of the raster index, the class token first; resampled as a table (T2T-ViT)."""
 
-    fixed: ClassVar[tuple[str, ...]] = ("table",)
+    fixed: tuple[str, ...] = ("table",)
 
     def __init__(self, grid: Grid, *, width: int, num_slots: int, resampling: Resampling) -> None:
         super().__init__(grid, width=width, num_slots=num_slots, resampling=resampling)

@@ -1,6 +1,58 @@
 """Sizes of images and patches: (height, width), and which of them fit."""
 
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
 from vitrine.errors import ConfigError
+
+
+@dataclass(frozen=True, kw_only=True)
+class InputShape:
+    """How a model is to see pictures, where that differs from what it was built for; None keeps the model's own."""
+
+    size: int | tuple[int, int] | None = None
+    patch: int | None = None
+    """Side of the patches in pixels; the patch embedding is resized as in FlexiViT."""
+    max_patches: int | None = None
+    """Keep the aspect ratio of pictures, with at most this many patches each."""
+
+    def __post_init__(self) -> None:
+        for name, value in (("patch", self.patch), ("max_patches", self.max_patches)):
+            if value is not None and value < 1:
+                raise ConfigError(f"must be at least 1, got {value}", option=name)
+        if self.size is not None and self.max_patches is not None:
+            raise ConfigError(
+                f"size {self.size} is of squares, and max_patches keeps the aspect ratio; give one of them",
+                option="max_patches",
+            )
+
+
+ImageSize = int | tuple[int, int] | InputShape | Mapping[str, Any] | None
+"""A size in pixels, one number for squares; a whole `InputShape`, or its fields; or the model's own."""
+
+
+def as_shape(wanted: ImageSize) -> InputShape:
+    """Return what was asked for as a whole shape."""
+    if isinstance(wanted, InputShape):
+        return wanted
+    return InputShape(**wanted) if isinstance(wanted, Mapping) else InputShape(size=wanted)
+
+
+def shape_json(wanted: ImageSize) -> dict[str, Any] | None:
+    """Return what was asked for as plain values; None for the model's own."""
+    values = dataclasses.asdict(as_shape(wanted))
+    values["size"] = list(values["size"]) if isinstance(values["size"], tuple) else values["size"]
+    return values if any(value is not None for value in values.values()) else None
+
+
+def shape_from_json(values: Mapping[str, Any] | None) -> ImageSize:
+    """Return what `shape_json` wrote."""
+    if values is None:
+        return None
+    size = values["size"]
+    return InputShape(**{**values, "size": tuple(size) if isinstance(size, list) else size})
 
 
 def as_size(size: int | tuple[int, int]) -> tuple[int, int]:

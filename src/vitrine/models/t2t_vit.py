@@ -8,8 +8,6 @@ Shapes: B images, C channels, N tokens on a grid of rows x columns, I width of a
 F random features.
 """
 
-from typing import ClassVar
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -71,7 +69,7 @@ class TokenTransformer(nn.Module):
 class TokenPerformer(HasFixedParameters, nn.Module):
     """Linear attention by random features (Performer, arXiv:2009.14794) and an MLP; values skip the attention."""
 
-    fixed: ClassVar[tuple[str, ...]] = ("features",)
+    fixed: tuple[str, ...] = ("features",)
 
     def __init__(self, in_width: int, config: TokensToTokenConfig) -> None:
         super().__init__()

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from vitrine.errors import ConfigError
+from vitrine.models import packed
 from vitrine.models.attention import Places
 from vitrine.models.config import ViTConfig, with_options
 from vitrine.models.dropout import Dropout
@@ -19,6 +20,7 @@ from vitrine.models.encoder import Block, ParallelBlock, attention_pooling, cut_
 from vitrine.models.initialisation import initialise_vit
 from vitrine.models.model import Model, wanted_layers
 from vitrine.models.norms import make_norm
+from vitrine.models.patch_resizing import resized_kernel
 from vitrine.models.positions import Grid, position_tables
 from vitrine.models.rotary import RotaryPositions
 from vitrine.models.sizes import require_tiling
@@ -27,12 +29,15 @@ from vitrine.models.stems import PatchNorm, build_stem
 from vitrine.models.timm_keywords import POOLINGS
 from vitrine.models.timm_surface import Level
 from vitrine.models.touched import has_global_hooks, is_as_built, is_plain
+from vitrine.models.vit_features import vit_features
 
 
 class ViT(Model):
     """Map images (B, C, height, width) to logits (B, K), or to the representation if there is no head."""
 
     config: ViTConfig
+    trained_patch: tuple[int, int] | None = None
+    """In training: patches of this size in place of the model's own, as FlexiViT draws them."""
 
     def __init__(self, config: ViTConfig) -> None:
         super().__init__()
@@ -81,13 +86,17 @@ class ViT(Model):
         initialise_vit(self)
 
     def forward(self, images: Tensor) -> Tensor:
-        """Map normalised images (B, C, height, width) to logits (B, K)."""
+        """Map normalised images (B, C, height, width) to logits (B, K); also pictures of any shape, as patches."""
+        if images.dim() == 3:
+            return packed.classify_packed(self, images)
         patches, grid = self.embed_patches(images)
         tokens = self.encode(self.assemble(patches, grid), grid, num_read=self.num_tokens_read)
         return self.classify(tokens)
 
     def embed(self, images: Tensor) -> Tensor:
         """Map normalised images (B, C, height, width) to the head's input (B, R); nothing else is kept."""
+        if images.dim() == 3:
+            return packed.embed_packed(self, images)
         patches, grid = self.embed_patches(images)
         tokens = self.encode(self.assemble(patches, grid), grid, num_read=self.num_tokens_read)
         return self.represent(self.pool(tokens))
@@ -109,9 +118,10 @@ class ViT(Model):
             projected: Tensor = self.patch_projection(maps)  # (B, D, GH, GW)
             patches = projected.flatten(2).transpose(1, 2)
             return self.patch_norm(patches), (projected.shape[2], projected.shape[3])
-        pieces, grid = cut_patches(maps, self.config.patch_size)
+        patch = (self.trained_patch if self.training else None) or self.config.patch_size
+        pieces, grid = cut_patches(maps, patch)
         # One matrix product, as in eq. 1; the equivalent convolution is several times slower on a GPU.
-        kernel = self.patch_projection.weight.flatten(1)
+        kernel = resized_kernel(self.patch_projection.weight, patch).flatten(1)
         return self.patch_norm(F.linear(pieces, kernel, self.patch_projection.bias)), grid
 
     def assemble(self, patches: Tensor, grid: Grid) -> Tensor:
@@ -254,37 +264,8 @@ class ViT(Model):
         return self.config.num_prefix_tokens + self.config.num_registers
 
     def features(self, images: Tensor) -> dict[str, Tensor]:
-        """Return every intermediate by name, the logits last.
-
-        `patches` (B, N, D), `embedded` (B, T, D), `block_00`... (B, T, D), `encoded` (B, T, D), `class_token`
-        (B, D), `patch_tokens` (B, N, D), `pooled` (B, D), `representation` (B, R), `logits` (B, K); in a hybrid
-        `stem` (B, channels, rows, columns) first; `registers`, `distillation_token`, `distillation_logits` where
-        they exist.
-        """
-        named: dict[str, Tensor] = {}
-        maps = self.run_stem(images)
-        if self.config.stem:
-            named["stem"] = maps
-        patches, grid = self.project_patches(maps)
-        named["patches"] = patches
-        tokens = named["embedded"] = self.assemble(patches, grid)
-        for layer in range(self.config.depth):
-            tokens = named[f"block_{layer:02d}"] = self.run_block(tokens, grid, layer=layer)
-        tokens = named["encoded"] = tokens if self.config.norm_after_pooling else self.norm(tokens)
-        if self.config.reads_class_token:
-            named["class_token"] = tokens[:, 0]
-        if self.config.has_distillation_token:
-            named["distillation_token"] = tokens[:, self.config.num_prefix_tokens - 1]
-        if self.config.num_registers:
-            named["registers"] = tokens[:, self.config.num_prefix_tokens : self.num_leading_tokens]
-        named["patch_tokens"] = tokens[:, self.num_leading_tokens :]
-        named["pooled"] = self.pool(tokens)
-        named["representation"] = self.represent(named["pooled"])
-        if self.distillation_head is not None:
-            named["distillation_logits"] = self.distillation_head(named["distillation_token"])
-        if self.head is not None:
-            named["logits"] = self.classify(tokens)
-        return named
+        """Return every intermediate by name, the logits last; vit_features.py lists the names and shapes."""
+        return vit_features(self, images)
 
     def last_map(self, images: Tensor) -> Tensor:
         """Return the encoded patches on their grid, (B, D, GH, GW)."""

@@ -1,9 +1,11 @@
 """From a model's output and a batch to a loss: every objective of the package, registered by its name."""
 
 from vitrine.objectives.classification import LabelsObjective
+from vitrine.objectives.contrastive import MocoObjective, SimclrObjective
 from vitrine.objectives.detection import DetectionObjective
 from vitrine.objectives.dino import DinoObjective
 from vitrine.objectives.distillation_objective import DistillationObjective
+from vitrine.objectives.ibot import IbotObjective
 from vitrine.objectives.mask_classification import MaskClassificationObjective
 from vitrine.objectives.masked_autoencoder import AutoencoderObjective
 from vitrine.objectives.masked_patches import MaskedPatchesObjective
@@ -24,13 +26,16 @@ __all__ = [
     "DetectionObjective",
     "DinoObjective",
     "DistillationObjective",
+    "IbotObjective",
     "LabelsObjective",
     "MaskClassificationObjective",
     "MaskedPatchesObjective",
+    "MocoObjective",
     "Objective",
     "RunContext",
     "SegmentationObjective",
     "SetDetectionObjective",
+    "SimclrObjective",
     "Validation",
     "find_objective",
     "register_objective",

@@ -52,11 +52,8 @@ AttentionOf: TypeAlias = Callable[[ViT, Tensor, Tensor], Tensor]
 
 # Settings without meaning if no label is learned, or if a module wraps the model, and their neutral values.
 LABEL_SETTINGS = {
-    "augment.mixup": 0.0,
-    "augment.cutmix": 0.0,
-    "augment.label_smoothing": 0.0,
-    "training.patience": None,
-}
+    "augment.mixup": 0.0, "augment.cutmix": 0.0, "augment.label_smoothing": 0.0, "training.patience": None,
+}  # fmt: skip
 MODEL_SETTINGS = {"training.layer_decay": 1.0, "training.trains": "all", "training.frozen_blocks": 0}
 
 
@@ -151,6 +148,11 @@ class Objective:
     @property
     def asks_in_advance(self) -> bool:
         """Whether all images are shown to the teacher before the first step, which takes time."""
+        return False
+
+    @property
+    def compares_images(self) -> bool:
+        """Whether the loss of an image depends on the others of its batch, which then cannot be divided."""
         return False
 
     @property

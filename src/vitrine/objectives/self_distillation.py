@@ -139,15 +139,20 @@ class SelfDistillation(nn.Module):
             return self.teacher.vit.embed(images)
         B, G = images.shape[:2]
         with torch.no_grad():
-            targets = self.teacher.projection(self.teacher.vit.embed(images.flatten(0, 1))).view(B, G, -1)
-        outputs = [self.projection(self.vit.embed(images.flatten(0, 1)), self.prototype_rate).view(B, G, -1)]
+            targets = self.teacher.projection(self.teacher.vit.embed(images.flatten(0, 1)))
+        outputs = self.projection(self.vit.embed(images.flatten(0, 1)), self.prototype_rate)
+        return self.compare_views(targets.view(B, G, -1), outputs.view(B, G, -1), small)
+
+    def compare_views(
+        self, targets: Tensor, outputs: Tensor, small: Tensor
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """Return the loss of each image (B,) and sums, from both networks' outputs on large views (B, G, K)."""
         if small.shape[1]:
             of_small = self.projection(self.vit.embed(small.flatten(0, 1)), self.prototype_rate)
-            outputs.append(of_small.view(B, small.shape[1], -1))
+            outputs = torch.cat([outputs, of_small.view(*small.shape[:2], -1)], dim=1)
         centred = targets - self.center
         probabilities = (centred * self.gain() / self.temperature).softmax(dim=-1)  # (B, G, K)
-        predictions = torch.cat(outputs, dim=1) / self.config.student_temperature
-        predictions = predictions.log_softmax(dim=-1)  # (B, G + V, K)
+        predictions = (outputs / self.config.student_temperature).log_softmax(dim=-1)  # (B, G + V, K)
         entropy = -torch.special.xlogy(probabilities, probabilities).sum(dim=-1)  # (B, G)
         return cross_view_entropy(probabilities, predictions), {
             "teacher_entropy": entropy.mean(dim=1).sum(),
@@ -163,9 +168,13 @@ class SelfDistillation(nn.Module):
         almost the same way for all images, so their centred outputs are much closer together, a temperature of .04
         leaves them almost uniform, and with small batches both models collapse there (tests show it).
         """
+        return self.gain_at(self.variance)
+
+    def gain_at(self, variance: Tensor) -> Tensor:
+        """Return the factor on outputs whose variance around the centre is this."""
         if not self.config.scales:
-            return torch.ones_like(self.variance)
-        return (self.variance * self.config.bottleneck_width).clamp(LEAST_VARIANCE, 1).rsqrt()
+            return torch.ones_like(variance)
+        return (variance * self.config.bottleneck_width).clamp(LEAST_VARIANCE, 1).rsqrt()
 
     @torch.no_grad()
     def update_teacher(
@@ -182,15 +191,21 @@ class SelfDistillation(nn.Module):
             followed, own = dict(self.named_parameters()), dict(self.teacher.named_parameters())
             self._pairs = list(own.values()), [followed[name] for name in own]
         torch._foreach_lerp_(*self._pairs, 1 - momentum)
+        self.move_center(self.center, self.variance, outputs, squares, step=step, bad=bad)
+        self.temperature.fill_(teacher_temperature(step + 1, total_steps=total_steps, config=self.config))
+        self.prototype_rate.fill_(float(step + 1 >= self.config.prototypes_wait * total_steps))
+
+    def move_center(
+        self, center: Tensor, variance: Tensor, outputs: Tensor, squares: Tensor, *, step: int, bad: Tensor
+    ) -> None:
+        """Move a centre (K,) and the variance around it () towards those of a batch, in place."""
         share = 1 - self.config.center_momentum
         if self.config.centers:
             # The first mean is taken as it is.
-            moved = self.center.lerp(outputs.to(self.center.dtype), share if step else 1.0)
-            self.center.copy_(torch.where(bad > 0, self.center, moved))
-        moved = self.variance.lerp(squares.to(self.variance.dtype), share)
-        self.variance.copy_(torch.where(bad > 0, self.variance, moved))
-        self.temperature.fill_(teacher_temperature(step + 1, total_steps=total_steps, config=self.config))
-        self.prototype_rate.fill_(float(step + 1 >= self.config.prototypes_wait * total_steps))
+            moved = center.lerp(outputs.to(center.dtype), share if step else 1.0)
+            center.copy_(torch.where(bad > 0, center, moved))
+        moved = variance.lerp(squares.to(variance.dtype), share)
+        variance.copy_(torch.where(bad > 0, variance, moved))
 
 
 def cross_view_entropy(probabilities: Tensor, predictions: Tensor) -> Tensor:

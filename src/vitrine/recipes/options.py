@@ -52,6 +52,8 @@ class RecipeOptions(TypedDict, total=False):
     batch_size: int | None
     lr: float | None
     size: int | None
+    patch: int | None
+    max_patches: int | None
     seed: int | None
     precision: str | None
     log_every: int | None
@@ -88,12 +90,28 @@ def chosen_recipe(name: str | None, **options: Unpack[RecipeOptions]) -> Recipe:
     recipe = with_training(recipe, training, asked_for=asked)
     if (size := options.get("size")) is not None:
         recipe = dataclasses.replace(recipe, size=size)
+    if (patch := options.get("patch")) is not None:
+        recipe = dataclasses.replace(recipe, patch=patch)
+    if (max_patches := options.get("max_patches")) is not None:
+        recipe = at_native_aspect(recipe, max_patches)
     if epochs is not None:
         recipe = dataclasses.replace(recipe, epochs=epochs)
     if wanted_epochs is not None:
         recipe = dataclasses.replace(recipe, fewest_steps=0)
     chosen = with_settings(recipe, settings)
     return chosen if wanted_steps is None else chosen.with_steps(chosen.training.total_steps)
+
+
+def at_native_aspect(recipe: Recipe, max_patches: int) -> Recipe:
+    """Keep the aspect ratio of images; augmentation that needs images of one shape is left out."""
+    plain = dataclasses.replace(
+        recipe.augment, num_operations=0, jitter=0.0, erase=0.0, mixup=0.0, cutmix=0.0, three_augment=False
+    )
+    if plain != recipe.augment:
+        notice(
+            "Images at their own aspect ratio are cropped and flipped; the recipe's other augmentation is off"
+        )
+    return dataclasses.replace(recipe, augment=plain, max_patches=max_patches)
 
 
 def lasting(name: str) -> str:

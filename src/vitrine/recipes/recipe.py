@@ -34,6 +34,8 @@ class Views:
     flip: bool = True
     resize_size: int | None = None
     """For `random`: side of the square that the image is squashed to before the crop (BiT-HyperRule)."""
+    patch_sizes: tuple[int, ...] = ()
+    """Sides of the patches that a step draws from, in place of the model's own: FlexiViT (arXiv:2212.08013)."""
     repeats: int = 1
     """How often a batch holds each of its images, with crops and augmentation of their own (arXiv:1902.05509)."""
     device_share: float = 0.0
@@ -69,6 +71,10 @@ class Recipe:
     model_options: dict[str, Any] = field(default_factory=dict)
     size: int | None = None
     """Image side in pixels; None keeps the model's."""
+    patch: int | None = None
+    """Side of the patches of a trained model in pixels, to which its patch embedding is resized; None keeps them."""
+    max_patches: int | None = None
+    """Keep the aspect ratio of images, with at most this many patches each; None resizes to one size."""
     objective: Objective = field(default_factory=LabelsObjective)
     """The objective with its own settings; in files a table with `kind`."""
     views: Views = field(default_factory=Views)
@@ -108,6 +114,7 @@ class Recipe:
                 f"mixup and cutmix mix images in pairs, so batch_size must be even, got {batch_size}; nearest that "
                 f"fit: {max(batch_size - 1, 2)} and {batch_size + 1}"
             )
+        require_shapes(self)
         if self.epochs is not None and not 0 < self.epochs < math.inf:
             raise ConfigError(f"epochs must be above 0 and finite, got {self.epochs:g}")
         if not all(0 < rate < math.inf for rate in self.sweep):
@@ -187,6 +194,35 @@ class Recipe:
         if every >= steps:
             return self  # the end alone
         return dataclasses.replace(self, training=dataclasses.replace(training, evaluate_every=every))
+
+
+def require_shapes(recipe: Recipe) -> None:
+    """Refuse settings that do not go with pictures at their own aspect ratio or with patches of several sizes."""
+    shapes = (
+        ("max_patches", recipe.max_patches is not None),
+        ("patch_sizes", bool(recipe.views.patch_sizes)),
+    )
+    for name, is_wanted in shapes:
+        if not is_wanted:
+            continue
+        if not isinstance(recipe.objective, LabelsObjective):
+            raise ConfigError(f"{name} goes with objective labels, not with {recipe.objective.kind}")
+        if recipe.training.graphs:
+            raise ConfigError(
+                f"{name} changes shapes from step to step, which CUDA graphs cannot; set graphs=false"
+            )
+    augment = recipe.augment
+    if recipe.max_patches is not None and (
+        augment.mixes or augment.num_operations or augment.three_augment or augment.jitter or augment.erase
+    ):
+        raise ConfigError(
+            "max_patches goes with crops and flips, not with other augmentation: images have no common shape; set "
+            "augment.num_operations, jitter, erase, mixup and cutmix to 0"
+        )
+    if recipe.views.device_share and recipe.max_patches is not None:
+        raise ConfigError("max_patches does not go with views.device_share; set it to 0")
+    if any(side < 1 for side in recipe.views.patch_sizes):
+        raise ConfigError(f"patch_sizes must be at least 1, got {list(recipe.views.patch_sizes)}")
 
 
 def value_at(recipe: Recipe, path: str) -> Any:

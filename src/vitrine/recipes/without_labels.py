@@ -1,5 +1,6 @@
-"""Pre-training without labels: the paper's own (section 4.6, appendix B.1.2), MAE, DINO, and from a teacher."""
+"""Pre-training without labels: the paper's own (appendix B.1.2), MAE, DINO, iBOT, MoCo v3, SimCLR, a teacher."""
 
+import dataclasses
 from collections.abc import Callable
 
 from vitrine.data.augmenting.multi_crop import MultiCrop
@@ -7,7 +8,10 @@ from vitrine.objectives import (
     AutoencoderObjective,
     DinoObjective,
     DistillationObjective,
+    IbotObjective,
     MaskedPatchesObjective,
+    MocoObjective,
+    SimclrObjective,
 )
 from vitrine.recipes.recipe import Recipe, Views
 from vitrine.training.config import TrainingConfig
@@ -77,6 +81,62 @@ def dino() -> Recipe:
     )  # fmt: skip
 
 
+def ibot() -> Recipe:
+    """Self-distillation with hidden patches as in iBOT (arXiv:2111.07832) for ViT-S/16: 800 epochs, batch 1024.
+
+    Expected (its authors, on ImageNet without fine-tuning): 75.2 % by nearest neighbours. Where it departs: as `dino`
+    does; hidden patches are drawn one by one, theirs in blocks; the large views are at least .25 of the picture, the
+    small ones at most, as theirs. Unmeasured here.
+    """
+    views = MultiCrop(num_local=10, source_size=336, global_area=(0.25, 1.0), local_area=(0.05, 0.25))
+    return dataclasses.replace(
+        dino(),
+        name="ibot",
+        claim="ViT-S/16 on ImageNet 75.2 % by nearest neighbours by its authors (arXiv:2111.07832); unmeasured here",
+        objective=IbotObjective(multi_crop=views),
+        epochs=800,
+    )
+
+
+def moco() -> Recipe:
+    """Contrastive learning as in MoCo v3 (arXiv:2104.02057) for ViT-S/16: 300 epochs, batch 4096.
+
+    Expected (its authors, a linear classifier on ImageNet): 73.2 %. Where it departs: weights are drawn as the model
+    draws them, theirs by Xavier's rule; views are cut from the picture at 336 px. Unmeasured here.
+    """
+    return Recipe(
+        name="moco",
+        claim="ViT-S/16 on ImageNet 73.2 % by a linear classifier by its authors (arXiv:2104.02057); unmeasured here",
+        objective=MocoObjective(multi_crop=MultiCrop(num_local=0, source_size=336, global_area=(0.08, 1.0))),
+        model="ViT-S/16",
+        model_options={"positions": "sincos_2d"},
+        size=224,
+        views=Views(crop="none", flip=False),
+        epochs=300,
+        training=TrainingConfig(
+            # 1.5e-4 for 256 images, in proportion; 40 epochs of ImageNet to warm up.
+            optimizer="adamw", lr=1.5e-4 * 4096 / 256, batch_size=4096, warmup_steps=12_512, decay="cosine",
+            weight_decay=0.1, clip_norm=None,
+        ),
+    )  # fmt: skip
+
+
+def simclr() -> Recipe:
+    """Contrastive learning in its simple form, SimCLR (arXiv:2002.05709), with MoCo v3's settings for a ViT.
+
+    Expected (MoCo v3's authors, a linear classifier on ImageNet): ViT-S/16 69.0 %. Where it departs: the colours
+    change as in DINO, twice as strongly. Unmeasured here.
+    """
+    recipe = moco()
+    views = MultiCrop(num_local=0, source_size=336, global_area=(0.08, 1.0), colours=2.0)
+    return dataclasses.replace(
+        recipe,
+        name="simclr",
+        claim="ViT-S/16 on ImageNet 69.0 % by a linear classifier (arXiv:2104.02057, table 4); unmeasured here",
+        objective=SimclrObjective(multi_crop=views),
+    )
+
+
 def distillation() -> Recipe:
     """Learn the features of a teacher, class token and patches, on random crops that both see.
 
@@ -100,5 +160,8 @@ WITHOUT_LABELS: dict[str, Callable[[], Recipe]] = {
     "masked-patches": masked_patches,
     "autoencoder": autoencoder,
     "dino": dino,
+    "ibot": ibot,
+    "moco": moco,
+    "simclr": simclr,
     "distillation": distillation,
 }

@@ -41,6 +41,8 @@ class RunPlan:
     num_trained: int
     """Parameters that are trained."""
     image_size: tuple[int, int]
+    max_patches: int | None
+    """At native aspect ratio: the most patches of a picture."""
     teacher: str | None
     teacher_size: tuple[int, int] | None
     num_images: Mapping[str, int]
@@ -95,6 +97,7 @@ def plan_of(
         frozen_blocks=training.frozen_blocks,
         num_trained=num_trained(start.model),
         image_size=config.image_size,
+        max_patches=start.preprocess.max_patches,
         teacher=None if teacher is None else teacher.name,
         teacher_size=None if teacher is None else teacher.preprocess.size,
         num_images={name: len(source) for name, source in data.splits.items()},
@@ -127,11 +130,13 @@ def choose_micro_batch(
 ) -> int | None:
     """Return the recipe's micro-batch, else one that is predicted to fit if that cannot be tried; None is all.
 
+    Images that are compared with each other stay together.
+
     A machine without memory ends the process; of a sharded run no process can try alone. A GPU, alone or under DDP,
     reports when it is full, and the loop halves the micro-batch then.
     """
     device = processes.device
-    if recipe.training.micro_batch is not None:
+    if recipe.training.micro_batch is not None or recipe.objective.compares_images:
         return recipe.training.micro_batch
     if device.type == "cpu":
         # All memory, not the free memory: a resumed run must add up gradients in the same order.

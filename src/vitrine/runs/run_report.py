@@ -166,7 +166,8 @@ def scored(
 
 def attention_of(loaded: Loaded, source: Source, device: torch.device | str) -> Attention | None:
     """Return the function that draws the attention on images; None without attention or without matplotlib."""
-    if not isinstance(loaded.model, ViT) or importlib.util.find_spec("matplotlib") is None:
+    is_native = loaded.preprocess.max_patches is not None  # without an image to draw on
+    if is_native or not isinstance(loaded.model, ViT) or importlib.util.find_spec("matplotlib") is None:
         return None
 
     def draw(indices: NDArray[np.int64]) -> list[str | None]:

@@ -3,18 +3,22 @@
 from collections.abc import Callable
 from typing import Any, Literal
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from vitrine.data.loading.loader import Loader
+from vitrine.data.loading.loader import Batch, Loader
 from vitrine.data.loading.order import training_rows
 from vitrine.data.loading.resident import ResidentLoader, can_reside
 from vitrine.data.preparing.annotated_view import AnyView
+from vitrine.data.preparing.native_view import NativeView
 from vitrine.data.preparing.preprocess import Preprocess
 from vitrine.data.preparing.training_view import TrainView
 from vitrine.data.sources.source import Source
 from vitrine.errors import ConfigError, DataError
 from vitrine.evaluation.features import extract_features
+from vitrine.models import Model, ViT
+from vitrine.models.sizes import require_tiling
 from vitrine.objectives.objective import RunContext
 from vitrine.objectives.teacher import Teacher
 from vitrine.recipes.recipe import Recipe
@@ -26,7 +30,10 @@ from vitrine.runtime.devices import is_bf16
 from vitrine.runtime.processes import Processes
 from vitrine.runtime.run_folder import RunFolder
 from vitrine.training.config import TrainingConfig
+from vitrine.training.step import Parts
 from vitrine.training.task import Evaluate, Task
+
+Prepare = Callable[[Batch], Parts]
 
 
 def context_of(
@@ -78,8 +85,9 @@ def build_task(
             evaluate, criterion = with_calibrated_loss(evaluate, validation), CALIBRATED_LOSS
     return Task(
         batches=lambda start, stop: loader.training_batches(start_step=start, stop_step=stop),
-        prepare=objective.prepare(context),
+        prepare=with_patch_sizes(objective.prepare(context), context.model, recipe),
         loss_of=objective.losses_in(context),
+        divides_batch=not objective.compares_images,
         evaluate=evaluate,
         metric=objective.metric,
         criterion=criterion,
@@ -89,6 +97,24 @@ def build_task(
         draw=draw,
         names_of=make_names(train, recipe.training, repeats=recipe.views.repeats),
     )
+
+
+def with_patch_sizes(prepare: Prepare, model: Model, recipe: Recipe) -> Prepare:
+    """Draw the patch size of every step from the recipe's (FlexiViT), the same in all processes."""
+    sides = recipe.views.patch_sizes
+    if not sides:
+        return prepare
+    if not isinstance(model, ViT) or model.config.stem is not None or recipe.max_patches is not None:
+        raise ConfigError("patch_sizes need a plain ViT and images of one size")
+    for side in sides:
+        require_tiling(model.config.image_size, (side, side))
+
+    def prepared(batch: Batch) -> Parts:
+        side = int(np.random.default_rng((recipe.training.seed, batch.rows.step)).choice(sides))
+        model.trained_patch = (side, side)
+        return prepare(batch)
+
+    return prepared
 
 
 def require_pairs(recipe: Recipe, processes: Processes) -> None:
@@ -140,6 +166,11 @@ def is_resident(train: Source, view: AnyView, device: torch.device) -> bool:
 def training_view(recipe: Recipe, preprocess: Preprocess) -> AnyView:
     """Return what the objective cuts from a training image, by the recipe's crop."""
     views, side = recipe.views, recipe.objective.source_size
+    if preprocess.max_patches is not None and preprocess.patch is not None:
+        return NativeView(
+            patch=preprocess.patch, max_patches=preprocess.max_patches, image_channels=preprocess.channels,
+            crop=views.crop, area=views.area, flip=views.flip,
+        )  # fmt: skip
     pictures = TrainView(
         size=preprocess.size if side is None else (side, side),
         channels=preprocess.channels,

@@ -132,7 +132,7 @@ class SplitValidation:
             for name, value in sums.items():
                 totals[name] = totals.get(name, 0) + weight * value.double()
 
-        zeros = torch.zeros(1, preprocess.channels, *preprocess.size, device=self.processes.device)
+        zeros = torch.zeros(1, *preprocess.shape, device=self.processes.device)
         for batch in self.batches():
             if batch is None:
                 add(zeros, evaluation_rows(length=1, batch_size=1)[0], 0.0)

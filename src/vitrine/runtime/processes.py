@@ -121,6 +121,34 @@ def gathered(value: Result, processes: Processes) -> list[Result]:
     return parts
 
 
+def rank_and_count() -> tuple[int, int]:
+    """Return the number of this process and how many there are, where no `Processes` can be passed."""
+    return (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
+
+
+def all_rows(rows: Tensor) -> Tensor:
+    """Concatenate the rows of all processes, equally many of each; gradients go back to where rows are from."""
+    if rank_and_count()[1] == 1:
+        return rows
+    everything: Tensor = _AllRows.apply(rows)  # type: ignore[no-untyped-call]
+    return everything
+
+
+class _AllRows(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, rows: Tensor) -> Tensor:
+        parts = [torch.empty_like(rows) for _ in range(dist.get_world_size())]
+        dist.all_gather(parts, rows.contiguous())
+        return torch.cat(parts)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        """Every process has a loss that reads all rows: their gradients add up."""
+        total = gradient.clone(memory_format=torch.contiguous_format)
+        dist.all_reduce(total)
+        return total.chunk(dist.get_world_size())[dist.get_rank()]
+
+
 def wait_for_all(processes: Processes) -> None:
     """Wait until every process has reached this point."""
     if processes.world_size > 1:

@@ -16,8 +16,10 @@ from vitrine.data.preparing.preprocess import Preprocess
 from vitrine.data.sources.in_memory import PictureList
 from vitrine.errors import DataError
 from vitrine.evaluation.outputs import Wish, chosen_precision
+from vitrine.models.sizes import ImageSize
 from vitrine.runtime.devices import choose_device
-from vitrine.serving.predictor import Predictor, Wanted
+from vitrine.serving.answers import Wanted
+from vitrine.serving.predictor import Predictor
 
 Columns = dict[str, NDArray[Any]]
 PIXELS, ERROR = "pixels", "error"
@@ -39,9 +41,7 @@ class DecodePictures:
         pictures = list(batch[column])
         names = [str(name) for name in batch["path"]] if "path" in batch else None
         source = PictureList(pictures, names=names)
-        pixels = torch.empty(
-            len(pictures), self.preprocess.channels, *self.preprocess.size, dtype=torch.uint8
-        )
+        pixels = torch.empty(len(pictures), *self.preprocess.shape, dtype=torch.uint8)
         task = Task(start=0, indices=np.arange(len(pictures)), numbers=None)
         with one_thread():
             notes = fill(pixels, task, source=source, view=self.preprocess)
@@ -65,7 +65,7 @@ class BatchPredictor:
         *,
         device: str = "auto",
         precision: Wish = "auto",
-        image_size: int | None = None,
+        image_size: ImageSize = None,
         has_embedding: bool = True,
         has_classes: bool = True,
     ) -> None:

@@ -5,11 +5,9 @@ Pictures are prepared as in evaluation: the same decoder, the same `Preprocess` 
 Shapes: N pictures, B per batch, K classes, R features.
 """
 
-import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, Self
+from typing import Self
 
 import torch
 from torch import Tensor
@@ -22,66 +20,24 @@ from vitrine.data.sources.in_memory import PictureList
 from vitrine.data.sources.source import Source
 from vitrine.errors import ConfigError, TryVerb
 from vitrine.evaluation.features import logits_and_features, representation
-from vitrine.evaluation.number_line import half_width
 from vitrine.evaluation.outputs import Outputs, Precision, at_a_time, casting
 from vitrine.evaluation.prediction_sets import prediction_sets
 from vitrine.evaluation.streaming import Pace, open_loader, stream
 from vitrine.evaluation.trust import Trust, read_trust
 from vitrine.models import Model
 from vitrine.models.dense.model import DenseModel
+from vitrine.models.sizes import ImageSize
 from vitrine.runtime.devices import choose_device
-
-Wanted = Literal["logits", "features", "scores", "both"]
-"""`scores` are logits followed by the distance from the training images, where the model knows it; `both` are logits
-and features."""
-TOP = 5
-# Coverage of the interval of a number.
-DEFAULT_COVERAGE = 0.95
-# Probability from which a label applies, where a picture may have several.
-APPLIES = 0.5
-
-
-@dataclass(frozen=True, kw_only=True)
-class Answer:
-    """One class and its probability."""
-
-    label: str
-    number: int
-    """Index among the logits, from 0."""
-    probability: float
-
-
-@dataclass(frozen=True, kw_only=True)
-class Prediction:
-    """The most likely classes of one picture, most likely first, or why it cannot be read."""
-
-    name: str
-    answers: tuple[Answer, ...] = ()
-    labels: tuple[str, ...] | None = None
-    """With several labels per picture, those that apply: a probability of at least one half; None with one."""
-    error: str | None = None
-    familiarity: float | None = None
-    """Share of held-out images that are at least as unlike the training images; None where that is unknown."""
-    none_of_these: bool | None = None
-    """Whether the picture is less like the training images than 95 % of the held-out ones, or than all of few."""
-    number: float | None = None
-    """The predicted number, from a model of numbers; it has no answers."""
-    interval: tuple[float, float] | None = None
-    """Ends of the range that contains the true number with the coverage that was asked for, by default 0.95."""
-    prediction_set: tuple[str, ...] | None = None
-    """Classes that contain the true one with the coverage that was asked for, most likely first."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Rows:
-    """The model's output for consecutive pictures: (B, K) or (B, R) float32, and why some have none.
-
-    `start` is the number of the first picture; `failures` counts from there, and their rows are 0.
-    """
-
-    start: int
-    values: Tensor
-    failures: dict[int, str]
+from vitrine.serving.answers import (
+    APPLIES,
+    TOP,
+    Answer,
+    Prediction,
+    Rows,
+    Wanted,
+    interval_half_width,
+    number_predictions,
+)  # fmt: skip
 
 
 class Predictor:
@@ -114,7 +70,7 @@ class Predictor:
         *,
         device: str = "auto",
         precision: Precision = "fp32",
-        image_size: int | tuple[int, int] | None = None,
+        image_size: ImageSize = None,
         batch_size: int | None = None,
         workers: int = 2,
         worker_kind: WorkerKind = "threads",
@@ -251,19 +207,19 @@ class Predictor:
         """Return the predictions for the pictures of `source` that `rows` of scores belong to."""
         names = [source.name(rows.start + row) for row in range(len(rows.values))]
         return [
-            Prediction(name=name, error=rows.failures[row]) if row in rows.failures else judged
-            for row, (name, judged) in enumerate(
-                zip(names, self.judged(rows.values, names, top=top, coverage=coverage), strict=True)
+            Prediction(name=name, error=rows.failures[row]) if row in rows.failures else prediction
+            for row, (name, prediction) in enumerate(
+                zip(names, self.predictions(rows.values, names, top=top, coverage=coverage), strict=True)
             )
         ]
 
-    def judged(
+    def predictions(
         self, scores: Tensor, names: Sequence[str], *, top: int = TOP, coverage: float | None = None
     ) -> list[Prediction]:
         """Turn scores (B, K or K + 1) into predictions: classes, familiarity and prediction sets."""
         logits = scores[:, : self.num_classes]
         if self.number_name is not None:
-            return self.numbers(logits[:, 0], names, coverage=coverage)
+            return number_predictions(logits[:, 0], names, errors=self.trust.errors, coverage=coverage)
         answers = self.best(logits, top=top)
         applying = self.applying(logits)
         shares, flags = self.familiarity(scores)
@@ -276,31 +232,9 @@ class Predictor:
             for row, name in enumerate(names)
         ]  # fmt: skip
 
-    def numbers(
-        self, values: Tensor, names: Sequence[str], *, coverage: float | None = None
-    ) -> list[Prediction]:
-        """Turn outputs (B,) of a model of numbers into predictions with intervals, where their width is known."""
-        half = self.half_width(DEFAULT_COVERAGE if coverage is None else coverage)
-        return [
-            Prediction(
-                name=name, number=value, interval=None if half is None else (value - half, value + half)
-            )
-            for name, value in zip(names, values.tolist(), strict=True)
-        ]
-
     def half_width(self, coverage: float) -> float | None:
         """Return half the width of the interval of a number; None where the model does not know its errors."""
-        errors = self.trust.errors
-        if errors is None:
-            return None
-        half = half_width(errors, coverage)
-        if math.isinf(half):
-            raise ConfigError(
-                f"{coverage:g} needs {math.ceil(coverage / (1 - coverage))} training images, and this model has "
-                f"{len(errors)}",
-                option="coverage",
-            )
-        return half
+        return interval_half_width(self.trust.errors, coverage)
 
     def familiarity(self, scores: Tensor) -> tuple[Sequence[float | None], Sequence[bool | None]]:
         """Return from scores (B, K + 1) how familiar each picture is, and whether it is none of the classes."""

@@ -1,6 +1,7 @@
 """One served model: its name, its description, and the tasks that the batcher runs on it."""
 
 import dataclasses
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,14 +14,18 @@ from vitrine.exporting.runner import OnnxRunner
 from vitrine.models import ViTConfig
 from vitrine.models.dense.config import DenseConfig
 from vitrine.models.dense.model import DenseModel
+from vitrine.serving.answers import Wanted
 from vitrine.serving.batching import Task
 from vitrine.serving.explanation import explain, figures_of
 from vitrine.serving.fewshot_classifier import representation_width
 from vitrine.serving.location import locate, locate_request
-from vitrine.serving.predictor import Predictor, Wanted
+from vitrine.serving.predictor import Predictor
 
 # Pictures of which masks or boxes are computed at once.
 MOST_LOCATED = 4
+
+# One for each model that is opened, so that a reloaded one is told from the earlier one.
+VERSIONS = itertools.count()
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -36,9 +41,17 @@ class ServedModel:
     """A predictor with a name and its tasks; an ONNX `graph` computes in its place where there is one."""
 
     def __init__(
-        self, name: str, predictor: Predictor, *, max_batch: int, graph: OnnxRunner | None = None
+        self,
+        name: str,
+        predictor: Predictor,
+        *,
+        max_batch: int,
+        graph: OnnxRunner | None = None,
+        precision: str = "",
     ) -> None:
+        self.max_batch, self.precision = max_batch, precision
         self.name, self.predictor, self.graph = name, predictor, graph
+        self.version = next(VERSIONS)
         self.scores = Task(
             name="scores", run=lambda items: self.compute(items, wanted="scores"), max_batch=max_batch
         )
@@ -64,6 +77,21 @@ class ServedModel:
         self._figures: dict[str, Any] | None = None
 
     @property
+    def backend(self) -> str:
+        """What computes the model."""
+        if self.graph is None:
+            return f"torch, {self.predictor.precision}"
+        return f"{self.graph.version}, {self.precision}" if self.precision else self.graph.version
+
+    def computed_by(
+        self, *, predictor: Predictor | None = None, graph: OnnxRunner | None = None, precision: str = ""
+    ) -> "ServedModel":
+        """Return the same model, computed by another predictor or a graph."""
+        return ServedModel(
+            self.name, predictor or self.predictor, max_batch=self.max_batch, graph=graph, precision=precision
+        )
+
+    @property
     def answers(self) -> str:
         """What the model answers with: classes of pictures, masks or boxes."""
         config = self.predictor.model.config
@@ -78,7 +106,8 @@ class ServedModel:
     @property
     def has_attention(self) -> bool:
         """Whether the model has attention layers."""
-        return isinstance(self.predictor.model.config, ViTConfig)
+        is_native = self.predictor.preprocess.max_patches is not None  # without an image to draw on
+        return isinstance(self.predictor.model.config, ViTConfig) and not is_native
 
     @property
     def depth(self) -> int:
@@ -138,7 +167,7 @@ class ServedModel:
             "title": "Bundled model" if self.name == BOX else self.name,
             "answers": self.answers,
             "variant": predictor.loaded.record.variant,
-            "backend": f"torch, {predictor.precision}" if self.graph is None else self.graph.version,
+            "backend": self.backend,
             "image_size": list(size),
             "rule": predictor.preprocess.rule,
             "crop_fraction": predictor.preprocess.crop_fraction,

@@ -13,12 +13,11 @@ from vitrine.runtime.progress import announced, present
 from vitrine.runtime.run_folder import RunFolder
 from vitrine.studies.datasets import make_arrays
 from vitrine.studies.estimate import Estimate, estimate
-from vitrine.studies.planning import Plan
+from vitrine.studies.planning import Plan, new_runs, with_rates
 from vitrine.studies.pool import carry_out_all
 from vitrine.studies.record import Run
 from vitrine.studies.reporting import write_study_page
 from vitrine.studies.results import append_result
-from vitrine.studies.searching import new_runs, with_rates
 from vitrine.studies.training_runs import Place, carry_out_run
 from vitrine.training.stopping import StoppedError
 from vitrine.version import __version__

@@ -63,7 +63,7 @@ class ReplayedStep:
         try:
             self.replay = recorded(step)
         except torch.OutOfMemoryError:
-            raise out_of_memory(self.state.micro_batch) from None
+            raise out_of_memory(self.state) from None
         except RuntimeError as error:
             # Ending a failed recording raises a second error; the first one has the reason.
             cause = error if error.__context__ is None else error.__context__

@@ -122,6 +122,7 @@ class Run:
         step_state = StepState(
             micro_batch=min(state.micro_batch or wanted, wanted),
             bad=torch.zeros((), device=self.processes.device),
+            divides_batch=task.divides_batch,
         )
         take_step: Callable[[Parts], Taken] = functools.partial(self.take_step, step_state=step_state)
         if self.uses_graphs:

@@ -33,6 +33,8 @@ class StepState:
     micro_batch: int
     bad: Tensor
     """0 until a loss or gradient is NaN or infinity, then 1 for good."""
+    divides_batch: bool = True
+    """Whether images may be taken in micro-batches: not if they are compared with each other."""
 
 
 def forward_backward(
@@ -55,19 +57,23 @@ def forward_backward(
             if not is_out_of_memory(error):
                 raise
             # With several processes, the others already wait for the gradient all-reduce.
-            if state.micro_batch == 1 or processes.world_size > 1:
-                raise out_of_memory(state.micro_batch) from None
+            if state.micro_batch == 1 or processes.world_size > 1 or not state.divides_batch:
+                raise out_of_memory(state) from None
         halve(module, state)
 
 
-def out_of_memory(micro_batch: int) -> NoMemoryError:
-    """Return the error for a step that does not fit and that a smaller micro-batch cannot help."""
-    halved = f"training.micro_batch={micro_batch // 2}" if micro_batch > 1 else None
+def out_of_memory(state: StepState) -> NoMemoryError:
+    """Return the error for a step that does not fit and that is not halved by itself."""
+    count, fewer = state.micro_batch, list[TryOption]()
+    if count > 1 and state.divides_batch:
+        fewer = [TryOption("set", "to take fewer images at a time", f"training.micro_batch={count // 2}")]
+    elif count > 1:
+        fewer = [TryOption("batch_size", "to compare fewer images", count // 2)]
     return NoMemoryError(
-        f"out of memory with {counted(micro_batch, 'image')} at a time on each device; use a smaller model or image "
+        f"out of memory with {counted(count, 'image')} at a time on each device; use a smaller model or image "
         "size, or divide the weights of several devices by sharding",
         advice=[
-            *([TryOption("set", "to take fewer images at a time", halved)] if halved else []),
+            *fewer,
             TryOption("set", "to keep less in memory", "model_options.activation_checkpointing=true"),
         ],
     )
@@ -130,7 +136,8 @@ def fit_micro_batch(
     models exchange weights in every pass, so one process cannot try alone.
     """
     inner = uncompiled(module)
-    if processes.world_size == 1 or processes.device.type != "cuda" or isinstance(inner, FSDPModule):
+    is_alone = processes.world_size == 1 or processes.device.type != "cuda"
+    if is_alone or isinstance(inner, FSDPModule) or not state.divides_batch:
         return
     inner = inner.module if isinstance(inner, nn.parallel.DistributedDataParallel) else inner
     while True:
@@ -147,7 +154,7 @@ def fit_micro_batch(
         if not anyone(failed, processes):
             return
         if state.micro_batch == 1:
-            raise out_of_memory(1)
+            raise out_of_memory(state)
         halve(module, state)
 
 

@@ -21,6 +21,8 @@ class Task:
     prepare: Callable[[Batch], Parts]
     """From a batch to what the loss reads, on the device: augmented, normalised."""
     loss_of: LossOf
+    divides_batch: bool = True
+    """Whether a batch may be taken in micro-batches."""
     evaluate: Evaluate | None = None
     metric: str | None = "accuracy"
     """Which number of the evaluation decides what is best; higher is better. None keeps the last weights."""

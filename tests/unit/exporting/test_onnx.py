@@ -15,7 +15,7 @@ from vitrine.checkpoints import load
 from vitrine.checkpoints.reading.onnx_file import read_metadata
 from vitrine.errors import CheckpointError, ConfigError
 from vitrine.exporting import InferenceModel, onnx_graph, open_runner
-from vitrine.exporting.exported import Subject
+from vitrine.exporting.exported import Exported, Subject
 from vitrine.exporting.onnx_files import export_onnx
 from vitrine.exporting.proof import BATCHES, answers_of, compare, reference
 
@@ -24,11 +24,30 @@ GRAPHS = ("class token", "attention pooling", "relative positions", "registers",
           "norm after pooling", "non-square", "hybrid", "BiT")  # fmt: skip
 
 
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Exported]:
+    """One export in all three precisions."""
+    folder = tmp_path_factory.mktemp("export")
+    found = loaded("class token")
+    return folder, export_onnx(
+        InferenceModel(found.model), found, folder, precisions=["fp32", "fp16", "int8"]
+    )
+
+
+@pytest.fixture(scope="module")
+def exported(made: tuple[Path, Exported]) -> tuple[Path, tuple[Subject, ...]]:
+    return made[0], made[1].subjects
+
+
 @pytest.mark.parametrize("kind", costly(GRAPHS, quick=["class token", "attention pooling"]))
-def test_the_file_computes_what_the_model_does_for_one_two_and_five_images(kind: str, tmp_path: Path) -> None:
-    found = loaded(kind)
-    onnx_graph.write_onnx(InferenceModel(found.model), tmp_path / "model.onnx", record=found.record)
-    runner = open_runner(tmp_path)
+def test_the_file_computes_what_the_model_does_for_one_two_and_five_images(
+    kind: str, tmp_path: Path, made: tuple[Path, Exported]
+) -> None:
+    found, folder = loaded(kind), made[0]
+    if kind != "class token":  # of which there is an export already
+        folder = tmp_path
+        onnx_graph.write_onnx(InferenceModel(found.model), folder / "model.onnx", record=found.record)
+    runner = open_runner(folder)
     shape = (7, found.model.config.channels, *found.model.config.image_size)
     images = torch.randn(shape, generator=torch.Generator().manual_seed(2))
     with torch.inference_mode():
@@ -43,15 +62,6 @@ def test_the_file_computes_what_the_model_does_for_one_two_and_five_images(kind:
             # fp32 rounding; over BiT's 26 convolutions it comes to 6e-6 of the largest.
             limit = 2e-5 * max(1.0, wanted.abs().max().item())
             np.testing.assert_allclose(found, wanted[:size], rtol=0, atol=limit)
-
-
-@pytest.fixture(scope="module")
-def exported(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, tuple[Subject, ...]]:
-    """One export in all three precisions."""
-    folder = tmp_path_factory.mktemp("export")
-    found = loaded("class token")
-    made = export_onnx(InferenceModel(found.model), found, folder, precisions=["fp32", "fp16", "int8"])
-    return folder, made.subjects
 
 
 def test_the_file_carries_names_and_preprocessing_and_nothing_of_this_machine(
@@ -99,10 +109,8 @@ def test_a_graph_that_onnx_refuses_is_never_written(tmp_path: Path, exported: tu
     assert not (tmp_path / "model.onnx").exists()
 
 
-def test_int8_says_that_answers_depend_on_the_batch(tmp_path: Path) -> None:
-    found = loaded("class token")
-    made = export_onnx(InferenceModel(found.model), found, tmp_path, precisions=["fp32", "int8"])
-    assert any("batch" in note for note in made.notes)
+def test_int8_says_that_answers_depend_on_the_batch(made: tuple[Path, Exported]) -> None:
+    assert any("batch" in note for note in made[1].notes)
 
 
 def test_the_words_of_a_file_are_read_without_the_onnx_package(exported: tuple[Path, object]) -> None:

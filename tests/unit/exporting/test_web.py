@@ -10,8 +10,11 @@ import torch
 from unit.exporting.made import loaded
 
 from vitrine.errors import ConfigError, DownloadError, MissingDataError
+from vitrine.exporting import open_runner
+from vitrine.exporting.exported import answer_of
 from vitrine.exporting.inference_model import InferenceModel
 from vitrine.exporting.onnxruntime_web import WASM, WEBGPU, find_onnxruntime_web
+from vitrine.exporting.proof import answers_of, compare, reference
 from vitrine.exporting.web import PageFacts, attention_of, plan_web
 from vitrine.runtime.cache import downloads
 
@@ -33,6 +36,12 @@ def written(kind: str, folder: Path, package: Path, *, int8: bool = False) -> Pa
     return folder
 
 
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory, package: Path) -> Path:
+    """One export, which tests only read."""
+    return written("class token", tmp_path_factory.mktemp("web"), package)
+
+
 @pytest.mark.parametrize("kind", ["class token", "parallel branches", "registers"])
 def test_the_graph_also_returns_the_attention_of_all_layers(kind: str) -> None:
     made = loaded(kind)
@@ -46,10 +55,9 @@ def test_the_graph_also_returns_the_attention_of_all_layers(kind: str) -> None:
 
 
 def test_weights_take_half_the_room_and_the_answers_are_those_of_weights_in_half_precision(
-    tmp_path: Path, package: Path
+    folder: Path,
 ) -> None:
     made = loaded("class token")
-    folder = written("class token", tmp_path, package)
     graph = onnx.load(folder / "model.onnx").graph
     large = {w.data_type for w in graph.initializer if np.prod(w.dims) >= 1024}
     assert large == {onnx.TensorProto.FLOAT16}
@@ -61,11 +69,20 @@ def test_weights_take_half_the_room_and_the_answers_are_those_of_weights_in_half
     np.testing.assert_allclose(logits, made.model(images).detach().numpy(), rtol=0, atol=0.01)
 
 
-def test_the_folder_says_all_that_the_page_needs_and_lists_what_to_keep(
-    tmp_path: Path, package: Path
+def test_the_graph_is_compared_with_the_model_by_the_answers_that_both_have(
+    folder: Path,
 ) -> None:
     made = loaded("class token")
-    folder = written("class token", tmp_path, package)
+    images = torch.randn(3, 3, *made.model.config.image_size, generator=torch.Generator().manual_seed(0))
+    answer = answer_of(open_runner(folder))
+    assert "attention" in answer(images)
+    expected = answers_of(reference(made.model), images)
+    check = compare("page", answer, expected=expected, images=images, precision="fp16")
+    assert check.largest is not None and check.largest < 0.01
+
+
+def test_the_folder_says_all_that_the_page_needs_and_lists_what_to_keep(folder: Path) -> None:
+    made = loaded("class token")
     described = json.loads((folder / "model.json").read_text())
     assert described["preprocess"] == made.preprocess.to_json()
     assert described["attention"] == attention_of(made.model)
@@ -78,12 +95,10 @@ def test_the_folder_says_all_that_the_page_needs_and_lists_what_to_keep(
     assert not list((folder / "onnxruntime-web").glob("*.mjs"))  # a type that some hosts do not know
 
 
-def test_another_model_makes_another_cache(tmp_path: Path, package: Path) -> None:
-    names = set()
-    for kind in ("class token", "DINOv2 without a head"):
-        folder = written(kind, tmp_path / kind, package)
-        names.add((folder / "service-worker.js").read_text())
-    assert len(names) == 2
+def test_another_model_makes_another_cache(folder: Path, tmp_path: Path, package: Path) -> None:
+    other = written("DINOv2 without a head", tmp_path, package)
+    one, two = ((each / "service-worker.js").read_text() for each in (folder, other))
+    assert one != two
 
 
 def test_attention_too_large_for_a_phone_is_left_away(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -32,7 +32,7 @@ def pace(run: SimpleRun, task: Task) -> Pace:
     return pace_of(run.start.model, task, run.start, run.data, run.recipe, workers=0, processes=ALONE)
 
 
-@pytest.mark.parametrize("name", ["demo", "masked-patches", "autoencoder", "dino"])
+@pytest.mark.parametrize("name", ["demo", "masked-patches", "autoencoder", "dino", "ibot", "moco"])
 def test_looking_how_long_it_takes_changes_neither_weights_nor_random_numbers(name: str) -> None:
     run = simple_run(find_recipe(name))
     module = run.module()

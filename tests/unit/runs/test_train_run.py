@@ -87,7 +87,7 @@ def test_the_same_seed_gives_the_same_file_for_a_variant_by_name_and_another_see
     assert files[0] == files[1] != files[2]
 
 
-@pytest.mark.parametrize("name", ["demo", "masked-patches", "autoencoder", "dino"])
+@pytest.mark.parametrize("name", ["demo", "masked-patches", "autoencoder", "dino", "ibot", "moco"])
 def test_fresh_weights_and_those_that_an_objective_adds_depend_on_the_seed_alone(name: str) -> None:
     recipe = find_recipe(name)
     recipe = dataclasses.replace(recipe, model="ViT", model_options=TINY, size=32)

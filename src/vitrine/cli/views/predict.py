@@ -3,14 +3,14 @@
 from collections.abc import Iterator
 
 from vitrine.cli.command_line import option
-from vitrine.cli.lines import Line, Next, NextStep, Table, Wrote
-from vitrine.cli.views.parts import parts_lines
+from vitrine.cli.lines import Line, Next, NextStep, Table, Wrote, input_text
+from vitrine.cli.views.embed import parts_lines
 from vitrine.jobs.model_argument import PicturesPlan
 from vitrine.jobs.predict import PredictResult
 from vitrine.jobs.predict_boxes import BoxPredictions
 from vitrine.jobs.predict_masks import MaskPredictions
+from vitrine.serving.answers import DEFAULT_COVERAGE, Prediction
 from vitrine.serving.output_files import STANDARD_OUTPUT
-from vitrine.serving.predictor import DEFAULT_COVERAGE, Prediction
 from vitrine.spelling import counted, with_name
 
 BAR_WIDTH = 24
@@ -158,5 +158,5 @@ def percent(share: float) -> str:
 
 def plan_lines(plan: PicturesPlan) -> Iterator[Line]:
     """Show which model reads how many pictures."""
-    size = "x".join(map(str, plan.size))
-    yield f"Plan: {plan.model} at {size} px on {plan.device}, {counted(plan.num_pictures, 'picture')}"
+    shape = input_text(plan.size, plan.max_patches)
+    yield f"Plan: {plan.model} at {shape} on {plan.device}, {counted(plan.num_pictures, 'picture')}"

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from vitrine.cli.lines import Line
+from vitrine.cli.lines import Line, input_text
 from vitrine.runs.plan import RunPlan
 from vitrine.spelling import counted, duration
 
@@ -12,7 +12,7 @@ def plan_lines(plan: RunPlan) -> Iterator[Line]:
     training = plan.training
     yield (
         f"Plan: {plan.model}, {plan.num_parameters:,} parameters, {aim_of(plan)}, "
-        f"{'x'.join(map(str, plan.image_size))} px"
+        f"{input_text(plan.image_size, plan.max_patches)}"
     )
     images = ", ".join(f"{count:,} {name}" for name, count in plan.num_images.items())
     is_spread = plan.is_evaluated and training.evaluate_every

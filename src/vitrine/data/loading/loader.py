@@ -239,7 +239,7 @@ class _Pending:
             None if numbers is None else numbers[self._rows],
             wants_digests=loader.wants_digests,
         )
-        shape = (len(self._rows), loader.view.channels, *loader.view.size)
+        shape = (len(self._rows), *loader.view.shape)
         pin_memory = loader.device.type == "cuda"
         if loader._workers is not None and tasks:
             self._ticket = loader._workers.start(shape, tasks, pin_memory=pin_memory)

@@ -26,7 +26,7 @@ class ProcessWorkers:
     def __init__(self, source: Source, view: AnyView, *, num_workers: int, num_slots: int, rows: int) -> None:
         # Not fork: threads and CUDA do not survive it.
         context = multiprocessing.get_context("spawn")
-        shape = (num_slots, rows, view.channels, *view.size)
+        shape = (num_slots, rows, *view.shape)
         self._slots = torch.empty(shape, dtype=torch.uint8).share_memory_()  # type: ignore[no-untyped-call]
         self._free = list(range(num_slots))
         # Not a SimpleQueue: it blocks a writer when the pipe is full, forever if no reader is left.

@@ -71,6 +71,11 @@ class BoxView:
         """Planes of the result: those of the picture, and those of the boxes."""
         return self.image_channels + self.num_planes
 
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """Channels, height and width of the result."""
+        return self.channels, *self.size
+
     def render_annotated(
         self,
         data: bytes | Pixels,

@@ -38,6 +38,11 @@ class MaskView:
         """Planes of the result: those of the picture, and the mask."""
         return self.image_channels + 1
 
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """Channels, height and width of the result."""
+        return self.channels, *self.size
+
     def render_annotated(
         self,
         data: bytes | Pixels,

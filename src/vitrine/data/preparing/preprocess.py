@@ -23,6 +23,7 @@ from torch.nn import functional as F
 from vitrine.data.decoding.decode import decode, to_channels
 from vitrine.data.decoding.image_file import MAX_PIXELS, Pixels
 from vitrine.data.decoding.picture_input import Picture, read_picture
+from vitrine.data.preparing.native import native_shape, native_size, normalised_patches, written_as_patches
 from vitrine.errors import ConfigError
 from vitrine.runtime.devices import device_constant
 
@@ -60,6 +61,10 @@ class Preprocess:
     interpolation: Interpolation = "bilinear"
     mean: tuple[float, ...] = (0.5, 0.5, 0.5)
     std: tuple[float, ...] = (0.5, 0.5, 0.5)
+    max_patches: int | None = None
+    """Keep the aspect ratio, with at most this many patches, in place of `size`, `rule` and crop."""
+    patch: tuple[int, int] | None = None
+    """With `max_patches`: height and width of a patch in pixels."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "size", tuple(int(side) for side in self.size))
@@ -74,6 +79,10 @@ class Preprocess:
         if self.interpolation not in get_args(Interpolation):
             names = ", ".join(get_args(Interpolation))
             raise ConfigError(f"interpolation must be one of {names}, got {self.interpolation!r}")
+        if self.patch is not None:
+            object.__setattr__(self, "patch", tuple(int(side) for side in self.patch))
+        if (self.max_patches is None) != (self.patch is None):
+            raise ConfigError(f"max_patches and patch go together, got {self.max_patches} and {self.patch}")
         if len(self.mean) != len(self.std) or not self.mean or min(self.std) <= 0:
             raise ConfigError(
                 f"mean and std need one value per channel and std above 0, got {self.mean} and {self.std}"
@@ -85,14 +94,22 @@ class Preprocess:
         return len(self.mean)
 
     @property
+    def shape(self) -> tuple[int, int, int]:
+        """Shape of the pixels: (C, height, width), or (1, 1 + patches, values per patch) at native aspect ratio."""
+        if self.max_patches is None or self.patch is None:
+            return self.channels, *self.size
+        return 1, *native_shape(self.patch, self.max_patches, channels=self.channels)
+
+    @property
     def resize_size(self) -> tuple[int, int]:
         """Height and width that the image has, or covers, before the centre is cropped."""
         height, width = (math.floor(side / self.crop_fraction + 1e-6) for side in self.size)
         return height, width
 
     def with_size(self, size: tuple[int, int] | int) -> Self:
-        """Return the same rules at another size."""
-        return dataclasses.replace(self, size=(size, size) if isinstance(size, int) else size)
+        """Return the same rules at another size, which is no longer the native aspect ratio."""
+        size = (size, size) if isinstance(size, int) else size
+        return dataclasses.replace(self, size=size, max_patches=None, patch=None)
 
     # The loader treats this record as a view: nothing about a test image is random.
     num_uniforms = 0
@@ -105,13 +122,19 @@ class Preprocess:
 
     def decode(self, data: bytes | Pixels, *, name: str = "image", max_pixels: int = MAX_PIXELS) -> Pixels:
         """Decode one image; large JPEGs by their scaled transform."""
+        if self.max_patches is not None:  # the size depends on the picture's shape
+            return decode(data, name=name, channels=self.channels, max_pixels=max_pixels)
         height, width = self.resize_size
         enough = (SCALED_DECODE_GAP * height, SCALED_DECODE_GAP * width)
         return decode(data, name=name, channels=self.channels, min_size=enough, max_pixels=max_pixels)
 
     def pixels(self, image: Pixels) -> torch.Tensor:
-        """Resize and crop a decoded image (H, W, C): uint8 (C, height, width)."""
+        """Resize and crop a decoded image (H, W, C): uint8 (C, height, width), or its patches."""
         height, width = image.shape[:2]
+        if self.max_patches is not None and self.patch is not None:
+            native = native_size(height, width, patch=self.patch, max_patches=self.max_patches)
+            resized = resize(planes(image, self.channels), native, self.interpolation)
+            return written_as_patches(resized, patch=self.patch, max_patches=self.max_patches)
         rows, columns = target_size(height, width, size=self.resize_size, rule=self.rule)
         top, left = (round((have - want) / 2) for have, want in zip((rows, columns), self.size, strict=True))
         kept = resize_and_crop(
@@ -123,6 +146,8 @@ class Preprocess:
         """Turn pixels (..., C, H, W) from 0 to 255 into the model's input, on their own device."""
         mean = device_constant(self.mean, images.device).view(-1, 1, 1) * 255
         std = device_constant(self.std, images.device).view(-1, 1, 1) * 255
+        if self.max_patches is not None:
+            return normalised_patches(images, mean.flatten(), std.flatten()).to(dtype)
         return ((images.float() - mean) / std).to(dtype)
 
     def denormalise(self, images: torch.Tensor) -> torch.Tensor:
@@ -137,10 +162,10 @@ class Preprocess:
 
     def to_json(self) -> dict[str, Any]:
         """Return the record as plain values."""
-        return {
-            key: list(value) if isinstance(value, tuple) else value
-            for key, value in dataclasses.asdict(self).items()
-        }
+        values = dataclasses.asdict(self)
+        if self.max_patches is None:  # earlier versions do not know these
+            del values["max_patches"], values["patch"]
+        return {key: list(value) if isinstance(value, tuple) else value for key, value in values.items()}
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Self:

@@ -19,7 +19,7 @@ from vitrine.errors import ConfigError
 
 Crop = Literal["inception", "random", "padded", "none"]
 Numbers = NDArray[np.float64]
-_ATTEMPTS = 10  # as TensorFlow's and torchvision's inception crop
+ATTEMPTS = 10  # as TensorFlow's and torchvision's inception crop
 
 
 class View(Protocol):
@@ -32,6 +32,10 @@ class View(Protocol):
     @property
     def channels(self) -> int:
         """Channels of the result."""
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """Channels, height and width of the result."""
 
     @property
     def num_uniforms(self) -> int:
@@ -57,7 +61,7 @@ class TrainView:
     resize_size: tuple[int, int] | None = None
     flip: bool = True
     interpolation: Literal["bilinear", "bicubic"] = "bilinear"
-    num_uniforms: int = 2 * _ATTEMPTS + 3
+    num_uniforms: int = 2 * ATTEMPTS + 3
 
     def __post_init__(self) -> None:
         if self.crop not in get_args(Crop):
@@ -74,6 +78,11 @@ class TrainView:
             raise ConfigError(
                 f"a random crop of {self.size} needs a resize_size at least as large, got {self.resize_size}"
             )
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """Channels, height and width of the result."""
+        return self.channels, *self.size
 
     def render(self, data: bytes | Pixels, *, name: str, numbers: Numbers | None, out: torch.Tensor) -> None:
         """Decode, crop, resize and flip one image into `out`, (C, H, W) uint8."""
@@ -132,7 +141,7 @@ def inception_box(
 ) -> tuple[int, int, int, int]:
     """Draw top, left, height, width of a crop: uniform area and log aspect, ten attempts, else the centre."""
     low, high = math.log(aspect[0]), math.log(aspect[1])
-    for attempt in range(_ATTEMPTS):
+    for attempt in range(ATTEMPTS):
         target = height * width * (area[0] + (area[1] - area[0]) * numbers[3 + 2 * attempt])
         ratio = math.exp(low + (high - low) * numbers[4 + 2 * attempt])  # width over height
         columns, rows = round(math.sqrt(target * ratio)), round(math.sqrt(target / ratio))

@@ -1,4 +1,4 @@
-"""Learning without labels first: masked patches and the masked autoencoder, then few labels (section 4.6)."""
+"""Learning without labels first: masked patches, self-distillation, contrast; then few labels (section 4.6)."""
 
 import dataclasses
 import statistics
@@ -6,7 +6,15 @@ from collections.abc import Callable
 from typing import Any
 
 from vitrine.data.augmenting.multi_crop import MultiCrop
-from vitrine.objectives import AutoencoderObjective, DinoObjective, MaskedPatchesObjective
+from vitrine.objectives import (
+    AutoencoderObjective,
+    DinoObjective,
+    IbotObjective,
+    MaskedPatchesObjective,
+    MocoObjective,
+    SimclrObjective,
+)
+from vitrine.objectives.contrastive import ContrastiveObjective
 from vitrine.objectives.patch_targets import Target
 from vitrine.recipes.recipe import Recipe, Views
 from vitrine.reports.charts import Chart
@@ -50,6 +58,30 @@ def self_distilled(recipe: Recipe) -> Recipe:
     return dataclasses.replace(recipe.with_objective(small), views=Views(crop="none", flip=False))
 
 
+def hiding(recipe: Recipe) -> Recipe:
+    """Learn as iBOT does, on the views and with the projection of self-distillation."""
+    changed = self_distilled(recipe)
+    shared = {
+        field.name: getattr(changed.objective, field.name) for field in dataclasses.fields(DinoObjective)
+    }
+    return dataclasses.replace(changed, objective=IbotObjective(**shared))
+
+
+def contrasted(kind: type[ContrastiveObjective]) -> Callable[[Recipe], Recipe]:
+    """Learn as MoCo v3 or SimCLR do; as they cut views themselves, the recipe cuts and flips nothing."""
+
+    def change(recipe: Recipe) -> Recipe:
+        changed = recipe.with_objective(kind())
+        if recipe.views.crop != "padded":
+            return dataclasses.replace(changed, views=dataclasses.replace(recipe.views, flip=False))
+        # A third of a picture of 32 px is the least that shows what it is.
+        views = MultiCrop(num_local=0, global_area=(0.3, 1.0))
+        small = dataclasses.replace(changed.objective, hidden_width=512, output_width=128, multi_crop=views)  # type: ignore[call-arg]
+        return dataclasses.replace(changed, objective=small, views=Views(crop="none", flip=False))
+
+    return change
+
+
 # A further objective is one line here.
 OBJECTIVES: dict[str, Callable[[Recipe], Recipe]] = {
     "masked patches, mean colour": masked("mean-color"),
@@ -57,6 +89,9 @@ OBJECTIVES: dict[str, Callable[[Recipe], Recipe]] = {
     "masked patches, all pixels": masked("pixels"),
     "masked autoencoder": autoencoded,
     "self-distillation": self_distilled,
+    "self-distillation with hidden patches": hiding,
+    "contrast, MoCo v3": contrasted(MocoObjective),
+    "contrast, SimCLR": contrasted(SimclrObjective),
     SUPERVISED: lambda recipe: recipe,
 }
 

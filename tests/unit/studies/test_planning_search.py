@@ -11,13 +11,12 @@ from vitrine.recipes import Recipe
 from vitrine.studies import planning
 from vitrine.studies.descendant_models import METHODS, PLAIN
 from vitrine.studies.experiments.descendants import FACTORS
-from vitrine.studies.planning import Plan, make_plans
+from vitrine.studies.planning import Plan, chosen_rates, make_plans, new_runs, with_rates
 from vitrine.studies.pool import carry_out_all, longest_first
 from vitrine.studies.record import Run, Setup
 from vitrine.studies.registry import find_studies
 from vitrine.studies.results import append_result
 from vitrine.studies.scales import SCALES
-from vitrine.studies.searching import chosen_rates, new_runs, with_rates
 from vitrine.studies.training_runs import trained_or_launched
 from vitrine.training.graphs import RecordingError
 
@@ -112,7 +111,7 @@ def test_the_search_comes_first_then_one_set_after_the_other_and_checks_last(tmp
     assert {role for _, role in roles[-2:]} == {"check"}
 
 
-@pytest.mark.parametrize("jobs", [1, 2])
+@pytest.mark.parametrize("jobs", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_runs_that_become_possible_are_carried_out_in_the_same_pool(tmp_path: Path, jobs: int) -> None:
     (plan,) = plans_of(tmp_path, "one")
     waiting = [searched(plan, PLAIN)[:1], searched(plan, PLAIN)[1:3]]
