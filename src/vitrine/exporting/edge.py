@@ -205,8 +205,8 @@ def follow_program(program: Any, names: tuple[str, ...], image: Tensor) -> list[
             operation.type_value_inference(overwrite_output=True)
             if operation.outputs[0].val is None:
                 raise CheckpointError(f"coremltools does not define {operation.op_type} for known values")
-    found = {output.name: torch.from_numpy(output.val.copy()) for output in main.outputs}
-    return [found[name] for name in names]
+    rows = {output.name: torch.from_numpy(output.val.copy()) for output in main.outputs}
+    return [rows[name] for name in names]
 
 
 @contextlib.contextmanager
