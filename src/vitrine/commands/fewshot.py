@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from annotated_doc import Doc
 
@@ -46,8 +46,14 @@ def fewshot(
     cache_dir: Annotated[
         Path | str | None, Doc("Folder for cached features [default: the user's cache folder]")
     ] = None,
-) -> "FewShotReport":
-    """Measure accuracy with 1, 5, 10, 25 examples per class on frozen features, over several draws."""
+    out: Annotated[
+        Path | str | None, Doc("Folder to save the model solved on the most masks in (data with masks only)")
+    ] = None,
+) -> "FewShotReport | Any":  # of data with masks a `PixelShotsReport`
+    """Measure accuracy with 1, 5, 10, 25 examples per class on frozen features, over several draws.
+
+    Of data with masks, mean IoU with as many masks: every pixel is labelled in closed form.
+    """
     from vitrine.jobs.fewshot import evaluate_fewshot
 
     return evaluate_fewshot(
@@ -64,5 +70,6 @@ def fewshot(
         workers=workers,
         device=device,
         precision=precision,
+        out=as_path(out),
         cache=(as_path(cache_dir) or True) if cache else False,
     )

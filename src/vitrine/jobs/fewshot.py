@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from vitrine.checkpoints import load
+from vitrine.data.sources.opening import task_of
 from vitrine.data.sources.source import Source
 from vitrine.errors import ConfigError
 from vitrine.evaluation.features import Features, extract_features
@@ -19,6 +20,7 @@ from vitrine.evaluation.fewshot import (
 )
 from vitrine.evaluation.outputs import Precision
 from vitrine.evaluation.probes import find_probe
+from vitrine.jobs.fewshot_pixels import PixelShotsReport, fewshot_pixels
 from vitrine.jobs.model_argument import model_and_data
 from vitrine.runs.trained_data import trained_on
 from vitrine.runtime.processes import joined_processes
@@ -74,11 +76,21 @@ def evaluate_fewshot(
     device: str,
     precision: Precision,
     cache: Path | bool,
-) -> FewShotReport:
+    out: Path | None = None,
+) -> FewShotReport | PixelShotsReport:
     """Measure few-shot accuracy of a model's features on a data set; `shots` and `l2` are lists such as `1,5`."""
     model, data = model_and_data("fewshot", model, data)
     find_probe(probe)
     values, asked = _parse_l2(l2), None if shots is None else parse_shots(shots)
+    if task_of(data) == "masks":
+        if probe != "ridge" or len(values or []) > 1:
+            raise ConfigError("pixels are labelled in closed form, with one l2", option="probe")
+        return fewshot_pixels(
+            model, data, shots=asked, seeds=seeds, l2=values[0] if values else None, test_fraction=test_fraction,
+            out=out, image_size=image_size, workers=workers, device=device, precision=precision,
+        )  # fmt: skip
+    if out is not None:
+        raise ConfigError("saves a model of masks, and this data has none", option="out")
     names, (train, test) = open_support_and_test(data, test_fraction=test_fraction)
     if asked is None:
         train, test = without_small_classes(train, test)

@@ -2,15 +2,19 @@
 
 from collections.abc import Iterator
 
-from vitrine.cli.lines import Line, Next, Table
+from vitrine.cli.lines import Line, Next, Table, Wrote
 from vitrine.commands.arguments import BOX
 from vitrine.evaluation.fewshot import FewShotScore
 from vitrine.jobs.fewshot import FewShotPlan, FewShotReport
+from vitrine.jobs.fewshot_pixels import PixelShotsReport
 from vitrine.spelling import counted, with_first
 
 
-def lines(report: FewShotReport) -> Iterator[Line]:
+def lines(report: FewShotReport | PixelShotsReport) -> Iterator[Line]:
     """Show one row per number of shots, and per strength of regularisation if there are several."""
+    if isinstance(report, PixelShotsReport):
+        yield from pixel_lines(report)
+        return
     result = report.result
     yield (
         f"{report.model} on {report.data}: examples from {report.train_split}, tested on {report.test_split}; "
@@ -37,6 +41,28 @@ def lines(report: FewShotReport) -> Iterator[Line]:
     if report.unreadable:
         yield f"Skipped, cannot be read: {with_first(report.unreadable, 'file')}"
     yield Next("finetune", (report.data,), {} if report.model == BOX else {"model": report.model})
+
+
+def pixel_lines(report: PixelShotsReport) -> Iterator[Line]:
+    """Show mean IoU per number of masks."""
+    yield (
+        f"{report.model} on {report.data}: {len(report.classes):,} classes of pixels in closed form; masks drawn "
+        f"from {report.num_train:,}, tested on {counted(report.num_test, 'picture')}, {counted(report.seeds, 'draw')}"
+    )
+    yield Table(
+        [
+            (
+                counted(one.shots, "mask"),
+                f"{100 * one.mean:.2f} %",
+                "" if one.spread is None else f"± {100 * one.spread:.2f}",
+                f"pixel accuracy {100 * sum(one.pixel_accuracies) / len(one.pixel_accuracies):.2f} %",
+            )
+            for one in report.scores
+        ],
+        right=(0, 1),
+        indent=2,
+    )
+    yield from map(Wrote, report.wrote)
 
 
 def spread_of(score: FewShotScore, seeds: int) -> str:

@@ -43,6 +43,7 @@ class LinearSegmenter(DenseModel):
     """A ViT and a linear layer on the tokens of some blocks."""
 
     config: LinearSegmenterConfig
+    decoder: LinearDecoder
 
     def __init__(self, config: LinearSegmenterConfig) -> None:
         super().__init__(config)
