@@ -37,6 +37,7 @@ TOY_RUNS = [
     ("cpu.py", "train --depth 1 --batch-size 1 --rounds 1"),
     ("data.py", "--images {pets}/images --count 12 --size 32 --batch 4 --rounds 1 --workers 0,1"),
     ("dedup.py", "{pets}/images {photos} --synthetic 200 20 --sheets {out}"),
+    ("deploy.py", "{demo}/run --calibrate {data} --data {data} --rounds 1 --batches 1 --targets onnx"),
     ("descendants.py", "speed {cifar} --scales tiny --steps 3 --at-once 1 --device cpu --methods 2"),
     ("detection.py", "{boxes} {out}/packed --side 40 --val 1 --megabytes 0.002"),
     ("dinov2_onnx.py", "{dinov2} {photos} --count 1"),
@@ -50,7 +51,9 @@ TOY_RUNS = [
     ("loss_curves.py", "{cifar} --device cpu --no-compile --model ViT-Ti/16 --steps 2 --seeds 2 --batch-size 2 "
      "--precisions fp32,bf16 --smoothed 1"),
     ("masked.py", "--model ViT-Ti/16 --size 32 --batch-size 1 --rounds 1"),
+    ("native_aspect.py", "{pets} --model {model} --size 32 --max-patches 9 --train 1 --test 1 --device cpu"),
     ("none_of_these.py", "{features} --others far={far} --leave-out 1 --draws 2 --out {out}/areas.json"),
+    ("packing.py", "--model ViT-Ti/16 --budgets 9,16 --batches 2 --rounds 1 --seconds 0.01 --device cpu"),
     ("pictures.py", "{demo} {out}"),
     ("run_curves.py", "{demo}/run --out {out}/curves.svg"),
     ("self_supervision.py", "--data {cifar} --out {out} --device cpu --tiny --seeds 1 --jobs 0 --pretrain-epochs 1 "

@@ -8,6 +8,8 @@ from typing import Any
 import torch
 
 from vitrine.checkpoints import load
+from vitrine.checkpoints.licences import licence_to_carry
+from vitrine.checkpoints.locating import BOX
 from vitrine.checkpoints.opening import at_native_aspect, open_weights
 from vitrine.checkpoints.record import config_from_json
 from vitrine.data.preparing.preprocess import Preprocess
@@ -100,8 +102,9 @@ def pretrained_model(model: str, recipe: Recipe, *, num_classes: int) -> Startin
         preprocess = dataclasses.replace(preprocess, rule="squash", crop_fraction=1.0)
     is_fresh = loaded.record.layout == "fresh"
     return StartingModel(
-        model=with_free_options(loaded.model, recipe), preprocess=preprocess, is_fresh=is_fresh
-    )
+        model=with_free_options(loaded.model, recipe), preprocess=preprocess, is_fresh=is_fresh,
+        licence=licence_to_carry(loaded.record.licence, layout=loaded.record.layout, is_bundled=model == BOX),
+    )  # fmt: skip
 
 
 def suggest_smaller_size(pictures: tuple[int, int], config: ModelConfig) -> None:
@@ -179,7 +182,9 @@ def described_model(record: RunRecord, recipe: Recipe) -> StartingModel:
         model = build(config)
     preprocess = Preprocess.from_json(dict(record.preprocess))
     score = None if record.closed_form is None else ClosedFormScore.from_json(record.closed_form)
-    return StartingModel(model=model, preprocess=preprocess, teacher=teacher, closed_form=score)
+    return StartingModel(
+        model=model, preprocess=preprocess, teacher=teacher, closed_form=score, licence=record.licence
+    )
 
 
 def load_teacher(recipe: Recipe, student: ModelConfig) -> Teacher | None:

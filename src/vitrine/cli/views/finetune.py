@@ -188,11 +188,11 @@ def closed_form_lines(score: ClosedFormScore) -> Iterator[Line]:
         f"each scored by a {score.method} classifier without it, after {duration(score.seconds)}"
     )
     gain = (
-        "rarely adds to that"
+        "it rarely improves on a score this high"
         if score.accuracy >= HARD_TO_BEAT
-        else "added 2 to 14 points in our measurements"
+        else "it added 2 to 14 points in our measurements"
     )
-    yield f"  training starts from it, {gain} and stops early without a gain; the best by left-out images is saved"
+    yield f"  Training starts from it ({gain}) and stops early without a gain; the better on left-out images is saved"
 
 
 def interval_text(interval: Interval) -> str:
