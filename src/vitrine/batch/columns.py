@@ -47,6 +47,8 @@ class Columns:
 
 def compute(predictor: Predictor, pixels: Tensor, columns: Columns) -> dict[str, Tensor]:
     """Map pixels on the device to everything that the columns need, in one pass: names of `Predictor`, and tokens."""
+    if columns.has_tokens and predictor.preprocess.max_patches is not None:
+        raise ConfigError("needs pictures of one size, not of their own aspect ratio", option="tokens")
     if columns.has_tokens:
         with torch.inference_mode(), casting(predictor.device, predictor.precision):
             named = predictor.model.features(predictor.preprocess.normalise(pixels))
@@ -90,7 +92,7 @@ def output_shapes(predictor: Predictor, columns: Columns) -> dict[str, tuple[int
     """Return the shape of each vector column for one picture, measured on a black one."""
     if not (columns.has_embedding or columns.has_tokens):
         return {}
-    black = torch.zeros(1, predictor.preprocess.channels, *predictor.preprocess.size, dtype=torch.uint8)
+    black = torch.zeros(1, *predictor.preprocess.shape, dtype=torch.uint8)
     outputs = compute(predictor, black.to(predictor.device), columns)
     shapes = {EMBEDDING: tuple(outputs["features"].shape[1:])} if columns.has_embedding else {}
     return shapes | ({TOKENS: tuple(outputs[TOKENS].shape[1:])} if columns.has_tokens else {})
