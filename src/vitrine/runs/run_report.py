@@ -194,10 +194,10 @@ def headline_facts(account: RunAccount) -> list[tuple[str, str]]:
     model = f"{variant_of(config) or 'a model'} at {shape}"
     if account.run["verb"] == "finetune":
         model += f", from {account.recipe['model']}"
-    facts = [
-        (f"{cost.params / 1e6:.1f} M", f"parameters; {model}"),
-        (f"{account.steps:,}", f"steps of {account.batch_size}, {seen:,} images seen"),
-    ]
+    facts = [(f"{cost.params / 1e6:.1f} M", f"parameters; {model}")]
+    if not account.steps:
+        return [*facts, ("0", "training steps: the head was solved in closed form")]
+    facts.append((f"{account.steps:,}", f"steps of {account.batch_size}, {seen:,} images seen"))
     if seconds:
         machine = account.environment.get("gpu") or "a CPU"
         facts.append((duration(seconds), f"training on {machine}, {seen / seconds:,.0f} images/s"))
