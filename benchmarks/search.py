@@ -1,7 +1,7 @@
 """Search: recall and speed beside exact search, at any number of vectors, and the libraries compared.
 
     python benchmarks/search.py index --count 10000000     an index of Vitrine, built from generated vectors
-    python benchmarks/search.py compare --count 50000      faiss and usearch on the same vectors
+    python benchmarks/search.py compare --count 50000      faiss, usearch and lance on the same vectors
 
 Vectors are drawn around centres, as features of pictures are; the same seed gives the same ones.
 """
@@ -103,7 +103,7 @@ def compare(options: argparse.Namespace, work: Path) -> None:
     rows = vectors(0, options.count, options.width)
     queries = vectors(0, options.queries, options.width, seed=7)
     expected = np.argsort(-(queries @ rows.T), axis=1)[:, :10]
-    measured = {"usearch": usearch, "faiss": faiss}
+    measured = {"usearch": usearch, "faiss": faiss, "lance": lance}
     print("library                      build s  bytes per vector  ms per query  recall@10")
     for name in options.libraries.split(","):
         for kind, build, size, query, answered in measured[name](rows, queries, work):
@@ -154,6 +154,33 @@ def faiss(
         yield f"IVF, {kind}", build, file.stat().st_size, 1000 * (spent() - before) / len(queries), answered
 
 
+def lance(
+    rows: np.ndarray, queries: np.ndarray, work: Path
+) -> Iterator[tuple[str, float, int, float, np.ndarray]]:
+    import lance as library
+    import pyarrow
+
+    lists = int(4 * len(rows) ** 0.5)
+    flat = pyarrow.array(rows.astype(np.float16).reshape(-1))
+    vector = pyarrow.FixedSizeListArray.from_arrays(flat, rows.shape[1])
+    table = pyarrow.table({"number": np.arange(len(rows)), "vector": vector})
+    for kind in ("IVF_FLAT", "IVF_SQ", "IVF_HNSW_SQ"):
+        before, folder = spent(), work / kind
+        written = library.write_dataset(table, str(folder))
+        # With HNSW each list has a graph of its own, so there are few lists, all of which are asked.
+        number = 1 if "HNSW" in kind else lists
+        written.create_index("vector", kind, metric="cosine", num_partitions=number)
+        build, size = spent() - before, sum(f.stat().st_size for f in folder.rglob("*") if f.is_file())
+        opened = library.dataset(str(folder))
+        for _turn in range(2):  # the first one opens files
+            answered, before = [], spent()
+            for query in queries.astype(np.float16):
+                wish = {"column": "vector", "q": query, "k": 10, "nprobes": 16}
+                rows_found = opened.to_table(columns=["number", "_distance"], nearest=wish)
+                answered.append(rows_found["number"].to_numpy())
+        yield kind, build, size, 1000 * (spent() - before) / len(queries), np.stack(answered)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -162,7 +189,7 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=50_000)
     parser.add_argument("--width", type=int, default=192)
     parser.add_argument("--queries", type=int, default=200)
-    parser.add_argument("--libraries", default="usearch,faiss")
+    parser.add_argument("--libraries", default="usearch,faiss,lance")
     parser.add_argument("--work", type=Path, help="folder to work in [default: a temporary one]")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="vitrine-search-", dir=options.work) as folder:

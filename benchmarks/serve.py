@@ -2,6 +2,7 @@
 
     python benchmarks/serve.py latency MODEL --count 300
     python benchmarks/serve.py load MODEL PHOTOS --seconds 600 --clients 64
+    python benchmarks/serve.py engines MODEL PHOTOS --rounds 3 --round-seconds 20
     python benchmarks/serve.py mutate MODEL PHOTOS --count 10000
     python benchmarks/serve.py adapters ViT-B/16 --count 4
 
@@ -18,7 +19,7 @@ printed next to images/s, because other load changes it less. A round counts as 
 
 `mutate`: damaged images of every format; any 5xx status or an exit of the server is a failure.
 
-`adapters`: memory of a server with a model of that variant and `count` adapters, and with as many merged models.
+`engines` and `adapters`: described in parts/serve_engines.py and parts/serve_adapters.py.
 """
 
 import argparse
@@ -34,6 +35,7 @@ import time
 from pathlib import Path
 
 from parts.serve_adapters import adapters
+from parts.serve_engines import engines
 from parts.serve_rivals import model_alone, plain_server
 from parts.serve_traffic import (
     PAGE_BYTES,
@@ -58,7 +60,7 @@ BLOCK = 10
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument(
-        "what", choices=("latency", "load", "mutate", "adapters", "plain-server", "model-alone")
+        "what", choices=("latency", "load", "mutate", "adapters", "engines", "plain-server", "model-alone")
     )
     parser.add_argument("model")
     parser.add_argument("photos", nargs="?")
@@ -78,6 +80,7 @@ def main() -> None:
         "--onnx", help="let this export compute, in the server and in all that it is held against"
     )
     parser.add_argument("--precision", default="fp32", help="what torch computes in, likewise")
+    parser.add_argument("--checked", help="engines: pictures for the trial, other than those that are sent")
     parser.add_argument("--options", default="", help="more options for vitrine serve, in one string")
     options = parser.parse_args()
     if options.what == "plain-server":
@@ -86,6 +89,8 @@ def main() -> None:
         model_alone(options)
     elif options.what == "adapters":
         adapters(options)
+    elif options.what == "engines":
+        engines(options)
     elif options.what == "latency":
         latency(options)
     elif options.what == "load":
@@ -241,7 +246,9 @@ def memory_growth(memory: list[float]) -> tuple[float, str]:
 
 
 def serve_command(options: argparse.Namespace) -> list[str]:
-    command = [sys.executable, "-m", "vitrine", "serve", options.model, "--port", "0"]
+    # The clients send few photos again and again: without an own wish, none is answered from the cache.
+    cache = [] if "--cache" in options.options else ["--cache", "0"]
+    command = [sys.executable, "-m", "vitrine", "serve", options.model, "--port", "0", *cache]
     return [*command, *computed_by(options), *options.options.split()]
 
 
@@ -250,7 +257,9 @@ def part_command(what: str, options: argparse.Namespace, *more: str) -> list[str
 
 
 def computed_by(options: argparse.Namespace) -> list[str]:
-    return ["--onnx", options.onnx] if options.onnx else ["--precision", options.precision]
+    if options.onnx:
+        return ["--onnx", options.onnx]
+    return [] if options.precision == "fp32" else ["--precision", options.precision]
 
 
 def mutate(options: argparse.Namespace) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from object_stores import STORES
 
 from vitrine.evaluation import speed
 from vitrine.exporting import comparison
@@ -96,17 +97,8 @@ def short_measurements() -> Iterator[None]:
         yield
 
 
-@pytest.fixture
-def s3(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """Give the address of an empty bucket of moto's server on loopback."""
-    boto3, server = pytest.importorskip("boto3"), pytest.importorskip("moto.server")
-    pytest.importorskip("s3fs").S3FileSystem.clear_instance_cache()  # those of an earlier server
-    running = server.ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    running.start()
-    monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{running.get_host_and_port()[1]}")
-    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
-        monkeypatch.setenv(name, "x")
-    monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
-    boto3.client("s3").create_bucket(Bucket="bucket")
-    yield "s3://bucket"
-    running.stop()
+@pytest.fixture(params=list(STORES))
+def store(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """Give the address of an empty bucket of each object store on loopback."""
+    with STORES[request.param](monkeypatch) as address:
+        yield address

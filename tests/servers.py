@@ -81,6 +81,7 @@ def serving(
     hosts: frozenset[str] | None = LOOPBACK,
     root_path: str = "",
     traces: Any = None,
+    cache_bytes: int = 0,
 ) -> Iterator[Running]:
     """Serve for the block on a free port of this machine, then stop."""
     limits = limits or Limits()
@@ -99,6 +100,7 @@ def serving(
         awaited=awaited,
         slots=slots,
         workers=workers,  # type: ignore[arg-type]
+        cache_bytes=cache_bytes,
     )
     service.warm_up()
     try:

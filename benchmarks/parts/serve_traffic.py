@@ -44,7 +44,9 @@ class Load:
 @contextmanager
 def running(command: list[str]) -> Iterator[tuple[int, int]]:
     """Start a server and yield its port and process id, then stop it."""
-    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
+    # Packages that are installed elsewhere for a measurement stay within reach.
+    path = os.pathsep.join([str(ROOT / "src"), *os.environ.get("PYTHONPATH", "").split(os.pathsep)])
+    environment = {**os.environ, "PYTHONPATH": path}
     server = subprocess.Popen(
         command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True, env=environment
     )

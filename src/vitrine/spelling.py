@@ -44,7 +44,7 @@ def width_of(text: str) -> int:
 
 
 def cut_to(text: str, most: int) -> str:
-    """Return the beginning of a text that takes at most so many columns."""
+    """Return the beginning of a text, at most `most` columns wide."""
     while width_of(text) > most:
         text = text[:-1]
     return text

@@ -1,10 +1,11 @@
 """Pictures at addresses of fsspec: folders, single files, patterns, shards and Parquet give the rows of local ones.
 
-`memory://` runs here; the same on S3 (moto on loopback) is slow.
+`memory://` and `file://` run here; the same in object stores (emulators on loopback) is slow.
 """
 
 import csv
 import os
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from vitrine.data.preparing.preprocess import Preprocess
 from vitrine.data.sources.opening import open_splits
 from vitrine.errors import DataError
 from vitrine.runtime import block_cache
+from vitrine.runtime.places import delivered
 
 fsspec = pytest.importorskip("fsspec")
 pyarrow = pytest.importorskip("pyarrow")
@@ -85,6 +87,11 @@ def test_every_kind_of_input_is_read_at_an_address(desk, tmp_path, monkeypatch):
     check_every_kind(desk, "memory://desk", tmp_path)
 
 
+def test_every_kind_of_input_is_read_through_file_addresses(desk, tmp_path, monkeypatch):
+    monkeypatch.setenv("VITRINE_CACHE", str(tmp_path / "cache"))
+    check_every_kind(desk, f"file://{tmp_path}/desk", tmp_path)
+
+
 def test_the_command_line_takes_addresses(desk, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     out = f"local://{tmp_path}/store/parts"
@@ -99,16 +106,22 @@ def test_the_command_line_takes_addresses(desk, tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-def test_every_kind_of_input_is_read_from_s3_and_parts_are_written_there(desk, tmp_path, monkeypatch, s3):
+def test_every_kind_of_input_is_read_from_object_stores_and_parts_are_written_there(
+    desk, tmp_path, monkeypatch, store
+):
     monkeypatch.setenv("VITRINE_CACHE", str(tmp_path / "cache"))
-    check_every_kind(desk, f"{s3}/desk", tmp_path)
-    out = f"{s3}/parts"
-    for done in (vitrine.embed(desk / "model", f"{s3}/desk/shards", out=out, **CPU) for _ in range(2)):
+    check_every_kind(desk, f"{store}/desk", tmp_path)
+    out = f"{store}/parts"
+    for done in (vitrine.embed(desk / "model", f"{store}/desk/shards", out=out, **CPU) for _ in range(2)):
         assert done.parts.manifest == f"{out}/_job/manifest.json"
     assert done.parts.num_skipped == 13
     assert vitrine.merge(out, verify=True).exit_code == 0
-    vitrine.predict(desk / "photos" / "cat" / "00.png", out=f"{s3}/p.csv", device="cpu")
-    assert b"00.png" in fsspec.filesystem("s3").cat_file("bucket/p.csv")
+    vitrine.embed(desk / "model", desk / "shards", out=tmp_path / "parts", **CPU)
+    system, place = fsspec.core.url_to_fs(f"{out}/part-00000.parquet")
+    assert system.cat_file(place) == (tmp_path / "parts" / "part-00000.parquet").read_bytes()
+    vitrine.predict(desk / "photos" / "cat" / "00.png", out=f"{store}/p.csv", device="cpu")
+    system, place = fsspec.core.url_to_fs(f"{store}/p.csv")
+    assert b"00.png" in system.cat_file(place)
 
 
 def test_remote_shards_are_read_in_blocks_that_stay_on_this_disk_within_a_limit(desk, tmp_path, monkeypatch):
@@ -132,6 +145,30 @@ def test_remote_shards_are_read_in_blocks_that_stay_on_this_disk_within_a_limit(
     left = [file for file in files if file.exists()]
     assert sum(file.stat().st_size for file in left) <= 4000 and left
     assert block_cache.read_cached(address, start=0, end=10_500) == content
+    monkeypatch.setenv("VITRINE_CACHE_GB", "0.000004")
+    block_cache.make_room(0, now=True)
+    for start in range(0, 10_500, 500):  # faster than the clock by which the cache is looked at
+        block_cache.read_cached(address, start=start, end=start + 1)
+        left = (tmp_path / "cache" / "blocks").glob("*/*")
+        assert sum(file.stat().st_size for file in left) <= 4000
     monkeypatch.setenv("VITRINE_CACHE_GB", "much")
     with pytest.raises(vitrine.VitrineError, match="VITRINE_CACHE_GB must be a number of gigabytes"):
         block_cache.limit_bytes()
+
+
+def test_results_that_cannot_be_uploaded_are_kept_and_a_missing_bucket_is_named(tmp_path, monkeypatch):
+    def refuse(*_):
+        raise FileNotFoundError("the bucket does not exist")
+
+    monkeypatch.setattr(fsspec.get_filesystem_class("memory"), "put_file", refuse)
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    with (
+        pytest.raises(
+            DataError, match=r"cannot write memory://x/p\.csv: the bucket does not exist"
+        ) as refused,
+        delivered("memory://x/p.csv") as file,
+    ):
+        file.write_text("hours of work")
+    [kept] = tmp_path.glob("vitrine-*")
+    assert str(kept) in str(refused.value) and (kept / "p.csv").read_text() == "hours of work"

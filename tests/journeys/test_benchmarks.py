@@ -50,7 +50,9 @@ TOY_RUNS = [
     ("loss_curves.py", "{cifar} --device cpu --no-compile --model ViT-Ti/16 --steps 2 --seeds 2 --batch-size 2 "
      "--precisions fp32,bf16 --smoothed 1"),
     ("masked.py", "--model ViT-Ti/16 --size 32 --batch-size 1 --rounds 1"),
+    ("native_aspect.py", "{pets} --model {model} --size 32 --max-patches 9 --train 1 --test 1 --device cpu"),
     ("none_of_these.py", "{features} --others far={far} --leave-out 1 --draws 2 --out {out}/areas.json"),
+    ("packing.py", "--model ViT-Ti/16 --budgets 9,16 --batches 2 --rounds 1 --seconds 0.01 --device cpu"),
     ("pictures.py", "{demo} {out}"),
     ("run_curves.py", "{demo}/run --out {out}/curves.svg"),
     ("self_supervision.py", "--data {cifar} --out {out} --device cpu --tiny --seeds 1 --jobs 0 --pretrain-epochs 1 "

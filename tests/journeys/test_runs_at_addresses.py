@@ -161,5 +161,7 @@ def test_two_machines_without_a_common_disk_train_one_run_at_an_address(tmp_path
 
 
 @pytest.mark.slow
-def test_a_run_on_s3_is_resumed_on_another_machine_to_the_same_bits(whole, tmp_path, monkeypatch, s3):
-    check_a_run_at(f"{s3}/runs/x", whole, tmp_path, monkeypatch)
+def test_a_run_in_an_object_store_is_resumed_on_another_machine_to_the_same_bits(
+    whole, tmp_path, monkeypatch, store
+):
+    check_a_run_at(f"{store}/runs/x", whole, tmp_path, monkeypatch)

@@ -6,7 +6,7 @@ from typing import Any
 
 from vitrine.checkpoints.layouts.huggingface import HuggingFaceLayout
 from vitrine.checkpoints.layouts.layout import Layout
-from vitrine.checkpoints.licences import NOT_CHOSEN, PUBLISHED
+from vitrine.checkpoints.licences import NOT_CHOSEN, licence_to_carry
 from vitrine.checkpoints.record import Record
 from vitrine.models import ViTConfig
 from vitrine.models.cost import cost_of
@@ -103,17 +103,14 @@ def licence_section(record: Record) -> list[str]:
         "## Licence",
         "",
         "Not chosen yet: replace `license: other` at the top before you publish the model. It depends on the photos "
-        f"it was trained on and on the weights it started from ({started_from(record)}; the bundled model is "
-        "Apache-2.0).",
+        f"it was trained on and on the weights it started from ({started_from(record)}).",
     ]
 
 
 def started_from(record: Record) -> str:
     """Name the layout of the first weights and, where it is known, their licence."""
-    licence = record.licence or PUBLISHED.get(record.layout)
-    if licence is None:
-        return record.layout
-    return f"{record.layout}, {'' if record.licence else 'as published '}under {licence}"
+    licence = licence_to_carry(record.licence, layout=record.layout)
+    return f"{record.layout}, of unknown licence" if licence is None else f"licence: {licence}"
 
 
 def recipe_section(record: Record) -> list[str]:

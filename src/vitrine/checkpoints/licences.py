@@ -20,6 +20,18 @@ PUBLISHED = {
 """Licences of the published weights by the name of their layout."""
 
 
+BUNDLED = "apache-2.0 (the bundled model)"
+
+
+def licence_to_carry(stated: str | None, *, layout: str, is_bundled: bool = False) -> str | None:
+    """Return the licence that weights trained further started from, in the words of a card; None if unknown."""
+    if stated:
+        return stated
+    if is_bundled:
+        return BUNDLED
+    return f"{PUBLISHED[layout]}, as published" if layout in PUBLISHED else None
+
+
 def licence_beside(folder: Path | None, settings: Mapping[str, Any]) -> str | None:
     """Return the licence that config.json (timm's) or the card beside weights states."""
     stated = (settings.get("pretrained_cfg") or {}).get("license") or settings.get("license")

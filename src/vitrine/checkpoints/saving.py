@@ -63,6 +63,7 @@ def save(
     measured: Mapping[str, Any] | None = None,
     calibration: Mapping[str, Any] | None = None,
     number: Mapping[str, Any] | None = None,
+    licence: str | None = None,
     to: Target = "vitrine",
     generation: Generation = "A",
     overwrite: bool = False,
@@ -71,7 +72,7 @@ def save(
 
     `to` is the layout: Hugging Face transformers reads `vitrine` directly if the model is a classic ViT. `generation`
     is that of an official .npz: A to D. `measured` is the accuracy for the model card: `accuracy`, `interval`,
-    `num_images`.
+    `num_images`; `licence` that of the weights that the model started from.
     """
     if isinstance(model, Loaded):
         record = model.record
@@ -93,6 +94,8 @@ def save(
         changes["calibration"] = calibration
     if number is not None:
         changes["number"] = number
+    if licence is not None:
+        changes["licence"] = licence
     record = dataclasses.replace(record, **changes)
     require_classes(record)
     prepared = prepare(ModelWeights(module), record, target=to, generation=generation)

@@ -36,7 +36,7 @@ def search(
     precision: options.PrecisionWish = "auto",
     overwrite: Annotated[bool, Doc("Replace the results in the output folder")] = False,
 ) -> "SearchResult":
-    """Find the pictures of an index that are like others or show what words say, near-duplicates, or clusters."""
+    """Search an index of pictures: by picture, by words, for near-duplicates or for clusters."""
     require_at_least(1, count=count, clusters=clusters, probes=probes)
 
     from vitrine.jobs.search import search_index

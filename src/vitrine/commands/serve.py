@@ -31,8 +31,15 @@ def serve(
         Path | str | None, Doc("ONNX export (file or folder) to run the first model with")
     ] = None,
     engine: Annotated[
-        Literal["onnxruntime", "openvino"], Doc("Engine that runs the ONNX file")
-    ] = "onnxruntime",
+        Literal["auto", "torch", "onnxruntime", "openvino", "fastest"],
+        Doc(
+            "What computes the models; fastest is chosen by a trial [default: torch; onnxruntime with --onnx]"
+        ),
+    ] = "auto",
+    photos: Annotated[
+        Path | str | None,
+        Doc("Pictures to check the fastest engine with, 100 or more: allows bf16 and int8"),
+    ] = None,
     classifier: Annotated[
         Path | str | None, Doc("Few-shot classifier saved from the page, for the first model")
     ] = None,
@@ -61,6 +68,9 @@ def serve(
         str | None,
         Doc("OpenTelemetry collector to send a trace of each request to, such as http://127.0.0.1:4318"),
     ] = None,
+    cache: Annotated[
+        float, Doc("MiB of answers to keep, so that the same picture is computed once; 0 keeps none")
+    ] = 32.0,
     precision: options.ModelPrecision = "fp32",
     device: options.Device = "auto",
 ) -> "ServeResult":
@@ -73,6 +83,7 @@ def serve(
         port=port,
         onnx=as_path(onnx),
         engine=engine,
+        photos=None if photos is None else str(photos),
         classifier=as_path(classifier),
         limits=serving_limits(
             target=target, waiting=waiting, max_upload=max_upload, max_pixels=max_pixels, timeout=timeout
@@ -83,6 +94,7 @@ def serve(
         root_path=root_path,
         log=as_path(log),
         traces=traces,
+        cache=cache,
         precision=precision,
         device=device,
     )

@@ -76,7 +76,7 @@ class Familiarity:
 
 
 def false_alarms(num_held_out: int) -> float:
-    """Return how many pictures of the classes a threshold from so many images marks: 5 %, more if they are few.
+    """Return the share of pictures of the classes that a threshold marks: 5 %, more with few held-out images.
 
     A new picture is as likely as each of H held-out ones to be the farthest of H + 1.
     """
@@ -146,7 +146,7 @@ def _out_of_fold(features: Tensor, labels: Tensor, *, seed: int) -> Tensor:
 
 
 def usual_shrinkage(num_images: int, width: int) -> float:
-    """Return how much of the covariance of so many images is replaced by a sphere."""
+    """Return the share of the covariance of `num_images` that is replaced by a sphere."""
     return SHRINKAGE_OF_FEW if num_images < FEW_PER_FEATURE * width else SHRINKAGE
 
 

@@ -6,7 +6,6 @@ each. A model that has learned the wrong label itself would not find it.
 Shapes: N images, D features, K classes.
 """
 
-import csv
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +19,7 @@ from vitrine.data.sources.source import Source
 from vitrine.errors import DataError
 from vitrine.evaluation.closed_form import L2_CHOICES, fit_closed_form
 from vitrine.evaluation.scoring import likely_label_errors
-from vitrine.runtime.files import write_atomically
+from vitrine.runtime.files import write_table
 from vitrine.spelling import printable
 
 FOLDS = 5
@@ -96,8 +95,7 @@ def stratified_folds(labels: Tensor, *, folds: int, seed: int) -> Tensor:
 
 def write_label_errors(suspects: Sequence[Suspect], source: Source, path: Path) -> None:
     """Write `path,label,suggested,probability,label_probability`, one row per suspect, to be corrected by hand."""
-    with write_atomically(path, mode="w") as file:
-        writer = csv.writer(file, lineterminator="\n")
+    with write_table(path) as writer:
         writer.writerow(["path", "label", "suggested", "probability", "label_probability"])
         for one in suspects:
             names = (printable(source.classes[number]) for number in (one.label, one.suggested))

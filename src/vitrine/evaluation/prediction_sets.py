@@ -33,7 +33,7 @@ class HeldOutScores:
 
     @property
     def most_coverage(self) -> float:
-        """The highest coverage that so many held-out images can promise."""
+        """The highest coverage that the held-out images can promise."""
         return len(self.labels) / (len(self.labels) + 1)
 
     def thresholds(self, coverage: float, *, num_classes: int) -> Tensor:

@@ -1,6 +1,5 @@
 """The files of an evaluation: predictions.csv, metrics.json, confusion.csv."""
 
-import csv
 import dataclasses
 import json
 from collections.abc import Mapping
@@ -14,7 +13,7 @@ from vitrine.data.sources.source import Source
 from vitrine.evaluation.answer_counts import AnswerFigures
 from vitrine.evaluation.classification import MultiLabel, SingleLabel
 from vitrine.evaluation.number_line import NumberFigures
-from vitrine.runtime.files import write_atomically
+from vitrine.runtime.files import write_atomically, write_table
 from vitrine.spelling import printable
 
 
@@ -23,8 +22,7 @@ def write_predictions(
 ) -> None:
     """Write one row per image: label, prediction, probabilities of both, or the error."""
     classes = source.classes
-    with write_atomically(file, mode="w") as opened:
-        writer = csv.writer(opened, lineterminator="\n")
+    with write_table(file) as writer:
         writer.writerow(["path", "label", "predicted", "confidence", "label_probability", "correct", "error"])
         for index in range(len(source)):
             name = printable(source.name(index))
@@ -58,8 +56,7 @@ def write_numbers(
 ) -> None:
     """Write one row per image: the true number, the predicted one with its range, or the error."""
     assert source.values is not None
-    with write_atomically(file, mode="w") as opened:
-        writer = csv.writer(opened, lineterminator="\n")
+    with write_table(file) as writer:
         writer.writerow(["path", "value", "predicted", "low", "high", "error"])
         for index in range(len(source)):
             start = [printable(source.name(index)), f"{source.values[index]:.6g}"]
@@ -85,7 +82,6 @@ def write_metrics(file: Path, figures: SingleLabel | MultiLabel | NumberFigures,
 def write_confusion(file: Path, figures: SingleLabel | AnswerFigures) -> None:
     """Write the counts by label (rows) and prediction (columns)."""
     names = [printable(figure.name) for figure in figures.per_class]
-    with write_atomically(file, mode="w") as opened:
-        writer = csv.writer(opened, lineterminator="\n")
+    with write_table(file) as writer:
         writer.writerow(["label \\ predicted", *names])
         writer.writerows([name, *row.tolist()] for name, row in zip(names, figures.confusion, strict=True))

@@ -65,6 +65,8 @@ class EvaluatePlan:
     split: str
     num_images: int
     num_classes: int
+    max_patches: int | None
+    """At native aspect ratio: the most patches of a picture."""
     size: tuple[int, int]
     """Height and width in pixels."""
     device: str
@@ -206,6 +208,7 @@ def outputs_on(
                 split=split,
                 num_images=len(matched),
                 num_classes=len(matched.classes),
+                max_patches=loaded.preprocess.max_patches,
                 size=loaded.preprocess.size,
                 device=str(processes.device),
                 precision=chosen,

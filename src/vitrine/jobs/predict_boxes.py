@@ -1,10 +1,9 @@
 """The work behind `vitrine predict` for a detector: COCO results, a table, and overlays."""
 
-import csv
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 from PIL import Image
@@ -19,7 +18,7 @@ from vitrine.models.dense.config import DenseConfig
 from vitrine.models.sizes import ImageSize
 from vitrine.reports.box_drawing import drawn
 from vitrine.runtime.devices import choose_device
-from vitrine.runtime.files import write_atomically
+from vitrine.runtime.files import write_atomically, write_table
 from vitrine.runtime.output_folder import new_output_folder, removed_if_empty
 from vitrine.runtime.progress import announced
 from vitrine.runtime.result import Result
@@ -73,10 +72,10 @@ def predict_objects(
     with removed_if_empty(folder):
         (folder / OVERLAYS).mkdir(exist_ok=True)
         with (
-            write_atomically(folder / TABLE, mode="w") as file,
+            write_table(folder / TABLE) as table,
             announced("Predicting", total=len(source)) as advance,
         ):
-            outputs = DetectionFiles(folder, source, classes, file)
+            outputs = DetectionFiles(folder, source, classes, table)
             for prediction in predict_boxes(
                 loaded.model.to(place), source, preprocess=loaded.preprocess, device=place,
                 num_workers=2 if workers is None else workers, precision=chosen_precision(precision, place),
@@ -101,12 +100,12 @@ def predict_objects(
 class DetectionFiles:
     """The files of a detector's predictions, filled one picture at a time."""
 
-    def __init__(self, folder: Path, source: Source, classes: tuple[str, ...], table: IO[str]) -> None:
+    def __init__(self, folder: Path, source: Source, classes: tuple[str, ...], table: Any) -> None:
         self.folder, self.source, self.classes = folder, source, classes
         self.stems = unique_stems([source.name(index) for index in range(len(source))])
         self.results, self.pictures = list[dict[str, Any]](), list[dict[str, Any]]()
         self.counts, self.num_errors = np.zeros(len(classes), dtype=np.int64), 0
-        self.table = csv.writer(table, lineterminator="\n")
+        self.table = table
         self.table.writerow(["path", "class", "score", "left", "top", "right", "bottom", "error"])
 
     def add(self, prediction: BoxPrediction) -> None:

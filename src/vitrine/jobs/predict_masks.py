@@ -1,6 +1,5 @@
 """The work behind `vitrine predict` for a model that answers for every pixel: a mask and an overlay per picture."""
 
-import csv
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,7 +14,7 @@ from vitrine.evaluation.outputs import Wish, chosen_precision
 from vitrine.evaluation.pixel_predictions import predict_pixels
 from vitrine.models.sizes import ImageSize
 from vitrine.runtime.devices import choose_device
-from vitrine.runtime.files import write_atomically
+from vitrine.runtime.files import write_atomically, write_table
 from vitrine.runtime.output_folder import new_output_folder, removed_if_empty
 from vitrine.runtime.progress import announced
 from vitrine.runtime.result import Result
@@ -72,10 +71,9 @@ def predict_masks(
         for name in (MASKS, OVERLAYS):
             (folder / name).mkdir(exist_ok=True)
         with (
-            write_atomically(folder / TABLE, mode="w") as file,
+            write_table(folder / TABLE) as table,
             announced("Predicting", total=len(source)) as advance,
         ):
-            table = csv.writer(file, lineterminator="\n")
             table.writerow(["path", "mask", *map(printable, classes), "error"])
             for one in predict_pixels(
                 loaded.model.to(place), source, preprocess=loaded.preprocess, device=place,

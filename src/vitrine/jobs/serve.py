@@ -6,7 +6,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 import torch
 
@@ -22,6 +21,7 @@ from vitrine.serving.admission import MIB, Limits
 from vitrine.serving.app import create_app
 from vitrine.serving.batching import keep_freed_memory
 from vitrine.serving.connections import ListeningSocket
+from vitrine.serving.engine_trial import EngineChoice
 from vitrine.serving.guard import LOOPBACK, requests_log
 from vitrine.serving.open_models import OpenedModels, open_models
 from vitrine.serving.opentelemetry import Traces, open_traces
@@ -64,7 +64,8 @@ def serve_models(
     host: str,
     port: int,
     onnx: Path | None,
-    engine: Literal["onnxruntime", "openvino"],
+    engine: EngineChoice,
+    photos: str | None,
     classifier: Path | None,
     limits: Limits,
     workers: int | None,
@@ -73,17 +74,20 @@ def serve_models(
     root_path: str,
     log: Path | None,
     traces: str | None,
+    cache: float,
     precision: Precision,
     device: str,
 ) -> ServeResult:
     """Serve models until the process is asked to stop."""
+    if cache < 0:
+        raise ConfigError(f"must be at least 0, got {cache}", option="cache")
     key = _checked_key(api_key, host=host)
     root_path = _checked_root(root_path)
     num_workers, threads = _threads(workers, is_on_cpu=choose_device(device).type == "cpu")
     with bind(host, port) as socket:
         opened = open_models(
             models or [BOX], device=device, max_batch=limits.batch, threads=threads,
-            onnx=onnx, engine=engine, classifier=classifier, precision=precision,
+            onnx=onnx, engine=engine, photos=photos, classifier=classifier, precision=precision,
         )  # fmt: skip
         name = f"[{host}]" if ":" in host else host
         plan = ServePlan(
@@ -102,7 +106,7 @@ def serve_models(
         with logging_requests(log), tracing_requests(traces) as tracing:
             pictures = _serve(
                 opened, plan, limits=limits, key=key, hosts=hosts, socket=socket, root_path=root_path,
-                traces=tracing,
+                traces=tracing, cache_bytes=int(cache * MIB),
             )  # fmt: skip
     return ServeResult(
         address=plan.address, models=opened.names, pictures=pictures, seconds=time.monotonic() - begin
@@ -119,6 +123,7 @@ def _serve(
     socket: ListeningSocket,
     root_path: str,
     traces: Traces | None,
+    cache_bytes: int,
 ) -> int:
     """Serve until stopped; return the number of pictures computed."""
     quiet_pillow()  # a damaged upload is reported to the client
@@ -132,6 +137,7 @@ def _serve(
         awaited=opened.awaited,
         slots=opened.slots,
         workers=plan.workers,
+        cache_bytes=cache_bytes,
     )
     try:
         service.warm_up()

@@ -1,6 +1,5 @@
 """The work behind `vitrine suggest`: unlabelled pictures through a model to a list of those worth labelling."""
 
-import csv
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +17,7 @@ from vitrine.evaluation.outputs import casting, run_model
 from vitrine.jobs.model_argument import opened_pictures, plan_of
 from vitrine.reports.data_pages import render_suggestions
 from vitrine.reports.pages import write_page
-from vitrine.runtime.files import write_atomically
+from vitrine.runtime.files import write_table
 from vitrine.runtime.output_folder import new_output_folder, removed_if_empty
 from vitrine.runtime.progress import present
 from vitrine.runtime.result import Result
@@ -124,7 +123,6 @@ def _outputs(predictor: Predictor, source: Source) -> tuple[np.ndarray, Tensor, 
 
 def _write_table(file: Path, suggestions: Sequence[Suggestion]) -> None:
     """Write `path,label,predicted,confidence`; the label is empty, to be filled in."""
-    with write_atomically(file, mode="w") as opened:
-        writer = csv.writer(opened, lineterminator="\n")
+    with write_table(file) as writer:
         writer.writerow(["path", "label", "predicted", "confidence"])
         writer.writerows([one.path, "", one.predicted, f"{one.confidence:.4f}"] for one in suggestions)

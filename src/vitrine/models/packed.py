@@ -12,12 +12,13 @@ from typing import Protocol
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch._compile import _disable_dynamo
 
 from vitrine.errors import ConfigError
 from vitrine.models.config import ViTConfig
-from vitrine.models.dropout import in_segments
+from vitrine.models.dropout import Dropout, in_segments
 from vitrine.models.positions import Grid
-from vitrine.models.rotary import Rotation
+from vitrine.models.rotary import RotaryPositions, Rotation
 from vitrine.models.segments import Segments
 
 
@@ -26,11 +27,11 @@ class Packable(Protocol):
 
     config: ViTConfig
     patch_projection: nn.Conv2d
-    rotary: nn.Module | None
-    dropout: nn.Module
-    embedding_norm: nn.Module
+    rotary: RotaryPositions | None
+    dropout: Dropout
+    embedding_norm: nn.LayerNorm | nn.RMSNorm | nn.Identity
     blocks: nn.ModuleList
-    norm: nn.Module
+    norm: nn.LayerNorm | nn.RMSNorm
 
     def place(self, patches: Tensor, grid: Grid) -> Tensor:
         """Add tokens before the patches, and positions."""
@@ -69,7 +70,8 @@ def require_packable(config: object) -> None:
             )
 
 
-@torch.compiler.disable  # type: ignore[untyped-decorator]
+# As torch.compiler.disable, which would import the compiler with this file: two seconds of every start.
+@_disable_dynamo
 def classify_packed(vit: Packable, pictures: Tensor) -> Tensor:
     """Map pictures (B, 1 + M, C x P x P) to logits (B, K), or to representations without a head."""
     tokens, segments = encode_packed(vit, pictures)
@@ -78,7 +80,7 @@ def classify_packed(vit: Packable, pictures: Tensor) -> Tensor:
     return torch.cat([vit.classify(own) for own in torch.split(tokens, segments.lengths, dim=1)])
 
 
-@torch.compiler.disable  # type: ignore[untyped-decorator]
+@_disable_dynamo
 def embed_packed(vit: Packable, pictures: Tensor) -> Tensor:
     """Map pictures (B, 1 + M, C x P x P) to the head's input (B, R)."""
     tokens, segments = encode_packed(vit, pictures)

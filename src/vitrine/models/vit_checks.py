@@ -8,7 +8,7 @@ ROTATED_PARTS = 4  # sine and cosine of row and column
 
 
 POSITIONS_IN_PARTS = {"sincos_2d": 4, "learned_2d": 2}
-"""Kinds of positions that divide the width into so many equal parts."""
+"""Kinds of positions, and the number of equal parts into which each divides the width."""
 
 
 def require_tokens(config: Any) -> None:

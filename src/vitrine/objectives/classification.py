@@ -106,7 +106,7 @@ class LabelsObjective(Objective):
         }
 
     def logit_shift(self, counts: Sequence[int]) -> Tensor | None:
-        """Return what training adds to the logits (K,) of classes with so many images; None without adjustment."""
+        """Return what training adds to the logits (K,) for classes with these counts; None without adjustment."""
         if not self.logit_adjustment:
             return None
         numbers = torch.tensor(counts, dtype=torch.float64).clamp_min(1)

@@ -173,7 +173,7 @@ def repeated(recipe: Recipe) -> Recipe:
 
 
 def steps_of(epochs: int, batch_size: int) -> int:
-    """Count the steps of so many epochs of ImageNet-1k."""
+    """Return the steps of a number of epochs of ImageNet-1k."""
     return round(epochs * IMAGES / batch_size)
 
 

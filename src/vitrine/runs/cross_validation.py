@@ -37,7 +37,7 @@ LEAST_IMAGES = 12
 
 
 def has_free_length(recipe: Recipe) -> bool:
-    """Whether nobody asked for so many steps, epochs or evaluations."""
+    """Whether the numbers of steps, epochs and evaluations are free, as nobody set them."""
     training = recipe.training
     is_free = bool(recipe.fewest_steps) and "total_steps" not in recipe.asked_for
     is_whole = training.lora_rank is None and training.trains == "all" and not training.frozen_blocks

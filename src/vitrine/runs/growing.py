@@ -75,12 +75,12 @@ def grow_run(
         model = with_head(loaded.model.cpu(), everything, fit)
 
         def write() -> None:
-            start = StartingModel(model=model, preprocess=loaded.preprocess)
+            start = StartingModel(model=model, preprocess=loaded.preprocess, licence=loaded.record.licence)
             write_records(start, data, recipe, execution=execution, output=output)
             folder.write_classes(classes)
             save(
                 model, folder.model, preprocess=loaded.preprocess, classes=classes, recipe=as_values(recipe),
-                calibration=fit.to_json(), overwrite=True,
+                calibration=fit.to_json(), licence=loaded.record.licence, overwrite=True,
             )  # fmt: skip
             everything.write(folder.model / FILE)
 

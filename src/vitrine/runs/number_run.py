@@ -122,6 +122,6 @@ def save_numbers(
     }
     save(
         model, to, preprocess=start.preprocess, classes=list(data.train.classes), recipe=as_values(recipe),
-        number=number, overwrite=True,
+        number=number, licence=start.licence, overwrite=True,
     )  # fmt: skip
     write_trust(to, Trust(errors=line.left_out_errors))

@@ -80,6 +80,8 @@ class StartingModel:
     """Whether no weight was trained before."""
     closed_form: ClosedFormScore | None = None
     """Set where the head was solved before training."""
+    licence: str | None = None
+    """Licence of the first weights, where it is known."""
 
 
 @dataclass(frozen=True, kw_only=True)

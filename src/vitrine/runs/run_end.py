@@ -150,6 +150,7 @@ def save_model(
         "recipe": as_values(recipe),
         "calibration": None if calibration is None else calibration.to_json(),
         "measured": measured_on(data, accuracy),
+        "licence": start.licence,
     }
     if adapters_of(model):
         assert recipe.model is not None  # fine-tuning names its model

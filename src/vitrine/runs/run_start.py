@@ -139,6 +139,7 @@ def write_records(
             wandb=output.wandb,
             launch=launched().identity,
             threads=torch.get_num_threads(),
+            licence=start.licence,
             teacher=None if start.teacher is None else start.teacher.weights,
             closed_form=None if start.closed_form is None else start.closed_form.to_json(),
         )

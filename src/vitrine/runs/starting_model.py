@@ -8,6 +8,8 @@ from typing import Any
 import torch
 
 from vitrine.checkpoints import load
+from vitrine.checkpoints.licences import licence_to_carry
+from vitrine.checkpoints.locating import BOX
 from vitrine.checkpoints.opening import at_native_aspect, open_weights
 from vitrine.checkpoints.record import config_from_json
 from vitrine.data.preparing.preprocess import Preprocess
@@ -27,6 +29,8 @@ from vitrine.spelling import some_of
 
 # Pictures are small if the model's size is this many times theirs; this many times theirs is suggested instead.
 ENLARGED, SMALL_FACTOR = 3, 1.5
+# Below this size features tell little: pictures of 32 px lose 25 points at 48 px and 7 at 96 (docs/experiments.md).
+LEAST_SUGGESTED = 96
 RESNET_STRIDE = 32
 # The model of a recipe that names none.
 DEFAULT_MODEL = "ViT-Ti/16"
@@ -98,8 +102,9 @@ def pretrained_model(model: str, recipe: Recipe, *, num_classes: int) -> Startin
         preprocess = dataclasses.replace(preprocess, rule="squash", crop_fraction=1.0)
     is_fresh = loaded.record.layout == "fresh"
     return StartingModel(
-        model=with_free_options(loaded.model, recipe), preprocess=preprocess, is_fresh=is_fresh
-    )
+        model=with_free_options(loaded.model, recipe), preprocess=preprocess, is_fresh=is_fresh,
+        licence=licence_to_carry(loaded.record.licence, layout=loaded.record.layout, is_bundled=model == BOX),
+    )  # fmt: skip
 
 
 def suggest_smaller_size(pictures: tuple[int, int], config: ModelConfig) -> None:
@@ -107,14 +112,14 @@ def suggest_smaller_size(pictures: tuple[int, int], config: ModelConfig) -> None
 
     64 px tiles reach 91.1 % in 3.8 minutes at 96 px, and 93.1 % in 19 minutes at 224 px.
     """
-    side = max(pictures)
-    if not 0 < ENLARGED * side <= min(config.image_size):
-        return
+    side, own = max(pictures), min(config.image_size)
     step = max(config.token_stride) if isinstance(config, ViTConfig) else RESNET_STRIDE
-    smaller_size = math.ceil(SMALL_FACTOR * side / step) * step
+    smaller_size = math.ceil(max(SMALL_FACTOR * side, LEAST_SUGGESTED) / step) * step
+    if not 0 < ENLARGED * side <= own or SMALL_FACTOR * smaller_size > own:
+        return
     notice(
         f"Pictures have {shown(pictures)} px and are enlarged to {shown(config.image_size)} px",
-        advice=[TryOption("size", "to train several times as fast, somewhat less accurately", smaller_size)],
+        advice=[TryOption("size", "to train several times as fast, less accurately", smaller_size)],
     )
 
 
@@ -177,7 +182,9 @@ def described_model(record: RunRecord, recipe: Recipe) -> StartingModel:
         model = build(config)
     preprocess = Preprocess.from_json(dict(record.preprocess))
     score = None if record.closed_form is None else ClosedFormScore.from_json(record.closed_form)
-    return StartingModel(model=model, preprocess=preprocess, teacher=teacher, closed_form=score)
+    return StartingModel(
+        model=model, preprocess=preprocess, teacher=teacher, closed_form=score, licence=record.licence
+    )
 
 
 def load_teacher(recipe: Recipe, student: ModelConfig) -> Teacher | None:

@@ -1,7 +1,9 @@
 """Write files so that a crash leaves the old file or the new one, never a part of one. No torch."""
 
+import csv
 import errno
 import hashlib
+import io
 import json
 import os
 import re
@@ -21,6 +23,7 @@ from vitrine.errors import CheckpointError, ConfigError
 _OPEN_FILES = (Path("/proc"), Path("/dev/fd"))
 _MAX_LINKS = 40  # as in Linux
 _NAME_LENGTH, _MARK_BYTES = 40, 8
+BYTE_ORDER_MARK = "\ufeff"
 _TEMPORARY = re.compile(rf"\.(.{{1,{_NAME_LENGTH}}})\.[0-9a-f]{{{2 * _MARK_BYTES}}}", re.DOTALL)
 
 
@@ -56,6 +59,19 @@ def write_atomically(path: Path, *, mode: str = "wb") -> Iterator[IO[Any]]:
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
+
+
+@contextmanager
+def write_table(path: Path) -> Iterator[Any]:
+    """Yield a writer of CSV rows, which take the place of `path` when the block ends without an error.
+
+    A table with other letters than ASCII begins with a byte order mark, without which Excel shows the wrong ones.
+    """
+    rows = io.StringIO(newline="")
+    yield csv.writer(rows, lineterminator="\n")
+    text = rows.getvalue()
+    with write_atomically(path, mode="w") as file:
+        file.write(text if text.isascii() else BYTE_ORDER_MARK + text)
 
 
 def special_place(path: Path) -> Path | None:

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any, Protocol, TypeAlias, TypeVar
 
+from vitrine.errors import DataError
 from vitrine.runtime.files import remove_temporary_files, write_atomically
 from vitrine.runtime.remote_store import remote_system, retried, upload
 
@@ -193,12 +194,26 @@ class RemoteFolder:
 
 @contextmanager
 def delivered(place: Place) -> Iterator[Path]:
-    """Give a local path to write to; what lies in its folder afterwards is uploaded if the place is an address."""
+    """Give a local path to write to; what lies in its folder afterwards is uploaded if the place is an address.
+
+    Files that cannot be uploaded are kept on this machine: computing them may have taken hours.
+    """
     if not is_remote(place):
         yield Path(place)
         return
     folder, _, name = str(place).rpartition("/")
-    with tempfile.TemporaryDirectory(prefix="vitrine-") as here:
-        yield Path(here) / name
-        for file in sorted(Path(here).iterdir()):
-            upload(file, f"{folder}/{file.name}")
+    here = Path(tempfile.mkdtemp(prefix="vitrine-"))
+    is_kept = False
+    try:
+        yield here / name
+        try:
+            for file in sorted(here.iterdir()):
+                upload(file, f"{folder}/{file.name}")
+        except DataError as error:
+            is_kept = True
+            raise DataError(
+                f"{error.problem}; the results are kept in {here}", advice=error.advice
+            ) from error
+    finally:
+        if not is_kept:
+            shutil.rmtree(here, ignore_errors=True)

@@ -30,7 +30,10 @@ _OWN_SCHEMES = ("file://", "local://", "memory://")
 def upload(file: Path, address: str) -> None:
     """Upload a whole file, which appears at the address in one step."""
     system, place = remote_system(address)
-    retried(lambda: system.put_file(str(file), place), address)
+    try:
+        retried(lambda: system.put_file(str(file), place), address)
+    except FileNotFoundError as error:  # the bucket, since the file is there
+        raise DataError(f"cannot write {printable(address)}: {error}") from error
 
 
 def read_remote(address: str, *, start: int | None = None, end: int | None = None) -> bytes:

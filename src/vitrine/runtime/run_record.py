@@ -48,6 +48,8 @@ class RunRecord:
     """Hash of the teacher's weights, for distillation."""
     closed_form: Mapping[str, Any] | None = None
     """Score of the head that was solved before training."""
+    licence: str | None = None
+    """Licence of the weights that the run started from, where it is known."""
 
     @classmethod
     def from_values(cls, values: Mapping[str, Any], *, path: Path) -> Self:

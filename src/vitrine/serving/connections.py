@@ -1,4 +1,4 @@
-"""Every open connection: at most so many, none silent for long, and a client that stops reading is cut off.
+"""Every open connection: bounded in number, none silent for long, and a client that stops reading is cut off.
 
 Whoever waits for its client (an idle connection, an upload, a response that is not being read) can be closed at any
 time; a connection whose request is being computed is never closed by the server.

@@ -22,6 +22,7 @@ from vitrine.exporting.runner import Engine, OnnxRunner, open_runner
 from vitrine.runtime.find_run import LATEST, find_run
 from vitrine.runtime.progress import notice
 from vitrine.runtime.run_folder import RunFolder
+from vitrine.serving.engine_trial import EngineChoice, EngineTrial
 from vitrine.serving.fewshot_classifier import with_classifier
 from vitrine.serving.live_run import LiveRun, load_unfinished, run_name
 from vitrine.serving.predictor import Predictor
@@ -50,7 +51,7 @@ class ModelSlot:
     max_batch: int
     threads: int
     onnx: Path | None
-    engine: Engine
+    engine: EngineTrial
     classifier: Path | None
     backbones: Backbones
     """Shared by all models of a server: adapters of one model hold its weights once."""
@@ -69,9 +70,15 @@ class ModelSlot:
         if self.classifier is not None:
             loaded = with_classifier(loaded, self.classifier)
         if self.onnx is not None:
-            return self._with_graph(loaded, open_runner(self.onnx, engine=self.engine, threads=self.threads))
+            return self._with_graph(
+                loaded, open_runner(self.onnx, engine=self._onnx_engine, threads=self.threads)
+            )
         predictor = Predictor(loaded, device=self.device, precision=self.precision)
-        return ServedModel(self.name, predictor, max_batch=self.max_batch)
+        return self.engine.applied(ServedModel(self.name, predictor, max_batch=self.max_batch))
+
+    @property
+    def _onnx_engine(self) -> Engine:
+        return "openvino" if self.engine.wanted == "openvino" else "onnxruntime"
 
     def _with_graph(self, loaded: Loaded, graph: OnnxRunner) -> ServedModel:
         """Let an exported graph compute in the model's place, after a check that it computes the same."""
@@ -114,7 +121,8 @@ def open_models(
     max_batch: int,
     threads: int,
     onnx: Path | None = None,
-    engine: Engine = "onnxruntime",
+    engine: EngineChoice = "auto",
+    photos: str | None = None,
     classifier: Path | None = None,
     precision: Precision = "fp32",
 ) -> OpenedModels:
@@ -126,6 +134,11 @@ def open_models(
             f"must be fp32 beside an ONNX file, which has its own precision, got {precision}",
             option="precision",
         )
+    if engine == "fastest" and (onnx is not None or precision != "fp32"):
+        raise ConfigError("fastest chooses file and precision itself; leave both away", option="engine")
+    if photos is not None and engine != "fastest":
+        raise ConfigError("is for the engine that is chosen by a trial", option="photos")
+    trial = EngineTrial(wanted=engine, threads=threads, photos=photos)
     slots: list[ModelSlot] = []
     backbones = Backbones()
     for given in map(str, sources):
@@ -144,7 +157,7 @@ def open_models(
                 max_batch=max_batch,
                 threads=threads,
                 onnx=None if slots else onnx,
-                engine=engine,
+                engine=trial,
                 classifier=None if slots else classifier,
                 backbones=backbones,
             )

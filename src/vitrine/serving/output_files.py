@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from vitrine.data.sources.arrow import import_pyarrow
 from vitrine.errors import ConfigError, TryOption
-from vitrine.runtime.files import write_atomically
+from vitrine.runtime.files import BYTE_ORDER_MARK, write_atomically, write_table
 from vitrine.runtime.places import Place, place_exists, suffix_of
 from vitrine.serving.answers import Prediction
 from vitrine.spelling import printable
@@ -22,7 +22,6 @@ STANDARD_OUTPUT = Path("-")
 """In the place of a file: predictions as CSV on standard output."""
 PREDICTION_KINDS = (".csv", ".json", ".jsonl")
 FEATURE_KINDS = (".npy", ".parquet")
-BYTE_ORDER_MARK = "\ufeff"
 # Most numbers in a column of lists with 32-bit offsets; 2.8 million rows of 768 are more.
 _LONGEST_LIST = 2**31 - 1
 PARQUET_FILE = "a .parquet file"
@@ -106,8 +105,7 @@ def write_features(
         np.save(opened, rows[keep] if failures else rows, allow_pickle=False)
     table = file.with_suffix(".csv")
     place = {index: row for row, index in enumerate(keep)}
-    with write_atomically(table, mode="w") as text:
-        writer = csv.writer(text, lineterminator="\n")
+    with write_table(table) as writer:
         writer.writerow(["row", "path", *([] if labels is None else ["label"]), "error"])
         for index, name in enumerate(names):
             label = [] if labels is None else [printable(labels[index])]

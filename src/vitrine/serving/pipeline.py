@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Future, InvalidStateError, ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 from torch import Tensor
@@ -16,6 +17,7 @@ from torch import Tensor
 from vitrine.errors import DataError
 from vitrine.runtime.threads import available_cores
 from vitrine.serving.admission import UNAVAILABLE, Limits, RefusedError, refusal_of
+from vitrine.serving.answer_cache import AnswerCache, Key
 from vitrine.serving.batching import Batcher, Task, current_trace
 from vitrine.serving.served_model import ServedModel
 from vitrine.serving.uploads import check_picture, is_jpeg, num_pixels
@@ -33,8 +35,15 @@ def as_it_is(pixels: Tensor) -> Any:
 class Pipeline:
     """Threads that decode, threads that compute batches, and the wait for a result."""
 
-    def __init__(self, limits: Limits, *, workers: int, on_batch: Callable[[Task, int, float], None]) -> None:
-        self.limits = limits
+    def __init__(
+        self,
+        limits: Limits,
+        *,
+        workers: int,
+        on_batch: Callable[[Task, int, float], None],
+        cache: AnswerCache | None = None,
+    ) -> None:
+        self.limits, self.cache = limits, cache
         self.batcher = Batcher(workers=workers, target_seconds=limits.target_seconds, on_batch=on_batch)
         self.decoders = ThreadPoolExecutor(min(MOST_DECODERS, available_cores()), thread_name_prefix="decode")
         self.large_decoder = ThreadPoolExecutor(1, thread_name_prefix="decode large")
@@ -64,9 +73,11 @@ class Pipeline:
     ) -> Any:
         """Decode and compute an upload in threads; cancelling this cancels the work that has not begun.
 
-        `prepare` decodes to what the task takes, in place of the model's usual input.
+        `prepare` decodes to what the task takes, in place of the model's usual input. The answer comes from the cache
+        where the same bytes have had the same task, unless `item` or `prepare` is given.
         """
         result: Future[Any] = Future()
+        cache = self.cache if item is as_it_is and prepare is None else None
         trace = current_trace.get()
         max_pixels = self.limits.pixels if is_jpeg(data) else self.limits.whole_pixels
 
@@ -76,6 +87,22 @@ class Pipeline:
             if trace is not None:
                 trace.record("decode", begin, time.time_ns(), {"vitrine.bytes": len(data)})
             self.batcher.submit(task, item(made), future=result, trace=trace)
+
+        def answer() -> None:
+            if cache is None:
+                decode_if_small()
+                return
+            key = cache.key(served.version, task.name, data)
+            known = cache.get(key)
+            if known is None:
+                result.add_done_callback(partial(keep, key))
+                decode_if_small()
+            elif result.set_running_or_notify_cancel():
+                result.set_result(known)
+
+        def keep(key: Key, computed: Future[Any]) -> None:
+            if cache is not None and not computed.cancelled() and computed.exception() is None:
+                cache.put(key, computed.result())
 
         def decode_if_small() -> None:
             check_picture(data, max_pixels=max_pixels)
@@ -93,7 +120,7 @@ class Pipeline:
                 with suppress(InvalidStateError):  # unless it has gone away meanwhile
                     result.set_exception(refusal_of(error) if isinstance(error, DataError) else error)
 
-        self.decoders.submit(attempt, decode_if_small)
+        self.decoders.submit(attempt, answer)
         return await self._within_time(result)
 
     async def _within_time(self, result: Future[Any]) -> Any:

@@ -1,6 +1,7 @@
 """One served model: its name, its description, and the tasks that the batcher runs on it."""
 
 import dataclasses
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -23,6 +24,9 @@ from vitrine.serving.predictor import Predictor
 # Pictures of which masks or boxes are computed at once.
 MOST_LOCATED = 4
 
+# One for each model that is opened, so that a reloaded one is told from the earlier one.
+VERSIONS = itertools.count()
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ExplainRequest:
@@ -37,9 +41,17 @@ class ServedModel:
     """A predictor with a name and its tasks; an ONNX `graph` computes in its place where there is one."""
 
     def __init__(
-        self, name: str, predictor: Predictor, *, max_batch: int, graph: OnnxRunner | None = None
+        self,
+        name: str,
+        predictor: Predictor,
+        *,
+        max_batch: int,
+        graph: OnnxRunner | None = None,
+        precision: str = "",
     ) -> None:
+        self.max_batch, self.precision = max_batch, precision
         self.name, self.predictor, self.graph = name, predictor, graph
+        self.version = next(VERSIONS)
         self.scores = Task(
             name="scores", run=lambda items: self.compute(items, wanted="scores"), max_batch=max_batch
         )
@@ -63,6 +75,21 @@ class ServedModel:
         # The attention maps of a picture take several times the memory of its forward pass, so one at a time.
         self.explanation = Task(name="explanation", run=self.explain, max_batch=1)
         self._figures: dict[str, Any] | None = None
+
+    @property
+    def backend(self) -> str:
+        """What computes the model."""
+        if self.graph is None:
+            return f"torch, {self.predictor.precision}"
+        return f"{self.graph.version}, {self.precision}" if self.precision else self.graph.version
+
+    def computed_by(
+        self, *, predictor: Predictor | None = None, graph: OnnxRunner | None = None, precision: str = ""
+    ) -> "ServedModel":
+        """Return the same model, computed by another predictor or a graph."""
+        return ServedModel(
+            self.name, predictor or self.predictor, max_batch=self.max_batch, graph=graph, precision=precision
+        )
 
     @property
     def answers(self) -> str:
@@ -140,7 +167,7 @@ class ServedModel:
             "title": "Bundled model" if self.name == BOX else self.name,
             "answers": self.answers,
             "variant": predictor.loaded.record.variant,
-            "backend": f"torch, {predictor.precision}" if self.graph is None else self.graph.version,
+            "backend": self.backend,
             "image_size": list(size),
             "rule": predictor.preprocess.rule,
             "crop_fraction": predictor.preprocess.crop_fraction,

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from vitrine.errors import ConfigError, VitrineError
 from vitrine.serving.admission import UNAVAILABLE, UNREADABLE, Admission, Limits, RefusedError
+from vitrine.serving.answer_cache import AnswerCache
 from vitrine.serving.batching import Task
 from vitrine.serving.explanation import chosen_layers
 from vitrine.serving.live_run import LiveRun
@@ -36,13 +37,15 @@ class Service:
         awaited: Sequence[ModelSlot] = (),
         slots: Sequence[ModelSlot] = (),
         workers: int = 1,
+        cache_bytes: int = 0,
     ) -> None:
         self.models = {served.name: served for served in models}
         self.limits, self.run = limits, run
         self.slots = {slot.name: slot for slot in slots}
         self._reloading = threading.Lock()
         self.num_warm_ups = 0
-        self.pipeline = Pipeline(limits, workers=workers, on_batch=self._count_batch)
+        self.cache = AnswerCache(cache_bytes) if cache_bytes else None
+        self.pipeline = Pipeline(limits, workers=workers, on_batch=self._count_batch, cache=self.cache)
         self.batcher = self.pipeline.batcher
         self.admission = Admission(limits, expected_wait=self.batcher.expected_wait)
         self.metrics = Metrics(
@@ -51,6 +54,11 @@ class Service:
                 "vitrine_waiting": ("Pictures in the queue.", lambda: self.batcher.num_waiting),
                 "vitrine_held_bytes": ("Bytes of uploads in memory.", lambda: self.admission.held_bytes),
                 "vitrine_target_seconds": ("Target latency.", lambda: limits.target_seconds),
+                "vitrine_cached_answers": ("Answers in the cache.", lambda: len(self.cache or ())),
+                "vitrine_cache_hits": (
+                    "Answers that came from the cache.",
+                    lambda: self.cache.counts.hits if self.cache else 0,
+                ),
             }
         )
         self.watcher = WeightsWatcher(awaited, on_weights=self._add_model)
@@ -180,7 +188,10 @@ class Service:
             if served is None:
                 raise RefusedError(UNREADABLE, "the earlier weights are still served: the run has none now")
             self._warm_up(served)
+            earlier = self.models.get(name)
             self.models = self.models | {name: served}  # keeps the order
+            if self.cache is not None and earlier is not None:
+                self.cache.forget(earlier.version)
 
     def _add_model(self, slot: ModelSlot, served: ServedModel) -> None:
         """Serve a model that had no weights when the server started."""

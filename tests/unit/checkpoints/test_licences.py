@@ -4,7 +4,14 @@ from pathlib import Path
 
 import pytest
 
-from vitrine.checkpoints.licences import PUBLISHED, front_matter, licence_beside, licence_note
+import vitrine
+from vitrine.checkpoints.licences import (
+    PUBLISHED,
+    front_matter,
+    licence_beside,
+    licence_note,
+    licence_to_carry,
+)
 
 
 @pytest.mark.parametrize(
@@ -46,3 +53,19 @@ def test_the_note_tells_what_is_stated_or_else_what_the_published_weights_have()
     note = str(licence_note(None, layout=layout))
     assert licence in note and "no licence beside the weights" in note
     assert not licence_note(None, layout="a layout that nobody published")
+
+
+def test_a_fine_tuned_model_carries_the_licence_that_it_started_from(tmp_path: Path) -> None:
+    assert licence_to_carry("mit", layout="DINOv3", is_bundled=True) == "mit"
+    assert licence_to_carry(None, layout="Vitrine", is_bundled=True) == "apache-2.0 (the bundled model)"
+    assert licence_to_carry(None, layout="OpenCLIP") == "mit, as published"
+    assert licence_to_carry(None, layout="timm") is None
+    model = vitrine.create_model(
+        "ViT", width=16, depth=1, num_heads=1, mlp_width=16, image_size=16, patch_size=8
+    )
+    vitrine.save(model, tmp_path / "first", licence="mit")
+    vitrine.save(vitrine.load(tmp_path / "first"), tmp_path / "second")
+    assert vitrine.load(tmp_path / "second").record.licence == "mit"
+    assert "the weights it started from (licence: mit)" in (tmp_path / "second" / "README.md").read_text()
+    vitrine.save(model, tmp_path / "third")
+    assert "(Vitrine, of unknown licence)" in (tmp_path / "third" / "README.md").read_text()

@@ -1,6 +1,7 @@
 import base64
 import io
 import re
+from pathlib import Path
 
 import pytest
 from pictures import altered, class_folders, photo, save
@@ -37,6 +38,23 @@ def test_the_page_shows_bad_files_pairs_classes_and_samples(splits):
         assert words in page
     assert "train/dog/cut.jpg" in page and "val/dog/leak.jpg" in page
     assert page.count("<img") >= 2 + 1 + 12  # the pair, what is left of the cut file, samples
+
+
+def test_a_class_without_images_has_a_row_in_the_table_and_no_empty_samples(tmp_path):
+    root = class_folders(tmp_path / "one", classes=("dog", "owl"))
+    (root / "nobody").mkdir()
+    splits = open_kind(str(root))
+    page = render_scan(scan(splits), splits)
+    assert "<td>nobody</td>" in page and "<h3>owl</h3>" in page and "<h3>nobody</h3>" not in page
+
+
+def test_every_table_of_every_page_scrolls_on_a_narrow_screen_instead_of_widening_it():
+    templates = sorted((Path(data_pages.__file__).parent / "templates").glob("*.j2"))
+    assert len(templates) > 10
+    for template in templates:
+        text = template.read_text()
+        tables = [text[: found.start()].rstrip() for found in re.finditer("<table", text)]
+        assert all(re.search(r'<div class="scroll[^>]*>$', before) for before in tables), template.name
 
 
 def test_every_kind_of_problem_is_shown_somewhere_on_the_page(tmp_path):

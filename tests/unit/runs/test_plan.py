@@ -1,12 +1,14 @@
 """The plan of a run: how many images at a time, how much memory and disk, and how it is shown."""
 
 import dataclasses
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 import torch
 from unit.runs.simple import ALONE, SimpleRun, simple_run
 
+from vitrine.cli.views.finetune import closed_form_lines
 from vitrine.cli.views.training_plan import plan_lines
 from vitrine.errors import CheckpointError, TryOption
 from vitrine.models import ModelConfig, create_model
@@ -20,8 +22,10 @@ from vitrine.runs.plan import (
     require_disk_space,
     step_memory,
 )
-from vitrine.runs.records import Execution, RunOutput
+from vitrine.runs.records import ClosedFormScore, Contender, Execution, RunOutput
+from vitrine.runs.starting_model import suggest_smaller_size
 from vitrine.runtime.processes import Processes
+from vitrine.runtime.progress import listening
 from vitrine.runtime.run_folder import RunFolder
 
 SHARDED = Processes(world_size=2, device=torch.device("cuda"))
@@ -113,3 +117,34 @@ def test_a_run_that_does_not_fit_on_the_disk_is_refused(
     with pytest.raises(CheckpointError, match="4 checkpoints") as caught:
         require_disk_space(run.start.model, run.recipe.training, folder, has_best=True)
     assert caught.value.advice == (TryOption("out", "to write elsewhere"),)
+
+
+class Heard:
+    def __init__(self) -> None:
+        self.sizes: list[object] = []
+
+    def notice(self, text: str, advice: Sequence[TryOption] = ()) -> None:
+        assert "less accurately" in advice[0].purpose
+        self.sizes.append(advice[0].value)
+
+
+@pytest.mark.parametrize(
+    ("pictures", "own", "suggested"),
+    [(64, 224, [96]), (32, 224, [96]), (74, 224, [112]), (75, 224, []), (32, 112, []), (0, 224, [])],
+)
+def test_small_pictures_get_a_smaller_size_suggested_but_none_that_shows_too_little(
+    pictures: int, own: int, suggested: list[int]
+) -> None:
+    heard = Heard()
+    model = create_model("ViT-Ti/16", num_classes=10, image_size=own, depth=1)
+    with listening(heard):  # type: ignore[arg-type]
+        suggest_smaller_size((pictures, pictures), model.config)
+    assert heard.sizes == suggested
+
+
+def test_the_score_before_training_has_the_name_that_the_table_of_the_result_gives_it() -> None:
+    one = Contender.of("head only", 0.5, num_images=10, seconds=1.0)
+    score = ClosedFormScore(
+        method="logistic", accuracy=0.5, interval=(0.2, 0.8), num_images=10, seconds=1.0, contenders=(one,)
+    )
+    assert next(map(str, closed_form_lines(score))).startswith("Head only: 50.0 % (20.0 to 80.0) of 10")

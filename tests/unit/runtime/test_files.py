@@ -9,7 +9,13 @@ import numpy as np
 import pytest
 
 from vitrine.runtime import files
-from vitrine.runtime.files import remove_temporary_files, sha256_of, temporary_beside, write_atomically
+from vitrine.runtime.files import (
+    remove_temporary_files,
+    sha256_of,
+    temporary_beside,
+    write_atomically,
+    write_table,
+)
 
 
 def test_a_block_that_fails_leaves_the_old_file_and_nothing_beside_it(tmp_path):
@@ -20,6 +26,20 @@ def test_a_block_that_fails_leaves_the_old_file_and_nothing_beside_it(tmp_path):
         raise KeyboardInterrupt
     assert file.read_text() == "old"
     assert list(tmp_path.iterdir()) == [file]
+
+
+@pytest.mark.parametrize(
+    ("word", "start"), [("cat", b"path"), ("Kätzchen", b"\xef\xbb\xbfpath"), ("猫", b"\xef\xbb\xbfpath")]
+)
+def test_a_table_begins_with_a_byte_order_mark_if_excel_would_show_wrong_letters_without(
+    tmp_path, word, start
+):
+    with write_table(tmp_path / "table.csv") as writer:
+        writer.writerow(["path", "label"])
+        writer.writerow(["a.jpg", f'{word}, "small"; old'])
+    data = (tmp_path / "table.csv").read_bytes()
+    assert data.startswith(start)
+    assert data.decode("utf-8-sig") == f'path,label\na.jpg,"{word}, ""small""; old"\n'
 
 
 def test_a_file_has_the_mode_that_any_other_new_file_has(tmp_path):

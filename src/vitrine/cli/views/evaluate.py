@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from vitrine.cli.command_line import glued
-from vitrine.cli.lines import Line, NextStep, Wrote
+from vitrine.cli.lines import Line, NextStep, Wrote, input_text
 from vitrine.evaluation.metrics import compared
 from vitrine.evaluation.number_line import NumberFigures
 from vitrine.jobs.evaluate import EvaluatePlan, EvaluateResult
@@ -138,8 +138,8 @@ def extra_line(name: str, value: float) -> str:
 
 def plan_lines(plan: EvaluatePlan) -> Iterator[Line]:
     """Show which model is evaluated on which images, and where the results go."""
-    size = "x".join(map(str, plan.size))
+    shape = input_text(plan.size, plan.max_patches)
     yield (
         f"Plan: {plan.model} on {counted(plan.num_images, 'image')} of {plan.data} ({plan.split}), "
-        f"{plan.num_classes:,} classes, {size} px, on {plan.device} in {plan.precision}; to {glued(plan.folder)}"
+        f"{plan.num_classes:,} classes, {shape}, on {plan.device} in {plan.precision}; to {glued(plan.folder)}"
     )

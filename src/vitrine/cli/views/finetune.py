@@ -181,17 +181,18 @@ def share_text(value: float, interval: tuple[float, float]) -> str:
 
 
 def closed_form_lines(score: ClosedFormScore) -> Iterator[Line]:
-    """Show what the closed form reaches before training begins."""
+    """Show what the solved head reaches before training begins, by its name in the table of the result."""
+    name = score.contenders[0].name if score.contenders else "closed form"
     yield (
-        f"Closed form: {share_text(score.accuracy, score.interval)} of {score.num_images:,} training images, each "
-        f"scored by a {score.method} classifier without it, after {duration(score.seconds)}"
+        f"{name.capitalize()}: {share_text(score.accuracy, score.interval)} of {score.num_images:,} training images, "
+        f"each scored by a {score.method} classifier without it, after {duration(score.seconds)}"
     )
     gain = (
-        "rarely adds to that"
+        "it rarely improves on a score this high"
         if score.accuracy >= HARD_TO_BEAT
-        else "added 2 to 14 points in our measurements"
+        else "it added 2 to 14 points in our measurements"
     )
-    yield f"  training starts from it, {gain} and stops early without a gain; the best by left-out images is saved"
+    yield f"  Training starts from it ({gain}) and stops early without a gain; the better on left-out images is saved"
 
 
 def interval_text(interval: Interval) -> str:

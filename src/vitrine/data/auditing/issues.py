@@ -1,6 +1,5 @@
 """Problems of a data set, by kind: what each is, where it is found, and what to do about it."""
 
-import csv
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +12,7 @@ from vitrine.data.auditing.unused_files import UnusedFiles
 from vitrine.data.sources.shard_writing import verify_shards
 from vitrine.data.sources.shards import LISTING
 from vitrine.data.sources.source import ALL, Source
-from vitrine.runtime.files import write_atomically
+from vitrine.runtime.files import write_table
 from vitrine.spelling import counted, printable
 
 # A class with fewer images than this in its first split is too small to hold any out and still learn from it.
@@ -100,8 +99,7 @@ class Issue:
 
 def write_issues(issues: tuple[Issue, ...], path: Path) -> None:
     """Write `path,problem,detail`, one row per issue."""
-    with write_atomically(path, mode="w") as file:
-        writer = csv.writer(file, lineterminator="\n")
+    with write_table(path) as writer:
         writer.writerow(["path", "problem", "detail"])
         writer.writerows([printable(issue.path), issue.problem, issue.detail] for issue in issues)
 

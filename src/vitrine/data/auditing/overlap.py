@@ -3,7 +3,6 @@
 Pre-training data must not contain the test images of downstream tasks.
 """
 
-import csv
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +15,7 @@ from vitrine.data.auditing.near_duplicates import LEAST_FEATURE, Pairs, feature_
 from vitrine.data.auditing.survey import ImageSurvey, survey_images
 from vitrine.data.sources.source import Source
 from vitrine.errors import ConfigError
-from vitrine.runtime.files import write_atomically
+from vitrine.runtime.files import write_table
 from vitrine.spelling import near_match, printable
 
 METHODS = ("hash", "perceptual", "features")
@@ -121,8 +120,7 @@ def equal_pairs(queries: ImageSurvey, base: ImageSurvey) -> Pairs:
 
 def write_pairs(overlap: Overlap, path: Path) -> None:
     """Write `train,test,test_set,method,similarity`, one row per pair."""
-    with write_atomically(path, mode="w") as file:
-        writer = csv.writer(file, lineterminator="\n")
+    with write_table(path) as writer:
         writer.writerow(["train", "test", "test_set", "method", "similarity"])
         for one in overlap.pairs:
             first, second = one.pair.first, one.pair.second

@@ -74,7 +74,7 @@ class _ThreadTicket:
 def start_workers(
     source: Source, view: AnyView, kind: WorkerKind, *, num_workers: int, num_slots: int, rows: int
 ) -> ThreadWorkers | ProcessWorkers | None:
-    """Start workers of one kind for batches of so many rows; None without any, as the caller then reads itself."""
+    """Start workers of one kind for batches of `rows` images; None without any: the caller then reads itself."""
     if kind not in ("threads", "processes"):
         raise ConfigError(f"worker_kind must be threads or processes, got {kind!r}")
     if num_workers < 0:

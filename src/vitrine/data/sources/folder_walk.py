@@ -102,7 +102,7 @@ def skipped_text(counts: Mapping[str, int], names: Mapping[str, Iterable[str]]) 
         named = list(names.get(kind, ()))
         more = ", ..." if count > len(named) else ""
         kinds.append(f"{count:,} {kind}" + (f" ({', '.join(named)}{more})" if named else ""))
-    return "; ".join([f"Skipped, not an image: {', '.join(kinds)}", *photo_advice(counts)])
+    return "; ".join([f"Skipped files: {', '.join(kinds)}", *photo_advice(counts)])
 
 
 def photo_advice(counts: Mapping[str, int]) -> list[str]:
@@ -117,7 +117,7 @@ def photo_advice(counts: Mapping[str, int]) -> list[str]:
     if raw := of(RAW_SUFFIXES):
         advice.append(f"save these photos as JPEG: {raw}")
     if videos := of(VIDEO_SUFFIXES):
-        advice.append(f"of {videos}, {frames_advice('VIDEO')}")
+        advice.append(f"from {videos}, {frames_advice('VIDEO')}")
     return advice
 
 

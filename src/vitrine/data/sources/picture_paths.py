@@ -13,7 +13,7 @@ from vitrine.data.decoding.file_kind import HEIC_SUFFIXES, IMAGE_SUFFIXES, VIDEO
 from vitrine.data.decoding.image_file import read_facts
 from vitrine.data.sources import parquet, remote_files, shards
 from vitrine.data.sources.file_list import FileList, Strings, require_path
-from vitrine.data.sources.folder_walk import SkippedFiles, list_images, photo_advice
+from vitrine.data.sources.folder_walk import SkippedFiles, list_images, skipped_text
 from vitrine.data.sources.in_memory import PictureList
 from vitrine.data.sources.opening import open_loose, open_source
 from vitrine.data.sources.source import NO_LABEL, Source
@@ -93,11 +93,11 @@ def _at_address(place: str) -> Iterator[str]:
 
 
 def _images_in(folder: Path) -> Iterator[str]:
-    """List the images below a folder; photos and videos that cannot be read are reported."""
+    """List the images below a folder, and report every other file."""
     skipped = SkippedFiles()
     yield from (str(folder / name) for name in list_images(folder, skipped))
-    for advice in photo_advice(skipped.counts):
-        notice(f"{printable(str(folder))}: {advice}")
+    if skipped.counts:
+        notice(f"{printable(str(folder))}: {skipped_text(skipped.counts, skipped.names)}")
 
 
 def open_packed(place: str) -> Source:

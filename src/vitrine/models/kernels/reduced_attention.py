@@ -89,7 +89,7 @@ def _backward(
 
 
 def suits(tokens: Tensor, *, num_keys: int, num_heads: int) -> bool:
-    """Return whether the kernels support so many keys and the heads of tokens (B, N, D)."""
+    """Return whether the kernels support `num_keys` keys and the heads of tokens (B, N, D)."""
     return tokens.is_cuda and num_keys <= MOST_KEYS and tokens.shape[-1] // num_heads in HEAD_WIDTHS
 
 

@@ -115,7 +115,7 @@ def steps(setup: Setup) -> int:
 
 
 def recipe(setup: Setup, name: str, total_steps: int, *, rate: float) -> Recipe:
-    """Return the recipe that all methods share, with so many steps at this learning rate."""
+    """Return the recipe that all methods share, with `total_steps` steps at this learning rate."""
     made = from_scratch(setup.scale, seed=setup.seed, name=name, total_steps=total_steps, lr=rate)
     return dataclasses.replace(made, augment=AUGMENT)
 

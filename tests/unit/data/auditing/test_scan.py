@@ -216,7 +216,7 @@ def test_damaged_shards_are_named(tmp_path):
 def test_issues_are_written_as_csv_that_any_reader_takes(tmp_path):
     issues = (Issue("a, b\udcff.jpg", "damaged", 'says "no"'), Issue("猫.png", "empty file", "0 bytes"))
     write_issues(issues, tmp_path / "out" / "issues.csv")
-    with (tmp_path / "out" / "issues.csv").open(encoding="utf-8", newline="") as file:
+    with (tmp_path / "out" / "issues.csv").open(encoding="utf-8-sig", newline="") as file:
         rows = list(csv.reader(file))
     assert rows == [
         ["path", "problem", "detail"],

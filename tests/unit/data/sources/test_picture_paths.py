@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from pictures import photo, save
 
+from vitrine.data.sources import picture_paths
 from vitrine.data.sources.picture_paths import is_data_set, is_picture, names_pictures, open_pictures
 from vitrine.errors import DataError
 
@@ -33,6 +34,16 @@ def test_a_folder_gives_its_pictures_in_order_and_no_other_file(folder: Path) ->
     assert source is not None and folders == [folder / "inbox"]
     assert named(folder / "inbox") == ["0.png", "1.png", "2.png"]
     assert not source.is_labelled
+
+
+def test_other_files_and_hidden_photos_of_a_folder_are_counted_and_named(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save(folder / "inbox" / ".hidden.png", photo(4))
+    notices: list[str] = []
+    monkeypatch.setattr(picture_paths, "notice", notices.append)
+    assert named(folder / "inbox") == ["0.png", "1.png", "2.png"]
+    assert notices == [f"{folder / 'inbox'}: Skipped files: 1 hidden (.hidden.png), 1 .txt (notes.txt)"]
 
 
 def test_a_picture_that_is_named_twice_comes_once_where_it_was_named_first(folder: Path) -> None:

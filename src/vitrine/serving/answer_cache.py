@@ -1,0 +1,80 @@
+"""Answers by the content of the picture: the same bytes sent to the same weights are computed once.
+
+Kept are rows of scores or features by the SHA-256 of the upload, never the upload. A reloaded model has a version of
+its own, so that no answer outlives the weights that gave it.
+"""
+
+import hashlib
+import threading
+from collections import OrderedDict
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from torch import Tensor
+
+# Of one entry beside its numbers: key, tensor and dictionary, rounded up.
+OVERHEAD_BYTES = 1024
+Key: TypeAlias = tuple[int, str, bytes]
+"""Version of the model, name of the task, hash of the picture."""
+
+
+@dataclass
+class CacheCounts:
+    """What the cache has been asked."""
+
+    hits: int = 0
+    misses: int = 0
+
+
+class AnswerCache:
+    """The least recently used answers are dropped beyond `max_bytes`; safe to use from several threads."""
+
+    def __init__(self, max_bytes: int) -> None:
+        self.max_bytes = max_bytes
+        self.held_bytes = 0
+        self.counts = CacheCounts()
+        self._rows: OrderedDict[Key, Tensor] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def key(self, version: int, task: str, data: bytes) -> Key:
+        """Return where the answer to a picture is kept."""
+        return version, task, hashlib.sha256(data).digest()
+
+    def get(self, key: Key) -> Tensor | None:
+        """Return the answer, if it is known."""
+        with self._lock:
+            row = self._rows.get(key)
+            if row is None:
+                self.counts.misses += 1
+                return None
+            self.counts.hits += 1
+            self._rows.move_to_end(key)
+            return row
+
+    def put(self, key: Key, row: Tensor) -> None:
+        """Keep an answer, and drop the least recently used ones that no longer fit."""
+        size = _size(row)
+        if size > self.max_bytes:
+            return
+        row = row.clone()  # a row of a batch would keep the whole batch in memory
+        with self._lock:
+            if key in self._rows:
+                return
+            self._rows[key] = row
+            self.held_bytes += size
+            while self.held_bytes > self.max_bytes:
+                _, dropped = self._rows.popitem(last=False)
+                self.held_bytes -= _size(dropped)
+
+    def forget(self, version: int) -> None:
+        """Drop the answers of a model that is no longer served."""
+        with self._lock:
+            for key in [key for key in self._rows if key[0] == version]:
+                self.held_bytes -= _size(self._rows.pop(key))
+
+
+def _size(row: Tensor) -> int:
+    return row.numel() * row.element_size() + OVERHEAD_BYTES
