@@ -102,5 +102,9 @@ def test_an_index_remembers_how_its_pictures_were_seen(desk: Path) -> None:
     wide = desk / "photos" / "cat" / "wide0.png"
     (group,) = vitrine.search(desk / "index", wide, out=desk / "found", device="cpu", precision="fp32").groups
     assert group.matches[0].path.endswith("cat/wide0.png") and group.matches[0].cosine > 0.999
+    parts = vitrine.embed(desk / "model", desk / "photos", max_patches=12, out=desk / "parts", **CPU)
+    assert parts.num_pictures == 12
+    with pytest.raises(ConfigError, match="needs pictures of one size"):
+        vitrine.embed(desk / "model", desk / "photos", max_patches=12, tokens=True, out=desk / "p2", **CPU)
     with pytest.raises(ConfigError, match="or of pictures of another shape"):
         vitrine.index(desk / "model", desk / "photos", out=desk / "index", **CPU)

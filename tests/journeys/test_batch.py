@@ -1,5 +1,6 @@
 """Jobs in parts, from the command line's functions: the same rows as small jobs, resumed to equal bytes, merged."""
 
+import gc
 import hashlib
 import json
 import os
@@ -271,3 +272,15 @@ def test_a_job_that_is_killed_ends_with_the_bytes_of_one_that_was_not(desk):
 def test_a_folder_that_holds_no_parts_is_no_job(tmp_path):
     with pytest.raises(DataError, match="holds no parts"):
         vitrine.merge(tmp_path)
+
+
+@pytest.mark.filterwarnings("error::pytest.PytestUnraisableExceptionWarning")
+def test_an_error_within_a_part_leaves_no_part_and_no_further_message(desk, monkeypatch):
+    def fail(*_, **__):
+        raise DataError("the disk is gone")
+
+    monkeypatch.setattr("vitrine.jobs.parts_job.table_of", fail)
+    with pytest.raises(DataError, match="the disk is gone"):
+        vitrine.embed(desk / "model", desk / "photos", out=desk / "failed", part_size=8, **CPU)
+    gc.collect()  # what Parquet's writer says when it is deleted
+    assert not list((desk / "failed").glob("*.parquet"))

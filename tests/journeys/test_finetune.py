@@ -343,6 +343,7 @@ def test_a_fast_run_solves_the_head_on_all_images_without_training(
     assert "of the left-out images classified correctly" in before
     assert f"vitrine finetune {photos.absolute()} --recipe {tmp_path / 'r' / 'config.yaml'} --fast<" in before
     assert "<h2>Curves</h2>" not in before
+    assert "training steps: the head was solved in closed form" in before and "FLOPs" not in before
     again = inside("report", tmp_path / "r", "--device", "cpu")
     assert again.returncode == 0, again.stderr
     assert (tmp_path / "r" / "report.html").read_text() == before

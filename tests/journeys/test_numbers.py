@@ -83,6 +83,14 @@ def test_predictions_are_numbers_with_ranges(desk, tmp_path):
     rows = list(csv.DictReader((tmp_path / "out.csv").open()))
     assert len(rows) == TRAINED + TESTED
     assert float(rows[0]["low"]) < float(rows[0]["predicted"]) < float(rows[0]["high"])
+    vitrine.predict(folder / "run", folder / "photos", out=tmp_path / "parts", device="cpu", workers=0)
+    table = pytest.importorskip("pyarrow.parquet").read_table(tmp_path / "parts")
+    assert table.schema.names == ["path", "sha256", "predicted", "low", "high", "error"]
+    for cells, row in zip(table.to_pylist(), rows, strict=True):
+        assert cells["predicted"] == pytest.approx(float(row["predicted"]), rel=1e-4)
+        assert cells["low"] < cells["predicted"] < cells["high"]
+    with pytest.raises(DataError, match="has no column label"):
+        vitrine.evaluate(tmp_path / "parts", out=tmp_path / "scores")
     done = inside("predict", folder / "run", folder / "photos" / "test-0.png")
     assert "value: " in done.stdout and "95 %" in done.stdout
 

@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+import sys
 from pathlib import Path
 
 import pytest
@@ -24,7 +25,8 @@ def hashes(folder: Path) -> dict[str, str]:
 def test_two_ray_nodes_write_the_bytes_of_one_process_and_resume_it(tmp_path, monkeypatch):
     ray = pytest.importorskip("ray")
     cluster_utils = pytest.importorskip("ray.cluster_utils")
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(Path(vitrine.__file__).parents[1])]))
+    # Wherever Ray is installed: its processes start with this path.
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(Path(vitrine.__file__).parents[1]), *sys.path]))
     for number in range(29):
         save(tmp_path / "photos" / f"{number:02d}.png", photo(number, 20, 18))
     (tmp_path / "photos" / "bad.png").write_text("no picture")

@@ -25,6 +25,8 @@ Store = Literal["float32", "float16"]
 EMBEDDING, TOKENS = "embedding", "tokens"
 # Separates the names of several labels in one cell.
 BETWEEN_LABELS = ";"
+# What a model of numbers answers: the number, and the ends of its range where its errors are known.
+_NUMBERS = ("predicted", "low", "high")
 # Vectors are not compressed: they are noise to every codec.
 _TEXT = ("path", "sha256", "label", "labels", "error")
 
@@ -45,6 +47,8 @@ class Columns:
 
 def compute(predictor: Predictor, pixels: Tensor, columns: Columns) -> dict[str, Tensor]:
     """Map pixels on the device to everything that the columns need, in one pass: names of `Predictor`, and tokens."""
+    if columns.has_tokens and predictor.preprocess.max_patches is not None:
+        raise ConfigError("needs pictures of one size, not of their own aspect ratio", option="tokens")
     if columns.has_tokens:
         with torch.inference_mode(), casting(predictor.device, predictor.precision):
             named = predictor.model.features(predictor.preprocess.normalise(pixels))
@@ -64,7 +68,9 @@ def schema_of(columns: Columns, predictor: Predictor, *, metadata: Mapping[str, 
     fields = [("path", text), ("sha256", text)]
     if columns.has_labels:
         fields.append(("label", text))
-    if columns.top:
+    if columns.top and predictor.number_name is not None:
+        fields += [(name, arrow.float32()) for name in _NUMBERS[: 1 if predictor.trust.errors is None else 3]]
+    elif columns.top:
         if predictor.is_multi_label:
             fields.append(("labels", text))
         for rank in range(1, columns.top + 1):
@@ -86,7 +92,7 @@ def output_shapes(predictor: Predictor, columns: Columns) -> dict[str, tuple[int
     """Return the shape of each vector column for one picture, measured on a black one."""
     if not (columns.has_embedding or columns.has_tokens):
         return {}
-    black = torch.zeros(1, predictor.preprocess.channels, *predictor.preprocess.size, dtype=torch.uint8)
+    black = torch.zeros(1, *predictor.preprocess.shape, dtype=torch.uint8)
     outputs = compute(predictor, black.to(predictor.device), columns)
     shapes = {EMBEDDING: tuple(outputs["features"].shape[1:])} if columns.has_embedding else {}
     return shapes | ({TOKENS: tuple(outputs[TOKENS].shape[1:])} if columns.has_tokens else {})
@@ -109,7 +115,10 @@ def table_of(
     if columns.top:
         scores = predictor.finished(computed.values, wanted="scores")
         judged = predictor.predictions(scores, names, top=columns.top, coverage=columns.coverage)
-        cells |= _class_cells(judged, computed.failures, top=columns.top, schema=schema)
+        if predictor.number_name is None:
+            cells |= _class_cells(judged, computed.failures, top=columns.top, schema=schema)
+        else:
+            cells |= _number_cells(judged, computed.failures)
     for name, output in ((EMBEDDING, "features"), (TOKENS, TOKENS)):
         if name in schema.names:
             cells[name] = _vectors(computed.values[output], computed.failures, kind=schema.field(name).type)
@@ -129,7 +138,13 @@ def label_text(source: Source, index: int) -> str:
 
 def parquet_options(schema: Any) -> dict[str, Any]:
     """Return how a part is encoded: text compressed, vectors as they are."""
-    text = [name for name in schema.names if name in _TEXT or name.startswith(("predicted", "prediction"))]
+    number = import_pyarrow("Parquet parts").types.is_float32
+    text = [
+        name
+        for name in schema.names
+        if name in _TEXT
+        or (name.startswith(("predicted", "prediction")) and not number(schema.field(name).type))
+    ]
     return {
         "compression": dict.fromkeys(text, "zstd"),
         "use_dictionary": [name for name in text if name.startswith(("predicted", "label"))],
@@ -152,6 +167,14 @@ def _class_cells(
     if "labels" in schema.names:
         cells["labels"] = [None if one is None else BETWEEN_LABELS.join(one.labels or ()) for one in kept]
     return cells
+
+
+def _number_cells(judged: Sequence[Prediction], failures: Mapping[int, str]) -> dict[str, list[Any]]:
+    kept = [None if row in failures else one for row, one in enumerate(judged)]
+    rows = [
+        (None, None, None) if one is None else (one.number, *(one.interval or (None, None))) for one in kept
+    ]
+    return {name: [row[place] for row in rows] for place, name in enumerate(_NUMBERS)}
 
 
 def _vectors(values: Tensor, failures: Mapping[int, str], *, kind: Any) -> Any:

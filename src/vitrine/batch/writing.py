@@ -189,6 +189,7 @@ class PartWriter:
 
     def abandon(self) -> None:
         """Remove what was written."""
+        self._file.is_dropping = True
         interruption = InterruptedError()
         self._stack.__exit__(type(interruption), interruption, None)
 
@@ -208,10 +209,13 @@ class _Hashing:
 
     def __init__(self, file: Any) -> None:
         self._file, self.digest, self.num_bytes = file, hashlib.sha256(), 0
+        # What Parquet's writer writes when it is deleted, after the file of an interrupted part was closed.
+        self.is_dropping = False
 
     def write(self, data: Any) -> int:
         """Write, hash and count."""
-        self._file.write(data)
+        if not self.is_dropping:
+            self._file.write(data)
         self.digest.update(data)
         size = memoryview(data).nbytes
         self.num_bytes += size
@@ -219,7 +223,8 @@ class _Hashing:
 
     def flush(self) -> None:
         """Pass on what is buffered."""
-        self._file.flush()
+        if not self.is_dropping:
+            self._file.flush()
 
     def tell(self) -> int:
         """Return how much was written."""

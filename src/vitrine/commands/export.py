@@ -35,6 +35,15 @@ def export(
     int8: Annotated[
         bool, Doc("Also write a copy with 8-bit matrix products (onnx); the page's only one (web)")
     ] = False,
+    calibrate: Annotated[
+        str | Path | Sequence[str | Path] | None,
+        Doc(
+            "Images, such as training photos, to fix the ranges of one more 8-bit copy on, for OpenVINO (onnx)"
+        ),
+    ] = None,
+    allow_loss: Annotated[
+        bool, Doc("Keep an 8-bit copy that is slower than fp32 or loses more than one point of top-1")
+    ] = False,
     data: Annotated[
         str | Path | None, Doc("Labelled data set to measure top-1 accuracy of each precision on")
     ] = None,
@@ -58,23 +67,27 @@ def export(
     """Export a model to run it in onnxruntime, a web page, torch, transformers and others; outputs are compared."""
     require_at_least(1, count=count)
 
-    from vitrine.jobs.export import export_model
+    from vitrine.jobs.export import ExportWish, export_model
 
     return export_model(
         as_model(model or BOX),
-        to=to,
+        wish=ExportWish(
+            to=to,
+            fp16=fp16,
+            int8=int8,
+            calibrate=as_texts(calibrate),
+            allows_loss=allow_loss,
+            is_approximate=approximate,
+            onnxruntime_web=as_path(onnxruntime_web),
+        ),
         out=as_path(out),
         images=as_texts(images),
         count=count,
-        fp16=fp16,
-        int8=int8,
         data=None if data is None else str(data),
         split=split,
         is_by_order=by_order,
         image_size=size,
-        is_approximate=approximate,
         measures_speed=speed,
         workers=workers,
-        onnxruntime_web=as_path(onnxruntime_web),
         is_overwriting=overwrite,
     )

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 from vitrine.checkpoints.card import front_matter, licence_section, measured_sentence, recipe_section
 from vitrine.checkpoints.record import Record
+from vitrine.exporting.exported import Kind
 from vitrine.exporting.proof import Accuracy, Agreement
-from vitrine.exporting.targets import Kind
 from vitrine.exporting.usage import usage_of
 from vitrine.models.cost import cost_of
 from vitrine.models.sizes import shown

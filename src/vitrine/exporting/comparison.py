@@ -10,8 +10,8 @@ from torch import Tensor
 
 from vitrine.checkpoints.libraries import NoAnswerError
 from vitrine.evaluation.speed import time_in_turns
+from vitrine.exporting.exported import Subject
 from vitrine.exporting.proof import Agreement, answers_of, compare, not_compared, reference
-from vitrine.exporting.targets import Subject
 from vitrine.models import Model
 from vitrine.runtime.progress import track
 
@@ -28,6 +28,8 @@ class Timing:
     precision: str
     batch_size: int
     milliseconds: float
+    ratio: float | None = None
+    """Its time divided by that of fp32 in the same engine, the median of the turns; None where there is no fp32."""
 
 
 def prove(model: Model, subjects: Sequence[Subject], pixels: Tensor) -> tuple[Agreement, ...]:
@@ -74,7 +76,15 @@ def time_in_batches(model: Model, subjects: Sequence[Subject], pixels: Tensor) -
                     precision=precision,
                     batch_size=size,
                     milliseconds=1000 * statistics.median(seconds),
+                    ratio=_ratio(seconds, measured.get((engine, "fp32"))),
                 )
                 for (engine, precision), seconds in measured.items()
             ]
     return tuple(timings)
+
+
+def _ratio(seconds: Sequence[float], exact: Sequence[float] | None) -> float | None:
+    """Divide turn by turn, as other load on the machine comes and goes."""
+    if exact is None or exact is seconds:
+        return None
+    return statistics.median(mine / theirs for mine, theirs in zip(seconds, exact, strict=True))

@@ -2,15 +2,17 @@
 
 import logging
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from vitrine.errors import ConfigError, MissingExtraError, TryOption
-from vitrine.exporting.onnx_graph import clean, import_onnx, save_graph
+from vitrine.exporting.onnx_graph import INPUT, clean, import_onnx, save_graph
 from vitrine.models import BiTConfig, ModelConfig
 
 # Smaller tensors gain nothing.
@@ -31,15 +33,9 @@ def write_int8(source: Path, path: Path) -> None:
     Weights have a scale for each output channel and seven bits of range: processors without VNNI add pairs of
     products in sixteen bits, which eight would overflow, so that accuracy would depend on the machine.
     """
-    onnx = import_onnx()
-    try:
-        from onnxruntime import quantization  # noqa: PLC0415 (an extra)
-    except ImportError as error:
-        raise MissingExtraError(
-            error.name or "onnxruntime", extra="export", purpose="eight-bit weights"
-        ) from None
-    with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.name}.") as folder, without_log():
-        whole = Path(folder) / path.name
+    quantization = import_quantization()
+
+    def quantize(whole: Path) -> None:
         quantization.quantize_dynamic(
             source,
             whole,
@@ -49,6 +45,41 @@ def write_int8(source: Path, path: Path) -> None:
             weight_type=quantization.QuantType.QInt8,
             extra_options={"MatMulConstBOnly": True},
         )
+
+    save_quantized(source, path, quantize)
+
+
+def write_static_int8(source: Path, path: Path, *, images: NDArray[np.float32]) -> None:
+    """Write a copy with eight-bit products whose activations have fixed ranges, measured on `images` (N, C, H, W).
+
+    Ranges are written as pairs of QuantizeLinear and DequantizeLinear, which every runtime may turn into its own
+    eight-bit kernels; OpenVINO knows no others.
+    """
+    quantization = import_quantization()
+
+    def quantize(whole: Path) -> None:
+        quantization.quantize_static(
+            source,
+            whole,
+            calibration_reader(quantization, images),
+            quant_format=quantization.QuantFormat.QDQ,
+            op_types_to_quantize=["MatMul"],
+            per_channel=True,
+            reduce_range=True,
+            activation_type=quantization.QuantType.QUInt8,
+            weight_type=quantization.QuantType.QInt8,
+            extra_options={"MatMulConstBOnly": True},
+        )
+
+    save_quantized(source, path, quantize)
+
+
+def save_quantized(source: Path, path: Path, quantize: Callable[[Path], None]) -> None:
+    """Let `quantize` write a file, and save it under `path` with the metadata of `source`, checked and clean."""
+    onnx = import_onnx()
+    with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.name}.") as folder, without_log():
+        whole = Path(folder) / path.name
+        quantize(whole)
         proto = onnx.load(whole)
     metadata = {
         entry.key: entry.value for entry in onnx.load(source, load_external_data=False).metadata_props
@@ -56,6 +87,27 @@ def write_int8(source: Path, path: Path) -> None:
     clean(proto)
     onnx.helper.set_model_props(proto, metadata)
     save_graph(proto, path)
+
+
+def calibration_reader(quantization: ModuleType, images: NDArray[np.float32]) -> Any:
+    """Hand out images (N, C, H, W) one at a time, as onnxruntime's quantiser asks for them."""
+    batches = ({INPUT: batch} for batch in np.split(images, len(images)))
+    reader = type(
+        "Reader", (quantization.CalibrationDataReader,), {"get_next": lambda _: next(batches, None)}
+    )
+    return reader()
+
+
+def import_quantization() -> ModuleType:
+    """Import onnxruntime's quantiser, or say what to install."""
+    try:
+        from onnxruntime import quantization  # noqa: PLC0415 (an extra)
+    except ImportError as error:
+        raise MissingExtraError(
+            error.name or "onnxruntime", extra="export", purpose="eight-bit weights"
+        ) from None
+    quantiser: ModuleType = quantization
+    return quantiser
 
 
 def store_in_fp16(source: Path, path: Path) -> None:

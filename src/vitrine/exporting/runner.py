@@ -19,19 +19,21 @@ from vitrine.runtime.files import parse_json
 from vitrine.runtime.threads import available_cores
 
 Engine = Literal["onnxruntime", "openvino"]
-Precision = Literal["fp32", "bf16", "fp16", "int8"]
+Precision = Literal["fp32", "bf16", "fp16", "int8", "int8-static"]
 # bf16 is a way of computing, not of storing, and OpenVINO's alone.
 FILES: dict[Precision, str] = {
     "fp32": "model.onnx",
     "bf16": "model.onnx",
     "fp16": "model.fp16.onnx",
     "int8": "model.int8.onnx",
+    "int8-static": "model.int8-static.onnx",
 }
 HUGGING_FACE_FILES: dict[Precision, str] = {
     "fp32": "onnx/model.onnx",
     "bf16": "onnx/model.onnx",
     "fp16": "onnx/model_fp16.onnx",
     "int8": "onnx/model_quantized.onnx",
+    "int8-static": "onnx/model_int8.onnx",
 }
 """The same in the layout that transformers.js opens, under the names that it looks for."""
 HUGGING_FACE_EMBEDDING = "image_embeds"

@@ -23,9 +23,9 @@ from vitrine.checkpoints.loading import Loaded
 from vitrine.checkpoints.record import Record
 from vitrine.checkpoints.writing import write_json, write_text
 from vitrine.errors import ConfigError, TryOption
+from vitrine.exporting.exported import Export, Exported, Subject
 from vitrine.exporting.inference_model import InferenceModel
 from vitrine.exporting.onnx_graph import check_file, import_onnx, require_one_file, write_onnx
-from vitrine.exporting.targets import Export, Exported, Subject
 from vitrine.runtime.progress import track
 
 NAME, VERSION = "vitrine", "1"

@@ -6,7 +6,7 @@ Each runs as it stands in the folder of the export, beside a photo.jpg, and only
 from vitrine.checkpoints.record import Record
 from vitrine.data.preparing.preprocess import Preprocess
 from vitrine.exporting.dense_usage import dense_usage
-from vitrine.exporting.targets import Kind
+from vitrine.exporting.exported import Kind
 from vitrine.models.config import ViTConfig
 from vitrine.models.dense.config import DenseConfig
 

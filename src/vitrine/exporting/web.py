@@ -16,12 +16,12 @@ from vitrine.checkpoints.writing import write_json
 from vitrine.data.preparing.preprocess import Preprocess
 from vitrine.errors import ConfigError, TryOption
 from vitrine.evaluation.familiarity import PASSED
+from vitrine.exporting.exported import Export, Exported, Subject, answer_of
 from vitrine.exporting.inference_model import InferenceModel
 from vitrine.exporting.onnx_graph import check_file, import_onnx, require_one_file, write_onnx
 from vitrine.exporting.onnxruntime_web import copy_into, find_onnxruntime_web
 from vitrine.exporting.reduced_precision import require_products, store_in_fp16, write_int8
 from vitrine.exporting.runner import open_runner
-from vitrine.exporting.targets import Export, Exported, Subject, answer_of
 from vitrine.models import Model, ViT
 from vitrine.page import offline_files
 from vitrine.runtime.progress import track
@@ -90,7 +90,9 @@ def plan_web(
         return Exported(
             files=(graph,),
             settings=(folder / "model.json", folder / "figures.json", *pages),
-            subjects=(Subject(name=runner.version, precision=precision, answer=answer_of(runner)),),
+            subjects=(
+                Subject(name=runner.version, precision=precision, answer=answer_of(runner), file=graph),
+            ),
             notes=tuple(notes),
         )
 

@@ -118,8 +118,8 @@ def _count(part: Path, counts: AnswerCounts, *, answers: list[str], folder: str)
             f"{printable(folder)} has no column label: the pictures had none",
             advice=[TryVerb("shard", ("PHOTOS", "SHARDS"), "to pack class folders with their labels")],
         )
-    if "predicted" not in names:
-        raise DataError(f"{printable(folder)} has no column predicted: the model has no classes")
+    if "confidence" not in names:
+        raise DataError(f"{printable(folder)} has no column confidence: the model has no classes")
     if "labels" in names:
         raise DataError(
             f"{printable(folder)} has several labels per picture, whose average precision needs every probability; "

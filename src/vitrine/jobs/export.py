@@ -12,34 +12,29 @@ from vitrine.checkpoints import Loaded, load
 from vitrine.checkpoints.loading import as_squares
 from vitrine.checkpoints.tensors import TRUST_FILE
 from vitrine.checkpoints.writing import write_json, write_text
-from vitrine.data.sources.generated import GeneratedSource
-from vitrine.data.sources.picture_paths import open_pictures
-from vitrine.data.sources.source import Source, Subset
-from vitrine.errors import ConfigError, DataError, TryOption
-from vitrine.evaluation.test_sets import in_model_classes
+from vitrine.data.sources.source import Source
 from vitrine.exporting.card import write_card
 from vitrine.exporting.comparison import Timing, prove, time_in_batches
 from vitrine.exporting.dense_model import require_dense_target
+from vitrine.exporting.exported import Exported, Kind, size_of
 from vitrine.exporting.proof import Accuracy, Agreement, measure_accuracy
-from vitrine.exporting.targets import Exported, Kind, plan_export
-from vitrine.exporting.triton import plan_triton
-from vitrine.exporting.web import PageFacts, plan_web
-from vitrine.inspection.pictures import PictureBatches, spread
-from vitrine.jobs.test_images import open_test_images
+from vitrine.exporting.web import PageFacts
+from vitrine.exporting.worth import Refusal, refusal_lines, refuse_copies, without_refused
+from vitrine.jobs.export_inputs import NUM_CALIBRATION, given_pixels, labelled_source, proof_pixels
+from vitrine.jobs.export_targets import ExportWish, plan_wish
 from vitrine.models import ViTConfig
 from vitrine.models.dense.config import DenseConfig
 from vitrine.runtime.files import write_atomically
 from vitrine.runtime.find_run import resolve_latest
 from vitrine.runtime.output_folder import new_output_folder
-from vitrine.runtime.progress import notice, present
+from vitrine.runtime.progress import present
 from vitrine.runtime.result import Result
 from vitrine.serving.open_models import name_of
 from vitrine.serving.predictor import Predictor
 from vitrine.serving.served_model import ServedModel
-from vitrine.spelling import with_name
 
+__all__ = ["ExportPlan", "ExportResult", "ExportWish", "export_model"]
 FILES = ("export.json", "config.json", "onnx", "model.onnx", "model.pt2", "model.npz", "model.safetensors")
-NUM_GENERATED = 8
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,89 +63,108 @@ class ExportResult(Result):
     proof: tuple[Agreement, ...]
     accuracy: tuple[Accuracy, ...]
     timings: tuple[Timing, ...]
+    refused: tuple[Refusal, ...]
+    """Copies that are slower than fp32 or lose more than a point; they were removed."""
     threads: int
     notes: tuple[str, ...]
     wrote: tuple[Path, ...]
 
     @property
     def exit_code(self) -> int:
-        """1 where an export differs and nobody could expect it."""
-        return int(any(check.agrees is False and not check.explained for check in self.proof))
+        """1 where an export differs and nobody could expect it, or a copy was refused."""
+        differs = any(check.agrees is False and not check.explained for check in self.proof)
+        return int(differs or bool(self.refused))
 
 
 def export_model(
     model: str,
     *,
-    to: Kind,
+    wish: ExportWish,
     out: Path | None,
     images: Sequence[str],
     count: int,
-    fp16: bool,
-    int8: bool,
     data: str | None,
     split: str | None,
     is_by_order: bool,
     image_size: int | None,
-    is_approximate: bool,
     measures_speed: bool,
     workers: int,
-    onnxruntime_web: Path | None,
     is_overwriting: bool,
 ) -> ExportResult:
     """Write the model, compare it with the original and time both."""
     model = resolve_latest(model)
     loaded = _loaded(as_squares(load(model, image_size=image_size), purpose="export"))
-    require_dense_target(loaded.model, to=to, data=data)
-    if onnxruntime_web is not None and to != "web":
-        raise ConfigError(
-            f"is used by web pages, not by {to}",
-            option="onnxruntime_web",
-            advice=[TryOption("to", "to write a web page", "web")],
-        )
-    if to == "web":
-        write = plan_web(
-            loaded, facts=lambda: page_facts(loaded, model), int8=int8, onnxruntime_web=onnxruntime_web
-        )
-    elif to == "triton":
-        if fp16 or int8:
-            raise ConfigError(
-                "triton does not support copies in lower precision", option="fp16" if fp16 else "int8"
-            )
-        write = plan_triton(loaded)
-    else:
-        write = plan_export(loaded, to=to, fp16=fp16, int8=int8, approximate=is_approximate)
-    pixels, kind, folders = _pixels(loaded, images, count=count, workers=workers)
-    source = None if data is None else _data(loaded, model, data, split, by_order=is_by_order)
-    if source is not None and source.root is not None:
-        folders.append(source.root)
-    folder = new_output_folder(
-        out, verb="export", files=FILES, never_in=folders, is_overwriting=is_overwriting
+    require_dense_target(loaded.model, to=wish.to, data=data)
+    write = plan_wish(
+        loaded,
+        wish,
+        facts=lambda: page_facts(loaded, model),
+        calibration=lambda: (
+            given_pixels(
+                loaded, wish.calibrate, count=NUM_CALIBRATION, workers=workers, option="calibrate"
+            ).rows
+        ),
     )
-    present(ExportPlan(model=model, to=to, num_images=len(pixels), images=kind, folder=folder))
+    pixels = proof_pixels(loaded, images, count=count, workers=workers)
+    source = None if data is None else labelled_source(loaded, model, data, split, by_order=is_by_order)
+    never_in = [*pixels.folders, *([source.root] if source is not None and source.root is not None else [])]
+    folder = new_output_folder(
+        out, verb="export", files=FILES, never_in=never_in, is_overwriting=is_overwriting
+    )
+    present(
+        ExportPlan(model=model, to=wish.to, num_images=len(pixels.rows), images=pixels.kind, folder=folder)
+    )
     exported = write(folder)
-    proof = prove(loaded.model, exported.subjects, pixels)
+    measured = _measured(
+        loaded, exported, pixels.rows, source, measures_speed=measures_speed, workers=workers
+    )
+    refused = () if wish.allows_loss else refuse_copies(exported, measured.timings, measured.accuracy)
+    kept = without_refused(exported, refused)
+    weights = sum(one.numel() * one.element_size() for one in loaded.model.parameters())
+    result = ExportResult(
+        model=model,
+        to=wish.to,
+        folder=folder,
+        sizes={"torch": weights, **{path.name: size_of(path) for path in kept.files}},
+        images=pixels.kind,
+        proof=measured.proof,
+        accuracy=measured.accuracy,
+        timings=measured.timings,
+        refused=refused,
+        threads=torch.get_num_threads(),
+        notes=(*loaded.notes, *exported.notes, *_advice(wish, has_data=data is not None, loaded=loaded)),
+        wrote=(),
+    )
+    return _written(loaded, kept, result)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measured:
+    """How well an export agrees, how often it is right and how fast it is."""
+
+    proof: tuple[Agreement, ...]
+    accuracy: tuple[Accuracy, ...]
+    timings: tuple[Timing, ...]
+
+
+def _measured(
+    loaded: Loaded,
+    exported: Exported,
+    pixels: Tensor,
+    source: Source | None,
+    *,
+    measures_speed: bool,
+    workers: int,
+) -> Measured:
     accuracy: tuple[Accuracy, ...] = ()
+    proof = prove(loaded.model, exported.subjects, pixels)
     if source is not None:
         others = [(s.name, s.precision, s.answer) for s in exported.subjects if s.answer is not None]
         accuracy = measure_accuracy(
             loaded.model, others, source, preprocess=loaded.preprocess, num_workers=workers
         )
     timings = time_in_batches(loaded.model, exported.subjects, pixels) if measures_speed else ()
-    weights = sum(one.numel() * one.element_size() for one in loaded.model.parameters())
-    result = ExportResult(
-        model=model,
-        to=to,
-        folder=folder,
-        sizes={"torch": weights, **{path.name: path.stat().st_size for path in exported.files}},
-        images=kind,
-        proof=proof,
-        accuracy=accuracy,
-        timings=timings,
-        threads=torch.get_num_threads(),
-        notes=(*loaded.notes, *exported.notes, *_advice(fp16=fp16, int8=int8, data=data, loaded=loaded)),
-        wrote=(),
-    )
-    return _written(loaded, exported, result)
+    return Measured(proof=proof, accuracy=accuracy, timings=timings)
 
 
 def _loaded(loaded: Loaded) -> Loaded:
@@ -167,51 +181,13 @@ def page_facts(loaded: Loaded, model: str) -> PageFacts:
     return PageFacts(entry=served.described(), figures=figures)
 
 
-def _pixels(
-    loaded: Loaded, images: Sequence[str], *, count: int, workers: int
-) -> tuple[Tensor, str, list[Path]]:
-    """Return normalised images (N, C, height, width), what they are, and the folders that they lie in."""
-    channels = loaded.preprocess.channels
-    folders: list[Path] = []
-    source: Source | None
-    if images:
-        source, folders = open_pictures(images)
-        if source is None:
-            raise DataError(
-                f"{' '.join(images)} holds no images; without any, generated ones are used", option="images"
-            )
-        source = Subset(source, spread(len(source), count))
-    elif channels in (1, 3):
-        source = GeneratedSource(count=NUM_GENERATED, size=max(64, *loaded.preprocess.size))
-    else:
-        generator = torch.Generator().manual_seed(0)
-        shape = (NUM_GENERATED, channels, *loaded.preprocess.size)
-        return torch.randn(shape, generator=generator), "random", folders
-    batches = PictureBatches(source, preprocess=loaded.preprocess, batch_size=8, num_workers=workers)
-    pixels = list(batches)
-    for index, why in batches.failures.items():
-        notice(f"Skipped: {with_name(why, source.name(index))}")
-    if not pixels:
-        raise DataError(f"none of the {len(source)} images can be read; the first: {batches.failures[0]}")
-    return torch.cat(pixels), "given" if images else "generated", folders
-
-
-def _data(loaded: Loaded, model: str, data: str, split: str | None, *, by_order: bool) -> Source:
-    _, source = open_test_images(model, data, split)
-    source = in_model_classes(
-        source, loaded.classes, num_outputs=loaded.model.config.num_classes, by_order=by_order
-    )
-    if source.is_multi_label:
-        raise ConfigError(f"needs one label per image; {data} has several", option="data")
-    return source
-
-
-def _advice(*, fp16: bool, int8: bool, data: str | None, loaded: Loaded) -> list[str]:
+def _advice(wish: ExportWish, *, has_data: bool, loaded: Loaded) -> list[str]:
     notes = []
-    if (fp16 or int8) and data is None and not isinstance(loaded.model.config, DenseConfig):
+    is_int8 = wish.int8 or bool(wish.calibrate)
+    if (wish.fp16 or is_int8) and not has_data and not isinstance(loaded.model.config, DenseConfig):
         notes.append("the accuracy of fp16 and int8 was not measured; it needs labelled data")
     config = loaded.model.config
-    if int8 and isinstance(config, ViTConfig) and config.stem is not None:
+    if is_int8 and isinstance(config, ViTConfig) and config.stem is not None:
         notes.append("int8: the convolutions of the hybrid stay in fp32, its transformer is int8")
     return notes
 
@@ -229,7 +205,7 @@ def _written(loaded: Loaded, exported: Exported, result: ExportResult) -> Export
         to=result.to,
         proof=result.proof,
         accuracy=result.accuracy,
-        notes=result.notes,
+        notes=(*result.notes, *refusal_lines(result.refused)),
         folder=folder.name,
     )
     write_text(folder / "README.md", card)

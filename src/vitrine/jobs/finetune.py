@@ -75,15 +75,9 @@ def finetune_model(
     plain = labels_recipe(recipe, options, task=task_of(data))
     has_rate = options.get("lr") is not None
     chosen = partly_trained(plain, probe=probe, biases=biases, freeze=freeze, lora=lora, has_rate=has_rate)
-    is_dense = chosen.objective.task != "classes"
     fast = fast or keep_classes
-    if fast and is_dense:
-        what = chosen.objective.task
-        raise ConfigError(f"does not go with {what}, which are learned by training", option="fast")
-    if fast and (sweep or chosen != plain):
-        raise ConfigError(
-            "does not go with sweep, probe, biases, freeze or lora: nothing is trained", option="fast"
-        )
+    if fast:
+        require_untrained(chosen, is_plain=not sweep and chosen == plain)
     if fast and data_options.hold_out is None:  # images left out in turn are scored, so none must be held out
         data_options = dataclasses.replace(data_options, hold_out=0.0, allow_one_class=keep_classes)
     if model is None:
@@ -123,6 +117,18 @@ def finetune_model(
                 output=output,
                 processes=processes,
             )
+
+
+def require_untrained(recipe: Recipe, *, is_plain: bool) -> None:
+    """Refuse options about training, and tasks that need it, for a closed form."""
+    if recipe.objective.task != "classes":
+        raise ConfigError(
+            f"does not go with {recipe.objective.task}, which are learned by training", option="fast"
+        )
+    if not is_plain:
+        raise ConfigError(
+            "does not go with sweep, probe, biases, freeze or lora: nothing is trained", option="fast"
+        )
 
 
 def on_numbers(

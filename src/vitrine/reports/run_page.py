@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from vitrine.data.auditing.issues import are_uneven
 from vitrine.evaluation.classification import MultiLabel, SingleLabel
 from vitrine.evaluation.evaluators import majority_accuracy
 from vitrine.evaluation.scoring import SplitScore
@@ -28,8 +29,6 @@ MOST_WORST = 12
 MOST_ISSUES = 60
 CARD_SIDE = 192
 MOST_POINTS = 400
-# A class this many times as large as another makes the accuracy say little about the smaller one.
-UNEVEN = 4
 # With fewer images than this the 95 % interval of an accuracy is wider than about 10 points.
 FEW_IMAGES = 200
 # Averaged weights decide; the same evaluation without the average is a curve beside them.
@@ -118,8 +117,7 @@ def next_steps(score: SplitScore, account: RunAccount) -> list[str]:
         return [*steps, "Collect more images of the classes with the lowest average precision."]
     if len(score.mistaken):
         steps.append("Look at the mistakes above: a wrong label costs twice, in training and in this score.")
-    counts = [figure.num_images for figure in score.figures.per_class if figure.num_images]
-    if max(counts, default=0) > UNEVEN * min(counts, default=1):
+    if are_uneven([figure.num_images for figure in score.figures.per_class]):
         steps.append(
             "Classes are uneven: add images of the small ones, and read mean F1 rather than accuracy."
         )

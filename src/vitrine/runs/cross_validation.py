@@ -11,6 +11,8 @@ Shapes: N images, K classes, R features.
 import dataclasses
 import time
 
+from torch import Tensor
+
 from vitrine.evaluation.closed_form import ClosedForm
 from vitrine.evaluation.metrics import wilson_interval
 from vitrine.recipes.recipe import Recipe
@@ -27,7 +29,7 @@ from vitrine.runs.run_split import undivided
 from vitrine.runs.run_start import check_data, exclusive, write_records
 from vitrine.runs.run_trust import LeftOut
 from vitrine.runtime.log_file import logged_to
-from vitrine.runtime.processes import joined_processes, on_first_process
+from vitrine.runtime.processes import Processes, joined_processes, on_first_process
 from vitrine.runtime.progress import notice
 from vitrine.runtime.run_folder import RunFolder
 from vitrine.spelling import printable
@@ -98,29 +100,50 @@ def cross_validated_run(
         seconds, steps = time.monotonic() - began, sum(result.steps for result in results)
         scores = scored(choice.outputs, data.train)
 
-        def write() -> None:
-            write_records(start, data, recipe, execution=execution, output=output)
-            write_choice(choice, start, data, recipe, folder=folder, scores=scores, steps=steps)
-            write_left_out(folder, choice.outputs, data.train)
-
-        on_first_process(write, processes)
-        save_statistics(
-            choice.model, start, data, folder=folder, workers=execution.workers, processes=processes
-        )
-        if output.measures_trust:
-            left_out = LeftOut(logits=choice.outputs.rows, distances=distances)
-            measure_trust(folder, data, execution=execution, processes=processes, left_out=left_out)
-        report = None
-        if output.reports:
-            report = report_run(
-                folder, dataclasses.replace(data, splits={"val": data.train}), choice.outputs, execution=execution,
-                processes=processes, notes=[LEFT_OUT_NOTE],
-            )  # fmt: skip
+        report = save_choice(
+            choice, start, data, recipe, distances=distances, scores=scores, steps=steps, execution=execution,
+            output=output, processes=processes,
+        )  # fmt: skip
         on_first_process(folder.remove_folds, processes)
     return described(
         choice, start, data, folder=folder, scores=scores, steps=steps, num_folds=len(results), seconds=seconds,
         report=report,
     )  # fmt: skip
+
+
+def save_choice(
+    choice: Choice,
+    start: StartingModel,
+    data: RunData,
+    recipe: Recipe,
+    *,
+    distances: Tensor | None,
+    scores: dict[str, float],
+    steps: int,
+    execution: Execution,
+    output: RunOutput,
+    processes: Processes,
+) -> RunReport | None:
+    """Write the records, the model, its statistics and its page."""
+    folder = output.folder
+
+    def write() -> None:
+        write_records(start, data, recipe, execution=execution, output=output)
+        write_choice(choice, start, data, recipe, folder=folder, scores=scores, steps=steps)
+        write_left_out(folder, choice.outputs, data.train)
+
+    on_first_process(write, processes)
+    save_statistics(choice.model, start, data, folder=folder, workers=execution.workers, processes=processes)
+    if output.measures_trust:
+        left_out = LeftOut(logits=choice.outputs.rows, distances=distances)
+        measure_trust(folder, data, execution=execution, processes=processes, left_out=left_out)
+    report = None
+    if output.reports:
+        report = report_run(
+            folder, dataclasses.replace(data, splits={"val": data.train}), choice.outputs, execution=execution,
+            processes=processes, notes=[LEFT_OUT_NOTE],
+        )  # fmt: skip
+    return report
 
 
 def write_choice(

@@ -2,15 +2,13 @@
 
 from dataclasses import replace
 
+from vitrine.data.auditing.issues import are_uneven
 from vitrine.data.sources.source import Source
 from vitrine.errors import TryOption
 from vitrine.objectives import LabelsObjective
 from vitrine.recipes.recipe import Recipe
 from vitrine.runs.run_data import RunData
 from vitrine.runtime.progress import notice
-
-# Images of the largest class per image of the smallest, from which on classes are uneven: a choice, not measured.
-UNEVEN = 4
 
 
 def for_labels_of(data: RunData, recipe: Recipe) -> Recipe:
@@ -34,9 +32,9 @@ def for_uneven_classes(train: Source, recipe: Recipe) -> Recipe:
         return recipe
     if objective.logit_adjustment is not None:
         return recipe
-    counts = [int(count) for count in train.counts() if count]
-    if max(counts) < UNEVEN * min(counts):
+    if not are_uneven(train.counts()):
         return recipe
+    counts = [int(count) for count in train.counts() if count]
     notice(
         f"Classes are uneven, {min(counts):,} to {max(counts):,} images: the loss is logit-adjusted, so that every "
         "class counts alike",

@@ -189,16 +189,20 @@ def headline_facts(account: RunAccount) -> list[tuple[str, str]]:
     cost = cost_of(config)
     seen = account.steps * account.batch_size
     seconds = account.training_seconds
-    model = f"{variant_of(config) or 'a model'} at {shown(config.image_size)} px"
+    max_patches = account.run["preprocess"].get("max_patches")
+    shape = f"{shown(config.image_size)} px" if max_patches is None else f"at most {max_patches} patches"
+    model = f"{variant_of(config) or 'a model'} at {shape}"
     if account.run["verb"] == "finetune":
         model += f", from {account.recipe['model']}"
-    facts = [
-        (f"{cost.params / 1e6:.1f} M", f"parameters; {model}"),
-        (f"{account.steps:,}", f"steps of {account.batch_size}, {seen:,} images seen"),
-    ]
+    facts = [(f"{cost.params / 1e6:.1f} M", f"parameters; {model}")]
+    if not account.steps:
+        return [*facts, ("0", "training steps: the head was solved in closed form")]
+    facts.append((f"{account.steps:,}", f"steps of {account.batch_size}, {seen:,} images seen"))
     if seconds:
         machine = account.environment.get("gpu") or "a CPU"
         facts.append((duration(seconds), f"training on {machine}, {seen / seconds:,.0f} images/s"))
+    if max_patches is not None:  # the operations depend on the images' shapes
+        return facts
     teraflops = 1e6 * training_exaflops(cost.macs, images=seen, epochs=1)
     if teraflops < 1e3:
         facts.append((f"{teraflops:,.3g}", "teraFLOPs of training"))

@@ -17,8 +17,9 @@ from vitrine.runs.plan import choose_micro_batch, num_trained, plan_of, require_
 from vitrine.runs.records import Execution, RunOutput, StartingModel, TrainingResult
 from vitrine.runs.run_at_address import require_common_folder, share_run
 from vitrine.runs.run_data import RunData
-from vitrine.runs.run_end import finish_model, measure_trust, report_run, save_model
+from vitrine.runs.run_end import Finished, finish_model, measure_trust, report_run, save_model
 from vitrine.runs.run_outcome import result_of
+from vitrine.runs.run_report import RunReport
 from vitrine.runs.run_start import check_data, exclusive, write_records
 from vitrine.runs.task import build_task, context_of, make_loader
 from vitrine.runs.validation import SplitValidation
@@ -95,17 +96,9 @@ def train_run(
             module, task, planned, execution=execution, output=output, processes=processes,
             resume_from=resume_from,
         )  # fmt: skip
-        share_run(folder, processes)
-        finished = finish_model(
-            start, data, recipe, validation, folder=folder, execution=execution, processes=processes,
-            outcome=outcome,
-        )  # fmt: skip
-        share_run(folder, processes)
-        if output.measures_trust and recipe.objective.classifies:
-            measure_trust(folder, data, execution=execution, processes=processes)
-        report = None
-        if output.reports:
-            report = report_run(folder, data, finished.outputs, execution=execution, processes=processes)
+        finished, report = saved_and_reported(
+            start, data, recipe, validation, outcome, execution=execution, output=output, processes=processes
+        )
     return result_of(start, data, recipe, outcome, folder=folder, report=report, finished=finished)
 
 
@@ -206,6 +199,39 @@ def with_micro_batch(recipe: Recipe, start: StartingModel, *, processes: Process
         processes,
     )
     return dataclasses.replace(recipe, training=dataclasses.replace(recipe.training, micro_batch=size))
+
+
+def saved_and_reported(
+    start: StartingModel,
+    data: RunData,
+    recipe: Recipe,
+    validation: SplitValidation | None,
+    outcome: Outcome,
+    *,
+    execution: Execution,
+    output: RunOutput,
+    processes: Processes,
+) -> tuple[Finished, RunReport | None]:
+    """Choose and save the model of a trained run, and write its statistics and its page."""
+    folder = output.folder
+    share_run(folder, processes)
+    finished = finish_model(
+        start,
+        data,
+        recipe,
+        validation,
+        folder=folder,
+        execution=execution,
+        processes=processes,
+        outcome=outcome,
+    )
+    share_run(folder, processes)
+    if output.measures_trust and recipe.objective.classifies:
+        measure_trust(folder, data, execution=execution, processes=processes)
+    report = None
+    if output.reports:
+        report = report_run(folder, data, finished.outputs, execution=execution, processes=processes)
+    return finished, report
 
 
 def validation_of(

@@ -80,6 +80,9 @@ class EngineTrial:
         if self.wanted in ("auto", "torch"):
             return served
         model, name = served.predictor.model, served.name
+        if served.predictor.preprocess.max_patches is not None:
+            notice(f"{name} is computed by torch: its pictures keep their own aspect ratio")
+            return served
         if served.predictor.device.type != "cpu" or isinstance(model, DenseModel) or adapters_of(model):
             why = "adapters share one backbone" if adapters_of(model) else "it is not a classifier on a CPU"
             notice(f"{name} is computed by torch: {why}")

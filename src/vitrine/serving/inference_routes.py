@@ -119,7 +119,7 @@ def metadata_of(served: ServedModel) -> dict[str, Any]:
         "platform": "vitrine",
         "inputs": [
             {"name": IMAGE, "datatype": "BYTES", "shape": [-1]},
-            {"name": PIXELS, "datatype": "FP32", "shape": [-1, preprocess.channels, *preprocess.size]},
+            {"name": PIXELS, "datatype": "FP32", "shape": [-1, *preprocess.input_shape]},
         ],
         "outputs": outputs,
     }
@@ -136,7 +136,7 @@ async def answer(service: Service, served: ServedModel, asked: InferenceRequest)
     assert given is not None  # a request has one of the two
     count = len(given)
     if asked.pixels is not None:
-        shape = (served.predictor.preprocess.channels, *served.predictor.preprocess.size)
+        shape = served.predictor.preprocess.input_shape
         if asked.pixels.shape[1:] != shape:
             raise bad(f"{PIXELS} must be (batch, {', '.join(map(str, shape))}), got {asked.pixels.shape}")
     if count > service.limits.batch:

@@ -2,11 +2,14 @@
 
 from typing import Any
 
+import pytest
 import torch
 from unit.models.small import VIT, small_model
 
 from vitrine.checkpoints import Loaded, Record
 from vitrine.data.preparing.preprocess import Preprocess
+from vitrine.exporting.exported import Export, Kind
+from vitrine.jobs.export_targets import ExportWish, plan_wish
 from vitrine.models import Model, create_model
 
 DINOV2: dict[str, Any] = {**VIT, "num_classes": None, "layer_scale": 0.1, "gelu": "erf", "mlp_width": 64}
@@ -31,3 +34,9 @@ def loaded(kind: str) -> Loaded:
     classes = CLASSES if model.config.num_classes else None
     record = Record(config=model.config, preprocess=preprocess, classes=classes)
     return Loaded(model=model, preprocess=preprocess, classes=classes, record=record)
+
+
+def plan(found: Loaded, *, to: Kind, calibration: torch.Tensor | None = None, **options: Any) -> Export:
+    """Plan an export of a model, without the pages of a web export."""
+    wish = ExportWish(to=to, calibrate=() if calibration is None else ("photos",), **options)
+    return plan_wish(found, wish, facts=lambda: pytest.fail("no page"), calibration=lambda: calibration)

@@ -8,15 +8,16 @@ import numpy as np
 import onnx
 import pytest
 import torch
-from unit.exporting.made import CLASSES, loaded
+from unit.exporting.made import CLASSES, loaded, plan
 from variations import costly
 
 from vitrine.checkpoints import load
 from vitrine.checkpoints.reading.onnx_file import read_metadata
 from vitrine.errors import CheckpointError, ConfigError
 from vitrine.exporting import InferenceModel, onnx_graph, open_runner
+from vitrine.exporting.exported import Exported, Subject
+from vitrine.exporting.onnx_files import export_onnx
 from vitrine.exporting.proof import BATCHES, answers_of, compare, reference
-from vitrine.exporting.targets import Exported, Subject, export_onnx, plan_export
 
 # Each has operators that no other has; what they all are in torch is in test_inference_model.py.
 GRAPHS = ("class token", "attention pooling", "relative positions", "registers", "distillation token", "qk-norm",
@@ -191,16 +192,16 @@ def test_what_is_no_export_is_refused_in_words(exported: tuple[Path, object], tm
 
 def test_what_cannot_be_written_is_refused_before_anything_is(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ConfigError) as refused:
-        plan_export(loaded("BiT"), to="onnx", int8=True)
+        plan(loaded("BiT"), to="onnx", int8=True)
     assert refused.value.option == "int8"
     with pytest.raises(ConfigError) as caught:
-        plan_export(loaded("class token"), to="timm", fp16=True)
+        plan(loaded("class token"), to="timm", fp16=True)
     assert caught.value.option == "fp16"
     with pytest.raises(CheckpointError, match="average pooling"):
-        plan_export(loaded("average pooling"), to="hf")
+        plan(loaded("average pooling"), to="hf")
     monkeypatch.setattr(onnx_graph, "MOST_BYTES", 1000)
     with pytest.raises(ConfigError, match="one ONNX file holds at most 2 GiB"):
-        plan_export(loaded("class token"), to="onnx")
+        plan(loaded("class token"), to="onnx")
 
 
 def test_openvino_computes_the_same_where_it_is_installed(exported: tuple[Path, object]) -> None:

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 import torch
-from unit.exporting.made import CLASSES, loaded
+from unit.exporting.made import CLASSES, loaded, plan
 from variations import costly
 
+from vitrine.exporting.exported import Kind
 from vitrine.exporting.proof import BATCHES, Agreement, answers_of, compare, measure_accuracy, reference
-from vitrine.exporting.targets import Kind, plan_export
 
 
 def proven(kind: str, to: Kind, folder: Path, **options: bool) -> dict[str, Agreement]:
@@ -18,7 +18,7 @@ def proven(kind: str, to: Kind, folder: Path, **options: bool) -> dict[str, Agre
     config = found.model.config
     images = torch.randn(5, config.channels, *config.image_size, generator=torch.Generator().manual_seed(4))
     expected = answers_of(reference(found.model), images)
-    exported = plan_export(found, to=to, **options)(folder)
+    exported = plan(found, to=to, **options)(folder)
     assert all(path.exists() for path in exported.files)
     assert all(subject.answer is not None for subject in exported.subjects), exported.subjects
     return {
@@ -62,7 +62,7 @@ def test_a_layout_computes_the_same_in_its_own_library(
 
 
 def test_another_gelu_is_written_when_asked_and_the_difference_is_explained(tmp_path: Path) -> None:
-    checks = proven("class token", "torchvision", tmp_path, approximate=True)
+    checks = proven("class token", "torchvision", tmp_path, is_approximate=True)
     assert checks["Vitrine,"].agrees
     assert not checks["torchvision"].agrees
     assert "a GELU of another form than tanh" in checks["torchvision"].explained

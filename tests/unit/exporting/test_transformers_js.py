@@ -10,11 +10,10 @@ import onnx
 import pytest
 import torch
 from PIL import Image
-from unit.exporting.made import CLASSES, loaded
+from unit.exporting.made import CLASSES, loaded, plan
 
 from vitrine.errors import ConfigError
 from vitrine.exporting import open_runner
-from vitrine.exporting.targets import plan_export
 
 NODE_MODULES = Path(os.environ.get("VITRINE_NODE_MODULES", Path(__file__).parents[3] / "node_modules"))
 """Where `npm install --ignore-scripts @huggingface/transformers` has put the package."""
@@ -34,7 +33,7 @@ console.log(JSON.stringify({ logits: Array.from(logits.data), classes }));
 
 def test_the_folder_has_what_transformers_js_looks_for(tmp_path: Path) -> None:
     found = loaded("average pooling")
-    made = plan_export(found, to="transformers.js", fp16=True, int8=True)(tmp_path)
+    made = plan(found, to="transformers.js", fp16=True, int8=True)(tmp_path)
     for name in ("model.onnx", "model_fp16.onnx", "model_quantized.onnx"):
         graph = onnx.load(tmp_path / "onnx" / name).graph
         assert [given.name for given in graph.input] == ["pixel_values"]
@@ -61,7 +60,7 @@ def test_the_folder_has_what_transformers_js_looks_for(tmp_path: Path) -> None:
 @pytest.mark.parametrize("kind", ["BiT", "non-square"])
 def test_what_transformers_js_cannot_open_is_refused_before_anything_is_written(kind: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        plan_export(loaded(kind), to="transformers.js")
+        plan(loaded(kind), to="transformers.js")
     assert caught.value.option == "to"
 
 
@@ -72,7 +71,7 @@ def test_what_transformers_js_cannot_open_is_refused_before_anything_is_written(
 @pytest.mark.parametrize("kind", ["class token", "average pooling", "registers"])
 def test_transformers_js_computes_the_same_in_node(kind: str, tmp_path: Path) -> None:
     found = loaded(kind)
-    plan_export(found, to="transformers.js")(tmp_path / "ours")
+    plan(found, to="transformers.js")(tmp_path / "ours")
     Image.new("RGB", (40, 40), (200, 30, 90)).save(tmp_path / "photo.png")
     (tmp_path / "node_modules").symlink_to(NODE_MODULES)
     (tmp_path / "script.mjs").write_text(SCRIPT)

@@ -11,10 +11,10 @@ from unit.exporting.made import loaded
 
 from vitrine.errors import ConfigError, DownloadError, MissingDataError
 from vitrine.exporting import open_runner
+from vitrine.exporting.exported import answer_of
 from vitrine.exporting.inference_model import InferenceModel
 from vitrine.exporting.onnxruntime_web import WASM, WEBGPU, find_onnxruntime_web
 from vitrine.exporting.proof import answers_of, compare, reference
-from vitrine.exporting.targets import answer_of
 from vitrine.exporting.web import PageFacts, attention_of, plan_web
 from vitrine.runtime.cache import downloads
 

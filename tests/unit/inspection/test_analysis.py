@@ -312,7 +312,7 @@ def test_bit_shows_what_it_has_and_says_what_it_has_not():
 def test_no_images_and_images_smaller_than_a_patch_are_refused_in_one_sentence():
     model = tiny()
     for look in (attention_distance, rollout, attention_from, token_colours, token_norms):
-        with pytest.raises(DataError, match="no images were given"):
+        with pytest.raises(DataError, match="no images given"):
             look(model, torch.empty(0, 3, 24, 16))
         with pytest.raises(ConfigError, match="multiple of the patch stride"):
             look(model, torch.zeros(1, 3, 4, 4, dtype=torch.float64))

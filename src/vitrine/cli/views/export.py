@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from vitrine.cli.command_line import glued
 from vitrine.cli.lines import Line, NextStep, Wrote
 from vitrine.exporting.card import accuracy_lines, proof_lines
+from vitrine.exporting.worth import refusal_lines
 from vitrine.jobs.export import ExportPlan, ExportResult
 from vitrine.spelling import counted
 
@@ -29,5 +30,8 @@ def lines(result: ExportResult) -> Iterator[Line]:
         figures = (f"{timing.engine} {timing.precision} {timing.milliseconds:,.1f}" for timing in of_size)
         yield f"  {counted(size, 'image')}: {', '.join(figures)}"
     yield from (f"Note: {note}" for note in result.notes)
+    yield from refusal_lines(result.refused)
+    if result.refused:
+        yield NextStep("use --allow-loss to keep it")
     yield from map(Wrote, result.wrote)
     yield NextStep(f"see {glued(result.folder / 'README.md')} for how to run it")

@@ -1,10 +1,11 @@
 """Problems of a data set, by kind: what each is, where it is found, and what to do about it."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from vitrine.data.auditing.duplicates import Duplicate
 from vitrine.data.auditing.survey import ImageSurvey
@@ -21,8 +22,8 @@ TINY_CLASS = 5
 TINY_SIDE = 8
 # An image whose sides differ by more than this factor is shown to a model mostly distorted or cropped away.
 EXTREME_ASPECT = 20
-# The largest class may have this many times as many images as the smallest before classes are called uneven.
-UNEVEN = 10
+# Images of the largest class per image of the smallest, from which on classes are uneven: a choice, not measured.
+UNEVEN = 4
 # All problems, the worst first; the first five keep an image from being decoded.
 PROBLEMS = (
     "empty file",
@@ -145,6 +146,12 @@ def shard_issues(root: Path | None) -> Iterator[Issue]:
             yield Issue(problem.path, "damaged shard", f"{problem.problem}: {problem.detail}")
 
 
+def are_uneven(counts: Collection[int] | NDArray[np.int64]) -> bool:
+    """Whether the largest class has many times as many images as the smallest that has any."""
+    filled = [int(count) for count in counts if count]
+    return bool(filled) and max(filled) >= UNEVEN * min(filled)
+
+
 def class_issues(splits: Mapping[str, Source]) -> Iterator[Issue]:
     """Report classes that are alone, empty, missing in a split, small or uneven."""
     counts = {split: source.counts() for split, source in splits.items()}
@@ -157,7 +164,7 @@ def class_issues(splits: Mapping[str, Source]) -> Iterator[Issue]:
             f"all images are of {printable(alone)}; a classifier needs two classes or more",
         )
     filled = first.counts()[first.counts() > 0]
-    if len(filled) > 1 and not first.is_multi_label and filled.max() > UNEVEN * filled.min():
+    if len(filled) > 1 and not first.is_multi_label and are_uneven(filled):
         sizes = first.counts().tolist()
         most, least = (first.classes[sizes.index(size)] for size in (filled.max(), filled.min()))
         share = 100 * filled.max() / filled.sum()

@@ -101,6 +101,11 @@ class Preprocess:
         return 1, *native_shape(self.patch, self.max_patches, channels=self.channels)
 
     @property
+    def input_shape(self) -> tuple[int, ...]:
+        """Shape of one picture as the model takes it: normalised pixels, or patches after a row with their grid."""
+        return self.shape if self.max_patches is None else self.shape[1:]
+
+    @property
     def resize_size(self) -> tuple[int, int]:
         """Height and width that the image has, or covers, before the centre is cropped."""
         height, width = (math.floor(side / self.crop_fraction + 1e-6) for side in self.size)

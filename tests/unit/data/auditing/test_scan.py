@@ -314,3 +314,11 @@ def test_no_damage_of_any_kind_stops_the_scan(tmp_path, kind):
         "single class",
         "tiny class",
     }
+
+
+@pytest.mark.parametrize(("num_owls", "is_reported"), [(2, True), (3, False)])
+def test_classes_are_uneven_from_four_times_as_many_images_on(tmp_path, num_owls, is_reported):
+    for number in range(8 + num_owls):
+        save(tmp_path / "set" / ("dog" if number < 8 else "owl") / f"{number}.png", photo(number))
+    report, _ = scan_folder(tmp_path / "set")
+    assert bool(issues_of(report, "uneven classes")) == is_reported
