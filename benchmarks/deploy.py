@@ -13,6 +13,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -20,10 +21,13 @@ import torch
 import vitrine
 from vitrine.errors import MissingExtraError
 from vitrine.exporting import open_runner
+from vitrine.exporting.edge import FILES as EDGE_FILES
+from vitrine.exporting.edge import open_executorch, open_litert
 from vitrine.exporting.runner import FILES
 
-TARGETS = ("onnx",)
+TARGETS = ("onnx", "executorch", "litert", "coreml", "triton")
 BASE = "onnxruntime", "fp32"
+NUM_COMPARED = 16
 Run = Callable[[torch.Tensor], object]
 
 
@@ -53,9 +57,11 @@ def main() -> None:
 
 
 def export(options: argparse.Namespace, target: str, folder: Path) -> "vitrine.Result":
-    copies = {"int8": True, "calibrate": options.calibrate, "allow_loss": True} if target == "onnx" else {}
+    options_of: dict[str, Any] = {"count": NUM_COMPARED}
+    if target == "onnx":  # the accuracy of a file that agrees in fp32 is the model's
+        options_of |= {"int8": True, "calibrate": options.calibrate, "allow_loss": True, "data": options.data}
     return vitrine.export(
-        options.model, to=target, out=folder, images=options.data, data=options.data, speed=False, **copies
+        options.model, to=target, out=folder, images=options.data, speed=False, **options_of
     )
 
 
@@ -83,6 +89,10 @@ def report(result: "vitrine.Result") -> None:
 def runs_of(folder: Path, target: str) -> dict[tuple[str, str], Run]:
     """Open every file of an export on one thread, in every runtime that is installed."""
     runs: dict[tuple[str, str], Run] = {}
+    openers = {"executorch": open_executorch, "litert": open_litert}
+    if target in openers:
+        run = openers[target](folder / EDGE_FILES[target])
+        runs[target, "fp32"] = lambda images: [run(image[None]) for image in images]
     for engine in ("onnxruntime", "openvino"):
         for precision in ("fp32", "int8", "int8-static"):
             if not (folder / FILES[precision]).exists():

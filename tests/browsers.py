@@ -12,6 +12,8 @@ CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shuti
 needs_browser = pytest.mark.skipif(
     CHROMIUM is None, reason="no browser to drive the page with: apt-get install chromium"
 )
+# WebGPU on the processor: Chromium's own software Vulkan.
+SOFTWARE_WEBGPU = ("--enable-unsafe-webgpu", "--use-webgpu-adapter=swiftshader", "--enable-features=Vulkan")
 
 
 @contextmanager

@@ -64,6 +64,7 @@ NOT_RUN = {
     r"prices": "a table of numbers; test_numbers.py has one",
     r"--keep-classes": "photos of other classes; test_finetune.py adds them",
     r"--coverage|--group|vitrine suggest": "more images than the desk has; test_trust, test_grouping, test_suggest",
+    r"--to executorch": "an optional package; test_edge.py has it",
     r"--int8|--out exported": "copies and places of exports; test_export.py has them",
 }
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 from axe_playwright_python.sync_playwright import Axe
-from browsers import needs_browser, open_browser, until
+from browsers import SOFTWARE_WEBGPU, needs_browser, open_browser, until
 from odd_photos import odd_photos
 from offline_page import compute, require_onnxruntime_web, static_host
 from servers import CLASSES, jpeg, saved_vit
@@ -166,3 +166,17 @@ def test_what_a_browser_cannot_read_is_said_in_a_sentence(open_page):
     give(page, b"II*\0 is no picture")
     page.wait_for_selector("#notice:not([hidden])")
     assert "This browser cannot read the picture" in page.inner_text("#notice")
+
+
+def test_webgpu_computes_what_python_does(model, host):
+    data, predictor = jpeg(5), Predictor.open(model)
+    with open_browser(*SOFTWARE_WEBGPU) as browser:
+        page = browser.new_page()
+        page.goto(host)
+        found = compute(page, data)
+        if page.evaluate("window.opened.result?.engine") != "WebGPU":
+            pytest.skip("this browser has no WebGPU in software")
+    assert "error" not in found, found
+    logits = predictor.batch(predictor.pixels(data)[None], wanted="logits")[0].numpy()
+    np.testing.assert_allclose(found["logits"], logits, rtol=0, atol=5e-3 * np.abs(logits).max())
+    assert found["explained"]["grid"]

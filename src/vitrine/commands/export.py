@@ -19,7 +19,18 @@ def export(
     *,
     to: Annotated[
         Literal[
-            "onnx", "web", "triton", "transformers.js", "torch-export", "hf", "timm", "torchvision", "npz"
+            "onnx",
+            "web",
+            "triton",
+            "transformers.js",
+            "torch-export",
+            "hf",
+            "timm",
+            "torchvision",
+            "npz",
+            "executorch",
+            "litert",
+            "coreml",
         ],
         Doc("Format to write"),
     ] = "onnx",

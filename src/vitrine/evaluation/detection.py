@@ -45,6 +45,10 @@ class Detections:
     """(D, 4)."""
     scores: Numbers
     """(D,)."""
+    areas: Numbers | None = None
+    """(D,); None is that of the boxes."""
+    overlaps: Numbers | None = None
+    """Overlap with each truth of the picture (D, G), of masks; None is that of the boxes."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,7 +106,7 @@ def matches_of(truths: Truths, detections: Detections) -> _Matches:
     """Match the detections of a picture, best first, with its truths, at every threshold and for every size."""
     order = np.argsort(-detections.scores, kind="stable")[: MOST_DETECTIONS[-1]]
     boxes, scores = detections.boxes[order], detections.scores[order]
-    overlaps = ious(boxes, truths)  # (D, G)
+    overlaps = ious(boxes, truths) if detections.overlaps is None else detections.overlaps[order]  # (D, G)
     low, high = (np.array(side)[:, None] for side in zip(*AREAS, strict=True))
     is_other = truths.is_crowd | (truths.areas < low) | (truths.areas > high)  # (A, G)
     A, T, (D, G) = len(AREAS), len(THRESHOLDS), overlaps.shape
@@ -121,7 +125,7 @@ def matches_of(truths: Truths, detections: Detections) -> _Matches:
         is_ignored[:, :, place] = is_hit & ~has_regular
         a, t = np.nonzero(is_hit)
         is_taken[a, t, best[a, t]] = True
-    areas = boxes[:, 2] * boxes[:, 3]
+    areas = boxes[:, 2] * boxes[:, 3] if detections.areas is None else detections.areas[order]
     is_outside = (areas < low) | (areas > high)  # (A, D)
     return _Matches(
         scores,
@@ -147,6 +151,18 @@ def ious(boxes: Numbers, truths: Truths) -> Numbers:
     both = np.where((sides > 0).all(axis=2), sides[..., 0] * sides[..., 1], 0.0)
     own, other = boxes[:, 2] * boxes[:, 3], truths.boxes[:, 2] * truths.boxes[:, 3]
     union = np.where(truths.is_crowd, own[:, None], own[:, None] + other - both)
+    result: Numbers = np.divide(both, union, out=np.zeros_like(both), where=union > 0)
+    return result
+
+
+def mask_ious(masks: Flags, truths: Flags, *, is_crowd: Flags) -> Numbers:
+    """Return the overlap of masks (D, H, W) with truths (G, H, W): over their union; for a crowd, over the mask."""
+    pixels = masks.shape[1] * masks.shape[2]
+    # Sums of ones are exact in fp32 up to 16 million pixels.
+    own, others = (one.reshape(len(one), pixels).astype(np.float32) for one in (masks, truths))
+    both = (own @ others.T).astype(np.float64)
+    area, other = own.sum(axis=1, dtype=np.float64), others.sum(axis=1, dtype=np.float64)
+    union = np.where(is_crowd, area[:, None], area[:, None] + other - both)
     result: Numbers = np.divide(both, union, out=np.zeros_like(both), where=union > 0)
     return result
 

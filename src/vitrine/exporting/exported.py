@@ -15,7 +15,20 @@ from torch import Tensor
 from vitrine.exporting.proof import Answer
 from vitrine.exporting.runner import OnnxRunner
 
-Kind = Literal["onnx", "web", "triton", "transformers.js", "torch-export", "hf", "timm", "torchvision", "npz"]
+Kind = Literal[
+    "onnx",
+    "web",
+    "triton",
+    "transformers.js",
+    "torch-export",
+    "hf",
+    "timm",
+    "torchvision",
+    "npz",
+    "executorch",
+    "litert",
+    "coreml",
+]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 
 

@@ -17,6 +17,9 @@ IMPORTS: dict[Kind, str] = {
     "onnx": "import onnxruntime",
     "torch-export": "import torch",
     "timm": "import timm\nimport torch",
+    "executorch": "import torch\nfrom executorch.runtime import Runtime",
+    "litert": "from ai_edge_litert.interpreter import Interpreter",
+    "coreml": "import coremltools",
     "torchvision": "import torch\nfrom safetensors.torch import load_file\n"
     "from torchvision.models.vision_transformer import VisionTransformer",
 }
@@ -26,6 +29,15 @@ RUN: dict[Kind, str] = {
     'outputs = session.run(None, {"pixels": pixels})  # %s',
     "torch-export": 'model = torch.export.load("model.pt2").module()\n'
     "outputs = [output.detach().numpy() for output in model(torch.from_numpy(pixels))]  # %s",
+    "executorch": 'program = Runtime.get().load_program("model.pte")\n'
+    'method = program.load_method("forward")\n'
+    "outputs = [row.numpy() for row in method.execute([torch.from_numpy(pixels)])]  # %s",
+    "litert": 'run = Interpreter("model.tflite").get_signature_runner()\n'
+    "[name] = run.get_input_details()\n"
+    "answers = run(**{name: pixels})\n"
+    "outputs = [answers[name] for name in sorted(answers)]  # %s",
+    "coreml": 'answers = coremltools.models.MLModel("model.mlpackage").predict({"pixels": pixels})  # macOS alone\n'
+    'outputs = [answers[name] for name in "%s".split(", ")]',
     "timm": 'model = timm.create_model("local-dir:.", pretrained=True).eval()\n'
     "outputs = [model(torch.from_numpy(pixels)).detach().numpy()]",
 }

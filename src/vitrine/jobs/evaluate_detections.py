@@ -8,10 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from vitrine.data.decoding.coco_file import is_number, read_annotations, read_results
+from vitrine.data.decoding.coco_masks import decode_segmentation
 from vitrine.errors import DataError
-from vitrine.evaluation.detection import BoxScore, Detections, Truths, score_boxes
+from vitrine.evaluation.detection import BoxScore, Detections, Truths, mask_ious, score_boxes
 from vitrine.runtime.files import write_atomically
 from vitrine.runtime.output_folder import new_output_folder
 from vitrine.runtime.result import Result
@@ -41,7 +43,10 @@ class DetectionEvaluation(Result):
 def evaluate_detections(
     detections: Path, annotations: Path, *, out: Path | None, is_overwriting: bool
 ) -> DetectionEvaluation:
-    """Score COCO results against COCO annotations, as COCO's own evaluation does."""
+    """Score COCO results against COCO annotations, as COCO's own evaluation does.
+
+    Results that have masks, with or without boxes, are scored by them.
+    """
     truth, rows = read_annotations(annotations), read_results(detections)
     categories = sorted(truth["categories"], key=lambda one: one["id"])
     number = {one["id"]: place for place, one in enumerate(categories)}
@@ -57,11 +62,19 @@ def evaluate_detections(
                     f"{entry['category_id']!r}, which are not both in {printable(str(annotations))}"
                 )
             place[entry["image_id"]][number[entry["category_id"]]].append(entry)
+    has_masks = bool(rows) and all("segmentation" in row for row in rows)
+    if not has_masks and any("bbox" not in row for row in rows):
+        raise DataError(f"{printable(str(detections))} has masks in some results only")
+    sizes = {one["id"]: size_of(one, where=str(annotations)) for one in truth["images"]} if has_masks else {}
+
+    def pair_of(picture: Any, k: int) -> tuple[Truths, Detections]:
+        own, other = truths[picture][k], detected[picture][k]
+        if has_masks:
+            return pair_of_masks(own, other, sizes[picture], where=f"image {picture!r}")
+        return truths_of(own), detections_of(other)
+
     pairs = [
-        {
-            k: (truths_of(truths[picture][k]), detections_of(detected[picture][k]))
-            for k in sorted({*truths[picture], *detected[picture]})
-        }
+        {k: pair_of(picture, k) for k in sorted({*truths[picture], *detected[picture]})}
         for picture in pictures
     ]
     folder = new_output_folder(out, verb="evaluate", files=(METRICS,), is_overwriting=is_overwriting)
@@ -105,3 +118,37 @@ def detections_of(entries: list[Mapping[str, Any]]) -> Detections:
         boxes=np.array([entry["bbox"] for entry in entries], dtype=np.float64).reshape(-1, 4),
         scores=np.array([entry["score"] for entry in entries], dtype=np.float64),
     )
+
+
+def pair_of_masks(
+    truths: list[Mapping[str, Any]], results: list[Mapping[str, Any]], size: tuple[int, int], *, where: str
+) -> tuple[Truths, Detections]:
+    """Collect the masks of one class in one picture, and their overlaps."""
+    objects = truths_of(truths)
+    own, others = masks_of(results, size, where=where), masks_of(truths, size, where=where)
+    return objects, Detections(
+        boxes=np.zeros((len(results), 4)),
+        scores=np.array([entry["score"] for entry in results], dtype=np.float64),
+        areas=own.sum(axis=(1, 2)).astype(np.float64),
+        overlaps=mask_ious(own, others, is_crowd=objects.is_crowd),
+    )
+
+
+def masks_of(entries: list[Mapping[str, Any]], size: tuple[int, int], *, where: str) -> NDArray[np.bool_]:
+    """Decode the masks of some entries (N, H, W)."""
+    masks = np.zeros((len(entries), *size), dtype=bool)
+    for place, entry in enumerate(entries):
+        if "segmentation" not in entry:
+            raise DataError(f"an annotation of {where} has no segmentation, and the results have masks")
+        masks[place] = decode_segmentation(entry["segmentation"], size, where=where)
+    return masks
+
+
+def size_of(picture: Mapping[str, Any], *, where: str) -> tuple[int, int]:
+    """Return the height and width of a picture as its annotations state them."""
+    sides = picture.get("height"), picture.get("width")
+    if not all(isinstance(side, int) and side > 0 for side in sides):
+        raise DataError(
+            f"{printable(where)}: image {picture['id']!r} has no height and width, which masks need"
+        )
+    return int(sides[0]), int(sides[1])  # type: ignore[arg-type]

@@ -34,7 +34,18 @@ from vitrine.serving.predictor import Predictor
 from vitrine.serving.served_model import ServedModel
 
 __all__ = ["ExportPlan", "ExportResult", "ExportWish", "export_model"]
-FILES = ("export.json", "config.json", "onnx", "model.onnx", "model.pt2", "model.npz", "model.safetensors")
+FILES = (
+    "export.json",
+    "config.json",
+    "onnx",
+    "model.onnx",
+    "model.pt2",
+    "model.npz",
+    "model.safetensors",
+    "model.pte",
+    "model.tflite",
+    "model.mlpackage",
+)
 
 
 @dataclass(frozen=True, kw_only=True)

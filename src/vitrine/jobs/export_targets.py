@@ -8,6 +8,7 @@ from torch import Tensor
 
 from vitrine.checkpoints import Loaded
 from vitrine.errors import ConfigError, TryOption
+from vitrine.exporting.edge import plan_edge
 from vitrine.exporting.exported import KINDS, Export, Kind
 from vitrine.exporting.onnx_files import plan_onnx
 from vitrine.exporting.targets import plan_export
@@ -51,6 +52,8 @@ def plan_wish(
             calibration=calibration() if wish.calibrate else None,
             for_hugging_face=wish.to == "transformers.js",
         )
+    if wish.to in ("executorch", "litert", "coreml"):
+        return plan_edge(loaded, to=wish.to)
     return plan_export(loaded, to=wish.to, approximate=wish.is_approximate)
 
 

@@ -17,6 +17,7 @@ from vitrine.checkpoints.layouts import (
     dinov3,
     eva,
     huggingface,
+    masks,
     native,
     official,
     pyramids,
@@ -180,6 +181,7 @@ def _vitrine(config: ModelConfig, generation: Generation) -> Layout:
 
 register_layout("vitrine", recognise=native.recognise, for_model=_vitrine)
 register_layout("YOLOS", recognise=yolos.recognise)
+register_layout("masks", recognise=masks.recognise)
 register_layout("npz", recognise=official.recognise, for_model=_official)
 register_layout("official", for_model=_official)
 register_layout("BiT npz", recognise=bit_npz.recognise)

@@ -96,11 +96,7 @@ def scan(
             split: tuple((labelled[split].counts if split in labelled else source.counts()).tolist())
             for split, source in splits.items()
         },
-        numbers={
-            split: (float(source.values.min()), float(source.values.mean()), float(source.values.max()))
-            for split, source in splits.items()
-            if source.values is not None and len(source)
-        },
+        numbers=_number_ranges(splits),
         num_images=sum(len(source) for source in splits.values()),
         formats=_tally(facts, lambda kind: kind.format),
         modes=_tally(facts, lambda kind: kind.mode),
@@ -158,6 +154,15 @@ def _issues_of(
         *copy_issues(duplicates),
     ]
     return tuple(sorted(issues, key=lambda issue: PROBLEMS.index(issue.problem)))
+
+
+def _number_ranges(splits: Mapping[str, Source]) -> dict[str, tuple[float, float, float]]:
+    """Return the lowest, mean and highest number of each split that has numbers."""
+    return {
+        split: (float(source.values.min()), float(source.values.mean()), float(source.values.max()))
+        for split, source in splits.items()
+        if source.values is not None and len(source)
+    }
 
 
 def _facts_of(surveys: Mapping[str, ImageSurvey]) -> Counter[ImageFacts]:

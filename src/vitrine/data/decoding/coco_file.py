@@ -42,16 +42,18 @@ def read_annotations(file: Path) -> Mapping[str, Any]:
 
 
 def read_results(file: Path) -> Sequence[Mapping[str, Any]]:
-    """Read COCO results: a list of boxes with image, category and score."""
+    """Read COCO results: a list of boxes or masks with image, category and score."""
     rows = read_json(file)
     if not isinstance(rows, list):
         raise DataError(f"{printable(str(file))} holds no COCO results, which are a list")
-    needed = ("image_id", "category_id", "bbox", "score")
     for place, row in enumerate(rows):
         where = f"{printable(str(file))}: result {place}"
+        has_mask = isinstance(row, dict) and "segmentation" in row
+        needed = ("image_id", "category_id", *(() if has_mask else ("bbox",)), "score")
         if not isinstance(row, dict) or not all(key in row for key in needed):
             raise DataError(f"{where} lacks {', '.join(needed)}")
-        require_box(row["bbox"], where=where)
+        if not has_mask:
+            require_box(row["bbox"], where=where)
         if not is_number(row["score"]):
             raise DataError(f"{where} has the score {row['score']!r:.40}, which is not a number")
     return rows
