@@ -101,7 +101,7 @@ def test_missing_masks_and_other_classes_are_refused(run: Path, data: Path, tmp_
     assert_refused(refused, "has the class red, which is not one of the model's")
 
 
-@pytest.mark.parametrize("recipe", ["segmenter", "eomt"])
+@pytest.mark.parametrize("recipe", [pytest.param("segmenter", marks=pytest.mark.slow), "eomt", "masks"])
 def test_a_stopped_run_on_masks_resumes_to_the_same_bits(
     recipe: str, data: Path, weights: Path, tmp_path: Path
 ) -> None:
@@ -136,3 +136,13 @@ def test_what_does_not_go_with_masks_is_refused(data: Path, weights: Path, tmp_p
     assert_refused(inside(*run, "--set", "augment.cutmix=1"), "augment.cutmix=1.0 does not go with")
     assert_refused(inside(*run, "--set", "objective.decoder=liner"), "nearest: linear")
     assert not (tmp_path / "run").exists()
+
+
+def test_report_shows_the_worst_pictures_and_what_was_confused(run: Path) -> None:
+    report = vitrine.report(run, device="cpu")
+    assert report.dense == f"{100 * mean_iou(run):.1f} % mean IoU"
+    assert report.file is not None
+    page = report.file.read_text()
+    assert "Worst pictures" in page
+    assert "taken for" in page
+    assert "Classes, worst first" in page

@@ -160,7 +160,7 @@ def _of_cells(model: Detector, images: Tensor) -> list[list[Sight]]:
         sights.append(
             [
                 Sight(
-                    label=int(label), score=float(score), asker="the patches in its box", answer=None,
+                    label=int(label), score=float(score), asker="patches in box", answer=None,
                     box=box_of(box), attention=on_grid(weights[image][patches_in(box, grid)].mean(dim=0), grid),
                 )
                 for box, label, score in zip(corners, labels, scores, strict=True)

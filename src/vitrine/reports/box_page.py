@@ -63,7 +63,7 @@ def box_section(
             }
             for (label, other), count in mistakes.counts[:MOST_PAIRS]
         ],
-        "cards": [_card(card, classes) for card in cards],
+        "worst": [_card(card, classes) for card in cards],
     }
 
 

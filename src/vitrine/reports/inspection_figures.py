@@ -186,7 +186,7 @@ def draw_sights(picture: NDArray[np.uint8], sights: Sequence[Sight], *, names: S
             _overlaid(axes[0, column], picture, one.answer)
         _overlaid(axes[1, column], picture, one.attention)
         label(axes[0, column], name, most=30)
-        label(axes[1, column], f"{one.asker} attends to", most=34)
+        label(axes[1, column], f"seen by {one.asker}", most=26)
         if one.box is not None:
             _draw_box(axes[0, column], one.box, size=(height, width))
     return figure

@@ -65,7 +65,7 @@ def mask_section(score: PixelScore, *, cards: Sequence[MaskCard] = ()) -> dict[s
             for one, other, pixels in score.confused(MOST_PAIRS)
         ],
         "background": printable(score.classes[background_of(score.classes)]),
-        "cards": [_card(card, score.classes) for card in cards],
+        "worst": [_card(card, score.classes) for card in cards],
     }
 
 

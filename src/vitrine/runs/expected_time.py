@@ -6,7 +6,8 @@ that need a second per image are estimated by their operations instead.
 
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
@@ -218,7 +219,10 @@ def tried_out(
         return (time.perf_counter() - began) / size
 
     try:
-        with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+        with (
+            keeping_statistics(module),
+            torch.random.fork_rng(devices=[device] if device.type == "cuda" else []),
+        ):
             if device.type == "cpu":
                 return timed_on_cpu(once, even)
             # An accelerator is fast if it is full: as many images as it will have, within the time.
@@ -232,6 +236,20 @@ def tried_out(
         module.train(was_training)
         if device.type == "cuda":
             torch.cuda.empty_cache()
+
+
+@contextmanager
+def keeping_statistics(module: nn.Module) -> Iterator[None]:
+    """Leave the statistics of batch norms as they are: how many passes a trial makes depends on the clock."""
+    norms = [one for one in module.modules() if isinstance(one, nn.modules.batchnorm._NormBase)]
+    before = [{name: value.clone() for name, value in one.named_buffers()} for one in norms]
+    try:
+        yield
+    finally:
+        with torch.no_grad():
+            for one, values in zip(norms, before, strict=True):
+                for name, buffer in one.named_buffers():
+                    buffer.copy_(values[name])
 
 
 def timed_on_cpu(once: Callable[[int], float], even: Callable[[float], int]) -> float:

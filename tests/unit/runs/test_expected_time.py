@@ -97,8 +97,8 @@ def test_a_model_of_many_operations_is_reckoned_and_not_run() -> None:
 
     task = dataclasses.replace(run.task(), loss_of=never)
     found = pace(dataclasses.replace(run, start=start), task)
-    # 105 GFLOP per image: at half of 20 GFLOP/s to 2 TFLOP/s.
-    assert 0.1 < found.training < 10.5
+    # 105 GFLOP per image: at half of 2 GFLOP/s (a core that many share) to 2 TFLOP/s.
+    assert 0.1 < found.training < 105
 
 
 def test_a_set_that_the_device_holds_is_not_read_while_a_run_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:

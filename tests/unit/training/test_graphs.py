@@ -189,7 +189,7 @@ def test_a_graph_gives_the_losses_and_weights_of_launched_kernels(
 def test_memory_that_runs_out_while_recording_is_reported_as_such(
     monkeypatch: pytest.MonkeyPatch, is_reported_by_the_recording: bool
 ) -> None:
-    no_memory = out_of_memory(1)
+    no_memory = out_of_memory(StepState(micro_batch=1, bad=torch.zeros(())))
 
     def fail(step: Callable[[], Taken]) -> Callable[[], Taken]:
         try:

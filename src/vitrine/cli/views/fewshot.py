@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from vitrine.cli.lines import Line, Next, Table, Wrote
 from vitrine.commands.arguments import BOX
 from vitrine.evaluation.fewshot import FewShotScore
+from vitrine.evaluation.ridge import DEFAULT_L2
 from vitrine.jobs.fewshot import FewShotPlan, FewShotReport
 from vitrine.jobs.fewshot_pixels import PixelShotsReport
 from vitrine.spelling import counted, with_first
@@ -24,7 +25,10 @@ def lines(report: FewShotReport | PixelShotsReport) -> Iterator[Line]:
         f"{result.probe} on {result.num_classes:,} classes, {counted(result.num_test, 'test image')}, "
         f"{counted(result.seeds, 'seed')}"
     )
-    has_several = len({score.l2 for score in result.scores}) > 1
+    strengths = {score.l2 for score in result.scores}
+    has_several = len(strengths) > 1
+    if result.probe == "ridge" and strengths == {DEFAULT_L2}:
+        yield f"Ridge regression as in the paper, l2 = {DEFAULT_L2:g}; finetune chooses its own strength"
     yield Table(
         [
             (

@@ -42,13 +42,13 @@ export function drawLocation(canvas, located, strength) {
     return;
   }
   const [down, across] = [canvas.height / located.picture[0], canvas.width / located.picture[1]];
-  const letters = Math.max(14, Math.round(canvas.width / 45));
+  const letters = Math.max(20, Math.round(canvas.width / 32));
   context.font = `600 ${letters}px system-ui, sans-serif`;
   context.textBaseline = "top";
   const shown = located.boxes.filter((one) => one.score >= leastScore());
   for (const { label, score, box, colour } of shown.reverse()) { // the best last, on top
     const [left, top, right, bottom] = [box[0] * across, box[1] * down, box[2] * across, box[3] * down];
-    for (const [style, width] of [["#000000aa", 5], [colour, 3]]) {
+    for (const [style, width] of [["#ffffffcc", 7], [colour, 4]]) {
       context.lineWidth = width;
       context.strokeStyle = style;
       context.strokeRect(left, top, right - left, bottom - top);
