@@ -51,7 +51,7 @@ def assert_refused(
     assert result.returncode == code, result.stderr
     assert "Traceback" not in result.stderr
     for part in parts:
-        assert part in result.stderr
+        assert part in result.stderr, result.stderr
     if error is not None:
         assert isinstance(result, Done)
         assert_fields(result.error, error, option=option, advice=advice)
@@ -66,8 +66,8 @@ def assert_fields(
 ) -> None:
     """An error's class, the parameter it is about, and the parameters and verbs that it advises."""
     assert isinstance(error, kind) and type(error) is kind, repr(error)
-    assert error.option == option
-    assert [one.option if isinstance(one, TryOption) else one.verb for one in error.advice] == list(advice)
+    advised = [one.option if isinstance(one, TryOption) else one.verb for one in error.advice]
+    assert (error.option, advised) == (option, list(advice)), (error.option, advised)
 
 
 @contextmanager
@@ -79,7 +79,7 @@ def refusal(
         yield
     assert_fields(caught.value, kind, option=option, advice=advice)
     for part in parts:
-        assert part in str(caught.value)
+        assert part in str(caught.value), str(caught.value)
 
 
 def losses(run: Path) -> list[float]:

@@ -8,7 +8,7 @@ from PIL import Image
 from unit.checkpoints.made import small_vit
 
 from vitrine.checkpoints import save
-from vitrine.errors import ConfigError
+from vitrine.errors import CheckpointError
 
 
 def test_convert_reports_each_tensor_and_the_agreement_and_says_what_is_next(tmp_path: Path) -> None:
@@ -54,7 +54,7 @@ def test_convert_speaks_json(tmp_path: Path) -> None:
 def test_a_refusal_is_one_sentence_and_leaves_nothing(tmp_path: Path) -> None:
     save(small_vit(pooling="average"), tmp_path / "model")
     done = inside("convert", tmp_path / "model", tmp_path / "out", "--to", "hf")
-    assert_refused(done, "average pooling", error=ConfigError)
+    assert_refused(done, "average pooling", error=CheckpointError)
     assert not (tmp_path / "out").exists()
 
 
