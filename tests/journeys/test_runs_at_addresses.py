@@ -57,7 +57,7 @@ def stopped_after(step: int, **options: object) -> None:
 def check_a_run_at(address: str, whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Stop a run at an address, resume it on another machine, and use it there."""
     stopped_after(3, out=address)
-    with refusal(MissingCheckpointError, "has not finished", advice=["resume"]):
+    with refusal(CheckpointError, "has not finished", advice=["resume"]):
         vitrine.evaluate(address, DATA, device="cpu")
     monkeypatch.setenv("VITRINE_CACHE", str(tmp_path / "two"))
     resumed = vitrine.resume(address)

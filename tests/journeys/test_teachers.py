@@ -282,7 +282,7 @@ def test_what_does_not_go_together_is_refused_in_one_sentence(tmp_path: Path, te
     )
     other = "generated:shapes?count=32&size=32&label=shape"
     unlike = inside("pretrain", other, *SMALL, *distillation(answers, "learns=hard-logits"), *out)
-    assert_refused(unlike, "cannot teach logits", "its class", error=ConfigError)
+    assert_refused(unlike, "8 classes", "10;", error=ConfigError, option="teacher", advice=["finetune"])
     assert_refused(*refused(*distillation(features, "caches=true")), "objective.caches", error=ConfigError)
     assert_refused(
         *refused(*DINO, "--set", "multi_crop.local_size=12"),

@@ -152,7 +152,13 @@ def test_the_run_folder_holds_what_is_needed_to_repeat_and_to_judge_the_run(whol
 
 
 def test_a_finished_run_says_that_it_is_finished(whole: Path) -> None:
-    assert_refused(inside("resume", whole), "has finished (40 steps)", f" {whole}/model", error=ConfigError)
+    assert_refused(
+        inside("resume", whole),
+        "has finished (40 steps)",
+        f" {whole}/model",
+        error=ConfigError,
+        advice=["set"],
+    )
 
 
 def test_a_run_that_goes_on_can_change_its_rate_and_a_finished_one_its_end(tmp_path: Path) -> None:

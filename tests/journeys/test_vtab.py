@@ -10,7 +10,7 @@ import vitrine
 from vitrine.cli.lines import rendered
 from vitrine.cli.views.vtab import lines
 from vitrine.data.preparing.preprocess import Preprocess
-from vitrine.errors import ConfigError, MissingDataError
+from vitrine.errors import ConfigError, DataError
 from vitrine.models import create_model
 from vitrine.runtime.run_folder import RunFolder
 
@@ -76,7 +76,7 @@ def test_two_vtab_in_one_folder_do_not_mix(root, weights, tmp_path):
 
 
 def test_vtab_refuses_a_root_that_is_none_and_unknown_tasks(root, weights, tmp_path):
-    with refusal(MissingDataError, f"{tmp_path / 'empty'} ", "the 19 task folders"):
+    with refusal(DataError, f"{tmp_path / 'empty'} ", "the 19 task folders"):
         (tmp_path / "empty").mkdir()
         vitrine.vtab(weights, tmp_path / "empty", out=tmp_path / "out")
     with refusal(ConfigError, "'svnh'", "did you mean SVHN?"):
