@@ -123,7 +123,7 @@ def require_untrained(recipe: Recipe, *, is_plain: bool) -> None:
     """Refuse options about training, and tasks that need it, for a closed form."""
     if recipe.objective.task != "classes":
         raise ConfigError(
-            f"does not go with {recipe.objective.task}, which are learned by training", option="fast"
+            f"does not work with {recipe.objective.task}, which need training", option="fast"
         )
     if not is_plain:
         raise ConfigError(

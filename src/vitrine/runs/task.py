@@ -199,7 +199,7 @@ def answers_of(
 ) -> Callable[[Callable[[Tensor], Tensor], str], Tensor]:
     """Return the function that asks a teacher about every training image, or finds the answers of an earlier run.
 
-    Answers are kept by content: weights, preprocessing, data, precision and question.
+    The cache key is the content: weights, preprocessing, data, precision and question.
     """
 
     def answers(question: Callable[[Tensor], Tensor], output: str) -> Tensor:
