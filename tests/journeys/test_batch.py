@@ -218,7 +218,7 @@ def test_an_output_may_be_named_by_text_or_path_and_an_address_is_no_folder_call
         assert Path(out).is_file()
     with pytest.raises(ConfigError, match="an address that pathlib has shortened; pass it as text"):
         call("model", "photos", out=Path(f"s3://bucket/x{suffix}"), **CPU)
-    with pytest.raises(ConfigError, match="is an address; this takes a path of this machine"):
+    with pytest.raises(ConfigError, match="is an address, not a path on this machine"):
         vitrine.shard("photos", "s3://bucket/shards")
     assert not any(path.name.startswith("s3:") for path in desk.iterdir())
 

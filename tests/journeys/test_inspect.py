@@ -141,7 +141,7 @@ def test_only_corrupt_images_are_named_and_the_model_alone_is_drawn(weights, tmp
     (tmp_path / "bad.jpg").write_bytes(b"no picture")
     done = inside("inspect", weights, tmp_path / "bad.jpg", "--out", tmp_path / "out")
     assert done.returncode == 0, done.stderr
-    assert "Not drawn: all that needs images: none of the images can be read" in done.stderr
+    assert "Not drawn: all analyses of images: none of the images can be read" in done.stderr
     assert f"Skipped: {tmp_path / 'bad.jpg'}" in done.stdout
     assert (tmp_path / "out" / "filters.png").exists()
 
@@ -150,7 +150,7 @@ def test_a_model_without_class_token_is_seen_from_its_patches_and_that_is_said(p
     weights = saved(tmp_path / "model", pooling="average", position_placement="every_layer")
     done = inside("inspect", weights, photos / "*.png", "--out", tmp_path / "out", "--show", "1")
     assert done.returncode == 0, done.stderr
-    assert "seen from all patches, averaged, as the model has no class token" in done.stderr
+    assert "seen from all patches, averaged, because the model has no class token" in done.stderr
     assert (tmp_path / "out" / "rollout.png").exists()
     assert (tmp_path / "out" / "positions_layer_03.png").exists()
 

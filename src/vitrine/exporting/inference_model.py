@@ -160,8 +160,8 @@ class InferenceBiT(nn.Module):
         """Return logits, where there is a head, and the embedding."""
         hidden = self.root_conv(pixels)
         if self.is_pooled:
-            # BiT pads the maximum with zeros. onnxruntime 1.31 takes such a padding into its MaxPool, which pads with
-            # -inf: answers differ in the third digit. So: pad with -inf, and raise to 0 what saw the padding.
+            # BiT pads its max pooling with zeros. onnxruntime 1.31 merges such a padding into MaxPool, which pads
+            # with -inf: outputs differ in the third digit. So pad with -inf and clamp the border to at least 0.
             hidden = F.max_pool2d(hidden, kernel_size=3, stride=2, padding=1)
             hidden = torch.maximum(hidden, self.floor)
         hidden = self.units(hidden)

@@ -125,7 +125,7 @@ def write_page(folder: Path, graph: Path, runtime: dict[str, bytes], *, has_trus
 
 
 def attention_of(model: Model) -> dict[str, Any] | None:
-    """Return the facts with which the page reads the attention of all layers; None without attention, or if too large."""
+    """Describe the attention of all layers for the page; None without attention, or if it is too large."""
     if not isinstance(model, ViT):
         return None
     config = model.config

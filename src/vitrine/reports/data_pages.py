@@ -1,4 +1,4 @@
-"""The pages of `vitrine check` (problems, samples), `dedup` (pairs of copies) and `suggest` (pictures to label next)."""
+"""The pages of `vitrine check` (problems, samples), `dedup` (pairs of copies), `suggest` (pictures to label)."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 SCALE = "viridis"
 INK, PAPER, ACCENT = "#1d1f23", "#fefefe", "#4267b2"
 PNG_DPI = 144
-# Fonts for letters that matplotlib's own font lacks: Chinese, Japanese and Korean; Devanagari; Thai; emoji (matplotlib
-# draws outlines, not colours). The first installed font of each row is used.
+# Fonts for letters that matplotlib's own font lacks: Chinese, Japanese and Korean; Devanagari; Thai; emoji (drawn as
+# outlines, not colours). The first installed font of each row is used.
 SCRIPT_FONTS = (
     ("Noto Sans CJK SC", "Noto Sans CJK JP", "Source Han Sans SC", "WenQuanYi Zen Hei", "WenQuanYi Micro Hei",
      "PingFang SC", "Hiragino Sans GB", "Arial Unicode MS", "Microsoft YaHei", "SimHei", "Droid Sans Fallback"),

@@ -48,7 +48,8 @@ OF_CONVOLUTION = (
 )
 OF_SIGHTS = (
     "Above, the model's answers: a mask, the probability of a class of pixels (with the share of the picture that "
-    "it covers), or a box (with its score). Below, the attention behind each answer in the last block, averaged over heads."
+    "it covers), or a box (with its score). Below, the attention behind each answer in the last block, averaged over "
+    "heads."
 )
 OF_HEADS = "One map per head and layer, each with its own scale."
 OF_LAYERS = (

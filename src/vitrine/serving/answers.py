@@ -11,8 +11,8 @@ from vitrine.errors import ConfigError
 from vitrine.evaluation.number_line import half_width
 
 Wanted = Literal["logits", "features", "scores", "both"]
-"""`scores` are logits followed by the distance from the training images, if the model has statistics for it; `both` are
-logits and features."""
+"""`scores` are logits followed by the distance from the training images, if the model has statistics for it; `both`
+are logits and features."""
 TOP = 5
 # Default coverage of the interval of a number.
 DEFAULT_COVERAGE = 0.95

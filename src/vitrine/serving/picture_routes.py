@@ -57,7 +57,11 @@ def add_picture_routes(app: FastAPI, service: Service) -> None:
         logits: Annotated[bool, Query(description="Include all logits.")] = False,
         coverage: Annotated[
             float | None,
-            Query(gt=0, lt=1, description="Also return the classes that contain the true one with this probability."),
+            Query(
+                gt=0,
+                lt=1,
+                description="Also return the classes that contain the true one with this probability.",
+            ),
         ] = None,
     ) -> Response:
         """Classify a picture: its most likely classes with their probabilities."""

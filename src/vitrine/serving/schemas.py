@@ -34,8 +34,8 @@ class Predicted(BaseModel):
     )
     none_of_these: bool | None = Field(
         default=None,
-        description="Whether the picture is less like the training images than 95 % of the held-out ones, or "
-        "than all of fewer than 19.",
+        description="Whether the picture is farther from the training images than 95 % of the held-out ones, or "
+        "than all of them if they are fewer than 19.",
     )
     prediction_set: list[str] | None = Field(
         default=None, description="Classes that contain the true one with the requested coverage."

@@ -186,7 +186,9 @@ class Service:
             except VitrineError as error:
                 raise RefusedError(UNREADABLE, f"the earlier weights are still served: {error}") from None
             if served is None:
-                raise RefusedError(UNREADABLE, "the earlier weights are still served: the run no longer has weights")
+                raise RefusedError(
+                    UNREADABLE, "the earlier weights are still served: the run no longer has weights"
+                )
             self._warm_up(served)
             earlier = self.models.get(name)
             self.models = self.models | {name: served}  # keeps the order
