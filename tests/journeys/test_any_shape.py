@@ -106,5 +106,5 @@ def test_an_index_remembers_how_its_pictures_were_seen(desk: Path) -> None:
     assert parts.num_pictures == 12
     with pytest.raises(ConfigError, match="needs pictures of one size"):
         vitrine.embed(desk / "model", desk / "photos", max_patches=12, tokens=True, out=desk / "p2", **CPU)
-    with pytest.raises(ConfigError, match="or of pictures of another shape"):
+    with pytest.raises(ConfigError, match="or of another input shape"):
         vitrine.index(desk / "model", desk / "photos", out=desk / "index", **CPU)

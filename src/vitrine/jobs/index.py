@@ -109,7 +109,7 @@ def opened_or_new(folder: Path, record: IndexRecord, *, is_overwriting: bool) ->
     if not is_same or index.record.shape != record.shape:
         raise ConfigError(
             f"{printable(str(folder))} holds vectors of another model ({index.record.model}), or of another "
-            "input size",
+            "input shape",
             option="out",
             advice=[TryOption("overwrite", "to build it again with this one", True)],
         )

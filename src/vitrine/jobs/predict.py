@@ -89,7 +89,7 @@ def classifier_in_words(
             option="engine",
         )
     if image_size is not None:
-        raise ConfigError("does not work with classes, which keep the model's size", option="size")
+        raise ConfigError("does not go with classes, which keep the model's size", option="size")
     return zero_shot(model, classes, prompts=prompts or PROMPTS)
 
 

@@ -90,7 +90,7 @@ class Service:
         if name in self.awaited or not models:
             raise RefusedError(
                 UNAVAILABLE,
-                "the run has no weights yet; its model is served once it has, and its curves are at /run",
+                "the run has no weights yet; its model is served as soon as it has, and its curves are at /run",
                 retry_after=30,
             )
         if name is None:
