@@ -28,9 +28,7 @@ def card(record: Record, *, layout: Layout) -> str:
     )
     lines += [f"# {name} at {shown(config.image_size)} px", ""]
     lines.append(f"{cost_of(config).params:,} parameters, {config.channels} input channels, ")
-    lines[-1] += (
-        f"{config.num_classes} classes." if config.num_classes else "no head: it answers with features."
-    )
+    lines[-1] += f"{config.num_classes} classes." if config.num_classes else "no head: it outputs features."
     if record.classes:
         more = ", ..." if len(record.classes) > MAX_NAMES else ""
         lines.append(f"Classes: {', '.join(map(printable, record.classes[:MAX_NAMES]))}{more}.")

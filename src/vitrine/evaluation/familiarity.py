@@ -24,7 +24,7 @@ FEW_PER_FEATURE = 2
 PASSED = 0.95
 # With fewer held-out images, no threshold marks as few as 1 in 20 pictures of the classes.
 LEAST_HELD_OUT = round(1 / (1 - PASSED)) - 1
-# Without held-out images, parts of the training images that are left out in turn.
+# Without held-out images, the training images are divided into this many parts, which are left out in turn.
 FOLDS = 5
 MOST_HELD_OUT = 2000
 
@@ -66,7 +66,7 @@ class Familiarity:
 
     @property
     def false_alarms(self) -> float:
-        """The expected share of pictures of the classes that are marked all the same."""
+        """The expected share of pictures of the classes that are marked by mistake."""
         return false_alarms(len(self.held_out))
 
     def shares(self, distances: Tensor) -> Tensor:

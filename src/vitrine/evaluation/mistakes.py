@@ -110,7 +110,7 @@ def mistakes_in(truth: Annotation, prediction: BoxPrediction) -> list[Mistake]:
     """Compare the sure boxes of a picture, best first, with its objects: each object is found at most once.
 
     A box that is left over is taken for the object that it covers best, of whatever class; objects that need not be
-    found are no mistake.
+    found are not mistakes.
     """
     is_sure = prediction.scores >= SURE_SCORE
     labels = prediction.labels[is_sure]

@@ -189,7 +189,7 @@ class NamedLayout:
         return vit_rules(self.names, config)
 
     def constants(self, config: ModelConfig) -> Mapping[str, Tensor]:
-        """Return tensors that the library's code wants in the file beside the weights."""
+        """Return tensors that the library's code needs in the file beside the weights."""
         return {}
 
     def settings(self, config: ModelConfig) -> dict[str, Any]:

@@ -39,7 +39,7 @@ def read_voc_xml(data: bytes, *, name: str) -> XmlFile:
     except ET.ParseError as error:
         raise DataError(f"{printable(name)} is not XML: {error}") from None
     if root.tag != "annotation":
-        raise DataError(f"{printable(name)} holds no annotation of VOC; its root is {printable(root.tag)}")
+        raise DataError(f"{printable(name)} is not a VOC annotation: its root is {printable(root.tag)}")
     objects = []
     for node in root.iter("object"):
         label, box = node.findtext("name"), node.find("bndbox")

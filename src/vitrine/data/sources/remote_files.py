@@ -25,7 +25,7 @@ _WEB = ("http://", "https://")
 
 @lru_cache(maxsize=32)
 def content_of(address: str) -> Content:
-    """Tell what is at an address, by its name or by the names in it; the web cannot be listed and has shards."""
+    """Determine what is at an address, by its name or the names in it; the web cannot be listed and has shards."""
     place = address.partition("?")[0].rstrip("/")
     suffix = PurePosixPath(place).suffix.lower()
     if suffix == ".tar":

@@ -9,7 +9,7 @@ and test, NumPy's old generator with seed 123). Without it the images are not sp
 
 Small NORB: `smallnorb-*-{training,testing}-{dat,info}.mat`, a matrix format of its own (not MATLAB's).
 
-A file is a magic number, the number of sides, the sides (three of them at least), then the numbers, all little
+A file is a magic number, the number of axes, their lengths (at least three of them), then the numbers, all little
 endian. `dat` is (N, 2, 96, 96): pairs of which the first is used; `info` is (N, 4): instance, elevation,
 azimuth, lighting. Half of `testing` is VTAB's val, the other half its test.
 """
