@@ -102,7 +102,7 @@ def test_the_command_line_takes_addresses(desk, tmp_path, monkeypatch):
     lost = inside("resume")  # whose default is a path
     assert lost.returncode == 2 and "runs" in lost.stderr, lost.stderr
     refused = inside("index", desk / "photos", "--out", "s3://bucket/index")
-    assert refused.returncode == 2 and "s3://bucket/index is an address; this takes a path" in refused.stderr
+    assert refused.returncode == 2 and "s3://bucket/index is an address, not a path" in refused.stderr
 
 
 @pytest.mark.slow
