@@ -97,7 +97,7 @@ def measure(browser: Any, address: str, options: argparse.Namespace) -> None:
             times.append(answering.processor)
     if times:
         print(
-            f"further answers: {statistics.median(times):.2f} s of processors in the median of {len(times)}"
+            f"further answers: {statistics.median(times):.2f} s of processor time, the median of {len(times)}"
         )
     page.close()
 
@@ -144,7 +144,7 @@ class Spent:
         self.processor = processor_seconds() - self.before
 
     def __str__(self) -> str:
-        return f"{self.seconds:.2f} s, {self.processor:.2f} s of processors"
+        return f"{self.seconds:.2f} s, {self.processor:.2f} s of processor time"
 
 
 def processor_seconds() -> float:

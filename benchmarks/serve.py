@@ -142,7 +142,7 @@ def load(options: argparse.Namespace) -> None:
     photos = read_photos(options.photos)
     if options.side:
         photos = [shrunk(photo, options.side) for photo in photos]
-    print(f"{len(photos)} photos of {sum(map(len, photos)) / len(photos) / 1000:.0f} kB in the mean")
+    print(f"{len(photos)} photos of {sum(map(len, photos)) / len(photos) / 1000:.0f} kB on average")
     if options.rounds:
         take_turns(photos, options)
     with running(serve_command(options)) as (port, pid):
@@ -234,7 +234,7 @@ def others_share(alone: dict[str, float], served: Load, plain: Load) -> float:
 def described(alone: dict[str, float], served: Load, plain: Load) -> str:
     return (
         f"model alone {alone['rate']:.1f}, server {served.rate:.1f}, plain FastAPI {plain.rate:.1f} images/s; "
-        f"processor time an image {alone['ms']:.1f}, {served.processor_ms:.1f}, {plain.processor_ms:.1f} ms"
+        f"processor time per image {alone['ms']:.1f}, {served.processor_ms:.1f}, {plain.processor_ms:.1f} ms"
     )
 
 

@@ -24,7 +24,7 @@ Vectors = NDArray[Any]
 
 @dataclass(frozen=True, kw_only=True)
 class Segment:
-    """Consecutive pictures of an index: the number of its files, its first picture and how many."""
+    """Consecutive pictures of an index: the number in its file names, its first picture and its size."""
 
     number: int
     first: int

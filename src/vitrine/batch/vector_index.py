@@ -1,4 +1,4 @@
-"""Nearest neighbours on disk: one vector per picture in segments of bounded size, searched where they lie.
+"""Nearest neighbours on disk: one vector per picture in segments of bounded size, searched in place.
 
     index.json                the model, and the segments
     vectors-00000.faiss       unit vectors in half precision: below `EXACT` in one list, else by nearest centre

@@ -145,8 +145,8 @@ def with_num_classes(weights: Weights, num_classes: int | None) -> Changed:
     config = weights.config
     if isinstance(config, DenseConfig):
         raise ConfigError(
-            f"the classes of a model that answers with {config.answers} are fixed; fine-tune it on {config.answers} "
-            "of others",
+            f"the classes of a model that outputs {config.answers} are fixed; fine-tune it on {config.answers} "
+            "of other classes",
             option="num_classes",
         )
     dtype = next(iter(weights.index.values())).dtype

@@ -96,7 +96,7 @@ def measured_sentence(measured: Mapping[str, Any]) -> str:
 
 
 def licence_section(record: Record) -> list[str]:
-    """Say which licences matter; only the owner of the photos can choose one."""
+    """Write which licences matter; only the owner of the photos can choose one."""
     return [
         "## Licence",
         "",

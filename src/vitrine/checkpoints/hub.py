@@ -115,7 +115,7 @@ def fetch_shards(index: Path, get: Any) -> None:
     """Download every shard that an index names."""
     for shard in sorted(set(read_weight_map(index).values())):
         if Path(shard).name != shard or get(shard) is None:
-            raise CheckpointError(f"{index} names the shard {shard!r}, which is not there")
+            raise CheckpointError(f"{index} names the shard {shard!r}, which is not in the repository")
 
 
 def unreachable(repository: str, name: str) -> CheckpointError:

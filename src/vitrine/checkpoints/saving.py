@@ -160,7 +160,7 @@ def write(prepared: Prepared, destination: Path, *, overwrite: bool = False) -> 
     if prepared.target == "npz":
         if destination.suffix != ".npz":
             raise CheckpointError(
-                f"an official file is called .npz, got {destination}; try {destination}.npz"
+                f"the name of an official file must end in .npz, got {destination}; try {destination}.npz"
             )
         write_npz(destination, tensors_of(prepared))
         return destination

@@ -18,7 +18,7 @@ from torch import Tensor
 # Share of the covariance that is replaced by a sphere: few images do not show every direction. Measured on 4, 10 and
 # 40 photos per breed of Pets (docs/experiments.md).
 SHRINKAGE, SHRINKAGE_OF_FEW = 0.001, 0.3
-# Images are few below this many per feature.
+# Below this many images per feature, images count as few.
 FEW_PER_FEATURE = 2
 # Share of held-out images that pass as familiar.
 PASSED = 0.95

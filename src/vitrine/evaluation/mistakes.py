@@ -24,7 +24,7 @@ LEAST_PIXELS = 100
 SURE_SCORE, LEAST_OVERLAP = 0.3, 0.5
 
 Mistake = tuple[int | None, int | None]
-"""The true class and the answered one: None is an object that was not found, or a box where there is none."""
+"""The true class and the predicted one: None for the box of no object, or for an object that was not found."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from vitrine.errors import ConfigError
 
-# Held-out images of a class from which on its own threshold is used. With fewer, sets grow more than they gain.
+# From this many held-out images on, a class has its own threshold. With fewer, sets grow more than they gain.
 ENOUGH = 100
 
 

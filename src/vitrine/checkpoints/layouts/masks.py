@@ -1,6 +1,6 @@
-"""Models of masks as their authors and transformers store them: Segmenter's mask transformer, and EoMT.
+"""Mask models as their authors and transformers store them: Segmenter's mask transformer, and EoMT.
 
-The ViT inside has timm's names (or, of transformers' EoMT, its own); what stands around it is declared here.
+The ViT inside has timm's names (or, of transformers' EoMT, its own); the layers around it are declared here.
 """
 
 from collections.abc import Callable, Mapping

@@ -169,7 +169,7 @@ def read_blocks(names: Names, index: Index, hints: Hints) -> dict[str, Any]:
 
 @dataclass(frozen=True, kw_only=True)
 class NamedLayout:
-    """A layout that is its names; each family derives one that reads its config and refuses what it cannot hold."""
+    """A layout described by its names; each family derives one that reads its config and refuses other models."""
 
     names: Names
     label: str

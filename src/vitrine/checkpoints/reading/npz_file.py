@@ -56,7 +56,7 @@ class NpzFile:
             raise CheckpointError(f"{self.path} is damaged in its array {name}: {error}") from None
         if len(data) != count:
             raise CheckpointError(
-                f"{self.path} is cut off: its array {name} of {spec} needs {count:,} bytes and has {len(data):,}"
+                f"{self.path} is truncated: its array {name} of {spec} needs {count:,} bytes and has {len(data):,}"
             )
         array = np.frombuffer(data, dtype=dtype).reshape(shape)
         if spec.dtype == torch.bfloat16:

@@ -179,7 +179,7 @@ def spec_of(stored: Stored, *, name: str, path: Path) -> Spec:
         spec = Spec(part.shape, DTYPES[part.dtype])
         if len(part.data) != spec.num_bytes:
             raise CheckpointError(
-                f"{path} is cut off: its tensor {name} of {spec} needs {spec.num_bytes:,} bytes and has "
+                f"{path} is truncated: its tensor {name} of {spec} needs {spec.num_bytes:,} bytes and has "
                 f"{len(part.data):,}"
             )
     first = stored.parts[0]

@@ -175,7 +175,7 @@ def read_header(file: IO[bytes], *, path: Path, size: int) -> tuple[dict[str, An
     count = int.from_bytes(length, "little")
     if len(length) < 8 or count > min(size - 8, MAX_HEADER_BYTES):
         raise CheckpointError(
-            f"{path} is truncated or not a safetensors file: it has {size:,} bytes and promises a header of "
+            f"{path} is truncated or not a safetensors file: it has {size:,} bytes and declares a header of "
             f"{count:,}; download or copy it again"
         )
     try:
@@ -210,7 +210,7 @@ def read_index(
             )
         if start + end > size:
             raise CheckpointError(
-                f"{path} is cut off: its tensor {name} of {spec} ends at byte {start + end:,}, "
+                f"{path} is truncated: its tensor {name} of {spec} ends at byte {start + end:,}, "
                 f"the file at {size:,}; download or copy it again"
             )
         index[name], offsets[name] = spec, start + begin

@@ -18,7 +18,7 @@ from vitrine.spelling import counted, printable
 
 # A class with fewer images than this in its first split is too small to hold any out and still learn from it.
 TINY_CLASS = 5
-# An image with a side shorter than this has nothing to recognise: 1 x 1 pixels count visits of web pages.
+# An image with a side shorter than this has nothing to recognise: images of 1 x 1 pixels count visits of web pages.
 TINY_SIDE = 8
 # An image whose sides differ by more than this factor is shown to a model mostly distorted or cropped away.
 EXTREME_ASPECT = 20

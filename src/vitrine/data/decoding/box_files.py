@@ -91,5 +91,5 @@ def _number(text: str | None, *, where: str) -> float:
     except ValueError:
         value = math.nan
     if not math.isfinite(value):
-        raise DataError(f"{printable(where)} has {printable(str(text))!r:.40} where a number must be")
+        raise DataError(f"{printable(where)} has {printable(str(text))!r:.40} instead of a number")
     return value

@@ -60,7 +60,7 @@ def text_runs(text: str, *, where: str) -> list[int]:
     for letter in text:
         code = ord(letter) - FIRST_LETTER
         if not 0 <= code < 2 * MORE:
-            raise DataError(f"{where} has the letter {letter!r} in the text of its runs")
+            raise DataError(f"{where} has the invalid letter {letter!r} in the text of its runs")
         value |= (code & (MORE - 1)) << shift
         shift += BITS
         if code & MORE:

@@ -43,7 +43,7 @@ _Row = tuple[str, tuple[str, ...], str, str]
 
 
 def recognises(address: str) -> bool:
-    """Take tables, .jsonl files, and folders with metadata in them or in their split folders."""
+    """Accept tables, .jsonl files, and folders with metadata in them or in their split folders."""
     path = Path(address)
     if path.is_dir():
         return bool(_metadata_files(path)) or table_beside(path) is not None

@@ -43,7 +43,7 @@ class Layout:
 
 
 def recognises(address: str) -> bool:
-    """Take `masks:FOLDER`, and a folder whose layout can only be meant as masks."""
+    """Accept `masks:FOLDER`, and a folder whose layout can only be meant as masks."""
     if address.startswith(PREFIX):
         return True
     path = Path(address)

@@ -41,7 +41,7 @@ def content_of(address: str) -> Content:
 
 
 def recognises(address: str) -> bool:
-    """Take addresses with images below them."""
+    """Accept addresses with images below them."""
     return is_remote(address) and content_of(address) == "images"
 
 

@@ -167,7 +167,9 @@ def _open_norb(file: Path, task: Task) -> Source:
         raise DataError(f"{info_file} is missing; {task.name} reads its labels from there")
     info = np.asarray(read_norb_matrix(info_file))
     if images.ndim != 4 or info.shape != (len(images), 4):
-        raise DataError(f"{file} is {images.shape} and its info {info.shape}; (N, 2, 96, 96) and (N, 4) fit")
+        raise DataError(
+            f"{file} is {images.shape} and its info {info.shape}; they must be (N, 2, 96, 96) and (N, 4)"
+        )
     is_azimuth = task.name == "sNORB-Azimuth"
     labels = norb_azimuth(info[:, _AZIMUTH]) if is_azimuth else norb_elevation(info[:, _ELEVATION])
     return ArraySource(
