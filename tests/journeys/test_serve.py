@@ -535,4 +535,6 @@ def test_mistakes_on_the_command_line_get_one_sentence(model, server, tmp_path):
         inside("serve", model, "--port", "0", "--classifier", tmp_path / "no.json"), "no such file"
     )
     (tmp_path / "broken.onnx").write_bytes(b"not a graph")
-    assert_refused(inside("serve", model, "--port", "0", "--onnx", tmp_path / "broken.onnx"), "no ONNX file")
+    assert_refused(
+        inside("serve", model, "--port", "0", "--onnx", tmp_path / "broken.onnx"), "not an ONNX file"
+    )
