@@ -159,11 +159,11 @@ def test_heads_of_an_odd_width_are_read_from_an_official_file(tmp_path: Path) ->
         ({"has_distillation_token": True}, "npz", "a distillation token"),
         ({}, "dinov2", "files have no head"),
         ({"num_classes": None}, "dinov2", "always has LayerScale"),
-        ({"embedding_norm": True}, "timm", "norms the embedding exactly where patches have no bias"),
+        ({"embedding_norm": True}, "timm", "has an embedding norm exactly if patches have no bias"),
         (
             {"embedding_norm": True, "num_classes": None},
             "hf",
-            "CLIP norms the embedding of patches without a bias",
+            "CLIP has an embedding norm and no patch bias",
         ),
         ({"embedding_norm": True, "patch_bias": False}, "hf", "CLIP has no head"),
         (
@@ -246,8 +246,8 @@ def test_a_bare_state_dict_of_a_resnet_is_read_too(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changed", "reason"),
     [
-        ({"hidden_act": "swish"}, "wants the activation 'swish'"),
-        ({"pooler_act": "relu"}, "wants the pooler 'relu'"),
+        ({"hidden_act": "swish"}, "has the unknown activation 'swish'"),
+        ({"pooler_act": "relu"}, "has the unknown pooler 'relu'"),
     ],
 )
 def test_a_config_of_transformers_with_another_function_is_refused(

@@ -22,7 +22,7 @@ def test_a_claim_is_doubted_only_beyond_the_interval_of_the_accuracy():
     assert compared(0.58, many) == "more often right than it claims"
     assert compared(0.75, many) == "less often right than it claims"
     assert compared(0.66, many) == "about as often right as it claims"
-    assert compared(0.58, few) == "as often right as it claims, as far as so few images can show"
+    assert compared(0.58, few) == "as often right as it claims, within the 95 % interval"
     figures = score_single_label(
         np.eye(2)[[0, 1]] * 0.1, np.array([0, 1]), classes=("cat", "dog"), resamples=2
     )

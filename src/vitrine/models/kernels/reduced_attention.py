@@ -1,7 +1,7 @@
 """Attention from many queries to at most 64 keys, as in pyramids: all keys of a head fit into one program.
 
-General kernels loop over keys, add up the queries' gradients in fp32 memory and want queries in an order of their
-own. Here each program holds the keys and values of a head and loops over queries, read and written where the
+General kernels loop over keys, add up the queries' gradients in fp32 memory and need queries in another order
+in memory. Here each program holds the keys and values of a head and loops over queries, read and written where the
 projections have them.
 
 Shapes: B images, N queries, S keys, H heads, K channels per head; q is (B, N, H K), `kv` is (B, S, 2, H, K).
@@ -105,7 +105,7 @@ def attention_forward(q: Tensor, kv: Tensor) -> tuple[Tensor, Tensor]:
         q.shape[0],
         int(q.shape[1]),
         map(int, kv.shape[1:]),
-    )  # a kernel is made for each of these
+    )  # a kernel is compiled for each of these
     out = torch.empty_like(q)
     lse = q.new_empty(B, H, N, dtype=torch.float32)
     share, queries, warps, stages = FORWARD
@@ -123,7 +123,7 @@ def attention_backward(q: Tensor, kv: Tensor, d_out: Tensor, lse: Tensor) -> tup
         q.shape[0],
         int(q.shape[1]),
         map(int, kv.shape[1:]),
-    )  # a kernel is made for each of these
+    )  # a kernel is compiled for each of these
     share, queries, warps, stages = BACKWARD
     shares = triton.cdiv(N, share)
     d_q = torch.empty_like(q)

@@ -29,7 +29,7 @@ def test_masks_that_cannot_be_used_are_named_and_skipped(tmp_path: Path) -> None
         assert (f"images/train/{number:03d}.png", problem) in found
     details = {issue.path: issue.detail for issue in report.issues}
     assert details["images/train/000.png"] == "is 48 x 64 pixels, and its mask 48 x 60"
-    assert "77, which is no class" in details["images/train/001.png"]
+    assert "77, which is not a class" in details["images/train/001.png"]
     assert report.bad["train"] == (0, 1, 2)
     assert len(skip_unreadable(splits, report)["train"]) == 3
 

@@ -53,7 +53,7 @@ def test_annotations_that_make_no_sense_are_refused_with_file_and_place(
 @pytest.mark.parametrize(
     ("values", "reason"),
     [
-        ({"results": []}, "holds no COCO results, which are a list"),
+        ({"results": []}, "holds no COCO results; it must be a list"),
         ([RESULT, {"image_id": 1}], "result 1 lacks image_id, category_id, bbox, score"),
         ([{**RESULT, "score": "high"}], "result 0 has the score 'high', which is not a number"),
         ([{**RESULT, "bbox": [1, 2]}], "result 0 has the box [1, 2]"),
