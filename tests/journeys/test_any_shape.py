@@ -108,5 +108,5 @@ def test_an_index_remembers_how_its_pictures_were_seen(desk: Path) -> None:
     assert parts.num_pictures == 12
     with pytest.raises(ConfigError, match="needs pictures of one size"):
         vitrine.embed(desk / "model", desk / "photos", max_patches=12, tokens=True, out=desk / "p2", **CPU)
-    with refusal(ConfigError, "another shape", option="out", advice=["overwrite"]):
+    with refusal(ConfigError, "input shape", option="out", advice=["overwrite"]):
         vitrine.index(desk / "model", desk / "photos", out=desk / "index", **CPU)

@@ -12,7 +12,7 @@ from vitrine.runtime.progress import notice
 
 
 def for_labels_of(data: RunData, recipe: Recipe) -> Recipe:
-    """Adapt a recipe to its labels: several get a sigmoid loss and no smoothing, uneven classes equal weight."""
+    """Adapt a recipe to its labels: a sigmoid loss for several per image, equal weight for uneven classes."""
     if not recipe.objective.classifies:
         return recipe
     if not data.train.is_multi_label:
@@ -37,7 +37,7 @@ def for_uneven_classes(train: Source, recipe: Recipe) -> Recipe:
     counts = [int(count) for count in train.counts() if count]
     notice(
         f"Classes are uneven, {min(counts):,} to {max(counts):,} images: the loss is logit-adjusted, so that every "
-        "class counts alike",
-        advice=[TryOption("set", "to count every image alike", "objective.logit_adjustment=0")],
+        "class counts equally",
+        advice=[TryOption("set", "to weight every image equally", "objective.logit_adjustment=0")],
     )
     return replace(recipe, objective=replace(objective, logit_adjustment=1.0))

@@ -86,7 +86,7 @@ def between_name(share: float) -> str:
 
 
 def evaluation_at(folder: RunFolder, step: int | None) -> dict[str, float]:
-    """Return the numbers of the evaluation after some steps; empty where there was none."""
+    """Return the numbers of the evaluation after `step` steps; empty if there was none."""
     scores: dict[str, float] = {}
     for record in folder.read_metrics():
         if record["step"] == step:
@@ -97,7 +97,7 @@ def evaluation_at(folder: RunFolder, step: int | None) -> dict[str, float]:
 
 
 def with_report(result: TrainingResult, report: RunReport | None) -> TrainingResult:
-    """Add what the page of a run has measured, where there is one."""
+    """Add the measurements of the run's page, if there is one."""
     if report is None:
         return result
     return dataclasses.replace(
