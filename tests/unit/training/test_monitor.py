@@ -64,11 +64,14 @@ def test_overfitting_is_reported_once_with_the_step_of_the_least_validation_loss
 
 
 def test_accuracies_far_apart_are_reported_and_again_only_when_further() -> None:
-    monitor, found = Monitor(), []
+    monitor, said = Monitor(), []
+    monitor.after_log({"step": 1, "loss": 1.0, "gradient_norm": 1.0, "accuracy": 1.0})
+    assert monitor.after_evaluation(1, {"accuracy": 0.1}) is None  # too early to tell
+    assert sentences([1.0] * 8, monitor) == []
     for training, validation in ((0.6, 0.5), (0.9, 0.65), (0.92, 0.65), (0.99, 0.6)):
         monitor.after_log({"step": 10, "loss": 1.0, "gradient_norm": 1.0, "accuracy": training})
-        found.append(monitor.after_evaluation(10, {"accuracy": validation}))
-    assert found == [
+        said.append(monitor.after_evaluation(10, {"accuracy": validation}))
+    assert said == [
         None, "Training accuracy 90.0 %, validation accuracy 65.0 %: 25 points apart", None,
         "Training accuracy 99.0 %, validation accuracy 60.0 %: 39 points apart",
     ]  # fmt: skip
