@@ -1,6 +1,7 @@
 """Each layout is read for what it reveals, written as its own code wants it, and given back bit for bit."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -201,7 +202,7 @@ def test_what_a_target_cannot_hold_is_refused_with_the_reason_and_a_way(
 
 def test_bit_models_are_refused_where_only_transformers_live(tmp_path: Path) -> None:
     for to in ("hf", "torchvision"):
-        with pytest.raises(CheckpointError, match="cannot hold BiT ResNets; the layouts npz and timm can"):
+        with pytest.raises(CheckpointError, match=r"BiT ResNets; .*npz and timm"):
             save(small_bit(), tmp_path / "out", to=to)  # type: ignore[arg-type]
 
 
@@ -272,7 +273,7 @@ def test_class_names_of_another_number_than_the_head_has_are_skipped_with_a_note
     (folder / "config.json").write_text(json.dumps(config))
     loaded = load(folder)
     assert loaded.classes is None
-    assert any("3 class names beside a head for 5" in note for note in loaded.notes)
+    assert any(re.search("^3 class .*head for 5", note) for note in loaded.notes)
 
 
 def test_dinov2_files_bring_their_way_to_resample_and_leave_the_mask_token(tmp_path: Path) -> None:

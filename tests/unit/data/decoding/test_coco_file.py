@@ -69,5 +69,5 @@ def test_results_that_make_no_sense_are_refused_with_file_and_place(
 
 
 def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"cannot read .*none\.json: No such file"):
+    with pytest.raises(DataError, match=r"none\.json: No such file"):
         read_annotations(tmp_path / "none.json")

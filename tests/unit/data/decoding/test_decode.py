@@ -17,7 +17,7 @@ from vitrine.data.decoding import decode as decoding
 from vitrine.data.decoding import image_file as colours
 from vitrine.data.decoding.decode import DECODER_TOLERANCE, decode, read_layout, scale_factor, upper_rows
 from vitrine.data.decoding.image_file import MAX_SIDE, first_frame, read_facts
-from vitrine.errors import DataError
+from vitrine.errors import DataError, ImageSizeError
 
 
 @pytest.fixture(params=["simplejpeg", "pillow"])
@@ -168,7 +168,7 @@ def test_the_first_frame_of_an_animation_is_taken():
 def test_raw_pixels_pass_through_and_other_arrays_are_refused():
     pixels = smooth(6, 7)
     assert decode(pixels) is pixels
-    with pytest.raises(DataError, match=r"x is an array of float64 with shape \(2, 2\); pass uint8"):
+    with pytest.raises(DataError, match=r"^x.*float64.*\(2, 2\); pass uint8"):
         decode(np.zeros((2, 2)), name="x")  # type: ignore[arg-type]
 
 
@@ -292,7 +292,7 @@ def test_a_jpeg_bomb_is_refused_by_its_header(decoder):
     data = bytearray(encoded(smooth(16, 16), "JPEG"))
     at = read_layout(bytes(data)).height_at
     data[at : at + 4] = struct.pack(">HH", 60_000, 60_000)
-    with pytest.raises(DataError, match=r"b\.jpg (declares 60000 x 60000|is too large)"):
+    with pytest.raises(ImageSizeError, match=r"b\.jpg .*60000 x 60000"):
         decode(bytes(data), name="b.jpg")
     assert MAX_SIDE == 65_535
 

@@ -153,7 +153,7 @@ def test_nonsense_is_refused_at_birth(values, message):
 
 
 def test_unknown_names_are_refused_when_read():
-    with pytest.raises(ConfigError, match="preprocess has no 'sizes', only crop_fraction"):
+    with pytest.raises(ConfigError, match="no 'sizes', only crop_fraction"):
         Preprocess.from_json({"sizes": [3, 3]})
     with pytest.raises(ConfigError, match="rescale_factor must be 1/255"):
         from_hf({"size": 224, "rescale_factor": 1.0})
