@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -77,33 +78,30 @@ def test_values_are_read_as_the_kind_of_their_field(setting: str, value: object)
 @pytest.mark.parametrize(
     ("setting", "message"),
     [
-        ("training.lrr=1", "there is no setting 'training.lrr'; did you mean 'training.lr'"),
-        ("trainin.lr=1", "there is no setting 'trainin.lr'; did you mean 'training.lr'"),
+        ("training.lrr=1", "'training.lrr'; .*'training.lr'"),
+        ("trainin.lr=1", "'trainin.lr'; .*'training.lr'"),
         ("lr=1", "there is no setting 'lr'"),
-        ("training.lr", "a setting looks like training.lr=3e-4, got 'training.lr'"),
-        ("training.lr=big", "training.lr must be float, got 'big'"),
-        ("training.betas=[0.9", "a value is a number, a word or a list such as [0.1, 0.2], got '[0.9'"),
-        ("training.lr=true", "training.lr must be float, got True"),
-        ("training.total_steps=1.5", "training.total_steps must be int, got 1.5"),
-        (
-            "training.optimizer=sdg",
-            "optimizer must be one of adamw, sgd, muon, lamb, schedule-free, got 'sdg'; nearest: sgd",
-        ),
-        ("training=5", "training is a table of names and values, got 5"),
-        ("training.lr=0", "lr must be above 0 and finite, got 0.0"),
-        ("augment.erase=2", "must be from 0 to 1"),
+        ("training.lr", "training.lr=3e-4, got 'training.lr'"),
+        ("training.lr=big", "training.lr .*float, got 'big'"),
+        ("training.betas=[0.9", r"list .*got '\[0.9'"),
+        ("training.lr=true", "training.lr .*float, got True"),
+        ("training.total_steps=1.5", "training.total_steps .*int, got 1.5"),
+        ("training.optimizer=sdg", "^optimizer .*adamw, .*got 'sdg'; .*sgd$"),
+        ("training=5", "training .*table .*got 5"),
+        ("training.lr=0", "^lr .*above 0 .*got 0.0"),
+        ("augment.erase=2", "^erase, .*1, got 2.0"),
         ("loss=hinge", "softmax"),
         ("views.crop=incepton", "inception"),
-        ("views.device_share=1.5", "device_share must be from 0 to 1"),
-        ("model_options.dropout=much", "model_options.dropout must be float, got 'much'"),
-        ("model_options.depth=2.5", "model_options.depth must be int, got 2.5"),
-        ("model_options.patch_size=small", "model_options.patch_size must be tuple, got 'small'"),
+        ("views.device_share=1.5", "device_share .*0 to 1, .*1.5"),
+        ("model_options.dropout=much", "model_options.dropout .*float, got 'much'"),
+        ("model_options.depth=2.5", "model_options.depth .*int, got 2.5"),
+        ("model_options.patch_size=small", "model_options.patch_size .*tuple, got 'small'"),
     ],
 )
 def test_a_wrong_setting_is_refused_with_what_would_do(setting: str, message: str) -> None:
     with pytest.raises(ConfigError) as caught:
         with_settings(find_recipe("photos"), [setting])
-    assert message in str(caught.value)
+    assert re.search(message, caught.value.problem)
 
 
 def test_a_recipe_whose_bytes_are_no_text_is_named(tmp_path: Path) -> None:

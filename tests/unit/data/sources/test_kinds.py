@@ -74,10 +74,10 @@ def test_numbered_classes_keep_the_order_of_their_numbers(tmp_path):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("where,label\nx.png,a\n", r"line 2 of .* has no path; it needs a column such as path, file_name"),
-        ("path,kind\n0.png,a\n", r"line 2 of .* has no label; it needs a column label, class or category"),
-        ("path,label\n0.png,\n", r"line 2 of .* has an empty label"),
-        ("path,label\nx/0.png,a\n", r"names x/0\.png, which is not in .*; paths must be relative"),
+        ("where,label\nx.png,a\n", r"line 2 .*no path; .*file_name"),
+        ("path,kind\n0.png,a\n", r"line 2 .*no label; .*category"),
+        ("path,label\n0.png,\n", r"line 2 .*an empty label"),
+        ("path,label\nx/0.png,a\n", r"names x/0\.png, .*must be relative"),
         ("path,label\n", r"a\.csv has no rows"),
     ],
 )
